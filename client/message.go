@@ -82,8 +82,13 @@ type Receipt struct {
 	Sequence uint64
 	// LSN is the LSN of the transaction in the store's log.
 	LSN uint64
-	// Duplicate reports whether an earlier attempt was committed, and a retry returned its result.
+	// Duplicate reports whether an earlier attempt was committed, and a retry returned its result; or whether nothing was
+	// stored, since the queue has accepted the MessageID of each message within its DedupWindow. Sequence is that of the
+	// accepted message, in a batch of the first one.
 	Duplicate bool
+	// Discarded is the number of messages that were not stored, since the queue has accepted their MessageID within its
+	// DedupWindow. The other messages of a batch have consecutive sequences from Sequence on.
+	Discarded int
 	// Address is the address of the node that acknowledged the publish.
 	Address string
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/semaphore"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // ProducerOptions configures a [Producer].
@@ -380,15 +382,23 @@ func (p *Producer) takeInFlight(n int) (entries []*Pending) {
 	return entries
 }
 
-func (p *Producer) answer(entries []*Pending, r Receipt, err error) {
+// answer completes entries with consecutive sequences from r.Sequence on, except for duplicates.
+func (p *Producer) answer(entries []*Pending, r Receipt, err error, duplicates ...*pb.DuplicateMessage) {
 	var shared *outcome
-	offset, async := uint32(0), 0
+	offset, async, each := uint32(0), 0, len(duplicates) > 0
 	for _, e := range entries {
 		p.budget.Release(e.cost)
 		e.offset = offset
 		offset += e.count
 		if e.async {
 			async++
+		}
+		if each {
+			e.offset = 0
+			var own Receipt
+			own, duplicates = receiptOf(&r, e.count, offset, duplicates)
+			e.finish(nil, own, nil)
+			continue
 		}
 		shared = e.finish(shared, r, err)
 	}
@@ -397,6 +407,28 @@ func (p *Producer) answer(entries []*Pending, r Receipt, err error) {
 	idle := p.settle(len(entries))
 	p.mu.Unlock()
 	closeIf(idle)
+}
+
+// receiptOf returns the receipt of an entry with the messages before index end of the request, and the duplicates that
+// follow it. It subtracts the entry's stored messages from r.
+func receiptOf(r *Receipt, count, end uint32, duplicates []*pb.DuplicateMessage) (
+	own Receipt, rest []*pb.DuplicateMessage,
+) {
+	own = *r
+	for len(duplicates) > 0 && duplicates[0].GetIndex() < end {
+		if own.Discarded == 0 {
+			own.Sequence = duplicates[0].GetSequence()
+		}
+		own.Discarded++
+		duplicates = duplicates[1:]
+	}
+	if own.Discarded < int(count) {
+		own.Sequence = r.Sequence
+		r.Sequence += uint64(count) - uint64(own.Discarded)
+	} else {
+		own.Duplicate = true
+	}
+	return own, duplicates
 }
 
 // errProtocol is returned when a node responds out of order, which is a bug of the node; a new stream recovers from it.

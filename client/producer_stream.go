@@ -359,7 +359,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 	default:
 		p.answer(r.entries, Receipt{
 			Sequence: done.GetFirstSequence(), LSN: done.GetLsn(), Duplicate: done.GetDuplicate(), Address: address,
-		}, nil)
+		}, nil, done.GetDuplicates()...)
 	}
 	return nil
 }

@@ -51,6 +51,8 @@ type OpResult struct {
 	FirstSequence uint64
 	// Changed is the number of messages changed by an acknowledgement or release.
 	Changed uint64
+	// Discarded is the number of messages that were not stored, as in a [Receipt].
+	Discarded int
 }
 
 // Begin starts a transaction. Nothing is sent before Commit. Message bodies must not be modified before the transaction
@@ -175,7 +177,9 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	t.done(true)
 	out := TxnResult{LSN: resp.GetLsn(), Duplicate: resp.GetDuplicate()}
 	for _, r := range resp.GetResults() {
-		out.Results = append(out.Results, OpResult{FirstSequence: r.GetFirstSequence(), Changed: r.GetChanged()})
+		out.Results = append(out.Results, OpResult{
+			FirstSequence: r.GetFirstSequence(), Changed: r.GetChanged(), Discarded: len(r.GetDuplicates()),
+		})
 	}
 	return out, nil
 }

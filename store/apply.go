@@ -108,10 +108,12 @@ func (s *Store) applyFrames(
 	var err error
 	for err == nil && len(frames) > 0 && before.LSN < upTo {
 		s.results = s.results[:0]
+		release := s.readsIDs() // before mu: Pager.Acquire comes first in the lock order
 		s.mu.Lock()
 		stop := s.holds.limit(s.applied.LSN, upTo)
 		if s.paused || s.applied.LSN >= stop && stop < upTo {
 			s.mu.Unlock()
+			release()
 			break // waitForRoom waits for the release of the hold
 		}
 		before, frames, err = s.applySome(frames, before, stop)
@@ -119,8 +121,10 @@ func (s *Store) applyFrames(
 		s.touched = s.state.TakeTouched(s.touched[:0])
 		s.clock.update(s.state)
 		s.filters.Store(s.state.Filters())
+		s.dedups.Store(s.state.Deduplicates())
 		s.lanes.trim(s.laneCacheBytes(s.state.TailBytes()))
 		s.mu.Unlock()
+		release()
 		// Report the results even after an error, since callers wait for them.
 		for i := range s.results {
 			if r := &s.results[i]; done != nil {
@@ -149,6 +153,9 @@ func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.
 				res.result = s.state.ApplyWith(f.Pos.LSN, f.Payload, payloadChecksum(frames, f.Payload))
 			} else {
 				s.state.Advance(f.Pos.LSN)
+			}
+			if err := s.state.ReadError(); err != nil {
+				return before, frames, fmt.Errorf("apply: record %v: %w", f.Pos, s.repair.IndexError(err))
 			}
 			if res.result.Code == txn.ErrNewerVersion {
 				return before, frames, fmt.Errorf("apply: record %v: %w; upgrade this node to the version of its peer",

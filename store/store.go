@@ -66,6 +66,7 @@ type Store struct {
 	watch     watchers
 	clock     clock
 	filters   atomic.Uint64 // see Filters
+	dedups    atomic.Bool   // some queue has accepted message ids
 	snapshots snapshotSet
 	pages     *pager.Pager
 	repair    *repair.Repairer
@@ -208,6 +209,7 @@ func (s *Store) usePages(file *page.File) error {
 		state.ContinueCounts(s.state)
 	}
 	s.state, s.applied = state, meta.Position
+	s.dedups.Store(state.Deduplicates())
 	s.holds.reach(s.applied.LSN)
 	s.watch.wake([]uint64{queue.AccessQueue}) // an installed snapshot may have another table
 	return nil

@@ -91,6 +91,9 @@ type Queue struct {
 	// a DeadLetter queue. Expired is the number of expired messages that were not moved to one. Both count since the
 	// creation of the queue.
 	Dropped, Expired uint64
+	// MessageIDs is the number of message ids kept for the DedupWindow; up to a quarter of them may be older. Duplicates
+	// is the number of messages discarded as duplicates.
+	MessageIDs, Duplicates uint64
 	Forwards         []Forward
 	// Digest is a digest of all operations ever applied to the queue. It is equal on both nodes at the same LSN.
 	Digest uint64
@@ -342,6 +345,7 @@ func queueFromProto(q *pb.Queue) Queue {
 		Name: q.GetName(), ID: q.GetId(), NextSequence: q.GetNextSequence(), Messages: q.GetMessages(),
 		Bytes: q.GetBytes(), Config: configFromProto(q.GetConfig()), Digest: q.GetDigest(),
 		Delayed: q.GetDelayed(), Dropped: q.GetDropped(), Expired: q.GetExpired(),
+		MessageIDs: q.GetMessageIds(), Duplicates: q.GetDuplicates(),
 	}
 	out.Activity, out.Pause = activityFromProto(q.GetActivity()), pauseFromProto(q.GetPause())
 	for _, f := range q.GetForwards() {

@@ -79,6 +79,9 @@ func (c *checker) walk(ctx context.Context) error {
 	if err := c.schedule(ctx); err != nil {
 		return err
 	}
+	if err := c.messageIDs(ctx); err != nil {
+		return err
+	}
 	if err := c.p.Extents(ctx, WalkOptions{}, c.extent); err != nil {
 		return err
 	}
@@ -263,6 +266,24 @@ func (c *checker) schedule(ctx context.Context) error {
 		if have, want := found[q.ID()], q.DelayedMessages(); have != want {
 			c.problem("queue %d: %d messages are delayed, %d of them are in the schedule", q.ID(), want, have)
 		}
+	}
+	return nil
+}
+
+// messageIDs verifies that each message id belongs to a set of its queue.
+func (c *checker) messageIDs(ctx context.Context) error {
+	keys := queue.IDKeys()
+	err := c.p.CopyTree(ctx, keys.From, keys.To, func(key, value []byte) error {
+		if err := c.state.CheckID(key, value); err != nil {
+			c.problem("message ids: %v", err)
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		c.problem("message ids: %v", err)
 	}
 	return nil
 }

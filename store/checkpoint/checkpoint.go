@@ -87,13 +87,13 @@ func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 	return n, nil
 }
 
-// LoadState rebuilds the state machine from a checkpoint's tree. It skips the message index and the schedule index, so
+// LoadState rebuilds the state machine from a checkpoint's tree. It skips message ids and both indexes, so
 // its duration depends on the number of queues, subscriptions and producers, not on the number of messages.
 func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	l := queue.NewLoader()
-	schedule := queue.ScheduleKeys()
+	ids, schedule := queue.IDKeys(), queue.ScheduleKeys()
 	for _, r := range [][2][]byte{
-		{nil, []byte{index.Letter}}, {[]byte{index.Letter + 1}, schedule.From}, {schedule.To, nil},
+		{nil, ids.From}, {ids.To, []byte{index.Letter}}, {[]byte{index.Letter + 1}, schedule.From}, {schedule.To, nil},
 	} {
 		it := v.Once().Scan(r[0], r[1])
 		for it.Next() {

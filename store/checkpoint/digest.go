@@ -17,7 +17,8 @@ import (
 // Digest is a hash of a store's logical content.
 type Digest struct {
 	Position lsn.Position
-	// Content covers queues, subscriptions, acknowledgements, producers, the schedule and every needed message. It does
+	// Content covers queues, subscriptions, acknowledgements, producers, message ids, the schedule and every needed
+	// message. It does
 	// not depend on page size or page numbers: two nodes that applied the same log have the same digest.
 	Content  [sha256.Size]byte
 	Messages uint64
@@ -35,13 +36,17 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 		hashField(h, value)
 	}
 	d := Digest{Position: c.meta.Position}
-	keys := queue.ScheduleKeys()
-	err = c.CopyTree(ctx, keys.From, keys.To, func(key, _ []byte) error {
-		hashField(h, key)
-		return nil
-	})
-	if err != nil {
-		return d, err
+	for _, keys := range []queue.KeyRange{queue.ScheduleKeys(), queue.IDKeys()} {
+		err = c.CopyTree(ctx, keys.From, keys.To, func(key, value []byte) error {
+			hashField(h, key)
+			if len(value) > 0 {
+				hashField(h, value)
+			}
+			return nil
+		})
+		if err != nil {
+			return d, err
+		}
 	}
 	err = c.Extents(ctx, WalkOptions{}, func(e *index.Entry, payload []byte, err error) error {
 		if err != nil {

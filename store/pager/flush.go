@@ -209,6 +209,9 @@ func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Extent, error)
 	if err != nil {
 		return nil, err
 	}
+	if err := editIDs(edit, b); err != nil {
+		return nil, err
+	}
 	p.spans.removeQueues(b.DeletedQueues)
 	for _, id := range b.DeletedQueues {
 		if freed, err = dropQueue(edit, id, freed); err != nil {
@@ -216,6 +219,23 @@ func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Extent, error)
 		}
 	}
 	return dropDead(edit, p.spans.in(p.index), b.Dead, freed)
+}
+
+// editIDs writes message ids, and removes the expired ones.
+func editIDs(edit *tree.Edit, b *queue.Batch) error {
+	for i := range b.IDs {
+		for key, value := range b.IDs[i].Puts {
+			if err := edit.Put(key, value); err != nil {
+				return fmt.Errorf("write message ids: %w", err)
+			}
+		}
+	}
+	for _, r := range b.DeleteRanges {
+		if err := edit.DeleteRange(r.From, r.To); err != nil {
+			return fmt.Errorf("remove message ids: %w", err)
+		}
+	}
+	return nil
 }
 
 func dropQueue(edit *tree.Edit, id uint64, freed []page.Extent) ([]page.Extent, error) {

@@ -32,6 +32,8 @@ type QueueInfo struct {
 	Subscriptions []SubscriptionInfo
 	Forwards      []ForwardInfo
 	Pause         txn.Pause
+	// MessageIDs and Duplicates are the numbers of message ids kept for the dedup window, and of discarded messages.
+	MessageIDs, Duplicates uint64
 }
 
 // ForwardInfo is a forwarding rule of a queue.
@@ -76,6 +78,7 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 		Delayed: q.DelayedMessages(), Pause: q.Pause(),
 	}
 	info.Dropped, info.Expired = q.Dropped()
+	info.MessageIDs, info.Duplicates = q.MessageIDs()
 	info.DeadLetter = nameOf(state, info.Config.DeadLetter)
 	for _, f := range q.Forwards() {
 		forward := ForwardInfo{To: nameOf(state, f.Target), Move: f.Move, Filter: f.Filter}

@@ -18,6 +18,8 @@ type Counts struct {
 	Overflowed     uint64
 	// Expired counts expired messages that were not moved to a dead-letter queue.
 	Expired uint64
+	// Duplicates counts messages discarded by the deduplication window of a queue.
+	Duplicates uint64
 }
 
 // Counts returns the numbers of operations applied since CountAfter.

@@ -18,7 +18,7 @@ import (
 // so the caller must not modify payload.
 //
 // If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop: its peer may be able to
-// apply the record, and the states would diverge.
+// apply the record, and the states would diverge. The same applies if ReadError returns an error.
 func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	return s.ApplyWith(lsn, payload, txn.Checksum{})
 }
@@ -30,11 +30,12 @@ func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Resu
 	}
 	r := txn.Result{LSN: lsn, Op: -1}
 	r.Code = codeOf(s.reader.Reset(payload))
+	s.ids.err = nil
 	if r.Code == txn.OK {
 		s.reader.SetChecksum(sum)
 		s.applyAdmitted(&r)
 	}
-	if r.Code == txn.ErrNewerVersion && !r.Duplicate {
+	if r.Code == txn.ErrNewerVersion && !r.Duplicate || s.ids.err != nil {
 		return r
 	}
 	s.applied = lsn
@@ -57,7 +58,10 @@ func (s *State) applyAdmitted(r *txn.Result) {
 			return
 		}
 	}
-	r.Op, r.Code = s.check()
+	clear(s.ids.found)
+	if r.Op, r.Code = s.check(); s.ids.err != nil {
+		return
+	}
 	fingerprint := uint32(0)
 	switch r.Code {
 	case txn.OK:
@@ -235,6 +239,7 @@ func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
 		return txn.ErrQueuePaused
 	}
 	s.published = publishedBefore{queue: o.Queue, count: o.Count, raw: o.Raw}
+	s.findIDs(q, o)
 	return s.checkRoom(q, o.Count, len(o.Raw))
 }
 
@@ -271,7 +276,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	if counted {
 		s.counts.Transactions++
 	}
-	s.expired = 0
+	s.expired, s.duplicates = 0, 0
 	results := r.Ops
 	for i := range s.reader.Ops() {
 		o, err := s.reader.Next()
@@ -305,6 +310,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	s.published.raw = nil
 	if counted {
 		s.counts.Expired += s.expired
+		s.counts.Duplicates += s.duplicates
 	}
 	return fingerprint
 }
@@ -348,7 +354,11 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		r.Changed = s.deleteSub(q, q.Sub(o.Sub))
 	case txn.OpPublish:
 		r.FirstSequence, r.Changed = q.nextSeq, uint64(o.Count)
-		s.publish(q, o)
+		if q.config.DedupWindow != 0 {
+			s.publishUnique(q, o, r)
+		} else {
+			s.publish(q, o)
+		}
 	case txn.OpAck, txn.OpTake:
 		sub := q.Sub(o.Sub)
 		for rg := range o.Ranges {
@@ -375,8 +385,10 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 
 func (s *State) alterQueue(q *Queue, o *txn.Op) {
 	s.touch(q) // dispatchers must re-evaluate the queue
+	s.endWindow(q)
 	s.setConfig(q, q.config.With(*o.Config, o.Mask))
 	s.setRetention(q)
+	s.removeIDs(q)
 	if !q.keepsSizes() {
 		q.sizes.dropSizes(&s.sizePool)
 	}
@@ -386,7 +398,7 @@ func (s *State) alterQueue(q *Queue, o *txn.Op) {
 func (s *State) publish(q *Queue, o *txn.Op) {
 	q.digest = mix(mix(q.digest, q.nextSeq), uint64(s.sums.Of(o)))
 	s.touch(q)
-	s.published = publishedBefore{o.Queue, o.Count, o.Raw, q.nextSeq, len(q.subs) > 0}
+	s.published = publishedBefore{queue: o.Queue, count: o.Count, raw: o.Raw, first: q.nextSeq, kept: len(q.subs) > 0}
 	if len(q.subs) == 0 {
 		q.nextSeq += uint64(o.Count)
 		return
@@ -402,6 +414,33 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 		s.push(q, rec, s.sums.Record(i))
 		i++
 	}
+}
+
+// publishUnique publishes the messages that are not duplicates (INV-23).
+func (s *State) publishUnique(q *Queue, o *txn.Op, r *txn.OpResult) {
+	q.digest = mix(mix(q.digest, q.nextSeq), uint64(s.sums.Of(o)))
+	s.touch(q)
+	var found txn.Duplicates
+	first, kept, i := q.nextSeq, len(q.subs) > 0, 0
+	for rec := range o.Records {
+		if sequence, ok := s.isDuplicate(q, rec); ok {
+			found = append(found, txn.Duplicate{Index: uint32(i), Sequence: sequence})
+		} else {
+			s.append(q, rec, s.sums.Record(i))
+		}
+		i++
+	}
+	s.published = publishedBefore{
+		queue: o.Queue, count: o.Count, raw: o.Raw, first: first, kept: kept, duplicates: found,
+	}
+	if len(found) == 0 {
+		return
+	}
+	if len(found) == o.Count {
+		r.FirstSequence = found[0].Sequence
+	}
+	r.Changed -= uint64(len(found))
+	r.Duplicates = &found
 }
 
 // push adds a message to a linked tail. sum is its CRC32C, or 0 if unknown.

@@ -96,6 +96,7 @@ func (q *Queue) check(report func(string, ...any)) {
 		q.lanes.check(q, bad)
 	}
 	q.checkDelayed(bad)
+	q.checkIDs(bad)
 	q.checkTail(bad)
 }
 

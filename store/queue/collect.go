@@ -20,6 +20,10 @@ type Batch struct {
 	// Deletes are the keys to remove, in no particular order. The tree may not contain all of them.
 	Deletes  [][]byte
 	Schedule ScheduleBatch
+	// IDs are the message ids to write, in order.
+	IDs []IDBatch
+	// DeleteRanges are the key ranges to remove, after all others.
+	DeleteRanges []KeyRange
 	// DeletedQueues are the deleted queues. Their data must be removed: QueueKeys, and the page index with its pages.
 	// Their messages may be in Tails of an earlier batch, never of a later one.
 	DeletedQueues []uint64
@@ -86,6 +90,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	c.sizes(queues)
 	c.counts(queues)
 	c.forwards(queues)
+	c.ids(s, queues)
 	c.delayed(queues)
 	s.meta.collect(&c, strings.Compare, metaKey)
 	c.lanes(queues)

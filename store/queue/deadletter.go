@@ -152,7 +152,7 @@ func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 		r.Changed++
 		if target != nil {
 			target.digest = mix(target.digest, uint64(crc32.Checksum(rec, s.crc)))
-			s.append(target, rec)
+			s.append(target, rec, 0)
 		}
 	}
 	if r.Changed > 0 {
@@ -167,7 +167,8 @@ func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
 }
 
-func (s *State) append(q *Queue, rec []byte) {
+// append publishes one message. sum is the CRC32C of its record, or 0 if unknown.
+func (s *State) append(q *Queue, rec []byte, sum uint32) {
 	if len(q.subs) == 0 {
 		q.nextSeq++
 		return
@@ -177,5 +178,5 @@ func (s *State) append(q *Queue, rec []byte) {
 		q.tail.first = q.nextSeq
 		s.linkTail(q)
 	}
-	s.push(q, rec, 0)
+	s.push(q, rec, sum)
 }

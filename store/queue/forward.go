@@ -30,6 +30,8 @@ type publishedBefore struct {
 	raw   []byte
 	first uint64 // sequence of its first message, once applied
 	kept  bool   // at least one subscription needs it
+	// duplicates are its messages that were not stored, once applied.
+	duplicates txn.Duplicates
 }
 
 // checkSetForwards verifies that a queue may have these rules. Each target must exist, must not have forwards and must
@@ -90,14 +92,18 @@ func (s *State) checkForward(o *txn.Op) txn.Code {
 		return txn.ErrMalformed
 	}
 	messages, bytes := 0, 0
+	target := s.queues.get(o.Target)
 	err := p.forwarded(o, func(_ int, rec []byte) {
 		messages++
 		bytes += len(rec)
+		if target != nil {
+			s.findID(target, rec)
+		}
 	})
 	if err != nil {
 		return codeOf(err)
 	}
-	if target := s.queues.get(o.Target); target != nil {
+	if target != nil {
 		if target.publishPaused() {
 			return txn.ErrQueuePaused
 		}
@@ -137,10 +143,19 @@ func (s *State) forward(q *Queue, o *txn.Op) {
 	target.digest = mix(mix(target.digest, uint64(o.Code)), target.nextSeq)
 	p := &s.published
 	err := p.forwarded(o, func(i int, rec []byte) {
+		seq, stored := p.duplicates.SequenceOf(p.first, i)
+		if !stored {
+			return // the source queue has discarded it
+		}
 		target.digest = mix(target.digest, uint64(crc32.Checksum(rec, s.crc)))
-		s.append(target, rec)
+		duplicate := false
+		if target.config.DedupWindow != 0 {
+			_, duplicate = s.isDuplicate(target, rec)
+		}
+		if !duplicate {
+			s.append(target, rec, 0)
+		}
 		if o.Move && p.kept {
-			seq := p.first + uint64(i)
 			for _, sub := range q.subs {
 				s.ack(sub, seq, seq)
 			}

@@ -15,7 +15,9 @@ import (
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
 //	b queue(8) chunk(8)          live messages and bytes of a chunk; sizes of the messages
 //	d queue(8) sub(4) chunk(8)   delivery counts
+//	e queue(8) first(8) hash(16) an accepted message id: not part of the state in memory
 //	f queue(8)                   forwards of a queue
+//	g queue(8)                   generations of the message ids of a queue
 //	h queue(8) chunk(8)          delayed messages
 //	i queue(8) first(8)          page index: owned by package store
 //	k key                        an internal entry of the cluster
@@ -34,7 +36,9 @@ const (
 	keyAcks       = 'a'
 	keySizes      = 'b'
 	keyCounts     = 'd'
+	keyIDs        = 'e'
 	keyForwards   = 'f'
+	keyIDSet      = 'g'
 	keyDelayed    = 'h'
 	keyIndex      = 'i'
 	keyMeta       = 'k'
@@ -49,7 +53,7 @@ const (
 	keyAccess     = 'z'
 )
 
-// valueVersion is the first byte of the values of f, k, m, p, q, s and z, and of x except for parts.
+// valueVersion is the first byte of the values of f, g, k, m, p, q, s and z, and of x except for parts.
 const valueVersion = 1
 
 // optionsVersion is the first byte of an s value with options. Releases before 0.2.0 reject it.
@@ -62,6 +66,7 @@ type KeyRange struct{ From, To []byte }
 func QueueKeys(id uint64) []KeyRange {
 	kinds := []byte{
 		keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub, keyPauses,
+		keyIDs, keyIDSet,
 	}
 	ranges := make([]KeyRange, len(kinds))
 	for i, k := range kinds {
@@ -198,13 +203,19 @@ func (p *producer) appendValue(dst []byte) []byte {
 			dst = binary.AppendUvarint(dst, uint64(k.op+1))
 			continue
 		}
-		dst = binary.AppendUvarint(dst, uint64(k.ops()))
-		if k.more == nil {
-			dst = appendOp(dst, k.one)
-			continue
+		ops := k.more
+		if ops == nil {
+			ops = []txn.OpResult{k.one}
 		}
-		for _, o := range k.more {
-			dst = appendOp(dst, o)
+		discarded := k.ops() > len(ops)
+		if discarded {
+			dst[len(dst)-1] = resultWithDuplicates
+		}
+		dst = binary.AppendUvarint(dst, uint64(len(ops)))
+		for _, o := range ops {
+			if dst = appendOp(dst, o); discarded {
+				dst = appendDuplicates(dst, o.Duplicates)
+			}
 		}
 	}
 	return dst
@@ -214,6 +225,38 @@ func appendOp(dst []byte, o txn.OpResult) []byte {
 	dst = binary.AppendUvarint(dst, o.FirstSequence)
 	dst = binary.AppendUvarint(dst, o.ID)
 	return binary.AppendUvarint(dst, o.Changed)
+}
+
+// resultWithDuplicates replaces the code 0 of a result: a list of duplicates follows each operation.
+const resultWithDuplicates = 255
+
+func appendDuplicates(dst []byte, d *txn.Duplicates) []byte {
+	dst = binary.AppendUvarint(dst, uint64(d.Len()))
+	if d == nil {
+		return dst
+	}
+	last := txn.Duplicate{}
+	for _, e := range *d {
+		dst = binary.AppendUvarint(dst, uint64(e.Index-last.Index))
+		dst = binary.AppendVarint(dst, int64(e.Sequence-last.Sequence))
+		last = e
+	}
+	return dst
+}
+
+func (c *cursor) duplicates() *txn.Duplicates {
+	n := c.uvarint(txn.MaxPublishMessages)
+	if n == 0 || n > uint64(len(c.b)) {
+		return nil
+	}
+	list := make(txn.Duplicates, n)
+	last := txn.Duplicate{}
+	for i := range list {
+		last.Index += uint32(c.uvarint(txn.MaxPublishMessages))
+		last.Sequence += uint64(c.varint())
+		list[i] = last
+	}
+	return &list
 }
 
 func appendString(dst []byte, s string) []byte {

@@ -37,12 +37,12 @@ func NewLoader() *Loader {
 }
 
 // Put adds a key and its value; keys can be in any order. It does not retain the slices. It skips keys of the page
-// index and the schedule index. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
+// index, the schedule index and message ids. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
 func (l *Loader) Put(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
 	l.count++
 	switch kind := k.u8(); kind {
-	case keyIndex, keySchedule:
+	case keyIndex, keySchedule, keyIDs:
 		l.count--
 		return nil
 	case keyDelayed:
@@ -57,6 +57,8 @@ func (l *Loader) Put(key, value []byte) error {
 		l.forwards(&k, &v)
 	case keyPauses:
 		l.pauses(&k, &v)
+	case keyIDSet:
+		l.ids(&k, &v)
 	case keyMeta:
 		l.meta(&k, &v)
 	case keyAccess:
@@ -440,6 +442,10 @@ func (l *Loader) producer(k, v *cursor) {
 
 func (c *cursor) result(k *cachedResult) {
 	k.code = txn.Code(c.u8())
+	discarded := k.code == resultWithDuplicates
+	if discarded {
+		k.code = txn.OK
+	}
 	if k.code != txn.OK {
 		k.op = int16(c.uvarint(txn.MaxOps)) - 1
 		return
@@ -454,6 +460,9 @@ func (c *cursor) result(k *cachedResult) {
 	for i := range ops {
 		ops[i] = txn.OpResult{
 			FirstSequence: c.uvarint(math.MaxUint64), ID: c.uvarint(math.MaxUint64), Changed: c.uvarint(math.MaxUint64),
+		}
+		if discarded {
+			ops[i].Duplicates = c.duplicates()
 		}
 	}
 	switch n {
@@ -481,7 +490,7 @@ func (ps *producers) finish() error {
 }
 
 // All iterates over the keys and values of the state, in key order. A checkpoint writes them to the tree, in addition
-// to the page index and the schedule index.
+// to the page index, the schedule index and message ids.
 func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }
@@ -501,6 +510,9 @@ func (s *State) All(yield func(key, value []byte) bool) {
 		}
 		if q.pauses != nil && len(q.pauses.bySub) > 0 {
 			add(pausesKey(nil, q.id), q.pauses.appendValue)
+		}
+		if q.ids != nil && !q.ids.empty() {
+			add(queueKey(nil, keyIDSet, q.id), q.ids.appendValue)
 		}
 		for i := range q.sizes.slots {
 			if c := q.sizes.slots[i].c; c != nil {

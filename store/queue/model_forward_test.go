@@ -53,9 +53,11 @@ func (m *model) forwardedTo(id uint64) bool {
 
 // forward forwards the published messages by the rules of their queue, like the active. Sometimes the target is
 // already deleted, and the forward has no effect.
-func (m *model) forward(b *txn.Builder, q *modelQueue, records [][]byte, added map[uint64]uint64) (txn.Code, func()) {
+func (m *model) forward(b *txn.Builder, q *modelQueue, records [][]byte, added map[uint64]uint64) (
+	txn.Code, func(first uint64, duplicates txn.Duplicates),
+) {
 	code := txn.OK
-	var changes []func(first uint64)
+	var changes []func(first uint64, duplicates txn.Duplicates)
 	for _, r := range q.forwards {
 		var indexes []int
 		for i := range records {
@@ -83,22 +85,27 @@ func (m *model) forward(b *txn.Builder, q *modelQueue, records [][]byte, added m
 		if full := m.publishRoom(to, added, len(indexes)); code == txn.OK {
 			code = full
 		}
-		changes = append(changes, func(first uint64) {
+		changes = append(changes, func(first uint64, duplicates txn.Duplicates) {
 			for _, i := range indexes {
-				to.makeRoom(1)
-				m.add(to, records[i])
+				sequence, stored := duplicates.SequenceOf(first, i)
+				if !stored {
+					continue
+				}
+				if _, ok := m.duplicate(to, records[i]); !ok {
+					to.makeRoom(1)
+					m.add(to, records[i])
+				}
 				for _, s := range q.everyone() {
 					if r.Move {
-						delete(s.needs, first+uint64(i))
+						delete(s.needs, sequence)
 					}
 				}
 			}
 		})
 	}
-	return code, func() {
-		first := q.next - uint64(len(records))
+	return code, func(first uint64, duplicates txn.Duplicates) {
 		for _, change := range changes {
-			change(first)
+			change(first, duplicates)
 		}
 	}
 }

@@ -25,6 +25,7 @@ func (m *model) someConfig(c txn.Config) txn.Config {
 		c.Priorities ^= 1
 	}
 	c.MaxBytes, c.ExactBytes = m.rng.Uint64N(2)<<40, m.rng.Uint64N(2)
+	c.DedupWindow, c.DedupMax = m.rng.Uint64N(3)*40, m.rng.Uint64N(3)*6
 	return m.someLog(c)
 }
 

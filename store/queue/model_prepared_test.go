@@ -26,6 +26,7 @@ type modelOp struct {
 	queue     uint64
 	sub       uint32
 	bodies    [][]byte
+	ids       []string // message ids, by body
 	sequences []uint64
 }
 
@@ -186,7 +187,9 @@ func (m *model) prepareOne(inner *txn.Builder, p *modelPrepared, added map[uint6
 				body = make([]byte, preparedPart+m.rng.IntN(preparedPart))
 			}
 			o.bodies = append(o.bodies, body)
-			inner.Message(0, nil, body)
+			id := m.someID()
+			o.ids = append(o.ids, id)
+			inner.MessageWith(0, &txn.Attributes{MessageID: id}, nil, body)
 		}
 		inner.EndPublish()
 		p.ops = append(p.ops, o)
@@ -284,15 +287,16 @@ func (m *model) finish(p *modelPrepared, commit bool) (changed uint64) {
 		if !commit || o.sub != 0 {
 			continue
 		}
-		q.makeRoom(len(o.bodies))
-		for _, body := range o.bodies {
-			rec, err := txn.AppendMessage(nil, int64(m.lsn), nil, nil, body)
+		records := make([][]byte, len(o.bodies))
+		for i, body := range o.bodies {
+			rec, err := txn.AppendMessage(nil, int64(m.lsn), &txn.Attributes{MessageID: o.ids[i]}, nil, body)
 			if err != nil {
 				panic(err)
 			}
-			m.add(q, rec)
-			changed++
+			records[i] = rec
 		}
+		r, _ := m.publishAll(q, records)
+		changed += r.Changed
 	}
 	return changed + uint64(len(held))
 }

@@ -34,6 +34,7 @@ type model struct {
 
 	now      int64
 	schedule map[txn.Due]bool
+	dueIDs   func() []txn.Due // entries of the schedule that remove message ids
 }
 
 type modelQueue struct {
@@ -47,6 +48,7 @@ type modelQueue struct {
 	forwards []txn.Forward
 	pauses   map[uint32]txn.Pause // by subscription; 0: the queue
 	delayed  map[uint64]bool
+	ids      modelIDs
 	exact    uint64 // first message with an individual size; 0 if sizes are not kept
 }
 
@@ -246,7 +248,9 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 			want.Code, want.Op = code, 0
 			return
 		}
+		q.endWindow(m.now)
 		q.config = config
+		q.removeIDs()
 		q.setRetention()
 		q.keepSizes()
 	case k < 10 && s != nil:
@@ -426,7 +430,7 @@ func (m *model) publish(
 		if timed {
 			a = *m.someTimes()
 		}
-		a.Priority = m.somePriority(q)
+		a.Priority, a.MessageID = m.somePriority(q), m.someID()
 		rec, err := txn.AppendMessage(nil, int64(i), &a, nil, make([]byte, m.rng.IntN(60)))
 		if err != nil {
 			panic(err)
@@ -441,12 +445,10 @@ func (m *model) publish(
 		code = forwarded
 	}
 	return code, func() {
-		want.Ops[i] = txn.OpResult{FirstSequence: q.next, Changed: uint64(n)}
-		q.makeRoom(n)
-		for _, rec := range records {
-			m.add(q, rec)
-		}
-		forward()
+		first := q.next
+		var duplicates txn.Duplicates
+		want.Ops[i], duplicates = m.publishAll(q, records)
+		forward(first, duplicates)
 	}
 }
 
@@ -499,6 +501,7 @@ func (m *model) check(t *testing.T, r *replica) {
 		require.Equal(t, len(want.subs), q.SubCount())
 		require.True(t, slices.Equal(want.forwards, q.Forwards()), "the forwards of queue %d", id)
 		want.checkPauses(t, q)
+		want.checkIDs(t, q)
 		alive := q.NextAlive(1)
 		for seq := uint64(1); seq < want.next; seq++ {
 			needed := want.needed(seq)
@@ -574,6 +577,7 @@ func parse(t *testing.T, s string) uint64 {
 func runModel(t *testing.T, seed uint64, steps int) {
 	m := newModel(seed)
 	nodes := []*replica{newReplica(t, seed), newReplica(t, seed+1000)}
+	m.dueIDs = nodes[0].dueIDs
 	for lsn := uint64(1); lsn <= uint64(steps); lsn++ {
 		payload, want := m.next(t, lsn)
 		for _, r := range nodes {
@@ -581,11 +585,13 @@ func runModel(t *testing.T, seed uint64, steps int) {
 			got := r.state.Apply(lsn, payload)
 			require.Equal(t, want.Err(), got.Err(), "record %d", lsn)
 			require.Equal(t, want, got, "record %d", lsn)
+			require.NoError(t, r.state.ReadError())
 			r.step()
 		}
 		require.Equal(t, nodes[0].state.Digest(), nodes[1].state.Digest())
 		if lsn%50 == 0 {
 			same(t, allOf(nodes[0].state), allOf(nodes[1].state), "both nodes hold the same")
+			require.Equal(t, nodes[0].messageIDs(), nodes[1].messageIDs())
 			for _, r := range nodes {
 				m.check(t, r)
 			}

@@ -60,17 +60,24 @@ func (p *fakePages) write(t *testing.T, b *Batch, perRun int) {
 	for key := range b.Schedule.Deletes {
 		delete(p.kv, string(key))
 	}
+	last = last[:0]
+	for i := range b.IDs {
+		for key, value := range b.IDs[i].Puts {
+			require.Less(t, string(last), string(key), "puts are in order")
+			p.kv[string(key)] = bytes.Clone(value)
+			last = append(last[:0], key...)
+		}
+	}
+	for _, r := range b.DeleteRanges {
+		p.deleteRange(r)
+	}
 	for i := range b.Tails {
 		p.writeTail(t, &b.Tails[i], perRun)
 	}
 	for _, q := range b.DeletedQueues {
 		delete(p.runs, q)
 		for _, r := range QueueKeys(q) {
-			for key := range p.kv {
-				if key >= string(r.From) && key < string(r.To) {
-					delete(p.kv, key)
-				}
-			}
+			p.deleteRange(r)
 		}
 	}
 	for i := range b.Dead {
@@ -82,6 +89,15 @@ func (p *fakePages) write(t *testing.T, b *Batch, perRun int) {
 			})
 		}
 	}
+}
+
+func (p *fakePages) deleteRange(r KeyRange) {
+	maps.DeleteFunc(p.kv, func(key string, _ []byte) bool { return key >= string(r.From) && key < string(r.To) })
+}
+
+func (p *fakePages) get(key []byte) (value []byte, ok bool, err error) {
+	value, ok = p.kv[string(key)]
+	return value, ok, nil
 }
 
 func (p *fakePages) writeTail(t *testing.T, run *TailRun, perRun int) {
@@ -131,6 +147,7 @@ func (p *fakePages) load(t *testing.T, lsn uint64) *State {
 	}
 	s, err := l.Finish(lsn)
 	require.NoError(t, err)
+	s.ReadIDs(p.get)
 	return s
 }
 
@@ -179,10 +196,12 @@ type replica struct {
 }
 
 func newReplica(t *testing.T, seed uint64) *replica {
-	return &replica{
+	r := &replica{
 		t: t, rng: rand.New(rand.NewPCG(seed, 77)), state: New(),
 		pages: newFakePages(), stable: newFakePages(),
 	}
+	r.state.ReadIDs(r.pages.get)
+	return r
 }
 
 // step makes a random flush, checkpoint or restart, or none.
@@ -223,9 +242,14 @@ func (r *replica) checkCheckpoint(b *Batch) {
 	stored := storedSchedule(r.t, r.pages.kv)
 	require.True(r.t, slices.Equal(r.schedule, stored), "the schedule after the checkpoint is that when it was collected")
 	kv := maps.Clone(r.pages.kv)
-	maps.DeleteFunc(kv, func(key string, _ []byte) bool { return key[0] == keySchedule })
+	maps.DeleteFunc(kv, func(key string, _ []byte) bool { return key[0] == keySchedule || key[0] == keyIDs })
 	same(r.t, r.want, kv, "the tree after the checkpoint is the state when it was collected")
 	s := r.pages.load(r.t, b.LSN)
+	for key, value := range r.pages.kv {
+		if key[0] == keyIDs {
+			require.NoError(r.t, s.CheckID([]byte(key), value))
+		}
+	}
 	same(r.t, r.want, allOf(s), "the state that was loaded is the one that was collected")
 	for q := range s.Queues {
 		for seq := q.NextAlive(1); seq < q.NextSequence(); seq = q.NextAlive(seq + 1) {

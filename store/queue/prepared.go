@@ -203,6 +203,9 @@ func (s *State) checkDecide(o *txn.Op) txn.Code {
 		if o.Number != 0 && o.Number != p.number {
 			return txn.ErrXIDNotFound
 		}
+		if o.Code == txn.OpCommitPrepared {
+			s.findPreparedIDs(p)
+		}
 		return txn.OK
 	}
 	out := s.Outcome(xid)

@@ -55,7 +55,14 @@ type cachedResult struct {
 	more        []txn.OpResult // used instead of one for several results
 }
 
-func (k *cachedResult) ops() int { return max(1, len(k.more)) }
+// ops returns the number of operation results and of duplicates in them.
+func (k *cachedResult) ops() int {
+	n := max(1, len(k.more)) + k.one.Duplicates.Len()
+	for i := range k.more {
+		n += k.more[i].Duplicates.Len()
+	}
+	return n
+}
 
 func (k *cachedResult) result() txn.Result {
 	r := txn.Result{LSN: k.lsn, Duplicate: true, Code: k.code, Op: int(k.op), Ops: k.more}

@@ -41,6 +41,7 @@ type Queue struct {
 type extras struct {
 	forwards         *forwards      // nil if empty
 	pauses           *pauses        // nil if empty
+	ids              *idSet         // nil if empty
 	lanes            *priorityIndex // nil without priorities
 	delayed          *delaySet      // nil if empty
 	dropped, expired uint64

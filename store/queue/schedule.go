@@ -16,6 +16,8 @@ import (
 // queue(8) sequence(8) kind(1), without a value. It is only in the tree. The state keeps the changes since the last
 // checkpoint in memory; Scheduled merges the two.
 //
+// Entries of the kind DueIDs remove message ids of a queue (see dedup.go).
+//
 // An OpDue removes its entries, whether or not their messages still exist. To remove an entry with its message, the
 // state would have to read the message. Until then, the entry has no effect.
 
@@ -55,7 +57,7 @@ func ParseScheduleKey(key []byte) (e txn.Due, err error) {
 	}
 	e.TimeMS, e.Queue, e.Sequence = int64(c.be64()), c.be64(), c.be64()
 	e.Kind = txn.DueKind(c.u8())
-	if c.end(); c.err == nil && (e.TimeMS < 0 || e.Kind != txn.DueDeliver && e.Kind != txn.DueExpire) {
+	if c.end(); c.err == nil && (e.TimeMS < 0 || !e.Kind.Indexed()) {
 		c.fail("invalid schedule entry")
 	}
 	return e, c.err
@@ -88,6 +90,11 @@ func (s *State) due(o *txn.Op) (changed uint64) {
 		q := s.queues.get(e.Queue)
 		if !s.isDue(q, e) && !mutate.Off("INV-17-expires-before-its-time") {
 			continue // INV-17
+		}
+		if e.Kind == txn.DueIDs {
+			s.schedule.remove(e)
+			s.dueIDs(q, e.Sequence)
+			continue
 		}
 		if e.Kind != txn.DueDeliver && q.reserved(e.Sequence) {
 			continue // the prepared transaction must be decided first
@@ -161,8 +168,11 @@ func (s *State) TakeSoonest() int64 {
 	return soonest
 }
 
-// ScheduleChanges returns the number of schedule entries added or removed in memory since the last checkpoint.
-func (s *State) ScheduleChanges() int { return s.schedule.now.added.n + s.schedule.now.removed.n }
+// ScheduleChanges returns the number of schedule entries added or removed in memory since the last checkpoint,
+// including added message ids (see dedup.go).
+func (s *State) ScheduleChanges() int {
+	return s.schedule.now.added.n + s.schedule.now.removed.n + s.ids.unwritten
+}
 
 // ScheduleVersion returns a number that changes when a checkpoint has moved entries from memory to the tree. A caller
 // must read the tree again if the version has changed.
@@ -172,6 +182,7 @@ func (s *State) ScheduleVersion() uint64 { return s.schedule.version }
 func (s *State) ScheduleWritten() {
 	s.schedule.written = generation{}
 	s.schedule.version++
+	s.idsWritten()
 }
 
 // Scheduled appends at most limit schedule entries between after, exclusive, and upTo, inclusive, to dst, in order.

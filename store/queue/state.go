@@ -34,6 +34,7 @@ type State struct {
 	tailBytes int64
 	delayed   uint64
 	schedule  schedule
+	ids       idReads
 
 	counts     Counts
 	countAfter uint64
@@ -64,6 +65,7 @@ type State struct {
 	sums       txn.RecordSums  // of the current publish
 	overflowed uint64          // messages dropped from the head of a queue by the current operation
 	expired    uint64          // expired messages
+	duplicates uint64          // messages discarded as duplicates
 	pending    []pending       // additions to queues with a limit
 	published  publishedBefore // the previous operation, if it is a publish
 	forwarded  int             // forwards

@@ -17,7 +17,12 @@ const (
 	DueExpire  DueKind = 2
 	// DueTTL expires a message according to the TTL of its queue. It is not in the schedule index.
 	DueTTL DueKind = 3
+	// DueIDs removes expired message ids of a queue. Its sequence identifies a set of them.
+	DueIDs DueKind = 4
 )
+
+// Indexed reports whether the kind is valid in the schedule index.
+func (k DueKind) Indexed() bool { return k == DueDeliver || k == DueExpire || k == DueIDs }
 
 // Due is a scheduled action on a message.
 type Due struct {
@@ -63,7 +68,7 @@ func (b *Builder) Due(entries ...Due) {
 
 func (e *Due) valid() bool {
 	return e.TimeMS >= 0 && e.TimeMS <= MaxTimeMS && e.Queue != NoQueue && e.Sequence != 0 && e.Kind >= DueDeliver &&
-		e.Kind <= DueTTL
+		e.Kind <= DueIDs
 }
 
 // Dues iterates over the entries of an OpDue, in the order in which they were added.

@@ -2,6 +2,11 @@
 
 package txn
 
+import (
+	"cmp"
+	"slices"
+)
+
 // Version is the version of the transaction encoding.
 const Version = 1
 
@@ -152,6 +157,37 @@ type OpResult struct {
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
 	// became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged messages.
 	Changed uint64
+	// Duplicates lists the messages of a publish that the queue has discarded as duplicates; nil without any. The other
+	// messages have consecutive sequences from FirstSequence on. If all messages are duplicates, FirstSequence is the
+	// sequence of the first one.
+	Duplicates *Duplicates
+}
+
+// Duplicates is a list of messages in the order of their indexes.
+type Duplicates []Duplicate
+
+// Duplicate is a message of a publish with a message id that the queue has accepted before.
+type Duplicate struct {
+	Index    uint32 // in the publish
+	Sequence uint64 // of the accepted message
+}
+
+// Len returns the number of duplicates. d may be nil.
+func (d *Duplicates) Len() int {
+	if d == nil {
+		return 0
+	}
+	return len(*d)
+}
+
+// SequenceOf returns the sequence of the message with the given index, if first is the sequence of the first stored
+// one. stored is false for a duplicate.
+func (d Duplicates) SequenceOf(first uint64, index int) (sequence uint64, stored bool) {
+	i, found := slices.BinarySearchFunc(d, index, func(d Duplicate, i int) int { return cmp.Compare(int(d.Index), i) })
+	if found {
+		return d[i].Sequence, false
+	}
+	return first + uint64(index-i), true
 }
 
 // Err returns nil if Code is OK, and otherwise an *Error that wraps the code.

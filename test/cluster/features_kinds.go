@@ -6,6 +6,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 )
 
 func featureKinds() []featureKind {
-	return []featureKind{forwardKind(), siftKind(), rankedKind(), keptKind(), preparedKind(), laterKind()}
+	return []featureKind{forwardKind(), siftKind(), rankedKind(), keptKind(), preparedKind(), laterKind(), uniqueKind()}
 }
 
 func subscribed(config admin.QueueConfig, subs ...string) admin.CreateQueueOptions {
@@ -166,6 +167,62 @@ func checkRanks(ctx context.Context, f *feature, n int) error {
 		}
 	}
 	return nil
+}
+
+// uniqueKind publishes each message several times, under one message id and without a producer identity: it is stored
+// once.
+func uniqueKind() featureKind {
+	return featureKind{
+		name: "unique", into: "in",
+		queues: map[string]admin.CreateQueueOptions{
+			"in": subscribed(admin.QueueConfig{DedupWindow: 24 * time.Hour}, SubAudit),
+		},
+		message: func(f *feature) client.Message { return client.Message{MessageID: fmt.Sprint(f.n + 1)} },
+		act:     func(f *feature) { f.resend(historycheck.ID{Producer: f.id, N: 1 + f.rng.Uint64N(f.n)}) },
+		settle: func(_ context.Context, f *feature) error {
+			for n := range f.n {
+				f.resend(historycheck.ID{Producer: f.id, N: n + 1})
+			}
+			return nil
+		},
+		check: func(ctx context.Context, f *feature) error {
+			all, err := f.stored(ctx, "in")
+			if err != nil {
+				return err
+			}
+			for id := range f.sent {
+				f.once("the queue", id, all[id])
+			}
+			return nil
+		},
+	}
+}
+
+// resend publishes a message again, as a new request.
+func (f *feature) resend(id historycheck.ID) {
+	f.mu.Lock()
+	m, ok := f.sent[id]
+	f.mu.Unlock()
+	if !ok {
+		return
+	}
+	message := m.Message
+	message.Body = historycheck.Body(id, 0)
+	ctx, cancel := context.WithTimeout(context.Background(), featurePublish)
+	defer cancel()
+	r, err := f.client.Publish(ctx, f.queue(f.into), message)
+	switch {
+	case err == nil && m.outcome == historycheck.Acked && !r.Duplicate:
+		f.broken(historycheck.RuleDuplicate, "message %v was acknowledged, and is stored again as sequence %d", id, r.Sequence)
+	case err == nil:
+		m.outcome = historycheck.Acked
+	case m.outcome == historycheck.Refused:
+		m.outcome = verdict(err)
+	}
+	m.err = errors.Join(m.err, err)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sent[id] = m
 }
 
 // keptKind retains acknowledged messages: at the end all of them are redelivered in order.

@@ -9,8 +9,10 @@ import (
 	"encoding/hex"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -31,6 +33,7 @@ func publishCases() []testCase {
 		{name: "a full queue refuses", run: fullQueue},
 		{name: "a producer is fenced", run: fenced},
 		{name: "a sequence is used twice", run: reused},
+		{name: "a message id is stored once", run: storesOnce},
 		{name: "browse", run: browses},
 	}
 }
@@ -290,6 +293,26 @@ func reused(t *testing.T, r *run) {
 		}
 	}
 	r.verify()
+}
+
+func storesOnce(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", &pb.QueueConfig{DedupWindow: durationpb.New(time.Hour)})
+	publish := func(ids ...string) result {
+		var messages []request
+		for _, id := range ids {
+			messages = append(messages, request{"body": id, "message_id": id})
+		}
+		return r.a.do("publish", request{"client": "c", "queue": q, "messages": messages})
+	}
+	require.False(t, publish("a").Duplicate)
+	again := publish("a")
+	require.True(t, again.Duplicate)
+	require.Equal(t, uint64(1), again.Sequence)
+	some := publish("a", "b", "c")
+	require.False(t, some.Duplicate)
+	require.Equal(t, uint64(2), some.Sequence)
+	require.Equal(t, uint64(3), r.a.do("queue_get", request{"client": "c", "queue": q}).Stored)
 }
 
 func browses(t *testing.T, r *run) {

@@ -270,6 +270,21 @@ func (w *writer) forwards() {
 	})
 	w.commit(nil, func(b *txn.Builder) { b.Resume(5, 0, true, false) })
 	w.commit(nil, func(b *txn.Builder) { b.Pause(5, 1, txn.Pause{Deliver: true}) })
+	w.messageIDs()
+}
+
+// messageIDs publishes duplicates to a queue with a dedup window.
+func (w *writer) messageIDs() {
+	window := txn.Config{DedupWindow: 60_000, DedupMax: 1000}
+	w.commit(nil, func(b *txn.Builder) { b.AlterQueue(5, window, txn.FieldDedupWindow|txn.FieldDedupMax) })
+	w.commit(nil, func(b *txn.Builder) { b.Resume(5, 0, true, true) })
+	w.commit(&txn.Producer{ID: []byte("ids"), Epoch: 1, Sequence: 1}, func(b *txn.Builder) {
+		b.BeginPublish(5)
+		for _, id := range []string{"order 1", "order 2", "order 1"} {
+			b.MessageWith(w.time, &txn.Attributes{MessageID: id}, nil, []byte("body"))
+		}
+		b.EndPublish()
+	})
 }
 
 // prepared prepares three transactions and decides two of them.

@@ -59,6 +59,19 @@ var treeKinds = map[byte]struct {
 	't': {"schedule", func(key, _ *reader) string {
 		return fmt.Sprintf("time %d, queue %d, sequence %d, kind %d", key.be64(), key.be64(), key.be64(), key.u8())
 	}},
+	'e': {"message id", func(key, value *reader) string {
+		return fmt.Sprintf("queue %d, first %d, hash %x: sequence +%d, time %+d, number +%d", key.be64(), key.be64(),
+			key.take(16), value.uvarint(), value.varint(), value.uvarint())
+	}},
+	'g': {"message ids", func(key, value *reader) string {
+		s := fmt.Sprintf("queue %d, version %d, duplicates %d, next %d, valid from time %d and number %d", key.be64(), value.u8(),
+			value.uvarint(), value.uvarint(), value.varint(), value.uvarint())
+		for range value.uvarint() {
+			s += fmt.Sprintf(", from sequence %d, time %d to %+d, number %d, entries %d", value.uvarint(), value.varint(),
+				value.varint(), value.uvarint(), value.uvarint())
+		}
+		return s
+	}},
 	'u': {"pauses", func(key, value *reader) string {
 		s := fmt.Sprintf("queue %d, version %d", key.be64(), value.u8())
 		for range value.uvarint() {
@@ -189,12 +202,18 @@ func describeProducer(key, value *reader) string {
 		lsn += value.varint()
 		code := value.u8()
 		fmt.Fprintf(&s, "; sequence %d at LSN %d: code %d", sequence, lsn, code)
-		if code != 0 {
+		if code != 0 && code != 255 {
 			fmt.Fprintf(&s, ", operation %d", int64(value.uvarint())-1)
 			continue
 		}
 		for range value.uvarint() {
 			fmt.Fprintf(&s, ", first %d id %d changed %d", value.uvarint(), value.uvarint(), value.uvarint())
+			if code != 255 {
+				continue
+			}
+			for range value.uvarint() {
+				fmt.Fprintf(&s, " duplicate %+d %+d", value.uvarint(), value.varint())
+			}
 		}
 	}
 	return s.String()

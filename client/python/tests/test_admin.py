@@ -91,6 +91,19 @@ async def test_pause(client: Client) -> None:
         (await consumer.receive(timeout=BOUND)).ack()
 
 
+async def test_duplicates(client: Client) -> None:
+    await client.admin.create_queue("d", QueueConfig(dedup_window=timedelta(minutes=10), dedup_max=1000))
+    first = await client.publish("d", Message(b"body", message_id="a"))
+    again = await client.publish("d", Message(b"body", message_id="a"))
+    assert (again.sequence, again.duplicate, again.discarded) == (first.sequence, True, 1)
+    some = await client.publish_batch("d", [Message(b"body", message_id=i) for i in ("a", "b", "b", "c")])
+    assert (some.sequence, some.duplicate, some.discarded) == (first.sequence + 1, False, 2)
+    concurrent = await asyncio.gather(*(client.publish("d", Message(b"body", message_id=i)) for i in ("d", "a", "e")))
+    assert [r.sequence - first.sequence for r in concurrent] == [3, 0, 4]
+    q = await client.admin.get_queue("d")
+    assert (q.messages, q.message_ids, q.duplicates) == (5, 5, 4)
+
+
 async def test_dead_letters_are_replayed(client: Client) -> None:
     await client.admin.create_queue("r-dead")
     await client.admin.create_queue("r", QueueConfig(dead_letter="r-dead"))

@@ -1391,12 +1391,15 @@ func (x *PublishRequest) GetSplits() bool {
 // PublishResponse contains the position of a stored batch.
 type PublishResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sequence of the first message; the other messages have consecutive sequences.
+	// Sequence of the first message; the other messages have consecutive sequences. `duplicates` are not counted. If all
+	// messages are duplicates, it is the sequence of the first one.
 	FirstSequence uint64 `protobuf:"varint,1,opt,name=first_sequence,json=firstSequence,proto3" json:"first_sequence,omitempty"`
 	// Log sequence number of the transaction.
 	Lsn uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// True if this is the stored result of an earlier attempt.
-	Duplicate     bool `protobuf:"varint,3,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
+	Duplicate bool `protobuf:"varint,3,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
+	// Messages that were not stored since the queue has accepted their message ids within its `dedup_window`.
+	Duplicates    []*DuplicateMessage `protobuf:"bytes,4,rep,name=duplicates,proto3" json:"duplicates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1452,6 +1455,68 @@ func (x *PublishResponse) GetDuplicate() bool {
 	return false
 }
 
+func (x *PublishResponse) GetDuplicates() []*DuplicateMessage {
+	if x != nil {
+		return x.Duplicates
+	}
+	return nil
+}
+
+// DuplicateMessage is a message that was not stored, since the queue has accepted its message id before.
+type DuplicateMessage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Position of the message in the request; the first one is 0.
+	Index uint32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// Sequence of the message that was accepted. The message may no longer be in the queue.
+	Sequence      uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DuplicateMessage) Reset() {
+	*x = DuplicateMessage{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DuplicateMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DuplicateMessage) ProtoMessage() {}
+
+func (x *DuplicateMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DuplicateMessage.ProtoReflect.Descriptor instead.
+func (*DuplicateMessage) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *DuplicateMessage) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *DuplicateMessage) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
 // PublishStreamRequest is a request of a publish stream.
 type PublishStreamRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1470,7 +1535,7 @@ type PublishStreamRequest struct {
 
 func (x *PublishStreamRequest) Reset() {
 	*x = PublishStreamRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1547,7 @@ func (x *PublishStreamRequest) String() string {
 func (*PublishStreamRequest) ProtoMessage() {}
 
 func (x *PublishStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1560,7 @@ func (x *PublishStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishStreamRequest.ProtoReflect.Descriptor instead.
 func (*PublishStreamRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PublishStreamRequest) GetCorrelation() uint64 {
@@ -1545,7 +1610,7 @@ type PublishStreamResponse struct {
 
 func (x *PublishStreamResponse) Reset() {
 	*x = PublishStreamResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1622,7 @@ func (x *PublishStreamResponse) String() string {
 func (*PublishStreamResponse) ProtoMessage() {}
 
 func (x *PublishStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1635,7 @@ func (x *PublishStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishStreamResponse.ProtoReflect.Descriptor instead.
 func (*PublishStreamResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PublishStreamResponse) GetCorrelation() uint64 {
@@ -1626,7 +1691,7 @@ type Submitted struct {
 
 func (x *Submitted) Reset() {
 	*x = Submitted{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1703,7 @@ func (x *Submitted) String() string {
 func (*Submitted) ProtoMessage() {}
 
 func (x *Submitted) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1716,7 @@ func (x *Submitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Submitted.ProtoReflect.Descriptor instead.
 func (*Submitted) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Submitted) GetThrough() uint64 {
@@ -1679,7 +1744,7 @@ type RequestError struct {
 
 func (x *RequestError) Reset() {
 	*x = RequestError{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1756,7 @@ func (x *RequestError) String() string {
 func (*RequestError) ProtoMessage() {}
 
 func (x *RequestError) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1769,7 @@ func (x *RequestError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestError.ProtoReflect.Descriptor instead.
 func (*RequestError) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RequestError) GetCode() uint32 {
@@ -1748,7 +1813,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1760,7 +1825,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1773,7 +1838,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CommitRequest) GetOperations() []*Operation {
@@ -1807,7 +1872,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +1884,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +1897,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Operation) GetKind() isOperation_Kind {
@@ -1907,7 +1972,7 @@ type PublishOperation struct {
 
 func (x *PublishOperation) Reset() {
 	*x = PublishOperation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1919,7 +1984,7 @@ func (x *PublishOperation) String() string {
 func (*PublishOperation) ProtoMessage() {}
 
 func (x *PublishOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1932,7 +1997,7 @@ func (x *PublishOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishOperation.ProtoReflect.Descriptor instead.
 func (*PublishOperation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PublishOperation) GetQueue() string {
@@ -1973,7 +2038,7 @@ type AckOperation struct {
 
 func (x *AckOperation) Reset() {
 	*x = AckOperation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2050,7 @@ func (x *AckOperation) String() string {
 func (*AckOperation) ProtoMessage() {}
 
 func (x *AckOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2063,7 @@ func (x *AckOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckOperation.ProtoReflect.Descriptor instead.
 func (*AckOperation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AckOperation) GetQueue() string {
@@ -2053,7 +2118,7 @@ type ReleaseOperation struct {
 
 func (x *ReleaseOperation) Reset() {
 	*x = ReleaseOperation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2130,7 @@ func (x *ReleaseOperation) String() string {
 func (*ReleaseOperation) ProtoMessage() {}
 
 func (x *ReleaseOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2143,7 @@ func (x *ReleaseOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseOperation.ProtoReflect.Descriptor instead.
 func (*ReleaseOperation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReleaseOperation) GetQueue() string {
@@ -2124,7 +2189,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2136,7 +2201,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2149,7 +2214,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CommitResponse) GetLsn() uint64 {
@@ -2176,17 +2241,19 @@ func (x *CommitResponse) GetDuplicate() bool {
 // OperationResult is the result of one operation.
 type OperationResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For a publish: sequence of the first message.
+	// For a publish: sequence of the first message, as in PublishResponse.
 	FirstSequence uint64 `protobuf:"varint,1,opt,name=first_sequence,json=firstSequence,proto3" json:"first_sequence,omitempty"`
 	// For an ack or release: number of affected messages.
-	Changed       uint64 `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	Changed uint64 `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	// For a publish: messages that were not stored, as in PublishResponse.
+	Duplicates    []*DuplicateMessage `protobuf:"bytes,3,rep,name=duplicates,proto3" json:"duplicates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2265,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2278,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *OperationResult) GetFirstSequence() uint64 {
@@ -2226,6 +2293,13 @@ func (x *OperationResult) GetChanged() uint64 {
 		return x.Changed
 	}
 	return 0
+}
+
+func (x *OperationResult) GetDuplicates() []*DuplicateMessage {
+	if x != nil {
+		return x.Duplicates
+	}
+	return nil
 }
 
 // ConsumeRequest is a request of a consume stream; the first one must contain `attach`.
@@ -2267,7 +2341,7 @@ type ConsumeRequest struct {
 
 func (x *ConsumeRequest) Reset() {
 	*x = ConsumeRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2353,7 @@ func (x *ConsumeRequest) String() string {
 func (*ConsumeRequest) ProtoMessage() {}
 
 func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2366,7 @@ func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRequest.ProtoReflect.Descriptor instead.
 func (*ConsumeRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ConsumeRequest) GetAttach() *Attach {
@@ -2378,7 +2452,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2464,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2477,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Leave) GetSeen() []*SequenceRange {
@@ -2441,7 +2515,7 @@ type Attach struct {
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2453,7 +2527,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2466,7 +2540,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Attach) GetQueue() string {
@@ -2539,7 +2613,7 @@ type ConsumeResponse struct {
 
 func (x *ConsumeResponse) Reset() {
 	*x = ConsumeResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2625,7 @@ func (x *ConsumeResponse) String() string {
 func (*ConsumeResponse) ProtoMessage() {}
 
 func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2638,7 @@ func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ConsumeResponse) GetMessages() []*StoredMessage {
@@ -2646,7 +2720,7 @@ type ReplayDeadLettersRequest struct {
 
 func (x *ReplayDeadLettersRequest) Reset() {
 	*x = ReplayDeadLettersRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2732,7 @@ func (x *ReplayDeadLettersRequest) String() string {
 func (*ReplayDeadLettersRequest) ProtoMessage() {}
 
 func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2745,7 @@ func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReplayDeadLettersRequest) GetQueue() string {
@@ -2729,7 +2803,7 @@ type ReplayDeadLettersResponse struct {
 
 func (x *ReplayDeadLettersResponse) Reset() {
 	*x = ReplayDeadLettersResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +2815,7 @@ func (x *ReplayDeadLettersResponse) String() string {
 func (*ReplayDeadLettersResponse) ProtoMessage() {}
 
 func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +2828,7 @@ func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReplayDeadLettersResponse) GetMoved() uint64 {
@@ -2792,7 +2866,7 @@ type MoveMessagesRequest struct {
 
 func (x *MoveMessagesRequest) Reset() {
 	*x = MoveMessagesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2804,7 +2878,7 @@ func (x *MoveMessagesRequest) String() string {
 func (*MoveMessagesRequest) ProtoMessage() {}
 
 func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2817,7 +2891,7 @@ func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveMessagesRequest.ProtoReflect.Descriptor instead.
 func (*MoveMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MoveMessagesRequest) GetQueue() string {
@@ -2868,7 +2942,7 @@ type MoveMessagesResponse struct {
 
 func (x *MoveMessagesResponse) Reset() {
 	*x = MoveMessagesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +2954,7 @@ func (x *MoveMessagesResponse) String() string {
 func (*MoveMessagesResponse) ProtoMessage() {}
 
 func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +2967,7 @@ func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveMessagesResponse.ProtoReflect.Descriptor instead.
 func (*MoveMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *MoveMessagesResponse) GetMoved() uint64 {
@@ -2927,7 +3001,7 @@ type RemoveMessagesRequest struct {
 
 func (x *RemoveMessagesRequest) Reset() {
 	*x = RemoveMessagesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2939,7 +3013,7 @@ func (x *RemoveMessagesRequest) String() string {
 func (*RemoveMessagesRequest) ProtoMessage() {}
 
 func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,7 +3026,7 @@ func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMessagesRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RemoveMessagesRequest) GetQueue() string {
@@ -2994,7 +3068,7 @@ type RemoveMessagesResponse struct {
 
 func (x *RemoveMessagesResponse) Reset() {
 	*x = RemoveMessagesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3006,7 +3080,7 @@ func (x *RemoveMessagesResponse) String() string {
 func (*RemoveMessagesResponse) ProtoMessage() {}
 
 func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3019,7 +3093,7 @@ func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMessagesResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RemoveMessagesResponse) GetRemoved() uint64 {
@@ -3054,7 +3128,7 @@ type BrowseRequest struct {
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3066,7 +3140,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3079,7 +3153,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *BrowseRequest) GetQueue() string {
@@ -3145,7 +3219,7 @@ type BrowseResponse struct {
 
 func (x *BrowseResponse) Reset() {
 	*x = BrowseResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3157,7 +3231,7 @@ func (x *BrowseResponse) String() string {
 func (*BrowseResponse) ProtoMessage() {}
 
 func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3170,7 +3244,7 @@ func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseResponse.ProtoReflect.Descriptor instead.
 func (*BrowseResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *BrowseResponse) GetMessages() []*StoredMessage {
@@ -3210,7 +3284,7 @@ type SeekSubscriptionRequest struct {
 
 func (x *SeekSubscriptionRequest) Reset() {
 	*x = SeekSubscriptionRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3222,7 +3296,7 @@ func (x *SeekSubscriptionRequest) String() string {
 func (*SeekSubscriptionRequest) ProtoMessage() {}
 
 func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3235,7 +3309,7 @@ func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SeekSubscriptionRequest) GetQueue() string {
@@ -3334,7 +3408,7 @@ type SeekSubscriptionResponse struct {
 
 func (x *SeekSubscriptionResponse) Reset() {
 	*x = SeekSubscriptionResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3346,7 +3420,7 @@ func (x *SeekSubscriptionResponse) String() string {
 func (*SeekSubscriptionResponse) ProtoMessage() {}
 
 func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3359,7 +3433,7 @@ func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SeekSubscriptionResponse) GetSequence() uint64 {
@@ -3397,7 +3471,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3483,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3496,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PauseQueueRequest) GetQueue() string {
@@ -3478,7 +3552,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3490,7 +3564,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3503,7 +3577,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -3532,7 +3606,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3544,7 +3618,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3557,7 +3631,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ResumeQueueRequest) GetQueue() string {
@@ -3606,7 +3680,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3618,7 +3692,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3631,7 +3705,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -3658,7 +3732,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3670,7 +3744,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3683,7 +3757,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -3718,7 +3792,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3730,7 +3804,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3743,7 +3817,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -3768,7 +3842,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3780,7 +3854,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3793,7 +3867,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -3830,7 +3904,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +3916,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +3929,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -3885,7 +3959,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3897,7 +3971,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3910,7 +3984,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -3938,7 +4012,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4024,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4037,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -3986,7 +4060,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3998,7 +4072,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4011,7 +4085,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -4039,7 +4113,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4051,7 +4125,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4064,7 +4138,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -4087,7 +4161,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4099,7 +4173,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4112,7 +4186,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -4146,7 +4220,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4158,7 +4232,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4171,7 +4245,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -4221,7 +4295,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4233,7 +4307,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4246,7 +4320,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -4299,7 +4373,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4311,7 +4385,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4324,7 +4398,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -4442,11 +4516,17 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
 	"\bmessages\x18\x02 \x03(\v2\x14.lockstep.v1.MessageR\bmessages\x121\n" +
 	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12\x16\n" +
-	"\x06splits\x18\x04 \x01(\bR\x06splits\"h\n" +
+	"\x06splits\x18\x04 \x01(\bR\x06splits\"\xa7\x01\n" +
 	"\x0fPublishResponse\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x1c\n" +
-	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"\xc9\x01\n" +
+	"\tduplicate\x18\x03 \x01(\bR\tduplicate\x12=\n" +
+	"\n" +
+	"duplicates\x18\x04 \x03(\v2\x1d.lockstep.v1.DuplicateMessageR\n" +
+	"duplicates\"D\n" +
+	"\x10DuplicateMessage\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\rR\x05index\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\"\xc9\x01\n" +
 	"\x14PublishStreamRequest\x12 \n" +
 	"\vcorrelation\x18\x01 \x01(\x04R\vcorrelation\x125\n" +
 	"\apublish\x18\x02 \x01(\v2\x1b.lockstep.v1.PublishRequestR\apublish\x125\n" +
@@ -4492,10 +4572,13 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x0eCommitResponse\x12\x10\n" +
 	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x126\n" +
 	"\aresults\x18\x02 \x03(\v2\x1c.lockstep.v1.OperationResultR\aresults\x12\x1c\n" +
-	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"R\n" +
+	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"\x91\x01\n" +
 	"\x0fOperationResult\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\x04R\achanged\"\xb1\x03\n" +
+	"\achanged\x18\x02 \x01(\x04R\achanged\x12=\n" +
+	"\n" +
+	"duplicates\x18\x03 \x03(\v2\x1d.lockstep.v1.DuplicateMessageR\n" +
+	"duplicates\"\xb1\x03\n" +
 	"\x0eConsumeRequest\x12+\n" +
 	"\x06attach\x18\x01 \x01(\v2\x13.lockstep.v1.AttachR\x06attach\x12\x16\n" +
 	"\x06credit\x18\x02 \x01(\rR\x06credit\x12,\n" +
@@ -4692,7 +4775,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
 	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
@@ -4715,184 +4798,187 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*DeleteSubscriptionResponse)(nil), // 18: lockstep.v1.DeleteSubscriptionResponse
 	(*PublishRequest)(nil),             // 19: lockstep.v1.PublishRequest
 	(*PublishResponse)(nil),            // 20: lockstep.v1.PublishResponse
-	(*PublishStreamRequest)(nil),       // 21: lockstep.v1.PublishStreamRequest
-	(*PublishStreamResponse)(nil),      // 22: lockstep.v1.PublishStreamResponse
-	(*Submitted)(nil),                  // 23: lockstep.v1.Submitted
-	(*RequestError)(nil),               // 24: lockstep.v1.RequestError
-	(*CommitRequest)(nil),              // 25: lockstep.v1.CommitRequest
-	(*Operation)(nil),                  // 26: lockstep.v1.Operation
-	(*PublishOperation)(nil),           // 27: lockstep.v1.PublishOperation
-	(*AckOperation)(nil),               // 28: lockstep.v1.AckOperation
-	(*ReleaseOperation)(nil),           // 29: lockstep.v1.ReleaseOperation
-	(*CommitResponse)(nil),             // 30: lockstep.v1.CommitResponse
-	(*OperationResult)(nil),            // 31: lockstep.v1.OperationResult
-	(*ConsumeRequest)(nil),             // 32: lockstep.v1.ConsumeRequest
-	(*Leave)(nil),                      // 33: lockstep.v1.Leave
-	(*Attach)(nil),                     // 34: lockstep.v1.Attach
-	(*ConsumeResponse)(nil),            // 35: lockstep.v1.ConsumeResponse
-	(*ReplayDeadLettersRequest)(nil),   // 36: lockstep.v1.ReplayDeadLettersRequest
-	(*ReplayDeadLettersResponse)(nil),  // 37: lockstep.v1.ReplayDeadLettersResponse
-	(*MoveMessagesRequest)(nil),        // 38: lockstep.v1.MoveMessagesRequest
-	(*MoveMessagesResponse)(nil),       // 39: lockstep.v1.MoveMessagesResponse
-	(*RemoveMessagesRequest)(nil),      // 40: lockstep.v1.RemoveMessagesRequest
-	(*RemoveMessagesResponse)(nil),     // 41: lockstep.v1.RemoveMessagesResponse
-	(*BrowseRequest)(nil),              // 42: lockstep.v1.BrowseRequest
-	(*BrowseResponse)(nil),             // 43: lockstep.v1.BrowseResponse
-	(*SeekSubscriptionRequest)(nil),    // 44: lockstep.v1.SeekSubscriptionRequest
-	(*SeekSubscriptionResponse)(nil),   // 45: lockstep.v1.SeekSubscriptionResponse
-	(*PauseQueueRequest)(nil),          // 46: lockstep.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),         // 47: lockstep.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),         // 48: lockstep.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),        // 49: lockstep.v1.ResumeQueueResponse
-	(*SetForwardsRequest)(nil),         // 50: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 51: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 52: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 53: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 54: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 55: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 56: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 57: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 58: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 59: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 60: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 61: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 62: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 63: lockstep.v1.Producer
-	(*Queue)(nil),                      // 64: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 65: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 66: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 67: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 68: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 69: lockstep.v1.Subscription
-	(*Message)(nil),                    // 70: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 71: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 72: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 73: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 74: lockstep.v1.Forward
+	(*DuplicateMessage)(nil),           // 21: lockstep.v1.DuplicateMessage
+	(*PublishStreamRequest)(nil),       // 22: lockstep.v1.PublishStreamRequest
+	(*PublishStreamResponse)(nil),      // 23: lockstep.v1.PublishStreamResponse
+	(*Submitted)(nil),                  // 24: lockstep.v1.Submitted
+	(*RequestError)(nil),               // 25: lockstep.v1.RequestError
+	(*CommitRequest)(nil),              // 26: lockstep.v1.CommitRequest
+	(*Operation)(nil),                  // 27: lockstep.v1.Operation
+	(*PublishOperation)(nil),           // 28: lockstep.v1.PublishOperation
+	(*AckOperation)(nil),               // 29: lockstep.v1.AckOperation
+	(*ReleaseOperation)(nil),           // 30: lockstep.v1.ReleaseOperation
+	(*CommitResponse)(nil),             // 31: lockstep.v1.CommitResponse
+	(*OperationResult)(nil),            // 32: lockstep.v1.OperationResult
+	(*ConsumeRequest)(nil),             // 33: lockstep.v1.ConsumeRequest
+	(*Leave)(nil),                      // 34: lockstep.v1.Leave
+	(*Attach)(nil),                     // 35: lockstep.v1.Attach
+	(*ConsumeResponse)(nil),            // 36: lockstep.v1.ConsumeResponse
+	(*ReplayDeadLettersRequest)(nil),   // 37: lockstep.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil),  // 38: lockstep.v1.ReplayDeadLettersResponse
+	(*MoveMessagesRequest)(nil),        // 39: lockstep.v1.MoveMessagesRequest
+	(*MoveMessagesResponse)(nil),       // 40: lockstep.v1.MoveMessagesResponse
+	(*RemoveMessagesRequest)(nil),      // 41: lockstep.v1.RemoveMessagesRequest
+	(*RemoveMessagesResponse)(nil),     // 42: lockstep.v1.RemoveMessagesResponse
+	(*BrowseRequest)(nil),              // 43: lockstep.v1.BrowseRequest
+	(*BrowseResponse)(nil),             // 44: lockstep.v1.BrowseResponse
+	(*SeekSubscriptionRequest)(nil),    // 45: lockstep.v1.SeekSubscriptionRequest
+	(*SeekSubscriptionResponse)(nil),   // 46: lockstep.v1.SeekSubscriptionResponse
+	(*PauseQueueRequest)(nil),          // 47: lockstep.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),         // 48: lockstep.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),         // 49: lockstep.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),        // 50: lockstep.v1.ResumeQueueResponse
+	(*SetForwardsRequest)(nil),         // 51: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 52: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 53: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 54: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 55: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 56: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 57: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 58: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 59: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 60: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 61: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 62: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 63: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 64: lockstep.v1.Producer
+	(*Queue)(nil),                      // 65: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 66: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 67: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 68: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 69: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 70: lockstep.v1.Subscription
+	(*Message)(nil),                    // 71: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 72: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 73: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 74: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 75: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	62, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	63, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	62, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	63, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	64, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	63, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	63, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	63, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	64, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	65, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	63, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	64, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	66, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	65, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	64, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	64, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	65, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
 	0,  // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
-	64, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	66, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	63, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	67, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	68, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	69, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	68, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	65, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	63, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	69, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	63, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	70, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	63, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
-	19, // 24: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
-	21, // 25: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
-	20, // 26: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	24, // 27: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
-	22, // 28: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
-	26, // 29: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	63, // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	27, // 31: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	28, // 32: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	29, // 33: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	70, // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	71, // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	71, // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	31, // 37: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	34, // 38: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	71, // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	71, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	71, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	72, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	71, // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
-	33, // 44: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
-	71, // 45: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
-	73, // 46: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	71, // 47: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	71, // 48: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
-	71, // 49: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	71, // 50: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	73, // 51: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	66, // 52: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	67, // 53: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	63, // 54: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	63, // 55: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 56: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
-	63, // 57: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 58: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
-	74, // 59: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	63, // 60: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 61: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	26, // 62: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	63, // 63: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 64: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	67, // 65: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	61, // 66: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,  // 67: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,  // 68: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,  // 69: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,  // 70: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,  // 71: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11, // 72: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	13, // 73: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15, // 74: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17, // 75: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19, // 76: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	21, // 77: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	25, // 78: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	32, // 79: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	36, // 80: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	38, // 81: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	40, // 82: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	42, // 83: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	44, // 84: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	46, // 85: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
-	48, // 86: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
-	50, // 87: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	52, // 88: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	54, // 89: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	56, // 90: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	58, // 91: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,  // 92: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,  // 93: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,  // 94: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,  // 95: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10, // 96: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12, // 97: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	14, // 98: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16, // 99: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18, // 100: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20, // 101: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	22, // 102: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	30, // 103: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	35, // 104: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	37, // 105: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	39, // 106: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	41, // 107: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	43, // 108: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	45, // 109: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	47, // 110: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
-	49, // 111: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
-	51, // 112: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	53, // 113: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	55, // 114: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	57, // 115: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	59, // 116: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	92, // [92:117] is the sub-list for method output_type
-	67, // [67:92] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	65, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	67, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	64, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	68, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	69, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	70, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	69, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	66, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	64, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	70, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	64, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	71, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	64, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	21, // 24: lockstep.v1.PublishResponse.duplicates:type_name -> lockstep.v1.DuplicateMessage
+	19, // 25: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
+	22, // 26: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
+	20, // 27: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
+	25, // 28: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	23, // 29: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
+	27, // 30: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	64, // 31: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	28, // 32: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	29, // 33: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	30, // 34: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	71, // 35: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	72, // 36: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	72, // 37: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	32, // 38: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	21, // 39: lockstep.v1.OperationResult.duplicates:type_name -> lockstep.v1.DuplicateMessage
+	35, // 40: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	72, // 41: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	72, // 42: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	72, // 43: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	73, // 44: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	72, // 45: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	34, // 46: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
+	72, // 47: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	74, // 48: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	72, // 49: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	72, // 50: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	72, // 51: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	72, // 52: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	74, // 53: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	67, // 54: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	68, // 55: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	64, // 56: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	64, // 57: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
+	65, // 58: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
+	64, // 59: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	65, // 60: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
+	75, // 61: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	64, // 62: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	65, // 63: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	27, // 64: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	64, // 65: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	61, // 66: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	68, // 67: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	62, // 68: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,  // 69: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,  // 70: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,  // 71: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,  // 72: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,  // 73: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11, // 74: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	13, // 75: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15, // 76: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17, // 77: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19, // 78: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	22, // 79: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	26, // 80: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	33, // 81: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	37, // 82: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	39, // 83: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	41, // 84: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	43, // 85: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	45, // 86: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	47, // 87: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
+	49, // 88: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
+	51, // 89: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	53, // 90: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	55, // 91: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	57, // 92: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	59, // 93: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,  // 94: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,  // 95: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,  // 96: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,  // 97: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10, // 98: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12, // 99: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	14, // 100: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16, // 101: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18, // 102: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20, // 103: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	23, // 104: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	31, // 105: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	36, // 106: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	38, // 107: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	40, // 108: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	42, // 109: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	44, // 110: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	46, // 111: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	48, // 112: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
+	50, // 113: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
+	52, // 114: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	54, // 115: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	56, // 116: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	58, // 117: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	60, // 118: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	94, // [94:119] is the sub-list for method output_type
+	69, // [69:94] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -4901,12 +4987,12 @@ func file_lockstep_v1_queue_proto_init() {
 		return
 	}
 	file_lockstep_v1_types_proto_init()
-	file_lockstep_v1_queue_proto_msgTypes[25].OneofWrappers = []any{
+	file_lockstep_v1_queue_proto_msgTypes[26].OneofWrappers = []any{
 		(*Operation_Publish)(nil),
 		(*Operation_Ack)(nil),
 		(*Operation_Release)(nil),
 	}
-	file_lockstep_v1_queue_proto_msgTypes[43].OneofWrappers = []any{
+	file_lockstep_v1_queue_proto_msgTypes[44].OneofWrappers = []any{
 		(*SeekSubscriptionRequest_Position)(nil),
 		(*SeekSubscriptionRequest_Sequence)(nil),
 		(*SeekSubscriptionRequest_Time)(nil),
@@ -4917,7 +5003,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   61,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

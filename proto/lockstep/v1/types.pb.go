@@ -1336,7 +1336,11 @@ type Queue struct {
 	// Activity, if requested.
 	Activity *QueueActivity `protobuf:"bytes,24,opt,name=activity,proto3" json:"activity,omitempty"`
 	// Pause of the queue; not set if it is not paused.
-	Pause         *QueuePause `protobuf:"bytes,25,opt,name=pause,proto3" json:"pause,omitempty"`
+	Pause *QueuePause `protobuf:"bytes,25,opt,name=pause,proto3" json:"pause,omitempty"`
+	// Message ids kept for `dedup_window`. Up to a quarter of them may be older than the window.
+	MessageIds uint64 `protobuf:"varint,30,opt,name=message_ids,json=messageIds,proto3" json:"message_ids,omitempty"`
+	// Messages discarded as duplicates while the queue has had a `dedup_window`.
+	Duplicates    uint64 `protobuf:"varint,31,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1467,6 +1471,20 @@ func (x *Queue) GetPause() *QueuePause {
 		return x.Pause
 	}
 	return nil
+}
+
+func (x *Queue) GetMessageIds() uint64 {
+	if x != nil {
+		return x.MessageIds
+	}
+	return 0
+}
+
+func (x *Queue) GetDuplicates() uint64 {
+	if x != nil {
+		return x.Duplicates
+	}
+	return 0
 }
 
 // QueuePause is the pause of a queue or of one of its subscriptions. It is stored: it survives failover, restart, backup and
@@ -2100,7 +2118,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x16_redelivery_multiplier\"\\\n" +
 	"\x0eActiveConsumer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x120\n" +
-	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xf4\x03\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xb5\x04\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x120\n" +
@@ -2115,7 +2133,12 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\adropped\x18\x16 \x01(\x04R\adropped\x12\x18\n" +
 	"\aexpired\x18\x17 \x01(\x04R\aexpired\x126\n" +
 	"\bactivity\x18\x18 \x01(\v2\x1a.lockstep.v1.QueueActivityR\bactivity\x12-\n" +
-	"\x05pause\x18\x19 \x01(\v2\x17.lockstep.v1.QueuePauseR\x05pause\"\xae\x01\n" +
+	"\x05pause\x18\x19 \x01(\v2\x17.lockstep.v1.QueuePauseR\x05pause\x12\x1f\n" +
+	"\vmessage_ids\x18\x1e \x01(\x04R\n" +
+	"messageIds\x12\x1e\n" +
+	"\n" +
+	"duplicates\x18\x1f \x01(\x04R\n" +
+	"duplicates\"\xae\x01\n" +
 	"\n" +
 	"QueuePause\x12\x18\n" +
 	"\apublish\x18\x01 \x01(\bR\apublish\x12\x18\n" +

@@ -25,6 +25,7 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 		Name: q.Name, Id: q.ID, Config: ConfigToProto(&q.Config, q.DeadLetter),
 		NextSequence: q.NextSequence, Messages: q.Messages, Bytes: q.Bytes, Digest: q.Digest,
 		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired, Pause: PauseToProto(q.Pause),
+		MessageIds: q.MessageIDs, Duplicates: q.Duplicates,
 		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
 	}
 	for _, f := range q.Forwards {
@@ -53,6 +54,18 @@ func PauseToProto(p txn.Pause) *pb.QueuePause {
 		Publish: p.Publish, Deliver: p.Deliver, PausedAt: timestamppb.New(time.UnixMilli(int64(p.TimeMS))),
 		PausedBy: p.By, Reason: p.Reason,
 	}
+}
+
+// Duplicates converts a list of duplicates; nil for none.
+func Duplicates(d *txn.Duplicates) []*pb.DuplicateMessage {
+	if d == nil {
+		return nil
+	}
+	out := make([]*pb.DuplicateMessage, len(*d))
+	for i, one := range *d {
+		out[i] = &pb.DuplicateMessage{Index: one.Index, Sequence: one.Sequence}
+	}
+	return out
 }
 
 // storedParts contains the parts of a converted message, so that all messages of a response need one allocation.

@@ -101,7 +101,9 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 	}
 	resp := &pb.CommitResponse{Lsn: r.LSN, Duplicate: r.Duplicate, Results: make([]*pb.OperationResult, 0, len(r.Ops))}
 	for i := range r.Ops {
-		result := &pb.OperationResult{FirstSequence: r.Ops[i].FirstSequence}
+		result := &pb.OperationResult{
+			FirstSequence: r.Ops[i].FirstSequence, Duplicates: protoconv.Duplicates(r.Ops[i].Duplicates),
+		}
 		if req.GetOperations()[i].GetPublish() == nil {
 			result.Changed = r.Ops[i].Changed
 		}

@@ -71,7 +71,10 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 	if len(r.Ops) != 1 {
 		return nil, errOtherTransaction(producer)
 	}
-	return &pb.PublishResponse{FirstSequence: r.Ops[0].FirstSequence, Lsn: r.LSN, Duplicate: r.Duplicate}, nil
+	return &pb.PublishResponse{
+		FirstSequence: r.Ops[0].FirstSequence, Lsn: r.LSN, Duplicate: r.Duplicate,
+		Duplicates: protoconv.Duplicates(r.Ops[0].Duplicates),
+	}, nil
 }
 
 // errOtherTransaction is returned for a retry that differs from the original request.

@@ -17,8 +17,8 @@ const (
 	idleWait = time.Second
 )
 
-// due processes the schedule index: it releases delayed messages, and passes expired ones to the expiry task, which
-// runs at low priority.
+// due processes the schedule index: it releases delayed messages, removes message ids that have left the dedup window,
+// and passes expired messages to the expiry task, which runs at low priority.
 //
 // It keeps a position in the index, so that removed entries, which stay in the index until the next checkpoint, are not
 // read again. The position moves back for entries added before it and for postponed messages.
@@ -65,7 +65,7 @@ func (t *due) rewind(ms int64) {
 func (t *due) batch(ctx context.Context, entries []txn.Due) error {
 	var deliver, expire []txn.Due
 	for _, e := range entries {
-		if e.Kind == txn.DueDeliver {
+		if e.Kind != txn.DueExpire {
 			deliver = append(deliver, e)
 		} else {
 			expire = append(expire, e)

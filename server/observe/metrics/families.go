@@ -154,6 +154,9 @@ func messageFamilies() []family {
 		counter("messages_expired_total", "Expired messages that were not moved to a dead-letter queue, applied on "+
 			"this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Expired) }),
+		counter("messages_duplicate_total", "Messages discarded by a dedup window, since the queue had accepted their "+
+			"message ids, applied on this node since its start.",
+			func(s *snapshot) float64 { return float64(s.store.Counts.Duplicates) }),
 		counter("messages_delivered_total", "Messages delivered to consumers by this node since its start, including "+
 			"redeliveries.",
 			func(s *snapshot) float64 { return float64(s.node.Activity.Delivered) }),

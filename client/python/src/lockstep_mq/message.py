@@ -63,14 +63,18 @@ class Receipt(NamedTuple):
     Attributes:
         sequence: Position in the queue; of a batch, of its first message.
         lsn: Log sequence number of the transaction.
-        duplicate: The first attempt was committed, and a retry returned its result.
+        duplicate: The first attempt was committed, and a retry returned its result; or nothing was stored, since the
+            queue has accepted the message id of each message within its dedup_window.
         address: Address of the node that acknowledged the publish.
+        discarded: Number of messages that were not stored, since the queue has accepted their message id within its
+            dedup_window. The other messages of a batch have consecutive sequences.
     """
 
     sequence: int
     lsn: int
     duplicate: bool
     address: str
+    discarded: int = 0
 
 
 @dataclass(frozen=True)

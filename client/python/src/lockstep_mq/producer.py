@@ -398,11 +398,21 @@ class Producer:
         if duplicate and not r.repeated:
             self._fail(r.entries, self._reused(r, address))
             return
-        sequence, lsn = done.first_sequence, done.lsn
+        sequence, lsn, end = done.first_sequence, done.lsn, 0
+        duplicates = deque(done.duplicates)
         for e in r.entries:
+            end += e.count
+            discarded, first = 0, sequence
+            while duplicates and duplicates[0].index < end:
+                one = duplicates.popleft()
+                if not discarded:
+                    first = one.sequence
+                discarded += 1
+            if discarded < e.count:
+                first = sequence
+            sequence += e.count - discarded
             if not e.future.done():
-                e.future.set_result(Receipt(sequence, lsn, duplicate, address))
-            sequence += e.count
+                e.future.set_result(Receipt(first, lsn, duplicate or discarded == e.count, address, discarded))
         self._settle(len(r.entries), r.bytes)
 
     def _reused(self, r: Request, address: str) -> errors.SequenceReused:

@@ -133,7 +133,10 @@ class QueueActivity:
 
 @dataclass(frozen=True)
 class Queue:
-    """The current state of a queue."""
+    """The current state of a queue.
+
+    `message_ids` are kept for the dedup_window, and `duplicates` were discarded.
+    """
 
     name: str
     id: int
@@ -148,6 +151,8 @@ class Queue:
     forwards: tuple[Forward, ...] = field(default=())
     activity: QueueActivity | None = None
     pause: Pause | None = None
+    message_ids: int = 0
+    duplicates: int = 0
 
 
 @dataclass(frozen=True)
@@ -257,6 +262,8 @@ def decode_queue(q: types_pb2.Queue) -> Queue:
         forwards=tuple(Forward(f.to, f.move, f.filter) for f in q.forwards),
         activity=_decode_activity(q.activity) if q.HasField("activity") else None,
         pause=_decode_pause(q.pause) if q.HasField("pause") else None,
+        message_ids=q.message_ids,
+        duplicates=q.duplicates,
     )
 
 

@@ -25,10 +25,12 @@ class OperationResult:
     Attributes:
         first_sequence: Of a publish: the sequence of its first message.
         changed: Of an acknowledgement or release: the number of messages changed.
+        discarded: Of a publish: the number of messages that were not stored, as in a Receipt.
     """
 
     first_sequence: int
     changed: int
+    discarded: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Transaction:
         self._done(committed=True)
         self.result = TransactionResult(
             lsn=response.lsn,
-            results=tuple(OperationResult(r.first_sequence, r.changed) for r in response.results),
+            results=tuple(OperationResult(r.first_sequence, r.changed, len(r.duplicates)) for r in response.results),
             duplicate=response.duplicate,
         )
         return self.result

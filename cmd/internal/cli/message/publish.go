@@ -216,6 +216,7 @@ type publisher struct {
 	mu          sync.Mutex // guards all fields below
 	count       uint64     // acknowledged
 	refused     uint64     // certainly not stored
+	duplicates  uint64     // of count, discarded by message ID
 	first, last uint64
 	err         error // first failure
 }
@@ -278,6 +279,7 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	}
 	p.mu.Lock()
 	count, first, last, refused, unknown := p.count, p.first, p.last, p.refused, p.sent-p.count-p.refused
+	duplicates := p.duplicates
 	p.mu.Unlock()
 	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
 		err = fmt.Errorf("%w\n%s may or may not be stored, in input order after the %d that were acknowledged. Check with "+
@@ -291,6 +293,9 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		sequences := fmt.Sprintf("sequence %d", first)
 		if last != first {
 			sequences = fmt.Sprintf("sequences %d to %d", first, last)
+		}
+		if duplicates > 0 {
+			sequences += fmt.Sprintf(" (%s not stored)", output.Plural(duplicates, "duplicate"))
 		}
 		if err == nil && p.storesNothing(ctx, c) {
 			fmt.Fprintf(p.env.Stderr, "lockstep: no message stored: queue %s has no subscription; to create one, use lockstep "+
@@ -334,6 +339,7 @@ func (p *publisher) answered(r client.Receipt, err error) {
 			p.first = r.Sequence
 		}
 		p.count++
+		p.duplicates += uint64(r.Discarded)
 		p.last = r.Sequence
 	case !errors.Is(err, client.ErrOutcomeUnknown):
 		p.refused++

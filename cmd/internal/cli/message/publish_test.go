@@ -86,6 +86,25 @@ func TestLongLine(t *testing.T) {
 	require.NotContains(t, stderr, "bufio")
 }
 
+// A queue with a dedup window stores a message ID once.
+func TestPublishDuplicate(t *testing.T) {
+	t.Parallel()
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "orders", "--dedup-window", "10m", "--dedup-max", "1000")
+	c.OK("publish", "orders", "first", "--message-id", "m-1")
+	c.OK("publish", "orders", "again", "--message-id", "m-1")
+	again := c.Lines("publish", "orders", "again", "--message-id", "m-1", "--output", "json")[0]
+	require.Equal(t, 1.0, again["sequence"])
+	require.Equal(t, true, again["duplicate"])
+	c.OK("queue", "show", "orders")
+	shown := c.Lines("queue", "show", "orders", "--output", "json")[0]
+	require.Equal(t, 1.0, shown["messages"])
+	require.Equal(t, 2.0, shown["duplicates"])
+	c.OK("queue", "alter", "orders", "--dedup-window", "0")
+	later := c.Lines("publish", "orders", "again", "--message-id", "m-1", "--output", "json")[0]
+	require.Equal(t, 2.0, later["sequence"])
+}
+
 // The fields set by flags appear in the output of consume and browse, and in the files.
 func TestPublishFields(t *testing.T) {
 	t.Parallel()

@@ -210,6 +210,10 @@ func showQueue(env *cli.Env, q admin.Queue) error {
 	if q.Pause != nil {
 		pairs = append(pairs, [2]string{"Paused", pauseText(q.Pause)})
 	}
+	if q.Config.DedupWindow > 0 {
+		pairs = append(pairs, [2]string{"Message IDs", fmt.Sprintf("%s kept, %s discarded", output.Count(q.MessageIDs),
+			output.Plural(q.Duplicates, "duplicate"))})
+	}
 	pairs = append(pairs, configPairs(&q.Config)...)
 	for _, f := range q.Forwards {
 		pairs = append(pairs, [2]string{"Forwards", describeForward(f)})

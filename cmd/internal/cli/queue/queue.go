@@ -41,6 +41,8 @@ type queueState struct {
 	Delayed       uint64              `json:"delayed,omitempty"`
 	Dropped       uint64              `json:"dropped,omitempty"`
 	Expired       uint64              `json:"expired,omitempty"`
+	MessageIDs    uint64              `json:"message_ids,omitempty"`
+	Duplicates    uint64              `json:"duplicates,omitempty"`
 	Forwards      []forwardState      `json:"forwards,omitempty"`
 	Subscriptions []subscriptionState `json:"subscriptions"`
 	Digest        string              `json:"digest"`
@@ -98,7 +100,7 @@ func newQueueState(q admin.Queue) queueState {
 	j := queueState{
 		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
 		Forwards: forwardStates(q), config: q.Config,
-		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired,
+		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired, MessageIDs: q.MessageIDs, Duplicates: q.Duplicates,
 		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
 		Activity: newActivityState(q.Activity), Pause: newPauseState(q.Pause),
 	}

@@ -234,14 +234,24 @@ class PublishRequest(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[_types_pb2.Message, _Mapping]]] = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ..., splits: bool = ...) -> None: ...
 
 class PublishResponse(_message.Message):
-    __slots__ = ("first_sequence", "lsn", "duplicate")
+    __slots__ = ("first_sequence", "lsn", "duplicate", "duplicates")
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LSN_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     first_sequence: int
     lsn: int
     duplicate: bool
-    def __init__(self, first_sequence: _Optional[int] = ..., lsn: _Optional[int] = ..., duplicate: bool = ...) -> None: ...
+    duplicates: _containers.RepeatedCompositeFieldContainer[DuplicateMessage]
+    def __init__(self, first_sequence: _Optional[int] = ..., lsn: _Optional[int] = ..., duplicate: bool = ..., duplicates: _Optional[_Iterable[_Union[DuplicateMessage, _Mapping]]] = ...) -> None: ...
+
+class DuplicateMessage(_message.Message):
+    __slots__ = ("index", "sequence")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    sequence: int
+    def __init__(self, index: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class PublishStreamRequest(_message.Message):
     __slots__ = ("correlation", "publish", "more", "accepts_more")
@@ -350,12 +360,14 @@ class CommitResponse(_message.Message):
     def __init__(self, lsn: _Optional[int] = ..., results: _Optional[_Iterable[_Union[OperationResult, _Mapping]]] = ..., duplicate: bool = ...) -> None: ...
 
 class OperationResult(_message.Message):
-    __slots__ = ("first_sequence", "changed")
+    __slots__ = ("first_sequence", "changed", "duplicates")
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHANGED_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     first_sequence: int
     changed: int
-    def __init__(self, first_sequence: _Optional[int] = ..., changed: _Optional[int] = ...) -> None: ...
+    duplicates: _containers.RepeatedCompositeFieldContainer[DuplicateMessage]
+    def __init__(self, first_sequence: _Optional[int] = ..., changed: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[DuplicateMessage, _Mapping]]] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
     __slots__ = ("attach", "credit", "ack", "nack", "confirm", "reject", "nack_delay", "release", "drain", "leave")

@@ -247,7 +247,7 @@ class ActiveConsumer(_message.Message):
     def __init__(self, address: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Queue(_message.Message):
-    __slots__ = ("name", "id", "config", "next_sequence", "messages", "bytes", "subscriptions", "digest", "forwards", "delayed", "dropped", "expired", "activity", "pause")
+    __slots__ = ("name", "id", "config", "next_sequence", "messages", "bytes", "subscriptions", "digest", "forwards", "delayed", "dropped", "expired", "activity", "pause", "message_ids", "duplicates")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +262,8 @@ class Queue(_message.Message):
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     config: QueueConfig
@@ -276,7 +278,9 @@ class Queue(_message.Message):
     expired: int
     activity: QueueActivity
     pause: QueuePause
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., next_sequence: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., digest: _Optional[int] = ..., forwards: _Optional[_Iterable[_Union[Forward, _Mapping]]] = ..., delayed: _Optional[int] = ..., dropped: _Optional[int] = ..., expired: _Optional[int] = ..., activity: _Optional[_Union[QueueActivity, _Mapping]] = ..., pause: _Optional[_Union[QueuePause, _Mapping]] = ...) -> None: ...
+    message_ids: int
+    duplicates: int
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., next_sequence: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., digest: _Optional[int] = ..., forwards: _Optional[_Iterable[_Union[Forward, _Mapping]]] = ..., delayed: _Optional[int] = ..., dropped: _Optional[int] = ..., expired: _Optional[int] = ..., activity: _Optional[_Union[QueueActivity, _Mapping]] = ..., pause: _Optional[_Union[QueuePause, _Mapping]] = ..., message_ids: _Optional[int] = ..., duplicates: _Optional[int] = ...) -> None: ...
 
 class QueuePause(_message.Message):
     __slots__ = ("publish", "deliver", "paused_at", "paused_by", "reason")

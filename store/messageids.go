@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/pager"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+// idReader reads message ids from the tree for Apply (see store/queue/dedup.go). mu must be held, so that no checkpoint
+// is published during a transaction.
+type idReader struct {
+	pages pager.Pages
+	view  *tree.View
+	guard *page.Guard
+}
+
+// readsIDs prepares the state to read message ids. The returned function must be called after mu was released.
+func (s *Store) readsIDs() (release func()) {
+	if !s.dedups.Load() {
+		return func() {}
+	}
+	r := &idReader{pages: s.pages.Acquire()}
+	s.state.ReadIDs(r.get)
+	return func() {
+		if r.guard != nil {
+			r.guard.Release()
+		}
+		s.pages.Release()
+	}
+}
+
+func (r *idReader) get(key []byte) (value []byte, ok bool, err error) {
+	if r.view == nil {
+		r.guard = r.pages.File.ReadGuard() // before the view, so that no page of it can be overwritten
+		r.view = r.pages.Index.View()
+	}
+	return r.view.Get(key)
+}

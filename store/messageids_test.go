@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store_test
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
+)
+
+func (n *node) publishIDs(timeMS int64, ids ...string) txn.OpResult {
+	n.t.Helper()
+	var b txn.Builder
+	b.Begin(nil, timeMS, nil)
+	b.BeginPublish(1)
+	for _, id := range ids {
+		b.MessageWith(timeMS, &txn.Attributes{MessageID: id}, nil, nil)
+	}
+	b.EndPublish()
+	payload, err := b.Finish()
+	require.NoError(n.t, err)
+	require.NoError(n.t, n.appendTxn(payload))
+	r := n.applyAll()
+	require.NoError(n.t, r.Err())
+	return r.Ops[0]
+}
+
+// Message ids survive checkpoints, restarts, a rewrite of page.db and a snapshot (INV-23).
+func TestMessageIDs(t *testing.T) {
+	o := options(memfs.New())
+	o.PageSize = 2048
+	n := openNode(t, o)
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{DedupWindow: 10_000}, "a") })
+	const ids = 2000
+	id := func(i int) string { return fmt.Sprint("order ", i) }
+	for i := range ids {
+		require.Equal(t, uint64(1), n.publishIDs(int64(i), id(i)).Changed)
+		switch i % 500 {
+		case 100:
+			_, err := n.s.Checkpoint(t.Context())
+			require.NoError(t, err)
+		case 300:
+			require.NoError(t, n.s.Close())
+			n = openNode(t, o)
+			n.applyAll()
+		case 400:
+			size := 2048 * (1 + i%3)
+			_, err := n.s.Maintenance().Rewrite(t.Context(), rewrite.Options{PageSize: size})
+			require.NoError(t, err)
+			o.PageSize = size
+		}
+	}
+	known := func(n *node) {
+		t.Helper()
+		for i := 0; i < ids; i += 7 {
+			r := n.publishIDs(9000, id(i))
+			require.Zero(t, r.Changed)
+			require.Equal(t, uint64(i+1), r.FirstSequence)
+		}
+	}
+	known(n)
+	n.check()
+	other := options(memfs.New())
+	to := openNode(t, other)
+	require.NoError(t, to.s.JoinPair(n.s.Identity().PairID))
+	n.copyTo(to)
+	digest, err := digestOf(t.Context(), n.s)
+	require.NoError(t, err)
+	copied, err := digestOf(t.Context(), to.s)
+	require.NoError(t, err)
+	require.Equal(t, digest, copied)
+	known(to)
+	to.check()
+	require.Equal(t, uint64(1), to.publishIDs(10_000, id(0)).Changed, "it has left the window")
+}
+
+// A message id needs less than 100 bytes in page.db, no memory after a restart, and does not slow down a start.
+// LOCKSTEP_IDS sets the number of ids. docs/reference/queues/deduplication.md contains these limits.
+func TestMessageIDsMemory(t *testing.T) {
+	count := 200_000
+	if env := os.Getenv("LOCKSTEP_IDS"); env != "" {
+		var err error
+		count, err = strconv.Atoi(env)
+		require.NoError(t, err)
+	}
+	fault := faultfs.New(vfs.OS())
+	o := store.Options{FS: fault, Dir: t.TempDir(), BootID: "boot", Sync: wal.SyncOff, MemoryBudget: 64 << 20}
+	n := openNode(t, o)
+	n.raw = nil
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{DedupWindow: 86_400_000}) })
+	begin, timeMS := time.Now(), int64(0)
+	for sent := 0; sent < count; {
+		ids := make([]string, min(1000, count-sent))
+		for i := range ids {
+			ids[i] = strconv.Itoa(sent + i)
+		}
+		sent += len(ids)
+		timeMS = int64(float64(sent) / float64(count) * 80_000_000)
+		require.Equal(t, uint64(len(ids)), n.publishIDs(timeMS, ids...).Changed)
+		n.raw = nil
+	}
+	took := time.Since(begin)
+	_, err := n.s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	stats, err := n.s.Stats()
+	require.NoError(t, err)
+	perID := float64(stats.PagesUsed) * float64(stats.PageSize) / float64(count)
+	require.NoError(t, n.s.Close())
+	n.s = nil
+
+	before, reads := heap(), fault.Count(faultfs.OpRead)
+	begin = time.Now()
+	n.reopen(o)
+	started := time.Since(begin)
+	reads = fault.Count(faultfs.OpRead) - reads
+	used := heap() - before
+	begin = time.Now()
+	const probes = 1000
+	for i := range probes {
+		require.Zero(t, n.publishIDs(timeMS, strconv.Itoa(i*7919%count)).Changed)
+	}
+	t.Logf("%d message ids: published in %v, started in %v, %d KiB of memory, a lookup takes %v, %.0f bytes each in page.db",
+		count, took, started, used>>10, time.Since(begin)/probes, perID)
+	require.Less(t, used, int64(16<<20))
+	require.Less(t, reads, uint64(500), "a start does not read the ids")
+	require.Less(t, perID, 100.0)
+}

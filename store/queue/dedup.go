@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/mutate"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// A queue with a DedupWindow keeps an entry for each message id that it has accepted (INV-23). The entries are in
+// generations, each of which covers a part of the window. Keys 'e' queue(8) first(8) hash(16) in the tree contain the
+// entries, where first is the sequence of the generation's first entry.
+//
+// Whether an entry is valid depends only on the entry and the configuration; an entry that is not valid never becomes
+// valid again. A generation is removed when its last entry is no longer valid, at the cost of removing one key range. A due entry of the schedule removes the
+// generations of an idle queue.
+//
+// Only the entries added since the last checkpoint are in memory. Apply reads others from the tree while it checks a
+// transaction, before it changes anything.
+
+const (
+	idParts = 4 // a generation covers 1/idParts of the window and of DedupMax
+	// maxIDGenerations limits the generations after changes of the window. The last one grows instead.
+	maxIDGenerations = 16
+	// minIDGeneration is the minimum number of entries of a generation before DedupMax ends it.
+	minIDGeneration = 1024
+)
+
+// idHash is the first half of the SHA-256 hash of a message id.
+type idHash [16]byte
+
+// idEntry is the record of an accepted message id.
+type idEntry struct {
+	sequence uint64
+	timeMS   int64  // of the transaction
+	number   uint64 // consecutive in the queue
+}
+
+// idSet contains the accepted message ids of a queue.
+type idSet struct {
+	duplicates uint64 // discarded messages
+	added      uint64 // number of the next entry
+	// Entries before minMS or minNumber left the window before the last change of the configuration.
+	minMS         int64
+	minNumber     uint64
+	generations   []*idGeneration
+	removed       []KeyRange // stored generations removed since the last Collect
+	dirty, stored bool
+}
+
+type idGeneration struct {
+	first          uint64 // sequence of the first entry
+	timeMS, lastMS int64  // times of the first entry and of the last one
+	number, n      uint64 // number of the first entry, and of entries
+	// now contains the entries added since the last Collect, and written those that it returned. The tree contains the
+	// others, if stored is set.
+	now, written map[idHash]idEntry
+	stored       bool
+	filter       *idFilter // of all entries; nil if the generation was loaded
+}
+
+type storedID struct {
+	queue, first uint64
+	hash         idHash
+}
+
+// idReads contains the entries of the current transaction's message ids that are only in the tree.
+type idReads struct {
+	get   func(key []byte) (value []byte, ok bool, err error)
+	found map[storedID]idEntry
+	err   error
+
+	used      bool            // some queue has or had message ids
+	unwritten int             // entries added since the last Collect
+	collected []*idGeneration // with written entries
+}
+
+// ReadIDs sets the function that returns values of keys of the last published checkpoint. Apply calls it for queues
+// with a DedupWindow.
+func (s *State) ReadIDs(get func(key []byte) (value []byte, ok bool, err error)) { s.ids.get = get }
+
+// Deduplicates reports whether a queue has or had message ids.
+func (s *State) Deduplicates() bool { return s.ids.used }
+
+// ReadError returns the error of the function set by ReadIDs during the last Apply, which then changed nothing.
+func (s *State) ReadError() error { return s.ids.err }
+
+// MessageIDs returns the number of message ids that the queue keeps, and the number of duplicates that it has
+// discarded. Up to a quarter of the ids may be older than the window.
+func (q *Queue) MessageIDs() (kept, duplicates uint64) {
+	if q.ids == nil {
+		return 0, 0
+	}
+	for _, g := range q.ids.generations {
+		kept += g.n
+	}
+	if most := q.config.DedupMax; most != 0 {
+		kept = min(kept, most)
+	}
+	return kept, q.ids.duplicates
+}
+
+func hashID(rec []byte) (h idHash, ok bool) {
+	id := txn.RecordAttribute(rec, txn.AttributeMessageID)
+	if len(id) == 0 {
+		return h, false
+	}
+	sum := sha256.Sum256(id)
+	return idHash(sum[:len(h)]), true
+}
+
+// findID reads the entry of a message id from the tree if it may be there.
+func (s *State) findID(q *Queue, rec []byte) {
+	if q.config.DedupWindow == 0 || q.ids == nil || s.ids.err != nil {
+		return
+	}
+	h, ok := hashID(rec)
+	if !ok {
+		return
+	}
+	for _, g := range s.idGenerations(q) {
+		if _, ok := g.unwritten(h); ok {
+			return
+		}
+		if !g.stored || g.filter != nil && !g.filter.mayHave(h) {
+			continue
+		}
+		key := storedID{q.id, g.first, h}
+		if _, ok := s.ids.found[key]; ok {
+			return
+		}
+		e, ok, err := s.readID(key, g)
+		if err != nil {
+			s.ids.err = fmt.Errorf("message ids of queue %d: %w", q.id, err)
+			return
+		}
+		if ok {
+			if s.ids.found == nil {
+				s.ids.found = make(map[storedID]idEntry)
+			}
+			s.ids.found[key] = e
+			return
+		}
+	}
+}
+
+var errNoPages = errors.New("state without a page file")
+
+func (s *State) readID(key storedID, g *idGeneration) (e idEntry, ok bool, err error) {
+	if s.ids.get == nil {
+		return e, false, errNoPages
+	}
+	value, ok, err := s.ids.get(appendIDKey(nil, key))
+	if err != nil || !ok {
+		return e, false, err
+	}
+	v := cursor{b: value}
+	e = v.idEntry(g)
+	return e, v.err == nil, v.err
+}
+
+// findPreparedIDs is findID for all messages of a prepared transaction.
+func (s *State) findPreparedIDs(p *Prepared) {
+	var inner txn.Reader
+	if txn.Inner(&inner, p.payload) != nil {
+		return
+	}
+	for range inner.Ops() {
+		o, err := inner.Next()
+		if err != nil {
+			return
+		}
+		switch o.Code { //nolint:exhaustive // the others publish nothing
+		case txn.OpPublish:
+			s.published = publishedBefore{queue: o.Queue, count: o.Count, raw: o.Raw}
+			s.findIDs(s.queues.get(o.Queue), o)
+		case txn.OpForward:
+			if target := s.queues.get(o.Target); target != nil {
+				_ = s.published.forwarded(o, func(_ int, rec []byte) { s.findID(target, rec) })
+			}
+		}
+	}
+}
+
+func (s *State) findIDs(q *Queue, o *txn.Op) {
+	if q.config.DedupWindow == 0 {
+		return
+	}
+	for rec := range o.Records {
+		s.findID(q, rec)
+	}
+}
+
+func (g *idGeneration) unwritten(h idHash) (e idEntry, ok bool) {
+	if e, ok = g.now[h]; !ok {
+		e, ok = g.written[h]
+	}
+	return e, ok
+}
+
+// idGenerations iterates over the generations that may have valid entries, newest first. The last one is always among
+// them, since an entry may be added to it.
+func (s *State) idGenerations(q *Queue) iter.Seq2[int, *idGeneration] {
+	return func(yield func(int, *idGeneration) bool) {
+		list := q.ids.generations
+		for i, g := range slices.Backward(list) {
+			if (i == len(list)-1 || !s.outlived(q, g)) && !yield(i, g) {
+				return
+			}
+		}
+	}
+}
+
+// outlived reports whether no entry of the generation is valid.
+func (s *State) outlived(q *Queue, g *idGeneration) bool {
+	return !s.isValid(q, idEntry{timeMS: g.lastMS, number: g.number + g.n - 1})
+}
+
+func (s *State) isValid(q *Queue, e idEntry) bool {
+	c := q.config
+	return e.timeMS >= q.ids.minMS && e.number >= q.ids.minNumber && s.reader.TimeMS()-e.timeMS < int64(c.DedupWindow) &&
+		(c.DedupMax == 0 || q.ids.added-e.number <= c.DedupMax)
+}
+
+// isDuplicate reports whether the queue has accepted a message with the same id, and returns its sequence. Otherwise,
+// it adds the id with the sequence that the message gets.
+func (s *State) isDuplicate(q *Queue, rec []byte) (sequence uint64, duplicate bool) {
+	h, ok := hashID(rec)
+	if !ok {
+		return 0, false
+	}
+	s.ids.used = true
+	d := q.ownIDs()
+	for _, g := range s.idGenerations(q) {
+		e, ok := g.unwritten(h)
+		if !ok && g.stored {
+			e, ok = s.ids.found[storedID{q.id, g.first, h}]
+		}
+		if !ok {
+			continue
+		}
+		if !s.isValid(q, e) || mutate.Off("INV-23-duplicate-is-stored") {
+			break // it was added when the entries of older generations were not valid
+		}
+		d.duplicates++
+		s.duplicates++
+		return e.sequence, true
+	}
+	s.addID(q, h)
+	return 0, false
+}
+
+func (q *Queue) ownIDs() *idSet {
+	x := q.own()
+	if x.ids == nil {
+		x.ids = new(idSet)
+	}
+	x.ids.dirty = true
+	return x.ids
+}
+
+func (s *State) addID(q *Queue, h idHash) {
+	d, now := q.ids, s.reader.TimeMS()
+	if s.endsGeneration(q) {
+		s.removeOutlived(q)
+		if len(d.generations) < maxIDGenerations {
+			d.generations = append(d.generations, &idGeneration{
+				first: q.nextSeq, timeMS: now, lastMS: now, number: d.added, filter: new(idFilter),
+			})
+			window := int64(q.config.DedupWindow)
+			s.scheduleIDs(q, q.nextSeq, now+window+window/idParts+1)
+		}
+	}
+	g := d.generations[len(d.generations)-1]
+	if g.now == nil {
+		g.now = make(map[idHash]idEntry)
+	}
+	if _, ok := g.now[h]; !ok {
+		s.ids.unwritten++
+	}
+	g.now[h] = idEntry{sequence: q.nextSeq, timeMS: now, number: d.added}
+	if g.filter != nil {
+		g.filter.add(h)
+	}
+	g.lastMS = max(g.lastMS, now)
+	g.n++
+	d.added++
+}
+
+// endsGeneration reports whether the next entry begins a new generation.
+func (s *State) endsGeneration(q *Queue) bool {
+	if len(q.ids.generations) == 0 {
+		return true
+	}
+	g, most := q.ids.generations[len(q.ids.generations)-1], q.config.DedupMax
+	return (s.reader.TimeMS()-g.timeMS)*idParts >= int64(q.config.DedupWindow) ||
+		most != 0 && g.n >= max(most/idParts, minIDGeneration)
+}
+
+func (s *State) scheduleIDs(q *Queue, first uint64, timeMS int64) {
+	s.schedule.add(txn.Due{TimeMS: min(max(timeMS, 0), txn.MaxTimeMS), Queue: q.id, Sequence: first, Kind: txn.DueIDs})
+}
+
+func (s *State) removeOutlived(q *Queue) {
+	for len(q.ids.generations) > 0 && s.outlived(q, q.ids.generations[0]) {
+		s.removeOldestIDs(q)
+	}
+}
+
+func (s *State) removeOldestIDs(q *Queue) {
+	d := q.ids
+	g := d.generations[0]
+	d.generations = slices.Delete(d.generations, 0, 1)
+	if g.stored || g.written != nil {
+		d.removed = append(d.removed, idKeys(q.id, g.first, g.first+1))
+	}
+	s.ids.unwritten -= len(g.now)
+	d.dirty = true
+	if len(d.generations) == 0 {
+		d.added, d.minMS, d.minNumber = 0, 0, 0
+	}
+}
+
+// dueIDs removes a generation without a valid entry.
+func (s *State) dueIDs(q *Queue, first uint64) {
+	if q == nil || q.ids == nil {
+		return
+	}
+	s.mark(q)
+	s.removeOutlived(q)
+	for _, g := range q.ids.generations {
+		if g.first == first { // the window is longer than before, or the clock is behind
+			s.scheduleIDs(q, first, max(g.lastMS+int64(q.config.DedupWindow), s.reader.TimeMS()+1000))
+		}
+	}
+}
+
+// endWindow makes the entries that are not valid remain so when the configuration changes.
+func (s *State) endWindow(q *Queue) {
+	if q.ids == nil || len(q.ids.generations) == 0 {
+		return
+	}
+	d, c := q.ids, q.config
+	d.minMS = max(d.minMS, s.reader.TimeMS()-int64(c.DedupWindow)+1)
+	if c.DedupMax != 0 {
+		d.minNumber = max(d.minNumber, d.added-min(d.added, c.DedupMax))
+	}
+	d.dirty = true
+}
+
+// removeIDs removes all message ids of a queue without a DedupWindow.
+func (s *State) removeIDs(q *Queue) {
+	if q.ids == nil || q.config.DedupWindow != 0 {
+		return
+	}
+	for len(q.ids.generations) > 0 {
+		s.removeOldestIDs(q)
+	}
+	q.ids.duplicates, q.ids.dirty = 0, true
+}
+
+// IDKeys returns the key range of the message ids of all queues.
+func IDKeys() KeyRange { return KeyRange{From: []byte{keyIDs}, To: []byte{keyIDs + 1}} }
+
+// idKeys returns the key range of the generations of a queue from first to end, exclusive.
+func idKeys(queue, first, end uint64) KeyRange {
+	key := func(n uint64) []byte { return binary.BigEndian.AppendUint64(queueKey(nil, keyIDs, queue), n) }
+	return KeyRange{From: key(first), To: key(end)}
+}
+
+func appendIDKey(dst []byte, k storedID) []byte {
+	dst = binary.BigEndian.AppendUint64(queueKey(dst, keyIDs, k.queue), k.first)
+	return append(dst, k.hash[:]...)
+}
+
+func (e *idEntry) appendValue(dst []byte, g *idGeneration) []byte {
+	dst = binary.AppendUvarint(dst, e.sequence-g.first)
+	dst = binary.AppendVarint(dst, e.timeMS-g.timeMS)
+	return binary.AppendUvarint(dst, e.number-g.number)
+}
+
+func (c *cursor) idEntry(g *idGeneration) (e idEntry) {
+	e.sequence = g.first + c.uvarint(math.MaxUint64>>1)
+	e.timeMS = g.timeMS + c.varint()
+	e.number = g.number + c.uvarint(math.MaxUint64>>1)
+	if c.end(); c.err == nil && e.number-g.number >= g.n {
+		c.fail("message id is not in its generation")
+	}
+	return e
+}
+
+// CheckID verifies an entry of IDKeys. The error wraps ErrCorrupt.
+func (s *State) CheckID(key, value []byte) error {
+	k, v := cursor{b: key}, cursor{b: value}
+	k.u8()
+	id, first := k.be64(), k.be64()
+	if k.take(uint64(len(idHash{}))); k.err != nil || len(k.b) > 0 {
+		return fmt.Errorf("%w: key %x", ErrCorrupt, key)
+	}
+	if q := s.queues.get(id); q != nil && q.ids != nil {
+		for _, g := range q.ids.generations {
+			if g.first == first {
+				v.idEntry(g)
+				return v.err
+			}
+		}
+	}
+	return fmt.Errorf("%w: message id of a missing generation: key %x", ErrCorrupt, key)
+}
+
+func (d *idSet) appendValue(dst []byte) []byte {
+	dst = append(dst, valueVersion)
+	dst = binary.AppendUvarint(dst, d.duplicates)
+	dst = binary.AppendUvarint(dst, d.added)
+	dst = binary.AppendVarint(dst, d.minMS)
+	dst = binary.AppendUvarint(dst, d.minNumber)
+	dst = binary.AppendUvarint(dst, uint64(len(d.generations)))
+	for _, g := range d.generations {
+		dst = binary.AppendUvarint(dst, g.first)
+		dst = binary.AppendVarint(dst, g.timeMS)
+		dst = binary.AppendVarint(dst, g.lastMS-g.timeMS)
+		dst = binary.AppendUvarint(dst, g.number)
+		dst = binary.AppendUvarint(dst, g.n)
+	}
+	return dst
+}
+
+func (l *Loader) ids(k, v *cursor) {
+	q, d := l.getQueue(k), &idSet{stored: true}
+	v.version()
+	d.duplicates, d.added = v.uvarint(math.MaxUint64), v.uvarint(math.MaxUint64)
+	d.minMS, d.minNumber = v.varint(), v.uvarint(math.MaxUint64)
+	for range v.uvarint(maxIDGenerations) {
+		g := &idGeneration{first: v.uvarint(math.MaxUint64), timeMS: v.varint(), stored: true}
+		g.lastMS = g.timeMS + v.varint()
+		g.number, g.n = v.uvarint(math.MaxUint64), v.uvarint(math.MaxUint64)
+		d.generations = append(d.generations, g)
+	}
+	q.own().ids, l.s.ids.used = d, true
+}
+
+func (d *idSet) empty() bool { return d.duplicates == 0 && len(d.generations) == 0 }
+
+func (q *Queue) checkIDs(bad func(string, ...any)) {
+	if q.ids == nil {
+		return
+	}
+	list := q.ids.generations
+	if q.config.DedupWindow == 0 && len(list) > 0 {
+		bad("message ids without a deduplication window")
+	}
+	if len(list) == 0 && q.ids.added != 0 {
+		bad("%d message ids without a generation", q.ids.added)
+	}
+	for i, g := range list {
+		end := q.ids.added
+		if i+1 < len(list) {
+			end = list[i+1].number
+		}
+		if g.n == 0 || g.number+g.n != end || g.first >= q.nextSeq || i > 0 && g.first <= list[i-1].first ||
+			g.lastMS < g.timeMS {
+			bad("generation %d of message ids is invalid", g.first)
+		}
+	}
+}
+
+// IDBatch contains the message ids of one generation to write.
+type IDBatch struct {
+	queue   uint64
+	of      idGeneration
+	entries map[idHash]idEntry
+}
+
+// Puts iterates over the keys and values to set, in order. They are valid until the next ones.
+func (b *IDBatch) Puts(yield func(key, value []byte) bool) {
+	hashes := slices.SortedFunc(maps.Keys(b.entries), func(a, b idHash) int { return bytes.Compare(a[:], b[:]) })
+	var key, value []byte
+	for _, h := range hashes {
+		e := b.entries[h]
+		key = appendIDKey(key[:0], storedID{b.queue, b.of.first, h})
+		if value = e.appendValue(value[:0], &b.of); !yield(key, value) {
+			return
+		}
+	}
+}
+
+// idsWritten removes the entries of the last batch from memory. They must be readable from the tree.
+func (s *State) idsWritten() {
+	for _, g := range s.ids.collected {
+		g.written, g.stored = nil, true
+	}
+	s.ids.collected = nil
+}
+
+func (c *collector) ids(s *State, queues []*Queue) {
+	s.idsWritten()
+	for _, q := range queues {
+		d := q.ids
+		if d == nil || !d.dirty {
+			continue
+		}
+		c.batch.DeleteRanges = append(c.batch.DeleteRanges, d.removed...)
+		d.removed = nil
+		for _, g := range d.generations {
+			if len(g.now) == 0 {
+				continue
+			}
+			c.batch.IDs = append(c.batch.IDs, IDBatch{queue: q.id, of: *g, entries: g.now})
+			g.written, g.now = g.now, nil
+			s.ids.collected = append(s.ids.collected, g)
+		}
+		d.dirty = false
+		switch key := queueKey(nil, keyIDSet, q.id); {
+		case !d.empty():
+			c.put(queueKey(c.key(), keyIDSet, q.id), d.appendValue)
+			d.stored = true
+		case d.stored:
+			c.batch.Deletes = append(c.batch.Deletes, key)
+			d.stored = false
+		}
+	}
+	s.ids.unwritten = 0
+}
