@@ -219,15 +219,15 @@ func combined(points []point, step time.Duration) (out []point) {
 			n++
 		}
 		one := points[n-1]
-		for line := range lineMessages {
+		for i := range lineMessages {
 			sum, count := 0.0, 0.0
 			for _, p := range points[:n] {
-				if v := p.values[line]; v != nil {
+				if v := p.values[i]; v != nil {
 					sum, count = sum+*v, count+1
 				}
 			}
-			if one.values[line] = nil; count > 0 {
-				one.values[line] = new(math.Round(sum/count*1000) / 1000)
+			if one.values[i] = nil; count > 0 {
+				one.values[i] = new(math.Round(sum/count*1000) / 1000)
 			}
 		}
 		out, points = append(out, one), points[n:]
@@ -235,17 +235,27 @@ func combined(points []point, step time.Duration) (out []point) {
 	return out
 }
 
-func chartOf(points []point, unit string, height int, labels []string, lines ...int) chart {
+// line is a line of a chart.
+type line struct {
+	label string
+	value int
+}
+
+func rateLines() []line {
+	return []line{{"published/s", linePublished}, {"delivered/s", lineDelivered}, {"acknowledged/s", lineAcknowledged}}
+}
+
+func chartOf(points []point, unit string, height int, lines ...line) chart {
 	c := chart{Kind: "lines", Unit: unit, Height: height}
 	for _, p := range points {
 		c.X = append(c.X, p.at.Unix())
 	}
-	for i, line := range lines {
+	for _, l := range lines {
 		values := make([]*float64, len(points))
-		for j := range points {
-			values[j] = points[j].values[line]
+		for i := range points {
+			values[i] = points[i].values[l.value]
 		}
-		c.Series = append(c.Series, series{labels[i], values})
+		c.Series = append(c.Series, series{l.label, values})
 	}
 	return c
 }

@@ -113,9 +113,8 @@ func (d *pairView) charts(ctx context.Context, v *View, h *history) {
 	now.values[lineMessages] = new(float64(d.Totals.Status.GetStore().GetMessages()))
 	h.add("pair", now)
 	points := h.points(ctx, "pair", "", v.period(), v.Active)
-	d.Rates = chartOf(points, "number", 180, []string{"published/s", "delivered/s", "acknowledged/s"},
-		linePublished, lineDelivered, lineAcknowledged)
-	d.Depth = chartOf(points, "count", 180, []string{"messages"}, lineMessages)
+	d.Rates = chartOf(points, "number", 180, rateLines()...)
+	d.Depth = chartOf(points, "count", 180, line{"messages", lineMessages})
 	d.Periods = v.periodLinks("/pair")
 }
 

@@ -126,10 +126,9 @@ func (d *queueView) charts(ctx context.Context, v *View, h *history) {
 		a.PublishedPerSecond, a.DeliveredPerSecond, a.AcknowledgedPerSecond, new(float64(q.GetMessages())), age,
 	}})
 	points := h.points(ctx, key, q.GetName(), v.period(), v.Active)
-	d.Rates = chartOf(points, "number", 220, []string{"published/s", "delivered/s", "acknowledged/s"},
-		linePublished, lineDelivered, lineAcknowledged)
-	d.Depth = chartOf(points, "count", 220, []string{"messages"}, lineMessages)
-	d.Age = chartOf(points, "seconds", 220, []string{"oldest message"}, lineAge)
+	d.Rates = chartOf(points, "number", 220, rateLines()...)
+	d.Depth = chartOf(points, "count", 220, line{"messages", lineMessages})
+	d.Age = chartOf(points, "seconds", 220, line{"oldest message", lineAge})
 	d.Periods = v.periodLinks("/queue")
 }
 

@@ -280,8 +280,8 @@ func Sample(s *store.Store, dst []QueueSample) []QueueSample {
 	return dst
 }
 
-// Samples calls yield with the current values of each queue. It is not a consistent snapshot: unlike Sample, it does not
-// delay transactions until it has visited all queues. yield must not block.
+// Samples calls yield with the current values of each queue. It is not a consistent snapshot: unlike Sample, it does
+// not delay transactions until it has visited all queues. yield must not block.
 func Samples(s *store.Store, yield func(QueueSample)) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {

@@ -3504,7 +3504,7 @@ type HistoryPoint struct {
 	// Size of these messages in bytes.
 	Bytes uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Age of the oldest unacknowledged message at the end of the interval; for all queues, of the recorded queues. Not set
-	// if there is none or it is not known.
+	// without such a message, or if its age is not known.
 	OldestAge     *durationpb.Duration `protobuf:"bytes,7,opt,name=oldest_age,json=oldestAge,proto3" json:"oldest_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -402,8 +402,8 @@ func (r *Registry) Activity() map[uint64]Activity {
 	return out
 }
 
-// TakeDetached returns the number of messages delivered by queue number to the consumers of subscriptions whose last
-// consumer has detached since the last call. Activity no longer includes them.
+// TakeDetached returns the messages delivered by queue number that Activity no longer includes: those of subscriptions
+// that have lost their last consumer since the last call.
 func (r *Registry) TakeDetached() map[uint64]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 const (
 	// MaxQueues is the maximum number of recorded queues. With more queues, those with the most traffic are recorded.
 	MaxQueues = 100
-	// maxOthers bounds the queues whose traffic is observed without being recorded.
+	// maxOthers bounds the queues that are observed without being recorded.
 	maxOthers = 100_000
 	// ageLimit bounds the time to read messages for their age, per sample.
 	ageLimit = 250 * time.Millisecond
@@ -45,7 +45,7 @@ type Source interface {
 	// Delivered returns the messages delivered by queue: those of current consumers since they attached, and those of
 	// consumers that have detached since the last call.
 	Delivered() (current, detached map[uint64]uint64)
-	// Oldest returns the sequence of the oldest message of a queue; false if there is none.
+	// Oldest returns the sequence of the oldest message of a queue; false for an empty one.
 	Oldest(queue uint64) (sequence uint64, ok bool)
 	// AcceptedAt returns the time at which a message was accepted; false if it is unknown.
 	AcceptedAt(ctx context.Context, queue, sequence uint64) (at time.Time, ok bool)
@@ -184,8 +184,8 @@ func (r *Recorder) Copy(since time.Time) []Copied {
 	return out
 }
 
-// Paste adds a copy of the other node's history, and discards queues that it does not contain. It returns the end of the
-// newest interval of the copy, from which the next one must start; the zero time without points.
+// Paste adds a copy of the other node's history, and discards queues that it does not contain. It returns the end of
+// the newest interval of the copy, from which the next one must start; the zero time without points.
 func (r *Recorder) Paste(all []Copied) (newest time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -63,7 +63,7 @@ func withQueues(n int) *fakeSource {
 }
 
 // start is a multiple of all intervals.
-var start = time.Unix(1_800_000_000, 0) //nolint:gochecknoglobals // a constant
+var start = time.Unix(1_800_000_000, 0)
 
 func sample(t *testing.T, r *Recorder, s Source, at time.Time) {
 	t.Helper()

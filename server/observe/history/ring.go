@@ -45,7 +45,7 @@ func unknown() values {
 // known reports whether the interval was sampled.
 func (v *values) known() bool { return !isNaN(v[messages]) }
 
-func isNaN(f float32) bool { return f != f } //nolint:gocritic // the definition of NaN
+func isNaN(f float32) bool { return f != f }
 
 // ring contains the values of the newest intervals. An interval is identified by its end, in intervals since the Unix
 // epoch: its slot. Chunks are allocated when one of their slots is first set.
@@ -58,8 +58,8 @@ func newRing(chunks int) ring { return ring{chunks: make([]*[chunkSlots]values, 
 
 func (r *ring) slots() int64 { return int64(len(r.chunks)) * chunkSlots }
 
-// set sets the values of a slot. Slots between the newest one and a later one become unknown. A slot that is too old for
-// the ring clears it, because the clock was set back.
+// set sets the values of a slot. Slots between the newest one and a later one become unknown. A slot that is too old
+// for the ring clears it, because the clock was set back.
 func (r *ring) set(slot int64, v values) {
 	switch n := r.slots(); {
 	case r.newest == 0 || slot >= r.newest+n || slot <= r.newest-n:
@@ -130,7 +130,7 @@ func (r *ring) paste(from Range) {
 	}
 }
 
-// slotAt returns the slot whose end is nearest to t, since a timer may fire slightly early or late.
+// slotAt returns the slot with the end nearest to t, since a timer may fire slightly early or late.
 func slotAt(t time.Time) int64 {
 	return (t.UnixMilli() + Interval.Milliseconds()/2) / Interval.Milliseconds()
 }
