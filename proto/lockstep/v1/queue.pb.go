@@ -3450,6 +3450,219 @@ func (x *SeekSubscriptionResponse) GetBacklog() uint64 {
 	return 0
 }
 
+// GetHistoryRequest requests recorded values of a queue.
+type GetHistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue; if empty, the sum of all queues.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Period before now, up to 24 hours; one hour if not set. Points of up to one hour have an interval of 10 seconds, and
+	// others one minute.
+	Since         *durationpb.Duration `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHistoryRequest) Reset() {
+	*x = GetHistoryRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHistoryRequest) ProtoMessage() {}
+
+func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
+func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *GetHistoryRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *GetHistoryRequest) GetSince() *durationpb.Duration {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// GetHistoryResponse contains the recorded values. The active records the pair and the 100 queues with the most traffic
+// in memory. The standby has a copy, which may lack the last seconds after a failover.
+type GetHistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Interval of the points.
+	Interval *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
+	// Points in ascending order. Intervals without an active node, and those of a queue that was not recorded, are missing.
+	Points        []*HistoryPoint `protobuf:"bytes,2,rep,name=points,proto3" json:"points,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHistoryResponse) Reset() {
+	*x = GetHistoryResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHistoryResponse) ProtoMessage() {}
+
+func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
+func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *GetHistoryResponse) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *GetHistoryResponse) GetPoints() []*HistoryPoint {
+	if x != nil {
+		return x.Points
+	}
+	return nil
+}
+
+// HistoryPoint contains the values of one interval. Values have a precision of about seven digits.
+type HistoryPoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// End of the interval, by the clock of the active node: a multiple of the interval since the Unix epoch.
+	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Rates as in QueueActivity, averaged over the interval. Not set if the interval has no previous values.
+	PublishedPerSecond *float64 `protobuf:"fixed64,2,opt,name=published_per_second,json=publishedPerSecond,proto3,oneof" json:"published_per_second,omitempty"`
+	// Messages delivered to consumers per second.
+	DeliveredPerSecond *float64 `protobuf:"fixed64,3,opt,name=delivered_per_second,json=deliveredPerSecond,proto3,oneof" json:"delivered_per_second,omitempty"`
+	// Messages completed by all subscriptions per second.
+	AcknowledgedPerSecond *float64 `protobuf:"fixed64,4,opt,name=acknowledged_per_second,json=acknowledgedPerSecond,proto3,oneof" json:"acknowledged_per_second,omitempty"`
+	// Messages at the end of the interval.
+	Messages uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Size of these messages in bytes.
+	Bytes uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Age of the oldest unacknowledged message at the end of the interval; for all queues, of the recorded queues. Not set
+	// without such a message, or if its age is not known.
+	OldestAge     *durationpb.Duration `protobuf:"bytes,7,opt,name=oldest_age,json=oldestAge,proto3" json:"oldest_age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryPoint) Reset() {
+	*x = HistoryPoint{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryPoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryPoint) ProtoMessage() {}
+
+func (x *HistoryPoint) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryPoint.ProtoReflect.Descriptor instead.
+func (*HistoryPoint) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *HistoryPoint) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *HistoryPoint) GetPublishedPerSecond() float64 {
+	if x != nil && x.PublishedPerSecond != nil {
+		return *x.PublishedPerSecond
+	}
+	return 0
+}
+
+func (x *HistoryPoint) GetDeliveredPerSecond() float64 {
+	if x != nil && x.DeliveredPerSecond != nil {
+		return *x.DeliveredPerSecond
+	}
+	return 0
+}
+
+func (x *HistoryPoint) GetAcknowledgedPerSecond() float64 {
+	if x != nil && x.AcknowledgedPerSecond != nil {
+		return *x.AcknowledgedPerSecond
+	}
+	return 0
+}
+
+func (x *HistoryPoint) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *HistoryPoint) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *HistoryPoint) GetOldestAge() *durationpb.Duration {
+	if x != nil {
+		return x.OldestAge
+	}
+	return nil
+}
+
 // PauseQueueRequest pauses a queue or one of its subscriptions.
 type PauseQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3471,7 +3684,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3483,7 +3696,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3496,7 +3709,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PauseQueueRequest) GetQueue() string {
@@ -3552,7 +3765,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +3777,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +3790,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -3606,7 +3819,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3618,7 +3831,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3631,7 +3844,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ResumeQueueRequest) GetQueue() string {
@@ -3680,7 +3893,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +3905,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +3918,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -3732,7 +3945,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3744,7 +3957,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3757,7 +3970,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -3792,7 +4005,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +4017,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +4030,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -3842,7 +4055,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +4067,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +4080,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -3904,7 +4117,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3916,7 +4129,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3929,7 +4142,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -3959,7 +4172,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3971,7 +4184,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3984,7 +4197,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -4012,7 +4225,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4024,7 +4237,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4037,7 +4250,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -4060,7 +4273,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4072,7 +4285,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4085,7 +4298,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -4113,7 +4326,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4125,7 +4338,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4138,7 +4351,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -4161,7 +4374,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4173,7 +4386,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4186,7 +4399,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -4220,7 +4433,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4232,7 +4445,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4245,7 +4458,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -4295,7 +4508,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4307,7 +4520,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4320,7 +4533,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -4373,7 +4586,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4385,7 +4598,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4398,7 +4611,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -4657,7 +4870,25 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x02to\"P\n" +
 	"\x18SeekSubscriptionResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x18\n" +
-	"\abacklog\x18\x02 \x01(\x04R\abacklog\"\xcc\x01\n" +
+	"\abacklog\x18\x02 \x01(\x04R\abacklog\"Z\n" +
+	"\x11GetHistoryRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12/\n" +
+	"\x05since\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05since\"~\n" +
+	"\x12GetHistoryResponse\x125\n" +
+	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\x121\n" +
+	"\x06points\x18\x02 \x03(\v2\x19.lockstep.v1.HistoryPointR\x06points\"\x9f\x03\n" +
+	"\fHistoryPoint\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x125\n" +
+	"\x14published_per_second\x18\x02 \x01(\x01H\x00R\x12publishedPerSecond\x88\x01\x01\x125\n" +
+	"\x14delivered_per_second\x18\x03 \x01(\x01H\x01R\x12deliveredPerSecond\x88\x01\x01\x12;\n" +
+	"\x17acknowledged_per_second\x18\x04 \x01(\x01H\x02R\x15acknowledgedPerSecond\x88\x01\x01\x12\x1a\n" +
+	"\bmessages\x18\x05 \x01(\x04R\bmessages\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x128\n" +
+	"\n" +
+	"oldest_age\x18\a \x01(\v2\x19.google.protobuf.DurationR\toldestAgeB\x17\n" +
+	"\x15_published_per_secondB\x17\n" +
+	"\x15_delivered_per_secondB\x1a\n" +
+	"\x18_acknowledged_per_second\"\xcc\x01\n" +
 	"\x11PauseQueueRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x18\n" +
@@ -4730,7 +4961,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x15QUEUE_ORDER_PUBLISHED\x10\x05\x12\x19\n" +
 	"\x15QUEUE_ORDER_DELIVERED\x10\x06\x12\x1c\n" +
 	"\x18QUEUE_ORDER_ACKNOWLEDGED\x10\a\x12\x19\n" +
-	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\xcd\x10\n" +
+	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\x9c\x11\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -4740,7 +4971,9 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"PurgeQueue\x12\x1e.lockstep.v1.PurgeQueueRequest\x1a\x1f.lockstep.v1.PurgeQueueResponse\x12G\n" +
 	"\bGetQueue\x12\x1c.lockstep.v1.GetQueueRequest\x1a\x1d.lockstep.v1.GetQueueResponse\x12M\n" +
 	"\n" +
-	"ListQueues\x12\x1e.lockstep.v1.ListQueuesRequest\x1a\x1f.lockstep.v1.ListQueuesResponse\x12e\n" +
+	"ListQueues\x12\x1e.lockstep.v1.ListQueuesRequest\x1a\x1f.lockstep.v1.ListQueuesResponse\x12M\n" +
+	"\n" +
+	"GetHistory\x12\x1e.lockstep.v1.GetHistoryRequest\x1a\x1f.lockstep.v1.GetHistoryResponse\x12e\n" +
 	"\x12CreateSubscription\x12&.lockstep.v1.CreateSubscriptionRequest\x1a'.lockstep.v1.CreateSubscriptionResponse\x12b\n" +
 	"\x11AlterSubscription\x12%.lockstep.v1.AlterSubscriptionRequest\x1a&.lockstep.v1.AlterSubscriptionResponse\x12e\n" +
 	"\x12DeleteSubscription\x12&.lockstep.v1.DeleteSubscriptionRequest\x1a'.lockstep.v1.DeleteSubscriptionResponse\x12D\n" +
@@ -4775,7 +5008,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
 	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
@@ -4824,161 +5057,171 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*BrowseResponse)(nil),             // 44: lockstep.v1.BrowseResponse
 	(*SeekSubscriptionRequest)(nil),    // 45: lockstep.v1.SeekSubscriptionRequest
 	(*SeekSubscriptionResponse)(nil),   // 46: lockstep.v1.SeekSubscriptionResponse
-	(*PauseQueueRequest)(nil),          // 47: lockstep.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),         // 48: lockstep.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),         // 49: lockstep.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),        // 50: lockstep.v1.ResumeQueueResponse
-	(*SetForwardsRequest)(nil),         // 51: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 52: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 53: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 54: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 55: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 56: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 57: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 58: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 59: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 60: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 61: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 62: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 63: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 64: lockstep.v1.Producer
-	(*Queue)(nil),                      // 65: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 66: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 67: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 68: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 69: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 70: lockstep.v1.Subscription
-	(*Message)(nil),                    // 71: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 72: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 73: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 74: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 75: lockstep.v1.Forward
+	(*GetHistoryRequest)(nil),          // 47: lockstep.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),         // 48: lockstep.v1.GetHistoryResponse
+	(*HistoryPoint)(nil),               // 49: lockstep.v1.HistoryPoint
+	(*PauseQueueRequest)(nil),          // 50: lockstep.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),         // 51: lockstep.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),         // 52: lockstep.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),        // 53: lockstep.v1.ResumeQueueResponse
+	(*SetForwardsRequest)(nil),         // 54: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 55: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 56: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 57: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 58: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 59: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 60: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 61: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 62: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 63: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 64: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 65: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 66: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 67: lockstep.v1.Producer
+	(*Queue)(nil),                      // 68: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 69: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 70: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 71: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 72: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 73: lockstep.v1.Subscription
+	(*Message)(nil),                    // 74: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 75: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 76: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 77: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 78: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	63, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	64, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	63, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	64, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	66, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	65, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	64, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	0,  // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
-	65, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	67, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	64, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	68, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	69, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	70, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	69, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	66, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	64, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	70, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	64, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	71, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	64, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
-	21, // 24: lockstep.v1.PublishResponse.duplicates:type_name -> lockstep.v1.DuplicateMessage
-	19, // 25: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
-	22, // 26: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
-	20, // 27: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	25, // 28: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
-	23, // 29: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
-	27, // 30: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	64, // 31: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	28, // 32: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	29, // 33: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	30, // 34: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	71, // 35: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	72, // 36: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	72, // 37: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	32, // 38: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	21, // 39: lockstep.v1.OperationResult.duplicates:type_name -> lockstep.v1.DuplicateMessage
-	35, // 40: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	72, // 41: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	72, // 42: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	72, // 43: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	73, // 44: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	72, // 45: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
-	34, // 46: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
-	72, // 47: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
-	74, // 48: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	72, // 49: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	72, // 50: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
-	72, // 51: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	72, // 52: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	74, // 53: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	67, // 54: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	68, // 55: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	64, // 56: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 57: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 58: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
-	64, // 59: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 60: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
-	75, // 61: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	64, // 62: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 63: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	27, // 64: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	64, // 65: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	61, // 66: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	68, // 67: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	62, // 68: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,  // 69: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,  // 70: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,  // 71: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,  // 72: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,  // 73: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11, // 74: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	13, // 75: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15, // 76: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17, // 77: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19, // 78: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	22, // 79: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	26, // 80: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	33, // 81: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	37, // 82: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	39, // 83: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	41, // 84: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	43, // 85: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	45, // 86: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	47, // 87: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
-	49, // 88: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
-	51, // 89: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	53, // 90: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	55, // 91: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	57, // 92: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	59, // 93: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,  // 94: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,  // 95: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,  // 96: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,  // 97: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10, // 98: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12, // 99: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	14, // 100: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16, // 101: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18, // 102: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20, // 103: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	23, // 104: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	31, // 105: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	36, // 106: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	38, // 107: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	40, // 108: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	42, // 109: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	44, // 110: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	46, // 111: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	48, // 112: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
-	50, // 113: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
-	52, // 114: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	54, // 115: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	56, // 116: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	58, // 117: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	60, // 118: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	94, // [94:119] is the sub-list for method output_type
-	69, // [69:94] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	66,  // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	67,  // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	68,  // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	66,  // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	67,  // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	69,  // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	68,  // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	67,  // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	67,  // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	68,  // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	0,   // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
+	68,  // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	70,  // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	67,  // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	71,  // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	72,  // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	73,  // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	72,  // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	69,  // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	67,  // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	73,  // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	67,  // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	74,  // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	67,  // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	21,  // 24: lockstep.v1.PublishResponse.duplicates:type_name -> lockstep.v1.DuplicateMessage
+	19,  // 25: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
+	22,  // 26: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
+	20,  // 27: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
+	25,  // 28: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	23,  // 29: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
+	27,  // 30: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	67,  // 31: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	28,  // 32: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	29,  // 33: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	30,  // 34: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	74,  // 35: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	75,  // 36: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	75,  // 37: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	32,  // 38: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	21,  // 39: lockstep.v1.OperationResult.duplicates:type_name -> lockstep.v1.DuplicateMessage
+	35,  // 40: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	75,  // 41: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	75,  // 42: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	75,  // 43: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	76,  // 44: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	75,  // 45: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	34,  // 46: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
+	75,  // 47: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	77,  // 48: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	75,  // 49: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	75,  // 50: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	75,  // 51: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	75,  // 52: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	77,  // 53: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	70,  // 54: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	71,  // 55: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	67,  // 56: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	76,  // 57: lockstep.v1.GetHistoryRequest.since:type_name -> google.protobuf.Duration
+	76,  // 58: lockstep.v1.GetHistoryResponse.interval:type_name -> google.protobuf.Duration
+	49,  // 59: lockstep.v1.GetHistoryResponse.points:type_name -> lockstep.v1.HistoryPoint
+	71,  // 60: lockstep.v1.HistoryPoint.at:type_name -> google.protobuf.Timestamp
+	76,  // 61: lockstep.v1.HistoryPoint.oldest_age:type_name -> google.protobuf.Duration
+	67,  // 62: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
+	68,  // 63: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
+	67,  // 64: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	68,  // 65: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
+	78,  // 66: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	67,  // 67: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	68,  // 68: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	27,  // 69: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	67,  // 70: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	64,  // 71: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	71,  // 72: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	65,  // 73: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,   // 74: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,   // 75: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,   // 76: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,   // 77: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,   // 78: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11,  // 79: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	47,  // 80: lockstep.v1.QueueService.GetHistory:input_type -> lockstep.v1.GetHistoryRequest
+	13,  // 81: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15,  // 82: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17,  // 83: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19,  // 84: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	22,  // 85: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	26,  // 86: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	33,  // 87: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	37,  // 88: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	39,  // 89: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	41,  // 90: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	43,  // 91: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	45,  // 92: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	50,  // 93: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
+	52,  // 94: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
+	54,  // 95: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	56,  // 96: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	58,  // 97: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	60,  // 98: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	62,  // 99: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,   // 100: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,   // 101: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,   // 102: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,   // 103: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10,  // 104: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12,  // 105: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	48,  // 106: lockstep.v1.QueueService.GetHistory:output_type -> lockstep.v1.GetHistoryResponse
+	14,  // 107: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16,  // 108: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18,  // 109: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20,  // 110: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	23,  // 111: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	31,  // 112: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	36,  // 113: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	38,  // 114: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	40,  // 115: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	42,  // 116: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	44,  // 117: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	46,  // 118: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	51,  // 119: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
+	53,  // 120: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
+	55,  // 121: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	57,  // 122: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	59,  // 123: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	61,  // 124: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	63,  // 125: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	100, // [100:126] is the sub-list for method output_type
+	74,  // [74:100] is the sub-list for method input_type
+	74,  // [74:74] is the sub-list for extension type_name
+	74,  // [74:74] is the sub-list for extension extendee
+	0,   // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -4997,13 +5240,14 @@ func file_lockstep_v1_queue_proto_init() {
 		(*SeekSubscriptionRequest_Sequence)(nil),
 		(*SeekSubscriptionRequest_Time)(nil),
 	}
+	file_lockstep_v1_queue_proto_msgTypes[48].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   62,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

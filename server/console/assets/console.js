@@ -100,7 +100,16 @@
   function iso(seconds) { return new Date(seconds * 1000).toISOString().replace(/\.\d+Z$/, "Z"); }
   function isoTime(seconds) { return iso(seconds).slice(11, 19); }
 
+  function age(v) {
+    if (v === null || v === undefined) return "–";
+    for (const one of [[86400, " d"], [3600, " h"], [60, " min"]]) {
+      if (v >= one[0]) return (v / one[0]).toFixed(v % one[0] ? 1 : 0) + one[1];
+    }
+    return v.toFixed(v % 1 ? 1 : 0) + " s";
+  }
+
   function human(unit) {
+    if (unit === "seconds") return age;
     const units = scale[unit] || scale.number;
     const step = unit === "bytes" ? 1024 : 1000;
     return function (v) {
