@@ -270,6 +270,11 @@ func (w *writer) forwards() {
 	})
 	w.commit(nil, func(b *txn.Builder) { b.Resume(5, 0, true, false) })
 	w.commit(nil, func(b *txn.Builder) { b.Pause(5, 1, txn.Pause{Deliver: true}) })
+	created := w.commit(nil, func(b *txn.Builder) { b.SwapMeta("schedule/a", 0, []byte("first")) })
+	w.commit(nil, func(b *txn.Builder) {
+		publish(2, "an occurrence")(b)
+		b.SwapMeta("schedule/a", created.LSN, []byte("second"))
+	})
 }
 
 // prepared prepares three transactions and decides two of them.
