@@ -122,10 +122,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	switch o.Code { //nolint:exhaustive // the others are about a queue that is there
 	case txn.OpCreateQueue:
 		return s.checkCreate(o)
-	case txn.OpPutMeta:
-		return s.checkPutMeta(o)
-	case txn.OpSwapMeta:
-		return s.checkSwapMeta(o)
+	case txn.OpPutMeta, txn.OpSwapMeta:
+		return s.checkMeta(o)
 	case txn.OpDeleteMeta, txn.OpDue:
 		return txn.OK
 	case txn.OpAccess:

@@ -52,8 +52,12 @@ func (s *State) MetaPrefix(prefix string) []MetaEntry {
 	return out
 }
 
-// checkPutMeta verifies the number of entries. Entries removed by the same transaction do not free space for new ones.
-func (s *State) checkPutMeta(o *txn.Op) txn.Code {
+// checkMeta verifies the version for an OpSwapMeta (INV-24), and the number of entries. Entries removed by the same
+// transaction do not free space for new ones.
+func (s *State) checkMeta(o *txn.Op) txn.Code {
+	if o.Code == txn.OpSwapMeta && !s.hasVersion(o) && !mutate.Off("INV-24-swap-of-another-version-is-applied") {
+		return txn.ErrMetaChanged
+	}
 	if s.meta.entries[string(o.Name)] != nil {
 		return txn.OK
 	}
@@ -101,19 +105,14 @@ func ParseVersioned(entry []byte) (v VersionedMeta, ok bool) {
 	}, true
 }
 
-// checkSwapMeta verifies the version of the entry (INV-24).
-func (s *State) checkSwapMeta(o *txn.Op) txn.Code {
-	version := uint64(0)
-	if e := s.meta.entries[string(o.Name)]; e != nil {
-		v, ok := ParseVersioned(e.value)
-		if version = v.Version; !ok {
-			return txn.ErrMetaChanged
-		}
+// hasVersion reports whether the entry has the expected version of an OpSwapMeta.
+func (s *State) hasVersion(o *txn.Op) bool {
+	e := s.meta.entries[string(o.Name)]
+	if e == nil {
+		return o.Number == 0
 	}
-	if version != o.Number && !mutate.Off("INV-24-swap-of-another-version-is-applied") {
-		return txn.ErrMetaChanged
-	}
-	return s.checkPutMeta(o)
+	v, ok := ParseVersioned(e.value)
+	return ok && v.Version == o.Number
 }
 
 // swapMeta applies an OpSwapMeta. sequence is the first sequence of the preceding operation, or 0.

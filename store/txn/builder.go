@@ -352,9 +352,9 @@ func (b *Builder) PutMeta(key string, value []byte) {
 	b.end()
 }
 
-// SwapMeta adds an operation that replaces an internal entry of the cluster if its version is still expected. The version
-// is the LSN of the entry's last change, or 0 if the entry must not exist. The state precedes the value by
-// MetaVersionBytes: the version, and the first sequence of the preceding operation of the transaction.
+// SwapMeta adds an operation that replaces an internal entry of the cluster if its version is the expected one. The
+// version is the LSN of the entry's last change, or 0 if the entry must not exist. The stored entry begins with
+// MetaVersionBytes bytes: the version, and the first sequence of the preceding operation of the transaction.
 func (b *Builder) SwapMeta(key string, expected uint64, value []byte) {
 	b.checkMetaKey(key)
 	if limit := MaxMetaValueBytes - MetaVersionBytes; len(value) > limit {

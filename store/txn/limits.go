@@ -33,7 +33,7 @@ const (
 	MaxMetaValueBytes   = 64 << 10
 	// MetaVersionBytes is the length of the header of an entry written by an OpSwapMeta.
 	MetaVersionBytes = 16
-	MaxDeliveries       = 1_000_000
+	MaxDeliveries    = 1_000_000
 	// MaxTime is the maximum duration in a Config and in an attribute: 100 years, in milliseconds.
 	MaxTime = 100 * 365 * 24 * 3600 * 1000
 	// MaxMultiplier is the maximum Config.RedeliveryMultiplier, in hundredths.

@@ -115,8 +115,8 @@ type Op struct {
 	// Target is the number of the target queue of an OpForward or OpMove. For an OpMove that discards messages, it is
 	// NoQueue.
 	Target uint64
-	// Name is the name of the new queue or subscription, the key for OpPutMeta, OpSwapMeta and OpDeleteMeta, or the xid of a
-	// prepared transaction.
+	// Name is the name of the new queue or subscription, the key of an internal entry, or the xid of a prepared
+	// transaction.
 	Name []byte
 	// Move reports that the messages of an OpForward are published only to the target.
 	Move bool
@@ -193,10 +193,7 @@ func (o *Op) decode(b []byte) error {
 		o.alterSubscription(&d)
 	case OpPause:
 		o.decodePause(&d)
-	case OpPutMeta:
-		o.putMeta(&d)
-	case OpSwapMeta:
-		o.Number = d.uvarint()
+	case OpPutMeta, OpSwapMeta:
 		o.putMeta(&d)
 	case OpDeleteMeta:
 		o.Name = d.metaKey()
@@ -210,11 +207,12 @@ func (o *Op) decode(b []byte) error {
 }
 
 func (o *Op) putMeta(d *decoder) {
-	o.Name = d.metaKey()
 	limit := MaxMetaValueBytes
 	if o.Code == OpSwapMeta {
+		o.Number = d.uvarint()
 		limit -= MetaVersionBytes
 	}
+	o.Name = d.metaKey()
 	if len(d.b) > limit {
 		d.fail("entry exceeds its limit")
 	}
