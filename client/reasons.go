@@ -46,6 +46,7 @@ var kinds = map[pb.ErrorKind]error{ //nolint:gochecknoglobals // a constant
 	pb.ErrorKind_ERROR_KIND_NO_JOB:                 link.ErrNoJob,
 	pb.ErrorKind_ERROR_KIND_BACKUP_NOT_FOUND:       link.ErrBackupNotFound,
 	pb.ErrorKind_ERROR_KIND_NO_CONNECTION:          link.ErrNoConnection,
+	pb.ErrorKind_ERROR_KIND_NO_SCHEDULE:            link.ErrNoSchedule,
 }
 
 // kindOf returns the Err variable of a reason, or nil if the request must be retried. known is false for a reason of a

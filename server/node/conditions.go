@@ -112,6 +112,9 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	if jobs, err := n.maintenance.Jobs(); err == nil {
 		in.Jobs = jobs
 	}
+	for _, s := range n.schedules.Failed() {
+		in.FailedSchedules = append(in.FailedSchedules, conditions.FailedSchedule(s))
+	}
 	if n.archiver != nil {
 		st := n.archiver.Status()
 		in.Archive = &st

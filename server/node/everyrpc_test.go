@@ -61,7 +61,13 @@ func (c *rpcCaller) may(method string, need access.Need) bool {
 		return true
 	case need.Right == access.Peer:
 		return c.rights&access.Peer != 0
-	case need.Right == 0 || name == "ListQueues" || name == "CommitPrepared" || name == "RollbackPrepared":
+	case name == "PutSchedule": // requires two rights
+		return c.all
+	case name == "GetSchedule": // the schedule does not exist
+		return c.all || c.known || c.rights&access.QueueRights != 0
+	case strings.HasPrefix(method, "/lockstep.v1.ScheduleService/") && name != "ListSchedules":
+		return c.all || c.known || c.rights&need.Right != 0
+	case need.Right == 0 || name == "ListQueues" || name == "ListSchedules" || name == "CommitPrepared" || name == "RollbackPrepared":
 		return known // lists are empty for callers without rights, and no transaction is prepared under this xid
 	case name == "GetQueue" || name == "GetHistory":
 		return c.all || c.rights&access.QueueRights != 0
@@ -86,6 +92,8 @@ func requestOf(t *testing.T, m protoreflect.MethodDescriptor) proto.Message {
 		return &pb.PublishRequest{Queue: "q", Messages: publish.GetMessages()}
 	case "PublishStream":
 		return &pb.PublishStreamRequest{Publish: &pb.PublishRequest{Queue: "q", Messages: publish.GetMessages()}}
+	case "PutSchedule":
+		return &pb.PutScheduleRequest{Schedule: &pb.Schedule{Name: "s", Queue: "q", Cron: "@daily"}}
 	case "Consume":
 		return &pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q"}}
 	}

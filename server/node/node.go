@@ -255,6 +255,7 @@ type node struct {
 	dialOptions   []grpc.DialOption
 
 	queues      *queue.Service
+	schedules   *queue.Schedules
 	setLogLevel func(level string)
 
 	environment  Environment
@@ -334,6 +335,7 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 	running.Go(func() { n.watchAccess(ctx) })
 	running.Go(func() { n.queues.WatchQuotas(ctx) })
 	running.Go(func() { n.watchReset(ctx) })
+	running.Go(func() { n.schedules.Run(ctx) })
 	machine := make(chan error, 1)
 	running.Go(func() { machine <- n.runMachine(ctx) })
 	running.Go(func() { n.maintenance.Run(ctx) })

@@ -92,6 +92,32 @@ func testStandbyRedirectsClients(t *testing.T) {
 			_, err := q.ResumeQueue(ctx, &pb.ResumeQueueRequest{Queue: "q"})
 			return err
 		},
+		"put schedule": func() error {
+			_, err := standby.schedules().PutSchedule(ctx, &pb.PutScheduleRequest{Schedule: &pb.Schedule{
+				Name: "s", Queue: "q", Cron: "@daily",
+			}})
+			return err
+		},
+		"delete schedule": func() error {
+			_, err := standby.schedules().DeleteSchedule(ctx, &pb.DeleteScheduleRequest{Name: "s"})
+			return err
+		},
+		"pause schedule": func() error {
+			_, err := standby.schedules().SetSchedulePaused(ctx, &pb.SetSchedulePausedRequest{Name: "s"})
+			return err
+		},
+		"run schedule": func() error {
+			_, err := standby.schedules().RunSchedule(ctx, &pb.RunScheduleRequest{Name: "s"})
+			return err
+		},
+		"get schedule": func() error {
+			_, err := standby.schedules().GetSchedule(ctx, &pb.GetScheduleRequest{Name: "s"})
+			return err
+		},
+		"list schedules": func() error {
+			_, err := standby.schedules().ListSchedules(ctx, &pb.ListSchedulesRequest{})
+			return err
+		},
 		"commit": func() error {
 			_, err := q.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{ackOp("q", 1, 1)}})
 			return err
@@ -130,7 +156,8 @@ func testStandbyRedirectsClients(t *testing.T) {
 		"publish stream": func() error { return stream(q.PublishStream(ctx)) },
 	}
 	const ofAccess = 2 // one change and one read represent the others
-	require.Len(t, calls, len(pb.QueueService_ServiceDesc.Methods)+len(pb.QueueService_ServiceDesc.Streams)+ofAccess)
+	require.Len(t, calls, len(pb.QueueService_ServiceDesc.Methods)+len(pb.QueueService_ServiceDesc.Streams)+
+		len(pb.ScheduleService_ServiceDesc.Methods)+ofAccess)
 	for name, call := range calls {
 		section(t, name, func(t *testing.T) {
 			err := call()

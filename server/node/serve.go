@@ -39,6 +39,7 @@ func (n *node) newServer() server.Server {
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	n.queues.SetTracer(n.tracing)
 	n.queues.SetHistory(n.history)
+	n.schedules = queue.NewSchedules(n.queues, n.log.Named("schedules"))
 	s := server.New(int(n.cfg.Limits.TransactionBytes), n.interceptor,
 		slices.Concat(admission.ServerOptions(), n.serverOptions)...)
 	n.register(s.Registrar)
@@ -50,6 +51,7 @@ func (n *node) newServer() server.Server {
 
 func (n *node) register(s server.Registrar) {
 	pb.RegisterQueueServiceServer(s, n.queues)
+	pb.RegisterScheduleServiceServer(s, n.schedules)
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{
 		Store: n.store, Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Guard: n.guard,
 		State: n.state, Switchover: n.switchover, Closing: n.closing, Alone: n.alone(), Logger: n.log,

@@ -126,8 +126,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	switch o.Code { //nolint:exhaustive // the others are about a queue that is there
 	case txn.OpCreateQueue:
 		return s.checkCreate(o)
-	case txn.OpPutMeta:
-		return s.checkPutMeta(o)
+	case txn.OpPutMeta, txn.OpSwapMeta:
+		return s.checkMeta(o)
 	case txn.OpDeleteMeta, txn.OpDue:
 		return txn.OK
 	case txn.OpAccess:
@@ -185,7 +185,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return s.checkTake(o, sub, released)
 	case txn.OpPurge, txn.OpDeleteSubscription:
 		return checkNotReserved(q, o.Sub)
-	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
+	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
 		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPause:
 	}
 	return txn.OK
@@ -295,6 +295,13 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 			continue
 		case o.Code == txn.OpAccess:
 			results[0].Changed = s.changeAccess(o, r.LSN)
+		case o.Code == txn.OpSwapMeta:
+			sequence := uint64(0)
+			if before := len(r.Ops) - len(results); before > 0 {
+				sequence = r.Ops[before-1].FirstSequence
+			}
+			s.swapMeta(o, r.LSN, sequence)
+			results[0].Changed = 1
 		case o.Code >= txn.OpPrepare && o.Code <= txn.OpRollbackPrepared:
 			s.changePrepared(o, r.LSN, counted, &results[0])
 		default:
@@ -377,7 +384,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		s.alterSub(q, o)
 	case txn.OpPause:
 		s.pause(q, o)
-	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
+	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
 		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess:
 	}
 	q.digest = mix(q.digest, r.Changed)

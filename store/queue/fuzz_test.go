@@ -37,6 +37,7 @@ func FuzzApply(f *testing.F) {
 		b.PutMeta("k", []byte("v"))
 		b.DeleteMeta("k")
 		b.PutMeta("k", []byte("w"))
+		b.SwapMeta("l", 0, []byte("x"))
 	})...), seed(nil, func(b *txn.Builder) { b.DeleteMeta("k") })...))
 	f.Add(slices.Concat(
 		seed(nil, func(b *txn.Builder) { b.ChangeAccess(0, 7, []txn.AccessChange{set("a", "1"), set("b", "2")}) }),

@@ -3,11 +3,13 @@
 package queue
 
 import (
+	"encoding/binary"
 	"hash/crc32"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -50,8 +52,12 @@ func (s *State) MetaPrefix(prefix string) []MetaEntry {
 	return out
 }
 
-// checkPutMeta verifies the number of entries. Entries removed by the same transaction do not free space for new ones.
-func (s *State) checkPutMeta(o *txn.Op) txn.Code {
+// checkMeta verifies the version for an OpSwapMeta (INV-24), and the number of entries. Entries removed by the same
+// transaction do not free space for new ones.
+func (s *State) checkMeta(o *txn.Op) txn.Code {
+	if o.Code == txn.OpSwapMeta && !s.hasVersion(o) && !mutate.Off("INV-24-swap-of-another-version-is-applied") {
+		return txn.ErrMetaChanged
+	}
 	if s.meta.entries[string(o.Name)] != nil {
 		return txn.OK
 	}
@@ -74,6 +80,51 @@ func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 	}
 	s.meta.touched = true
 	return 1
+}
+
+// VersionedMeta is the content of an entry that a txn.OpSwapMeta has written.
+type VersionedMeta struct {
+	// Version is the LSN of the entry's last change.
+	Version uint64
+	// Sequence is the first sequence of the operation that preceded the change in its transaction, usually a publish; 0
+	// for none.
+	Sequence uint64
+	// Value is the rest of the entry. The caller must not modify it.
+	Value []byte
+}
+
+// ParseVersioned decodes the value of an internal entry that a txn.OpSwapMeta has written. It returns false for other
+// entries.
+func ParseVersioned(entry []byte) (v VersionedMeta, ok bool) {
+	if len(entry) < txn.MetaVersionBytes {
+		return v, false
+	}
+	return VersionedMeta{
+		Version: binary.BigEndian.Uint64(entry), Sequence: binary.BigEndian.Uint64(entry[8:]),
+		Value: entry[txn.MetaVersionBytes:],
+	}, true
+}
+
+// hasVersion reports whether the entry has the expected version of an OpSwapMeta.
+func (s *State) hasVersion(o *txn.Op) bool {
+	e := s.meta.entries[string(o.Name)]
+	if e == nil {
+		return o.Number == 0
+	}
+	v, ok := ParseVersioned(e.value)
+	return ok && v.Version == o.Number
+}
+
+// swapMeta applies an OpSwapMeta. sequence is the first sequence of the preceding operation, or 0.
+func (s *State) swapMeta(o *txn.Op, lsn, sequence uint64) {
+	value := make([]byte, 0, txn.MetaVersionBytes+len(o.Raw))
+	value = binary.BigEndian.AppendUint64(value, lsn)
+	value = binary.BigEndian.AppendUint64(value, sequence)
+	value = append(value, o.Raw...)
+	s.digest = mix(mix(s.digest, uint64(o.Code)),
+		uint64(crc32.Checksum(o.Name, s.crc))<<32|uint64(crc32.Checksum(value, s.crc)))
+	s.meta.set(string(o.Name), value)
+	s.meta.touched = true
 }
 
 func metaKey(dst []byte, key string) []byte { return append(append(dst, keyMeta), key...) }

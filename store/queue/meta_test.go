@@ -101,3 +101,49 @@ func TestMetaLimit(t *testing.T) {
 		require.Equal(t, i == MaxMeta, r.Code == txn.ErrTooManyMeta)
 	}
 }
+
+// A change of a versioned entry is applied only to the expected version, together with the rest of its transaction
+// (INV-24).
+func TestSwapMeta(t *testing.T) {
+	d := newDriver(t)
+	d.apply(nil, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
+	swap := func(expected uint64, value string, messages ...int) txn.Result {
+		return d.apply(nil, func(b *txn.Builder) {
+			for _, n := range messages {
+				publish(b, 1, n, 10)
+			}
+			b.SwapMeta("a", expected, []byte(value))
+		})
+	}
+	get := func() VersionedMeta {
+		entry, ok := d.s.Meta("a")
+		require.True(t, ok)
+		v, ok := ParseVersioned(entry)
+		require.True(t, ok)
+		return v
+	}
+	require.Equal(t, txn.ErrMetaChanged, swap(1, "missing").Code, "a change of another version was applied")
+	first := swap(0, "one")
+	require.Equal(t, txn.OK, first.Code)
+	require.Equal(t, VersionedMeta{Version: first.LSN, Value: []byte("one")}, get())
+	require.Equal(t, txn.ErrMetaChanged, swap(0, "exists").Code)
+	swap(first.LSN, "two", 2)
+	d.reload()
+	last := swap(get().Version, "three", 1)
+	require.Equal(t, txn.OK, last.Code)
+	require.Equal(t, VersionedMeta{Version: last.LSN, Sequence: 3, Value: []byte("three")}, get())
+	before := d.s.Digest()
+	late := swap(first.LSN, "late", 1)
+	require.Equal(t, txn.ErrMetaChanged, late.Code, "a late proposal was applied")
+	require.Equal(t, 1, late.Op)
+	require.NotEqual(t, before, d.s.Digest(), "the refusal is part of the digest")
+	require.Equal(t, uint64(3), d.s.queues.get(1).messages, "the publish of a refused transaction was applied")
+	require.Equal(t, "three", string(get().Value))
+
+	d.apply(nil, func(b *txn.Builder) { b.PutMeta("a", []byte("short")) })
+	require.Equal(t, txn.ErrMetaChanged, swap(0, "unversioned").Code)
+	d.apply(nil, func(b *txn.Builder) { b.DeleteMeta("a") })
+	d.reload()
+	require.Equal(t, txn.ErrMetaChanged, swap(last.LSN, "deleted", 1).Code)
+	require.Equal(t, txn.OK, swap(0, "again").Code)
+}

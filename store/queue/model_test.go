@@ -4,6 +4,7 @@ package queue
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -351,7 +352,7 @@ func (m *model) operation(
 	s := m.pickSub(q)
 	k := m.rng.IntN(10)
 	if m.rng.IntN(12) == 0 {
-		return txn.OK, m.changeMeta(b, want, i)
+		return m.changeMeta(b, want, i)
 	}
 	if m.rng.IntN(10) == 0 {
 		return txn.OK, m.due(b, want, i)
@@ -400,18 +401,48 @@ func (m *model) operation(
 	}
 }
 
-func (m *model) changeMeta(b *txn.Builder, want *txn.Result, i int) func() {
+func (m *model) changeMeta(b *txn.Builder, want *txn.Result, i int) (txn.Code, func()) {
 	key, value := fmt.Sprintf("k%d", m.rng.IntN(8)), fmt.Sprint(m.rng.IntN(1000))
-	if m.rng.IntN(3) > 0 {
-		b.PutMeta(key, []byte(value))
-		return func() { m.meta[key], want.Ops[i].Changed = value, 1 }
-	}
-	b.DeleteMeta(key)
-	return func() {
-		if _, ok := m.meta[key]; ok {
-			want.Ops[i].Changed = 1
+	switch m.rng.IntN(4) {
+	case 0:
+		return m.swapMeta(b, value, want, i)
+	case 1:
+		if m.rng.IntN(3) == 0 {
+			key = swapKey
 		}
-		delete(m.meta, key)
+		b.DeleteMeta(key)
+		return txn.OK, func() {
+			if _, ok := m.meta[key]; ok {
+				want.Ops[i].Changed = 1
+			}
+			delete(m.meta, key)
+		}
+	default:
+		b.PutMeta(key, []byte(value))
+		return txn.OK, func() { m.meta[key], want.Ops[i].Changed = value, 1 }
+	}
+}
+
+// swapKey is the key of the entry with a version.
+const swapKey = "versioned"
+
+func (m *model) swapMeta(b *txn.Builder, value string, want *txn.Result, i int) (txn.Code, func()) {
+	version := uint64(0)
+	if entry, ok := m.meta[swapKey]; ok {
+		version = binary.BigEndian.Uint64([]byte(entry))
+	}
+	if m.rng.IntN(4) == 0 {
+		b.SwapMeta(swapKey, version+1, []byte(value))
+		return txn.ErrMetaChanged, func() {}
+	}
+	b.SwapMeta(swapKey, version, []byte(value))
+	return txn.OK, func() {
+		sequence := uint64(0)
+		if i > 0 {
+			sequence = want.Ops[i-1].FirstSequence
+		}
+		entry := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, m.lsn), sequence)
+		m.meta[swapKey], want.Ops[i].Changed = string(entry)+value, 1
 	}
 }
 

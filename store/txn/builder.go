@@ -352,6 +352,20 @@ func (b *Builder) PutMeta(key string, value []byte) {
 	b.end()
 }
 
+// SwapMeta adds an operation that replaces an internal entry of the cluster if its version is the expected one. The
+// version is the LSN of the entry's last change, or 0 if the entry must not exist. The stored entry begins with
+// MetaVersionBytes bytes: the version, and the first sequence of the preceding operation of the transaction.
+func (b *Builder) SwapMeta(key string, expected uint64, value []byte) {
+	b.checkMetaKey(key)
+	if limit := MaxMetaValueBytes - MetaVersionBytes; len(value) > limit {
+		b.fail(fmt.Errorf("%w: entry of %d bytes, limit %d", ErrTooLarge, len(value), limit))
+	}
+	b.begin(OpSwapMeta, expected)
+	b.buf = appendString(b.buf, key)
+	b.buf = append(b.buf, value...)
+	b.end()
+}
+
 // DeleteMeta adds an operation that removes an internal entry of the cluster. A missing entry is not an error.
 func (b *Builder) DeleteMeta(key string) {
 	b.checkMetaKey(key)

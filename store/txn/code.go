@@ -49,6 +49,8 @@ const (
 	ErrForwardTwice Code = 81
 
 	ErrTooManyMeta Code = 40
+	// ErrMetaChanged is returned if an internal entry does not have the expected version.
+	ErrMetaChanged Code = 41
 
 	// ErrAccessChanged is returned if the access table does not have the expected version.
 	ErrAccessChanged Code = 90
@@ -98,7 +100,8 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrPrioritiesFixed:      "priorities can only be set at creation: create another queue and move the messages",
 	ErrForwardChain:         "a forward target cannot forward itself: forward to each queue from the first one",
 	ErrForwardTwice:         "two forwards have the same target queue: combine their filters with ||",
-	ErrTooManyMeta:          "too many entries (settings, jobs): delete some first",
+	ErrTooManyMeta:          "too many entries (settings, jobs, schedules): delete some first",
+	ErrMetaChanged:          "entry was changed concurrently: nothing was changed; try again",
 	ErrAccessChanged:        "rules were changed concurrently: nothing was changed; try again",
 	ErrTooManyAccess:        "too many rules, roles, tokens and quotas: remove some first, or use globs and groups",
 	ErrAlreadyAcknowledged:  "message was already acknowledged by another client; discard the results of its processing",

@@ -62,6 +62,9 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 	if o.Code == OpAccess {
 		return sum*fingerprintPrime ^ o.Requested
 	}
+	if o.Code == OpSwapMeta { // the active derives the value from the request and the current entry
+		return crc32.Update(sum, table, o.Name)
+	}
 	if o.Code == OpPrepare {
 		return o.fingerprintInner(sum, table)
 	}

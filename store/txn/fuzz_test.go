@@ -86,6 +86,7 @@ func FuzzReader(f *testing.F) {
 	seed(nil, func(b *Builder) { b.Resume(1, 2, false, true) })
 	seed(nil, func(b *Builder) { b.DeleteTemporary(1, 30_000) })
 	seed(nil, func(b *Builder) { b.PutMeta("k", []byte("value")); b.DeleteMeta("l") })
+	seed(nil, func(b *Builder) { b.SwapMeta("k", 0, nil); b.SwapMeta("l", 70_000, []byte("value")) })
 	seed(&Producer{ID: []byte("p"), Epoch: 1, Sequence: 2}, func(b *Builder) {
 		b.BeginPublish(1)
 		b.Message(1, []Property{{"k", "v"}}, []byte("body"))
@@ -303,6 +304,8 @@ func copyOp(b *Builder, o *Op) {
 		b.ChangeAccess(o.Number, o.Requested, slices.Collect(o.AccessChanges))
 	case OpPutMeta:
 		b.PutMeta(string(o.Name), o.Raw)
+	case OpSwapMeta:
+		b.SwapMeta(string(o.Name), o.Number, o.Raw)
 	case OpDeleteMeta:
 		b.DeleteMeta(string(o.Name))
 	}

@@ -31,7 +31,9 @@ const (
 	MaxProducerIDBytes  = 64
 	MaxMetaKeyBytes     = 255
 	MaxMetaValueBytes   = 64 << 10
-	MaxDeliveries       = 1_000_000
+	// MetaVersionBytes is the length of the header of an entry written by an OpSwapMeta.
+	MetaVersionBytes = 16
+	MaxDeliveries    = 1_000_000
 	// MaxTime is the maximum duration in a Config and in an attribute: 100 years, in milliseconds.
 	MaxTime = 100 * 365 * 24 * 3600 * 1000
 	// MaxMultiplier is the maximum Config.RedeliveryMultiplier, in hundredths.

@@ -115,7 +115,7 @@ type Op struct {
 	// Target is the number of the target queue of an OpForward or OpMove. For an OpMove that discards messages, it is
 	// NoQueue.
 	Target uint64
-	// Name is the name of the new queue or subscription, the key for OpPutMeta and OpDeleteMeta, or the xid of a prepared
+	// Name is the name of the new queue or subscription, the key of an internal entry, or the xid of a prepared
 	// transaction.
 	Name []byte
 	// Move reports that the messages of an OpForward are published only to the target.
@@ -133,13 +133,13 @@ type Op struct {
 	// Count is the number of elements in Raw: messages, names, ranges, entries or changes. For an OpForward, 0 means all
 	// messages of the preceding publish.
 	Count int
-	// Raw contains the encoded elements that Count counts. It is the value for OpPutMeta, the options for
+	// Raw contains the encoded elements that Count counts. It is the value for OpPutMeta and OpSwapMeta, the options for
 	// OpCreateSubscriptionWith, the change for OpAlterSubscription, the pause for OpPause, and the transaction for
 	// OpPrepare.
 	Raw []byte
 	By  Decider
-	// Number is, for a commit or rollback, the LSN of the OpPrepare, or 0 for any. For OpAccess it is the expected version
-	// of the table.
+	// Number is, for a commit or rollback, the LSN of the OpPrepare, or 0 for any. For OpAccess and OpSwapMeta it is the
+	// expected version of the table or entry.
 	Number uint64
 	// Requested is the checksum of the client's request for an OpAccess.
 	Requested uint32
@@ -193,7 +193,7 @@ func (o *Op) decode(b []byte) error {
 		o.alterSubscription(&d)
 	case OpPause:
 		o.decodePause(&d)
-	case OpPutMeta:
+	case OpPutMeta, OpSwapMeta:
 		o.putMeta(&d)
 	case OpDeleteMeta:
 		o.Name = d.metaKey()
@@ -207,8 +207,13 @@ func (o *Op) decode(b []byte) error {
 }
 
 func (o *Op) putMeta(d *decoder) {
+	limit := MaxMetaValueBytes
+	if o.Code == OpSwapMeta {
+		o.Number = d.uvarint()
+		limit -= MetaVersionBytes
+	}
 	o.Name = d.metaKey()
-	if len(d.b) > MaxMetaValueBytes {
+	if len(d.b) > limit {
 		d.fail("entry exceeds its limit")
 	}
 	o.Raw, d.b = d.b, nil

@@ -58,6 +58,8 @@ const (
 	OpAccess OpCode = 22
 	// OpPause pauses or resumes a queue or a subscription.
 	OpPause OpCode = 24
+	// OpSwapMeta replaces an internal entry of the cluster, if its version is the expected one.
+	OpSwapMeta OpCode = 26
 )
 
 var opNames = [...]string{
@@ -85,6 +87,7 @@ var opNames = [...]string{
 	OpAccess:                 "access",
 	OpAlterSubscription:      "alter-subscription",
 	OpPause:                  "pause",
+	OpSwapMeta:               "swap-meta",
 }
 
 // String returns the name of the operation, as shown by `store dump-log`.

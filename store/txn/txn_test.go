@@ -144,8 +144,10 @@ func TestMetaOperations(t *testing.T) {
 		b.PutMeta("empty",
 			nil)
 		b.DeleteMeta("gone")
+		b.SwapMeta("swapped", 1<<40, []byte("next"))
 	}))
-	require.Len(t, ops, 3)
+	require.Len(t, ops, 4)
+	require.Equal(t, Op{Code: OpSwapMeta, Name: []byte("swapped"), Number: 1 << 40, Raw: []byte("next")}, ops[3])
 	require.Equal(t, OpPutMeta, ops[0].Code)
 	require.Equal(t, "key", string(ops[0].Name))
 	require.Equal(t, "value", string(ops[0].Raw))
@@ -173,6 +175,16 @@ func TestMetaOperations(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Len(t, all(t, payload)[0].Raw, tc.bytes)
 	}
+	var b Builder
+	b.Begin(nil, 1, nil)
+	b.SwapMeta("k", 0, make([]byte, MaxMetaValueBytes-MetaVersionBytes))
+	payload, err := b.Finish()
+	require.NoError(t, err)
+	require.Len(t, all(t, payload), 1)
+	b.Begin(nil, 1, nil)
+	b.SwapMeta("k", 0, make([]byte, MaxMetaValueBytes-MetaVersionBytes+1))
+	_, err = b.Finish()
+	require.ErrorIs(t, err, ErrTooLarge)
 }
 
 func TestSingleOperations(t *testing.T) {
@@ -421,7 +433,7 @@ func TestCodesHaveTexts(t *testing.T) {
 			known++
 		}
 	}
-	require.Equal(t, 39, known, "every code must have a text")
+	require.Equal(t, 40, known, "every code must have a text")
 	r := Result{Code: ErrQueueFull, Op: 3}
 	require.ErrorIs(t, r.Err(), ErrQueueFull)
 	require.ErrorContains(t, r.Err(), "operation 3")

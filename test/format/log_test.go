@@ -195,6 +195,8 @@ func operation(op *txn.Op) string {
 			s += fmt.Sprintf(" = %s,", text(c.Value))
 		}
 		s = strings.TrimSuffix(s, ",")
+	case txn.OpSwapMeta:
+		s += fmt.Sprintf(" key %q, expected version %d, value %s", op.Name, op.Number, text(op.Raw))
 	case txn.OpPutMeta, txn.OpDeleteMeta:
 		s += fmt.Sprintf(" key %q, value %s", op.Name, text(op.Raw))
 	default:

@@ -271,6 +271,7 @@ func (w *writer) forwards() {
 	w.commit(nil, func(b *txn.Builder) { b.Resume(5, 0, true, false) })
 	w.commit(nil, func(b *txn.Builder) { b.Pause(5, 1, txn.Pause{Deliver: true}) })
 	w.messageIDs()
+	w.schedules()
 }
 
 // messageIDs publishes duplicates to a queue with a dedup window.
@@ -284,6 +285,14 @@ func (w *writer) messageIDs() {
 			b.MessageWith(w.time, &txn.Attributes{MessageID: id}, nil, []byte("body"))
 		}
 		b.EndPublish()
+	})
+}
+
+func (w *writer) schedules() {
+	created := w.commit(nil, func(b *txn.Builder) { b.SwapMeta("schedule/a", 0, []byte("first")) })
+	w.commit(nil, func(b *txn.Builder) {
+		publish(2, "an occurrence")(b)
+		b.SwapMeta("schedule/a", created.LSN, []byte("second"))
 	})
 }
 

@@ -108,6 +108,9 @@ func fillMessage(m protoreflect.Message, depth int) {
 	for i := range fields.Len() {
 		f := fields.Get(i)
 		switch {
+		case f.IsMap() && f.MapValue().Message() != nil:
+			entries := m.Mutable(f).Map()
+			fillMessage(entries.Mutable(scalar(f.MapKey()).MapKey()).Message(), depth+1)
 		case f.IsMap():
 			entries := m.Mutable(f).Map()
 			entries.Set(scalar(f.MapKey()).MapKey(), scalar(f.MapValue()))
@@ -141,6 +144,8 @@ func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 		return protoreflect.ValueOfUint64(uint64(n))
 	case protoreflect.DoubleKind:
 		return protoreflect.ValueOfFloat64(float64(n) + 0.5)
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes([]byte("a " + string(f.Name())))
 	case protoreflect.StringKind:
 		return protoreflect.ValueOfString("a " + string(f.Name()))
 	default:

@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/podlabel"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/profile"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/queue"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/schedule"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/serve"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/settings"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/status"
@@ -49,7 +50,7 @@ func Root(env *cli.Env) *cobra.Command {
 		serve.Command(env), pair.WitnessCommand(env), podlabel.Command(env), demo.DevCommand(env), demo.Command(env),
 		queue.Command(env), queue.SubscriptionCommand(env), definitions.Command(env),
 		message.PublishCommand(env), message.ConsumeCommand(env), message.BrowseCommand(env),
-		transaction.Command(env),
+		schedule.Command(env), transaction.Command(env),
 		profile.LoginCommand(env), profile.LogoutCommand(env), profile.Command(env),
 		message.RequestCommand(env),
 		doctor.Command(env), status.Command(env), top.Command(env),

@@ -36,6 +36,8 @@ func TestJSONShapes(t *testing.T) {
 		"settings set log.level info", "settings unset log.level", "store check", "store digest", "store scan",
 		"store shrink --dry-run", "store drop-old", "store plan", "store settings set page-size-max 16KiB",
 		"store settings get page-size-max", "job put nightly --kind scan --schedule @daily", "job list",
+		"schedule put s --cron @yearly --queue q --body x", "schedule list", "schedule show s", "schedule run s",
+		"schedule pause s", "schedule resume s", "schedule delete s",
 		"job run nightly", "job history nightly", "job delete nightly", "queue delete q",
 	} {
 		show(strings.Fields(line)...)

@@ -43,7 +43,10 @@ func TestLiveNames(t *testing.T) {
 	c.OK("queue", "create", "orders", "-s", "billing", "-s", "audit")
 	c.OK("queue", "create", "prices")
 	c.OK("job", "put", "nightly", "--kind", "scan", "--schedule", "@daily")
+	c.OK("schedule", "put", "tick", "--every", "24h", "--queue", "orders")
 	for line, want := range map[string]string{
+		"schedule run |":                      "tick",
+		"schedule put s --queue |":            "orders prices",
 		"publish |":                           "orders prices",
 		"publish or|":                         "orders",
 		"consume |":                           "orders prices",

@@ -16,6 +16,7 @@ func kinds() map[string]kind {
 		"queue":        {find: queues},
 		"subscription": {find: subscriptions},
 		"job":          {find: jobs},
+		"schedule":     {find: schedules},
 		"node":         {find: nodeNames},
 		"transaction":  {find: transactions},
 		"token":        {find: rules((*pb.ListAccessResponse).GetTokens, (*pb.AccessToken).GetName)},
@@ -58,6 +59,14 @@ func jobs(ctx context.Context, a *asked) (all []string, err error) {
 	list, err := admin.New(a.client).Jobs(ctx)
 	for _, j := range list {
 		all = append(all, j.GetName())
+	}
+	return all, err
+}
+
+func schedules(ctx context.Context, a *asked) (all []string, err error) {
+	list, err := admin.New(a.client).Schedules(ctx, "")
+	for _, s := range list {
+		all = append(all, s.GetName())
 	}
 	return all, err
 }

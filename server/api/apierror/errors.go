@@ -47,6 +47,10 @@ var (
 	ErrFeature = errors.New("feature requires an upgrade of a node of the pair")
 	// ErrSplit ends a publish stream before a request that its client must split.
 	ErrSplit = errors.New("publishes of the request may have different outcomes; send them separately")
+	// ErrNoSchedule is returned for a schedule that does not exist.
+	ErrNoSchedule = errors.New("schedule not found")
+	// ErrTooManySchedules is returned when the pair has the maximum number of schedules.
+	ErrTooManySchedules = errors.New("too many schedules: delete some first")
 	// ErrPaused is returned for a read while the node cannot verify that it is still active.
 	ErrPaused = errors.New("deliveries are paused on this node")
 )
@@ -167,6 +171,9 @@ var errorTable = []mapping{
 	{txn.ErrHeuristicCommit, pb.ErrorReason_ERROR_REASON_HEURISTIC_COMMIT},
 	{txn.ErrHeuristicRollback, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK},
 	{txn.ErrQueueFull, pb.ErrorReason_ERROR_REASON_QUEUE_FULL},
+	{ErrNoSchedule, pb.ErrorReason_ERROR_REASON_SCHEDULE_NOT_FOUND},
+	{txn.ErrMetaChanged, pb.ErrorReason_ERROR_REASON_SCHEDULE_CHANGED},
+	{ErrTooManySchedules, pb.ErrorReason_ERROR_REASON_TOO_MANY_SCHEDULES},
 	{txn.ErrQueuePaused, pb.ErrorReason_ERROR_REASON_QUEUE_PAUSED},
 	{txn.ErrTooManyQueues, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},
 	{txn.ErrTooManySubscriptions, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS},

@@ -53,6 +53,13 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_RollbackPrepared_FullMethodName:   onQueues(Publish | Consume),
 	pb.QueueService_ListPrepared_FullMethodName:       operates(false),
 
+	pb.ScheduleService_PutSchedule_FullMethodName:       manages(),
+	pb.ScheduleService_DeleteSchedule_FullMethodName:    manages(),
+	pb.ScheduleService_SetSchedulePaused_FullMethodName: manages(),
+	pb.ScheduleService_RunSchedule_FullMethodName:       manages(),
+	pb.ScheduleService_GetSchedule_FullMethodName:       onQueues(Browse),
+	pb.ScheduleService_ListSchedules_FullMethodName:     onQueues(Browse),
+
 	pb.AdminService_GetStatus_FullMethodName:       needMany(),
 	pb.AdminService_WatchStatus_FullMethodName:     needMany(),
 	pb.AdminService_Switchover_FullMethodName:      operates(true),

@@ -35,6 +35,9 @@ func (c *Current) Set(session *Session) { c.session.Store(session) }
 // Get returns the session, or nil.
 func (c *Current) Get() *Session { return c.session.Load() }
 
+// Changed returns a channel that is closed at the next change of the state of the pair, which follows each Set.
+func (c *Current) Changed() <-chan struct{} { return c.changed() }
+
 // Session returns the session, or an *apierror.NotActiveError.
 func (c *Current) Session() (*Session, error) {
 	if session := c.session.Load(); session != nil {

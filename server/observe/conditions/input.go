@@ -45,6 +45,8 @@ type Input struct {
 	Jobs    []maintenance.JobInfo
 	Archive *backup.ArchiveStatus
 
+	FailedSchedules []FailedSchedule
+
 	// CacheOnly reports whether the filesystem cannot bypass the page cache.
 	CacheOnly                 bool
 	MemoryUsed, MemoryAllowed int64 // bytes
@@ -58,6 +60,9 @@ type Input struct {
 	Certificates []Certificate
 	Credentials  []Credential
 }
+
+// FailedSchedule is a schedule with a failed last occurrence.
+type FailedSchedule struct{ Name, Error string }
 
 // Prepared is a prepared transaction.
 type Prepared struct {

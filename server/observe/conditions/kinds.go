@@ -33,6 +33,7 @@ const (
 	PlanStuck           Kind = "plan-stuck"
 	JobFailed           Kind = "job-failed"
 	JobStuck            Kind = "job-stuck"
+	ScheduleFailed      Kind = "schedule-failed"
 	BackupMissing       Kind = "backup-missing"
 	BackupOld           Kind = "backup-old"
 	ArchiveGap          Kind = "archive-gap"

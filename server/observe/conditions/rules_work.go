@@ -123,6 +123,10 @@ func (f *findings) job(j *maintenance.JobInfo, now time.Time) {
 }
 
 func (f *findings) work(in *Input) {
+	if n := len(in.FailedSchedules); n > 0 {
+		first := in.FailedSchedules[0]
+		f.pair(true, ScheduleFailed, "schedule %s: %s; %d in total", first.Name, first.Error, n)
+	}
 	if p := in.OldestPrepared; p != nil {
 		f.pair(in.Now.Sub(p.At) > preparedOldAfter, PreparedOld, "transaction %q prepared at %s", p.XID,
 			p.At.UTC().Format(time.RFC3339))

@@ -269,6 +269,12 @@ func ofJobs() []Definition {
 				"run starts again.",
 		},
 		{
+			Kind: ScheduleFailed, Severity: Warning, Scope: OfPair,
+			Cause: "The queue of a schedule refused the last occurrence: it is missing, full or paused.",
+			Action: "`lockstep schedule show` lists the occurrences with their errors. The publish is retried until the next " +
+				"occurrence; `lockstep schedule run` publishes the message now. The condition ends with a published occurrence.",
+		},
+		{
 			Kind: BackupMissing, Severity: Critical, Scope: OfPair,
 			Cause: "A backup job exists, but none of its recorded runs succeeded. A restore is not possible.",
 			Action: "Check the failed runs with `lockstep job history`: the directory has no space or is not " +

@@ -29,7 +29,7 @@ const maxLineBytes = 64 << 20
 func PublishCommand(env *cli.Env) *cobra.Command {
 	var files []string
 	var create bool
-	var given messageFlags
+	var given Flags
 	cmd := &cobra.Command{
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages",
@@ -45,7 +45,7 @@ error states how many, and how to check.`,
   seq 1000 | lockstep publish orders`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := given.parse(cmd)
+			m, err := given.Parse(cmd)
 			if err != nil {
 				return err
 			}
@@ -76,19 +76,21 @@ error states how many, and how to check.`,
 		},
 	}
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "publish the content of a file as one message; may be repeated")
-	given.register(cmd)
+	given.Register(cmd)
 	cmd.Flags().StringVar(&given.message.ReplyTo, "reply-to", "", "queue for the reply")
 	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it does not exist")
 	return cmd
 }
 
-type messageFlags struct {
+// Flags are the flags of a command for the fields of a message.
+type Flags struct {
 	message           client.Message
 	properties, typed []string
 	priority          int
 }
 
-func (f *messageFlags) register(cmd *cobra.Command) {
+// Register adds the flags to a command.
+func (f *Flags) Register(cmd *cobra.Command) {
 	m := &f.message
 	cmd.Flags().StringArrayVarP(&f.properties, "property", "p", nil, "message property, KEY=VALUE; may be repeated")
 	cmd.Flags().StringArrayVar(&f.typed, "typed-property", nil,
@@ -106,8 +108,8 @@ func (f *messageFlags) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "delivery delay; 0: the default of the queue")
 }
 
-// parse returns a message without a body.
-func (f *messageFlags) parse(cmd *cobra.Command) (m client.Message, err error) {
+// Parse returns a message without a body.
+func (f *Flags) Parse(cmd *cobra.Command) (m client.Message, err error) {
 	m = f.message
 	if m.Properties, err = parseProperties(f.properties); err != nil {
 		return m, err

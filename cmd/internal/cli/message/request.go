@@ -25,7 +25,7 @@ const replyGrace = 30 * time.Second
 var errNoAnswer = errors.New("no reply received in time; the request is stored and may still be processed")
 
 type requestFlags struct {
-	message messageFlags
+	message Flags
 	file    string
 	format  string
 }
@@ -50,7 +50,7 @@ With --format, the reply ` + formatHelp,
     'lockstep publish "$LOCKSTEP_REPLY_TO" --correlation-id "$LOCKSTEP_CORRELATION_ID" 42'`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := f.message.parse(cmd)
+			m, err := f.message.Parse(cmd)
 			if err != nil {
 				return err
 			}
@@ -69,7 +69,7 @@ With --format, the reply ` + formatHelp,
 			})
 		},
 	}
-	f.message.register(cmd)
+	f.message.Register(cmd)
 	cmd.Flags().StringVarP(&f.file, "file", "f", "", "publish the content of this file")
 	cmd.Flags().StringVar(&f.format, "format", "", "Go template for printing the reply")
 	return cmd

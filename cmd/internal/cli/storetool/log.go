@@ -298,6 +298,8 @@ func describeOp(op *txn.Op) string {
 		if p.Deliver {
 			s += " delivery"
 		}
+	case txn.OpSwapMeta:
+		s += fmt.Sprintf(" of version %d", op.Number)
 	case txn.OpAlterSubscription:
 		c := op.SubscriptionChange()
 		if c.Filter && c.Options.Filter == "" {

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func scheduleService(cc *grpc.ClientConn) pb.ScheduleServiceClient {
+	return pb.NewScheduleServiceClient(cc)
+}
+
+// PutSchedule creates or replaces the schedule of that name, and keeps the history. If its times do not change, the
+// next occurrence does not change either. Errors: [client.ErrInvalid]; [client.ErrLimit] if the maximum number of
+// schedules exists; [client.ErrRefused] while one of the nodes runs release 0.1.0.
+func (c *Client) PutSchedule(ctx context.Context, s *pb.Schedule) (*pb.Schedule, error) {
+	resp, err := changeBy(ctx, c, "put schedule "+s.GetName(), &pb.PutScheduleRequest{Schedule: s}, scheduleService,
+		pb.ScheduleServiceClient.PutSchedule)
+	return resp.GetSchedule(), err
+}
+
+// DeleteSchedule deletes a schedule and its history. Published messages are kept. Errors: [ErrNoSchedule].
+func (c *Client) DeleteSchedule(ctx context.Context, name string) error {
+	_, err := changeBy(ctx, c, "delete schedule "+name, &pb.DeleteScheduleRequest{Name: name}, scheduleService,
+		pb.ScheduleServiceClient.DeleteSchedule)
+	return err
+}
+
+// SetSchedulePaused pauses or resumes a schedule. Occurrences during the pause are not published. Errors:
+// [ErrNoSchedule].
+func (c *Client) SetSchedulePaused(ctx context.Context, name string, paused bool) (*pb.Schedule, error) {
+	resp, err := changeBy(ctx, c, "pause or resume schedule "+name,
+		&pb.SetSchedulePausedRequest{Name: name, Paused: paused}, scheduleService,
+		pb.ScheduleServiceClient.SetSchedulePaused)
+	return resp.GetSchedule(), err
+}
+
+// RunSchedule publishes the message of a schedule now, and does not change its next occurrence. Errors:
+// [ErrNoSchedule], and those of a publish.
+func (c *Client) RunSchedule(ctx context.Context, name string) (*pb.RunScheduleResponse, error) {
+	return changeBy(ctx, c, "run schedule "+name, &pb.RunScheduleRequest{Name: name}, scheduleService,
+		pb.ScheduleServiceClient.RunSchedule)
+}
+
+// Schedule returns a schedule with its last occurrences. Errors: [ErrNoSchedule].
+func (c *Client) Schedule(ctx context.Context, name string) (*pb.Schedule, error) {
+	resp, err := call(ctx, c.conns.Read, "schedule "+name, &pb.GetScheduleRequest{Name: name}, scheduleService,
+		pb.ScheduleServiceClient.GetSchedule)
+	return resp.GetSchedule(), err
+}
+
+// Schedules returns the schedules with a prefix, ordered by name, each with its last occurrence.
+func (c *Client) Schedules(ctx context.Context, prefix string) ([]*pb.Schedule, error) {
+	resp, err := call(ctx, c.conns.Read, "list schedules", &pb.ListSchedulesRequest{Prefix: prefix}, scheduleService,
+		pb.ScheduleServiceClient.ListSchedules)
+	return resp.GetSchedules(), err
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+	"github.com/lockstep-mq/lockstep/test/simpair"
+	"github.com/lockstep-mq/lockstep/test/tier"
+)
+
+func (n *testNode) schedules() pb.ScheduleServiceClient { return pb.NewScheduleServiceClient(n.conn) }
+
+func (n *testNode) putSchedule(s *pb.Schedule) *pb.Schedule {
+	n.t.Helper()
+	resp, err := n.schedules().PutSchedule(n.t.Context(), &pb.PutScheduleRequest{Schedule: s})
+	require.NoError(n.t, err)
+	return resp.GetSchedule()
+}
+
+func (n *testNode) schedule(name string) *pb.Schedule {
+	n.t.Helper()
+	resp, err := n.schedules().GetSchedule(n.t.Context(), &pb.GetScheduleRequest{Name: name})
+	require.NoError(n.t, err)
+	return resp.GetSchedule()
+}
+
+// Every occurrence is published once although the active is killed every 30 seconds (INV-24). The rule for missed
+// occurrences does not apply to such short failovers.
+func TestScheduleAcrossFailovers(t *testing.T) {
+	simpair.Test(t, func(t *testing.T, w *simpair.World) {
+		failovers := tier.Count(10, 40)
+		active, standby := w.StartPair()
+		ctx := t.Context()
+		_, err := active.Queues().CreateQueue(ctx, &pb.CreateQueueRequest{Name: "q"})
+		require.NoError(t, err)
+		schedules := pb.NewScheduleServiceClient(active.Conn())
+		resp, err := schedules.PutSchedule(ctx, &pb.PutScheduleRequest{Schedule: &pb.Schedule{
+			Name: "tick", Queue: "q", Every: durationpb.New(time.Second), Missed: pb.MissedOccurrences_MISSED_OCCURRENCES_SKIP,
+			Message: &pb.Message{Body: []byte("tick"), Properties: map[string]string{"k": "v"}},
+		}})
+		require.NoError(t, err)
+		first := resp.GetSchedule().GetNextAt().AsTime()
+		for i := range failovers {
+			<-time.After(time.Until(first.Add(time.Duration(i+1)*30*time.Second - time.Duration(i)*37*time.Millisecond)))
+			active.Kill()
+			standby.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+			active, standby = standby, active.Restart()
+			w.WaitInSync(active, standby)
+		}
+		want := failovers * 30
+		<-time.After(time.Until(first.Add(time.Duration(want-1)*time.Second + 500*time.Millisecond)))
+		stream, err := active.Queues().Browse(ctx, &pb.BrowseRequest{Queue: "q"})
+		require.NoError(t, err)
+		n := 0
+		for {
+			resp, err := stream.Recv()
+			if err == io.EOF { //nolint:errorlint // as it is documented
+				break
+			}
+			require.NoError(t, err)
+			for _, m := range resp.GetMessages() {
+				due := first.Add(time.Duration(n) * time.Second)
+				require.Equal(t, "tick@"+due.Format(time.RFC3339Nano), m.GetMessage().GetMessageId(), "message %d", n)
+				n++
+			}
+		}
+		require.Equal(t, want, n)
+	})
+}
+
+// A schedule survives a failover with its history. Occurrences that the queue refuses are retried and recorded, and
+// delete, pause and run take effect.
+func TestSchedules(t *testing.T) { simulated(t, testSchedules) }
+
+func testSchedules(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	ctx := t.Context()
+	put := active.putSchedule(&pb.Schedule{
+		Name: "nightly", Queue: "jobs", Cron: "*/5 * * * *", TimeZone: "Europe/Berlin",
+		Message: &pb.Message{Body: []byte(`{"job":1}`), ContentType: "application/json"},
+	})
+	next := put.GetNextAt().AsTime()
+	require.True(t, next.After(time.Now()))
+	again := active.putSchedule(put)
+	require.Equal(t, put.GetStartedAt().AsTime(), again.GetStartedAt().AsTime(), "a request that changes nothing")
+
+	// The queue does not exist: the occurrence fails, and is published once the queue exists.
+	<-time.After(time.Until(next.Add(90 * time.Second)))
+	s := active.schedule("nightly")
+	require.Len(t, s.GetHistory(), 1)
+	require.Equal(t, pb.ScheduleOutcome_SCHEDULE_OUTCOME_FAILED, s.GetHistory()[0].GetOutcome())
+	require.NotEmpty(t, s.GetHistory()[0].GetError())
+	require.NotNil(t, active.condition(conditions.ScheduleFailed, ""))
+	active.createQueue("jobs")
+	active.stop()
+	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	<-time.After(2 * time.Minute)
+	s = standby.schedule("nightly")
+	require.Len(t, s.GetHistory(), 1)
+	run := s.GetHistory()[0]
+	require.Equal(t, pb.ScheduleOutcome_SCHEDULE_OUTCOME_PUBLISHED, run.GetOutcome())
+	require.Equal(t, next, run.GetDueAt().AsTime())
+	require.Equal(t, uint64(1), run.GetSequence())
+	require.Equal(t, next, s.GetLastAt().AsTime())
+	require.Nil(t, standby.condition(conditions.ScheduleFailed, ""))
+	m := standby.browse("jobs")[0].GetMessage()
+	require.Equal(t, "nightly@"+next.Format(time.RFC3339), m.GetMessageId())
+	require.Equal(t, "application/json", m.GetContentType())
+
+	ran, err := standby.schedules().RunSchedule(ctx, &pb.RunScheduleRequest{
+		Name: "nightly", Producer: &pb.Producer{Id: "p", Epoch: 1, Sequence: 1},
+	})
+	require.NoError(t, err)
+	retried, err := standby.schedules().RunSchedule(ctx, &pb.RunScheduleRequest{
+		Name: "nightly", Producer: &pb.Producer{Id: "p", Epoch: 1, Sequence: 1, Retry: true},
+	})
+	require.NoError(t, err)
+	require.Equal(t, ran.GetSequence(), retried.GetSequence())
+	require.Equal(t, uint64(2), ran.GetSequence())
+	after := standby.schedule("nightly")
+	require.Equal(t, s.GetNextAt().AsTime(), after.GetNextAt().AsTime(), "a run does not change the plan")
+	require.True(t, after.GetHistory()[0].GetManual())
+	require.Equal(t, uint64(2), after.GetHistory()[0].GetSequence())
+
+	setPaused := func(paused bool) *pb.Schedule {
+		resp, err := standby.schedules().SetSchedulePaused(ctx, &pb.SetSchedulePausedRequest{Name: "nightly", Paused: paused})
+		require.NoError(t, err)
+		return resp.GetSchedule()
+	}
+	require.Nil(t, setPaused(true).GetNextAt())
+	<-time.After(11 * time.Minute)
+	require.Len(t, standby.browse("jobs"), 2, "a paused schedule publishes nothing")
+	require.True(t, setPaused(false).GetNextAt().AsTime().After(time.Now()))
+	<-time.After(5 * time.Minute)
+	require.Len(t, standby.browse("jobs"), 3)
+
+	listed, err := standby.schedules().ListSchedules(ctx, &pb.ListSchedulesRequest{})
+	require.NoError(t, err)
+	require.Len(t, listed.GetSchedules(), 1)
+	require.Len(t, listed.GetSchedules()[0].GetHistory(), 1)
+	_, err = standby.schedules().DeleteSchedule(ctx, &pb.DeleteScheduleRequest{Name: "nightly"})
+	require.NoError(t, err)
+	_, err = standby.schedules().DeleteSchedule(ctx, &pb.DeleteScheduleRequest{Name: "nightly"})
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_SCHEDULE_NOT_FOUND, reasonOf(err))
+	<-time.After(6 * time.Minute)
+	require.Len(t, standby.browse("jobs"), 3)
+}
+
+// After a long outage, the rule decides about the missed occurrences.
+func TestMissedOccurrences(t *testing.T) { simulated(t, testMissedOccurrences) }
+
+func testMissedOccurrences(t *testing.T) {
+	n := startAlone(t, nil)
+	rules := []pb.MissedOccurrences{
+		pb.MissedOccurrences_MISSED_OCCURRENCES_SKIP, pb.MissedOccurrences_MISSED_OCCURRENCES_ONCE,
+		pb.MissedOccurrences_MISSED_OCCURRENCES_ALL,
+	}
+	for _, rule := range rules {
+		n.createQueue(rule.String())
+		n.putSchedule(&pb.Schedule{
+			Name: rule.String(), Queue: rule.String(), Every: durationpb.New(10 * time.Minute), Missed: rule,
+		})
+	}
+	<-time.After(15 * time.Minute)
+	n.stop()
+	<-time.After(40 * time.Minute) // 20, 30, 40 and 50 minutes after the start are missed
+	n = start(t, n.config)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	<-time.After(time.Minute)
+	for i, published := range []int{1, 2, 5} {
+		rule := rules[i]
+		require.Len(t, n.browse(rule.String()), published, rule)
+		s := n.schedule(rule.String())
+		skipped := uint64(0)
+		for _, run := range s.GetHistory() {
+			skipped += run.GetSkipped()
+		}
+		require.Equal(t, uint64(5-published), skipped, rule)
+		require.Equal(t, time.Hour, s.GetNextAt().AsTime().Sub(s.GetStartedAt().AsTime()), rule)
+	}
+	// A queue that stays full: each occurrence is tried and recorded, and the history is bounded.
+	_, err := n.queues.AlterQueue(t.Context(), &pb.AlterQueueRequest{
+		Name: rules[2].String(), Config: &pb.QueueConfig{MaxMessages: 5},
+	})
+	require.NoError(t, err)
+	n.putSchedule(&pb.Schedule{Name: rules[2].String(), Queue: rules[2].String(), Every: durationpb.New(2 * time.Second)})
+	<-time.After(time.Minute)
+	s := n.schedule(rules[2].String())
+	require.Len(t, s.GetHistory(), 20)
+	for _, run := range s.GetHistory() {
+		require.Equal(t, pb.ScheduleOutcome_SCHEDULE_OUTCOME_FAILED, run.GetOutcome())
+	}
+	require.Len(t, n.browse(rules[2].String()), 5)
+}
+
+func TestInvalidSchedules(t *testing.T) { simulated(t, testInvalidSchedules) }
+
+func testInvalidSchedules(t *testing.T) {
+	n := startAlone(t, nil)
+	valid := func(change func(*pb.Schedule)) *pb.Schedule {
+		s := &pb.Schedule{Name: "s", Queue: "q", Cron: "@daily"}
+		change(s)
+		return s
+	}
+	for name, c := range map[string]struct {
+		s      *pb.Schedule
+		reason pb.ErrorReason
+	}{
+		"nothing": {nil, pb.ErrorReason_ERROR_REASON_INVALID_NAME},
+		"name":    {valid(func(s *pb.Schedule) { s.Name = "a b" }), pb.ErrorReason_ERROR_REASON_INVALID_NAME},
+		"queue":   {valid(func(s *pb.Schedule) { s.Queue = "" }), pb.ErrorReason_ERROR_REASON_INVALID_NAME},
+		"two plans": {
+			valid(func(s *pb.Schedule) { s.Every = durationpb.New(time.Hour) }), pb.ErrorReason_ERROR_REASON_INVALID,
+		},
+		"no plan":    {valid(func(s *pb.Schedule) { s.Cron = "" }), pb.ErrorReason_ERROR_REASON_INVALID},
+		"expression": {valid(func(s *pb.Schedule) { s.Cron = "61 * * * *" }), pb.ErrorReason_ERROR_REASON_INVALID},
+		"zone":       {valid(func(s *pb.Schedule) { s.TimeZone = "Mars/Base" }), pb.ErrorReason_ERROR_REASON_INVALID},
+		"id": {
+			valid(func(s *pb.Schedule) { s.Message = &pb.Message{MessageId: "x"} }), pb.ErrorReason_ERROR_REASON_INVALID,
+		},
+		"priority": {
+			valid(func(s *pb.Schedule) { s.Message = &pb.Message{Priority: new(uint32(10))} }),
+			pb.ErrorReason_ERROR_REASON_INVALID,
+		},
+		"size": {
+			valid(func(s *pb.Schedule) { s.Message = &pb.Message{Body: make([]byte, 32<<10)} }),
+			pb.ErrorReason_ERROR_REASON_TOO_LARGE,
+		},
+	} {
+		_, err := n.schedules().PutSchedule(t.Context(), &pb.PutScheduleRequest{Schedule: c.s})
+		require.Error(t, err, name)
+		require.Equal(t, c.reason, reasonOf(err), "%s: %v", name, err)
+	}
+	for i := range 500 {
+		n.putSchedule(valid(func(s *pb.Schedule) { s.Name = fmt.Sprintf("s%d", i) }))
+	}
+	_, err := n.schedules().PutSchedule(t.Context(), &pb.PutScheduleRequest{Schedule: valid(func(*pb.Schedule) {})})
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_TOO_MANY_SCHEDULES, reasonOf(err))
+	n.putSchedule(valid(func(s *pb.Schedule) { s.Name, s.Queue = "s0", "other" }))
+}
+
+// A delayed message is canceled by its sequence, also after a failover.
+func TestCancelDelayedMessage(t *testing.T) { simulated(t, testCancelDelayedMessage) }
+
+func testCancelDelayedMessage(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	active.createQueue("q")
+	for _, body := range []string{"canceled", "delivered"} {
+		_, err := active.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{
+			{Body: []byte(body), Delay: durationpb.New(10 * time.Second)},
+		}})
+		require.NoError(t, err)
+	}
+	active.stop()
+	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	removed, err := standby.queues.RemoveMessages(t.Context(), &pb.RemoveMessagesRequest{
+		Queue: "q", Sequences: []*pb.SequenceRange{{First: 1, Last: 1}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), removed.GetRemoved())
+	<-time.After(11 * time.Second)
+	c := standby.attach(&pb.Attach{Queue: "q", Subscription: "default"}, 5)
+	require.Equal(t, "delivered", string(c.take(1)[0].GetMessage().GetBody()))
+	require.Empty(t, standby.browse("q")[1:])
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package schedule computes the occurrences of schedules: cron expressions in a time zone, and fixed intervals.
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	_ "time/tzdata" // for machines and containers without a time zone database
+
+	cron "github.com/netresearch/go-cron"
+)
+
+const (
+	// MinEvery is the minimum interval of a plan.
+	MinEvery = time.Second
+	// MaxEvery is the maximum interval of a plan.
+	MaxEvery = 10 * 366 * 24 * time.Hour
+	// MissedAfter is the age from which an occurrence that was not published is missed.
+	MissedAfter = time.Minute
+)
+
+// ErrInvalid is returned for an invalid cron expression, interval or time zone.
+var ErrInvalid = errors.New("invalid schedule")
+
+// Plan computes the occurrences of a schedule.
+type Plan struct {
+	every  time.Duration // 0: cron
+	anchor time.Time     // of every
+	cron   cron.Schedule // of zone, or of UTC if byClock
+	zone   *time.Location
+	// byClock evaluates the expression on the wall clock: its hours are fixed.
+	byClock bool
+}
+
+// Every returns a plan with an occurrence after each interval from anchor on.
+func Every(interval time.Duration, anchor time.Time) (*Plan, error) {
+	if interval < MinEvery || interval > MaxEvery {
+		return nil, fmt.Errorf("%w: interval %s must be 1s to 87840h", ErrInvalid, interval)
+	}
+	return &Plan{every: interval, anchor: anchor}, nil
+}
+
+// Cron returns a plan for a cron expression in an IANA time zone; an empty zone is UTC. The expression has five fields,
+// or is @hourly, @daily, @weekly, @monthly or @yearly. If both day of month and day of week are restricted, either
+// matches.
+//
+// If the hour field begins with *, an occurrence is each time at which the clock of the zone matches. It is omitted in
+// an hour that the clock skips, and repeated in an hour that the clock repeats. Other expressions occur once: in the
+// first of two repeated hours, and, if the clock skips their time, immediately after the skipped time.
+func Cron(expression, zone string) (*Plan, error) {
+	fields := strings.Fields(expression)
+	if len(fields) == 0 || strings.Contains(fields[0], "=") || strings.HasPrefix(fields[0], "@every") {
+		return nil, fmt.Errorf("%w: cron expression %q", ErrInvalid, expression)
+	}
+	location, err := time.LoadLocation(zone)
+	if err != nil || strings.EqualFold(zone, "local") {
+		return nil, fmt.Errorf("%w: unknown time zone %q; must be an IANA name such as Europe/Berlin", ErrInvalid, zone)
+	}
+	p := &Plan{zone: location}
+	if len(fields) == 5 {
+		p.byClock = !strings.HasPrefix(fields[1], "*")
+	} else {
+		p.byClock = fields[0] != "@hourly"
+	}
+	parsedIn := zone
+	if p.byClock || zone == "" {
+		parsedIn = "UTC"
+	}
+	const syntax = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.DowOrDom
+	p.cron, err = cron.MustNewParser(syntax).Parse("TZ=" + parsedIn + " " + strings.Join(fields, " "))
+	if err != nil {
+		return nil, fmt.Errorf("%w: cron expression %q: %w; must be minute, hour, day, month and weekday, such as "+
+			"\"30 2 * * 0\", or @daily", ErrInvalid, expression, err)
+	}
+	return p, nil
+}
+
+// Next returns the first occurrence after a time, in UTC, or the zero time without an occurrence within five years.
+func (p *Plan) Next(after time.Time) time.Time {
+	switch {
+	case p.every > 0 && after.Before(p.anchor):
+		return p.anchor.Add(p.every).UTC()
+	case p.every > 0:
+		return p.anchor.Add(after.Sub(p.anchor).Truncate(p.every) + p.every).UTC()
+	case !p.byClock:
+		if next := p.cron.Next(after.In(p.zone)); !next.IsZero() {
+			return next.UTC()
+		}
+		return time.Time{}
+	}
+	for clock := onClock(after.In(p.zone)); ; {
+		if clock = p.cron.Next(clock); clock.IsZero() {
+			return time.Time{}
+		}
+		if at := fromClock(clock, p.zone); at.After(after) {
+			return at.UTC()
+		}
+	}
+}
+
+// onClock returns the time in UTC at which a clock shows the wall time of t.
+func onClock(t time.Time) time.Time {
+	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
+}
+
+// fromClock returns the first time at which the clock of a zone shows the wall time of clock. If the clock skips that
+// time, it returns the end of the skipped time.
+func fromClock(clock time.Time, zone *time.Location) time.Time {
+	const day = 24 * time.Hour
+	_, before := clock.Add(-day).In(zone).Zone()
+	_, after := clock.Add(day).In(zone).Zone()
+	at := clock.Add(-time.Duration(max(before, after)) * time.Second).In(zone) // the earlier of both
+	if onClock(at).Equal(clock) {
+		return at
+	}
+	at = clock.Add(-time.Duration(min(before, after)) * time.Second).In(zone)
+	if onClock(at).Equal(clock) {
+		return at
+	}
+	start, _ := at.ZoneBounds()
+	return start
+}
+
+// Missed is a rule for missed occurrences.
+type Missed int
+
+// Rules for missed occurrences.
+const (
+	Skip Missed = iota + 1
+	// Once publishes the last of the missed occurrences.
+	Once
+	All
+)
+
+// Step is the next step of a schedule.
+type Step struct {
+	// At is the occurrence to publish now; zero for none.
+	At time.Time
+	// Skipped is the number of missed occurrences to skip first: from FirstSkipped to LastSkipped.
+	Skipped                   uint64
+	FirstSkipped, LastSkipped time.Time
+	// Next is the time of the next occurrence if none is due; zero for none.
+	Next time.Time
+}
+
+// Step returns the next step of a schedule. last is its last completed occurrence.
+func (p *Plan) Step(last, now time.Time, missed Missed) (s Step) {
+	next := p.Next(last)
+	if next.IsZero() || next.After(now) {
+		s.Next = next
+		return s
+	}
+	cutoff := now.Add(-MissedAfter)
+	if missed == All || !next.Before(cutoff) {
+		s.At = next
+		return s
+	}
+	first, latest, n := next, next, uint64(1)
+	if p.every > 0 {
+		n += uint64((cutoff.Sub(next) - 1) / p.every)
+		latest = next.Add(time.Duration(n-1) * p.every)
+	} else {
+		for at := p.Next(latest); !at.IsZero() && at.Before(cutoff); at = p.Next(at) {
+			s.LastSkipped, latest = latest, at
+			n++
+		}
+	}
+	s.FirstSkipped, s.Skipped = first, n
+	if missed == Skip {
+		s.LastSkipped = latest
+		return s
+	}
+	s.At = latest
+	if s.Skipped--; s.Skipped == 0 {
+		s.FirstSkipped, s.LastSkipped = time.Time{}, time.Time{}
+	} else if p.every > 0 {
+		s.LastSkipped = latest.Add(-p.every)
+	}
+	return s
+}
