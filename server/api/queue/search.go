@@ -35,6 +35,7 @@ const (
 	// maxWindowMessages is read again in smaller parts.
 	windowMessages    = 4096
 	maxWindowMessages = 20_000
+	minSearchBatch    = 1000 // messages
 )
 
 // search reads a range of a queue in steps.
@@ -136,8 +137,9 @@ func (s *search) step(ctx context.Context, maxBytes int, most uint64) ([]store.D
 func maxSearches() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 
 func (s *search) ascend(ctx context.Context, most uint64) (found []store.Delivery, corrupt []uint64, err error) {
-	if s.filter == nil {
-		s.read.MaxMessages = int(min(most, txn.MaxPublishMessages))
+	s.read.MaxMessages = int(min(most, txn.MaxPublishMessages))
+	if s.filter != nil { // about as many as fit: a read locates all of them first
+		s.read.MaxMessages = min(max(len(s.batch)+len(s.batch)/4, minSearchBatch), txn.MaxPublishMessages)
 	}
 	rest, corrupt, next, err := s.readFrom(ctx, s.from)
 	if err != nil {
