@@ -64,6 +64,7 @@ from lockstep_mq.queues import (
     QueueActivity,
     QueueList,
     RedeliveryPolicy,
+    SearchProgress,
     Subscription,
 )
 from lockstep_mq.transaction import OperationResult, Transaction, TransactionResult
@@ -116,6 +117,7 @@ __all__ = [
     "Refused",
     "Reject",
     "Request",
+    "SearchProgress",
     "SequenceReused",
     "StoredMessage",
     "Subscription",
