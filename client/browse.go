@@ -21,18 +21,43 @@ type BrowseOptions struct {
 	// Limit is the maximum number of messages; 0 means no limit.
 	Limit       uint64
 	HeadersOnly bool
+	// Before, if not 0, restricts the result to messages before this sequence. If it is 0, the result contains only
+	// messages that were stored when Browse started.
+	Before uint64
+	// Newest returns the messages in descending sequence order, from the last one before Before to From.
+	Newest bool
+	// Filter, if not empty, is a CEL expression that messages must match. In addition to the variables of
+	// SubscriptionOptions.Filter, it can use body for JSON bodies: body.customer.id == "4711".
+	Filter string
+	// Progress, if not nil, is called about every second while the node searches for messages that match Filter.
+	Progress func(SearchProgress)
 	// Damaged, if not nil, is called between messages with the sequence of each message that no node can read. If nil,
 	// such a message ends Browse with [ErrDataLoss].
 	Damaged func(sequence uint64)
 }
 
-// Browse reads messages without consuming them, in sequence order. It continues after a failover and ends after the
-// first error. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrUnavailable], [ErrDataLoss].
+// SearchProgress is the progress of a search with a filter.
+type SearchProgress struct {
+	// Scanned is the number of messages read so far.
+	Scanned uint64
+	// Unevaluated is the number of them that were treated as not matching because of a limit: the cost limit of the filter,
+	// or a limit for JSON bodies.
+	Unevaluated uint64
+	// From and Before are the remaining range: sequences from From up to, but not including, Before.
+	From, Before uint64
+	// QueueID is the ID of the queue.
+	QueueID uint64
+}
+
+// Browse reads messages without consuming them, in sequence order. Messages published after the call are not part of the
+// result. Browse continues after a failover and ends after the first error. Errors: [ErrQueueNotFound],
+// [ErrSubscriptionNotFound], [ErrInvalid] for an invalid filter, [ErrUnavailable], [ErrDataLoss].
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
-		b := browser{client: c, op: "browse " + queue, yield: yield, damaged: o.Damaged, req: &pb.BrowseRequest{
+		b := browser{client: c, op: "browse " + queue, yield: yield, options: o, req: &pb.BrowseRequest{
 			Queue: queue, Subscription: o.Subscription, FromSequence: o.From, Limit: o.Limit,
 			HeadersOnly: o.HeadersOnly, MaxResponseBytes: maxReceiveBytes,
+			BeforeSequence: o.Before, Newest: o.Newest, Filter: o.Filter,
 		}}
 		b.run(ctx)
 	}
@@ -45,7 +70,9 @@ type browser struct {
 	req    *pb.BrowseRequest
 	yield  func(Stored, error) bool
 
-	damaged func(sequence uint64) // may be nil
+	options BrowseOptions
+	// earlier is the progress of earlier streams.
+	earlier, progress SearchProgress
 }
 
 func (b *browser) run(ctx context.Context) {
@@ -58,13 +85,16 @@ func (b *browser) run(ctx context.Context) {
 			b.yield(Stored{}, b.client.giveUp(b.op, err, last, false))
 			return
 		}
-		from, began := b.req.GetFromSequence(), time.Now()
+		from, began := b.position(), time.Now()
 		finished, err := b.stream(ctx, t)
 		if finished {
 			return
 		}
-		if b.req.GetFromSequence() != from {
+		if b.position() != from {
 			retry.Reset()
+		}
+		if isEOF(err) {
+			continue // a limit of the call was reached
 		}
 		e := asError(ctx, t.node.address, err)
 		if !e.retry() && !b.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
@@ -81,6 +111,7 @@ func (b *browser) run(ctx context.Context) {
 func (b *browser) stream(ctx context.Context, t *target) (finished bool, err error) {
 	ctx, done := t.bind(ctx)
 	defer done()
+	b.earlier = b.progress
 	stream, err := queues(t.conn()).Browse(ctx, b.req)
 	if err != nil {
 		return false, err
@@ -88,22 +119,22 @@ func (b *browser) stream(ctx context.Context, t *target) (finished bool, err err
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
-			return isEOF(err), err
+			return isEOF(err) && b.complete(), err
 		}
 		for _, sequence := range resp.GetDamaged() {
-			if b.damaged == nil {
+			if b.options.Damaged == nil {
 				b.yield(Stored{}, fmt.Errorf("%s: message %d is corrupt on all reachable nodes: %w", b.op,
 					sequence, ErrDataLoss))
 				return true, nil
 			}
-			b.damaged(sequence)
-			b.req.FromSequence = sequence + 1
+			b.options.Damaged(sequence)
+			b.passed(sequence)
 		}
 		for _, m := range resp.GetMessages() {
 			if !b.yield(storedFromProto(m), nil) {
 				return true, nil
 			}
-			b.req.FromSequence = m.GetSequence() + 1
+			b.passed(m.GetSequence())
 			if b.req.GetLimit() == 0 {
 				continue
 			}
@@ -111,5 +142,38 @@ func (b *browser) stream(ctx context.Context, t *target) (finished bool, err err
 				return true, nil
 			}
 		}
+		if p := resp.GetProgress(); p != nil {
+			b.setProgress(p)
+		}
+	}
+}
+
+func (b *browser) position() uint64 {
+	if b.req.GetNewest() {
+		return b.req.GetBeforeSequence()
+	}
+	return b.req.GetFromSequence()
+}
+
+func (b *browser) passed(sequence uint64) {
+	if b.req.GetNewest() {
+		b.req.BeforeSequence = sequence
+	} else {
+		b.req.FromSequence = sequence + 1
+	}
+}
+
+func (b *browser) complete() bool {
+	return b.req.GetFilter() == "" || b.req.GetFromSequence() >= b.req.GetBeforeSequence()
+}
+
+func (b *browser) setProgress(p *pb.SearchProgress) {
+	b.req.FromSequence, b.req.BeforeSequence = p.GetFromSequence(), p.GetBeforeSequence()
+	b.progress = SearchProgress{
+		Scanned: b.earlier.Scanned + p.GetScanned(), Unevaluated: b.earlier.Unevaluated + p.GetUnevaluated(),
+		From: p.GetFromSequence(), Before: p.GetBeforeSequence(), QueueID: p.GetQueueId(),
+	}
+	if b.options.Progress != nil && b.options.Filter != "" {
+		b.options.Progress(b.progress)
 	}
 }

@@ -35,8 +35,10 @@ type Delivery struct {
 type ReadRequest struct {
 	Queue uint64
 	// Sub is the subscription for which unacknowledged messages are read; 0 reads all messages that a subscription needs.
-	Sub         uint32
-	From        uint64
+	Sub  uint32
+	From uint64
+	// Before, if not 0, is the sequence after the last one to read. It is not used with Lanes.
+	Before      uint64
 	MaxMessages int
 	// MaxBytes bounds the size of the result, except for the first message.
 	MaxBytes int
@@ -206,9 +208,13 @@ func (r *reading) fromTail() (stored bool, err error) {
 		kept = r.s.lanes.lock(r.file, r.req.Queue, *r.req.lane)
 		defer r.s.lanes.unlock(kept)
 	}
+	end := q.NextSequence()
+	if r.req.Before != 0 {
+		end = min(end, r.req.Before)
+	}
 	for len(r.dst)+len(r.want) < r.limit && len(r.want) < most {
 		seq := r.nextWanted(q, sub)
-		if seq >= q.NextSequence() {
+		if seq >= end {
 			break
 		}
 		var count uint32

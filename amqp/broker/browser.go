@@ -74,9 +74,8 @@ func (b *browser) run() {
 func (b *browser) browse() error {
 	b.c.catchUp(b.queue)
 	limit := b.c.server.o.MaxMessageBytes + 2*maxEnvelope
-	stream, err := b.c.queues.Browse(b.ctx, &pb.BrowseRequest{
-		Queue: b.queue, MaxResponseBytes: uint32(limit), Filter: b.filter,
-	}, grpc.MaxCallRecvMsgSize(limit))
+	req := &pb.BrowseRequest{Queue: b.queue, MaxResponseBytes: uint32(limit), Filter: b.filter}
+	stream, err := b.c.queues.Browse(b.ctx, req, grpc.MaxCallRecvMsgSize(limit))
 	if err != nil {
 		return err
 	}
@@ -84,10 +83,20 @@ func (b *browser) browse() error {
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return nil
+			if b.filter == "" || req.GetFromSequence() >= req.GetBeforeSequence() {
+				return nil
+			}
+			// a limit of the call was reached
+			if stream, err = b.c.queues.Browse(b.ctx, req, grpc.MaxCallRecvMsgSize(limit)); err != nil {
+				return err
+			}
+			continue
 		}
 		if err != nil {
 			return err //nolint:wrapcheck // refusal reads it
+		}
+		if p := resp.GetProgress(); p != nil {
+			req.FromSequence, req.BeforeSequence = p.GetFromSequence(), p.GetBeforeSequence()
 		}
 		for _, m := range resp.GetMessages() {
 			buffer = convert.Append(buffer[:0], m, time.Now())

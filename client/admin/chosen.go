@@ -3,8 +3,11 @@
 package admin
 
 import (
+	"cmp"
 	"context"
+	"errors"
 
+	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -69,6 +72,86 @@ func (c *Client) RemoveMessages(
 	}
 	resp, err := repeat(ctx, c, "remove messages of "+queue, req, pb.QueueServiceClient.RemoveMessages)
 	return resp.GetRemoved(), err
+}
+
+// Matching selects the messages of [Client.MoveMatching] and [Client.RemoveMatching].
+type Matching struct {
+	// Filter is a CEL expression that messages must match, as in client.BrowseOptions. Required.
+	Filter string
+	// From is the first sequence; 0 means the oldest message.
+	From uint64
+	// Before, if not 0, is the sequence after the last one. If it is 0, messages published after the call are not selected.
+	Before uint64
+	// Progress, if not nil, is called after each part of the search.
+	Progress func(client.SearchProgress)
+}
+
+// MoveMatching moves the messages that match a filter, like [Client.MoveMessages], in several transactions. With any
+// error, the result contains the messages that were moved before; another call moves the remaining ones.
+func (c *Client) MoveMatching(ctx context.Context, queue string, which Matching, o MoveOptions) (MoveResult, error) {
+	var total MoveResult
+	if err := checkName("queue", queue); err != nil {
+		return total, err
+	}
+	if o.To != "" {
+		if err := checkName("queue", o.To); err != nil {
+			return total, err
+		}
+	}
+	err := which.run(func(search *pb.Search, queueID uint64) (*pb.SearchProgress, error) {
+		req := &pb.MoveMessagesRequest{
+			Queue: queue, Subscription: o.Subscription, To: o.To, QueueId: cmp.Or(queueID, o.QueueID), Search: search,
+		}
+		resp, err := repeat(ctx, c, "move messages of "+queue, req, pb.QueueServiceClient.MoveMessages)
+		total.Moved += resp.GetMoved()
+		total.Skipped += resp.GetSkipped()
+		return resp.GetProgress(), err
+	})
+	return total, err
+}
+
+// RemoveMatching removes the messages that match a filter, like [Client.RemoveMessages], in several transactions. With
+// any error, removed is the number of messages that were removed before.
+func (c *Client) RemoveMatching(
+	ctx context.Context, queue, subscription string, which Matching, queueID uint64,
+) (removed uint64, err error) {
+	if err := checkName("queue", queue); err != nil {
+		return 0, err
+	}
+	err = which.run(func(search *pb.Search, found uint64) (*pb.SearchProgress, error) {
+		req := &pb.RemoveMessagesRequest{
+			Queue: queue, Subscription: subscription, QueueId: cmp.Or(found, queueID), Search: search,
+		}
+		resp, err := repeat(ctx, c, "remove messages of "+queue, req, pb.QueueServiceClient.RemoveMessages)
+		removed += resp.GetRemoved()
+		return resp.GetProgress(), err
+	})
+	return removed, err
+}
+
+var errEnough = errors.New("enough messages found")
+
+// run calls fn for the parts of the search, until it is complete or fn returns errEnough.
+func (m *Matching) run(fn func(search *pb.Search, queueID uint64) (*pb.SearchProgress, error)) error {
+	search := &pb.Search{Filter: m.Filter, FromSequence: m.From, BeforeSequence: m.Before}
+	var total client.SearchProgress
+	for {
+		p, err := fn(search, total.QueueID)
+		if err != nil && !errors.Is(err, errEnough) {
+			return err
+		}
+		search.FromSequence, search.BeforeSequence = p.GetFromSequence(), p.GetBeforeSequence()
+		total = client.SearchProgress{
+			Scanned: total.Scanned + p.GetScanned(), Unevaluated: total.Unevaluated + p.GetUnevaluated(),
+			From: p.GetFromSequence(), Before: p.GetBeforeSequence(), QueueID: p.GetQueueId(),
+		}
+		if m.Progress != nil {
+			m.Progress(total)
+		}
+		if err != nil || total.From >= total.Before {
+			return nil
+		}
+	}
 }
 
 func rangesToProto(in []SequenceRange) []*pb.SequenceRange {

@@ -24,8 +24,10 @@ type ReplayOptions struct {
 	From uint64
 	// Limit is the maximum number of messages to move; 0 means no limit.
 	Limit uint64
-	// Filter, if not empty, is a CEL expression that messages must match, as in SubscriptionOptions.
+	// Filter, if not empty, is a CEL expression that messages must match, as in client.BrowseOptions.
 	Filter string
+	// Progress, if not nil, is called after each part of a search with Filter.
+	Progress func(client.SearchProgress)
 }
 
 // ReplayResult is the result of [Client.ReplayDeadLetters].
@@ -54,9 +56,30 @@ func (c *Client) ReplayDeadLetters(ctx context.Context, queue string, o ReplayOp
 			return ReplayResult{}, err
 		}
 	}
+	if o.Filter == "" {
+		resp, err := c.replay(ctx, queue, o, &pb.Search{FromSequence: o.From}, o.Limit)
+		return ReplayResult{Moved: resp.GetMoved(), Skipped: resp.GetSkipped()}, err
+	}
+	var total ReplayResult
+	which := Matching{Filter: o.Filter, From: o.From, Progress: o.Progress}
+	err := which.run(func(search *pb.Search, _ uint64) (*pb.SearchProgress, error) {
+		resp, err := c.replay(ctx, queue, o, search, o.Limit-min(total.Moved, o.Limit))
+		total.Moved += resp.GetMoved()
+		total.Skipped += resp.GetSkipped()
+		if err == nil && o.Limit > 0 && total.Moved >= o.Limit {
+			err = errEnough
+		}
+		return resp.GetProgress(), err
+	})
+	return total, err
+}
+
+func (c *Client) replay(
+	ctx context.Context, queue string, o ReplayOptions, which *pb.Search, limit uint64,
+) (*pb.ReplayDeadLettersResponse, error) {
 	req := &pb.ReplayDeadLettersRequest{
-		Queue: queue, Subscription: o.Subscription, To: o.To, FromSequence: o.From, Limit: o.Limit,
-		Filter: o.Filter,
+		Queue: queue, Subscription: o.Subscription, To: o.To, FromSequence: which.GetFromSequence(), Limit: limit,
+		Filter: which.GetFilter(), BeforeSequence: which.GetBeforeSequence(),
 	}
 	var resp *pb.ReplayDeadLettersResponse
 	err := c.conns.Once(ctx, "replay dead letters of "+queue, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
@@ -66,5 +89,5 @@ func (c *Client) ReplayDeadLetters(ctx context.Context, queue string, o ReplayOp
 	if errors.Is(err, client.ErrOutcomeUnknown) {
 		err = fmt.Errorf("%w; some messages may have been moved; another call moves the remaining ones", err)
 	}
-	return ReplayResult{Moved: resp.GetMoved(), Skipped: resp.GetSkipped()}, err
+	return resp, err
 }

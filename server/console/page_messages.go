@@ -19,6 +19,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -30,6 +32,9 @@ const (
 	previewBytes    = 120
 	maxBodyBytes    = 64 << 10
 	maxMessageBytes = 256 << 20 // the largest message that can be shown
+	// maxSearched is the number of messages that one page searches. The next page continues.
+	maxSearched = 200_000
+	newestFirst = "newest" // value of the parameter order
 )
 
 // messagesPage shows the messages of a queue without consuming them.
@@ -61,19 +66,63 @@ func messagePage() Page {
 	}
 }
 
+// messagesAddress selects the messages of a page.
+type messagesAddress struct {
+	Name, Subscription, Filter, Order string
+	From, Before                      uint64 // Before is used with newestFirst
+}
+
+func messagesAt(v *View) messagesAddress {
+	return messagesAddress{
+		Name: v.Query.Get("name"), Subscription: v.Query.Get("subscription"),
+		Filter: strings.TrimSpace(v.Query.Get("filter")), Order: v.Query.Get("order"), From: v.number("from"),
+		Before: v.number("before"),
+	}
+}
+
+func (a messagesAddress) values() url.Values {
+	q := url.Values{"name": {a.Name}}
+	set := func(name, value string) {
+		if value != "" && value != "0" {
+			q.Set(name, value)
+		}
+	}
+	set("subscription", a.Subscription)
+	set("filter", a.Filter)
+	set("order", a.Order)
+	set("from", strconv.FormatUint(a.From, 10))
+	set("before", strconv.FormatUint(a.Before, 10))
+	return q
+}
+
+func (a messagesAddress) String() string { return "/messages?" + a.values().Encode() }
+
+// at returns the address of another page of the same messages.
+func (a messagesAddress) at(from, before uint64) string {
+	a.From, a.Before = from, before
+	return a.String()
+}
+
 type messagesView struct {
 	rights
+	messagesAddress
 
-	Queue        *pb.Queue
-	Subscription string
-	ParentLink   string
-	Rows         []messageRow
-	From         uint64
-	Next, First  string // addresses; may be empty
-	Newest       string // address; empty: already on the page
-	DeadLetters  bool   // the page has dead letters
-	Newer        newerView
-	seen         uint64 // next sequence of the queue when the page was rendered
+	Queue       *pb.Queue
+	ParentLink  string
+	Rows        []messageRow
+	Next, First string // addresses; may be empty
+	Searched    *searchedView
+	FilterError string
+	Newest      string // address; empty: already on the page
+	DeadLetters bool   // the page has dead letters
+	Newer       newerView
+	seen        uint64 // next sequence of the queue when the page was rendered
+}
+
+// searchedView describes the part of the queue that was searched for the page.
+type searchedView struct {
+	Scanned, Unevaluated uint64
+	Link                 string // address that continues the search; empty: complete, or the page is full
 }
 
 // newerView is the live part of the page Messages. The rows do not change while the page is open.
@@ -106,23 +155,37 @@ func loadMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (a
 		return nil, err
 	}
 	d := &messagesView{
-		rights: may, seen: described.GetQueue().GetNextSequence(), Queue: described.GetQueue(),
-		Subscription: v.Query.Get("subscription"), ParentLink: queueLink("/queue", name),
+		rights: may, messagesAddress: messagesAt(v), seen: described.GetQueue().GetNextSequence(),
+		Queue: described.GetQueue(), ParentLink: queueLink("/queue", name),
 	}
-	d.From = v.number("from")
-	all, err := browse(ctx, queues, &pb.BrowseRequest{
-		Queue: name, Subscription: d.Subscription, FromSequence: d.From, Limit: messagesPerPage + 1,
-		MaxResponseBytes: maxMessageBytes,
+	all, searched, err := browse(ctx, queues, &pb.BrowseRequest{
+		Queue: name, Subscription: d.Subscription, FromSequence: d.From, BeforeSequence: d.Before,
+		Limit: messagesPerPage + 1, MaxResponseBytes: maxMessageBytes, Filter: d.Filter, MaxScanned: maxSearched,
+		Newest: d.Order == newestFirst,
 	})
+	if err != nil && d.Filter != "" && status.Code(err) == codes.InvalidArgument {
+		d.FilterError, err = status.Convert(err).Message(), nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	if len(all) > messagesPerPage {
-		d.Next = d.link(all[messagesPerPage].GetSequence())
-		all = all[:messagesPerPage]
+	newest := d.Order == newestFirst
+	if d.Filter != "" && d.FilterError == "" {
+		d.Searched = &searchedView{Scanned: searched.GetScanned(), Unevaluated: searched.GetUnevaluated()}
 	}
-	if d.From > 1 {
-		d.First = d.link(0)
+	switch {
+	case len(all) > messagesPerPage && newest:
+		d.Next = d.at(0, all[messagesPerPage].GetSequence()+1)
+	case len(all) > messagesPerPage:
+		d.Next = d.at(all[messagesPerPage].GetSequence(), 0)
+	case searched.GetFromSequence() < searched.GetBeforeSequence() && newest && d.Searched != nil:
+		d.Searched.Link = d.at(0, searched.GetBeforeSequence())
+	case searched.GetFromSequence() < searched.GetBeforeSequence() && d.Searched != nil:
+		d.Searched.Link = d.at(searched.GetFromSequence(), 0)
+	}
+	all = all[:min(len(all), messagesPerPage)]
+	if d.From > 1 || d.Before > 0 {
+		d.First = d.at(0, 0)
 	}
 	for _, m := range all {
 		row := messageRow{
@@ -137,20 +200,19 @@ func loadMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (a
 		row.Message.Body = nil
 		d.Rows = append(d.Rows, row)
 	}
-	if d.Next != "" && d.seen > messagesPerPage {
-		d.Newest = d.link(d.seen - messagesPerPage)
+	if d.Next != "" && d.seen > messagesPerPage && d.Filter == "" && !newest {
+		d.Newest = d.at(d.seen-messagesPerPage, 0)
 	}
-	d.Newer.Link = d.link(d.From)
+	d.Newer.Link = d.String()
 	return d, nil
 }
 
 // eventQuery returns the query of the page's event stream: the position in the queue when the page was rendered.
 func (d *messagesView) eventQuery() url.Values {
-	return url.Values{
-		"name": {d.Queue.GetName()}, "id": {strconv.FormatUint(d.Queue.GetId(), 10)},
-		"seen": {strconv.FormatUint(d.seen, 10)}, "subscription": {d.Subscription},
-		"from": {strconv.FormatUint(d.From, 10)},
-	}
+	q := d.values()
+	q.Set("id", strconv.FormatUint(d.Queue.GetId(), 10))
+	q.Set("seen", strconv.FormatUint(d.seen, 10))
+	return q
 }
 
 // watchMessages counts the messages published since the page was rendered.
@@ -159,9 +221,7 @@ func watchMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (
 	if err != nil {
 		return nil, err
 	}
-	page := &messagesView{Queue: described.GetQueue(), Subscription: v.Query.Get("subscription")}
-	page.From = v.number("from")
-	d := newerView{Link: page.link(page.From)}
+	d := newerView{Link: messagesAt(v).String()}
 	next := described.GetQueue().GetNextSequence()
 	d.Replaced = strconv.FormatUint(described.GetQueue().GetId(), 10) != v.Query.Get("id")
 	d.Count = next - min(v.number("seen"), next)
@@ -177,35 +237,27 @@ func deadOrigin(l *pb.DeadLetter) string {
 	return fmt.Sprintf("%s, subscription %s, sequence %d", l.GetQueue(), l.GetSubscription(), l.GetSequence())
 }
 
-func (d *messagesView) link(from uint64) string {
-	q := url.Values{"name": {d.Queue.GetName()}}
-	if d.Subscription != "" {
-		q.Set("subscription", d.Subscription)
-	}
-	if from > 0 {
-		q.Set("from", strconv.FormatUint(from, 10))
-	}
-	return "/messages?" + q.Encode()
-}
-
 func browse(
 	ctx context.Context, queues pb.QueueServiceClient, req *pb.BrowseRequest,
-) (all []*pb.StoredMessage, err error) {
+) (all []*pb.StoredMessage, searched *pb.SearchProgress, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := queues.Browse(ctx, req)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return all, nil
+			return all, searched, nil
 		}
 		if err != nil {
-			return nil, err //nolint:wrapcheck // a status is shown
+			return nil, nil, err //nolint:wrapcheck // a status is shown
 		}
 		all = append(all, resp.GetMessages()...)
+		if p := resp.GetProgress(); p != nil {
+			searched = p
+		}
 	}
 }
 
@@ -313,7 +365,7 @@ func loadMessage(ctx context.Context, v *View, queues pb.QueueServiceClient) (an
 	if err != nil || sequence == 0 {
 		return nil, invalid("The address contains no sequence.")
 	}
-	found, err := browse(ctx, queues, &pb.BrowseRequest{
+	found, _, err := browse(ctx, queues, &pb.BrowseRequest{
 		Queue: name, FromSequence: sequence, Limit: 1, MaxResponseBytes: maxMessageBytes,
 	})
 	if err != nil {
@@ -433,12 +485,7 @@ func move(ctx context.Context, v *View, queues pb.QueueServiceClient, to string)
 	return Done{Message: text, Goto: chosenFrom(v)}, nil
 }
 
-func chosenFrom(v *View) string {
-	page := &messagesView{
-		Queue: &pb.Queue{Name: v.Query.Get("name")}, Subscription: v.Query.Get("subscription"),
-	}
-	return page.link(v.number("from"))
-}
+func chosenFrom(v *View) string { return messagesAt(v).String() }
 
 func removeChosen(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
 	which, err := chosenMessages(v)

@@ -140,6 +140,54 @@ func testSwitchoverIsOffered(t *testing.T) {
 	}
 }
 
+// The page searches with a filter, in both orders. Published messages do not change a page.
+func TestMessagesPageSearches(t *testing.T) { simulated(t, testMessagesPageSearches) }
+
+func testMessagesPageSearches(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	b.waitActive()
+	b.act("/queues/create", url.Values{"name": {"orders"}})
+	b.act("/queue/publish?name=orders", url.Values{"body": {`{"customer": {"id": "1"}}`}, "count": {"60"}})
+	b.act("/queue/publish?name=orders", url.Values{"body": {`{"customer": {"id": "2"}}`}, "count": {"3"}})
+	address := func(values ...string) string {
+		q := url.Values{"name": {"orders"}}
+		for i := 0; i < len(values); i += 2 {
+			q.Set(values[i], values[i+1])
+		}
+		return "/messages?" + q.Encode()
+	}
+	rows := func(page string) (list []string) {
+		for _, m := range regexp.MustCompile(`name="sequence" value="(\d+)"`).FindAllStringSubmatch(page, -1) {
+			list = append(list, m[1])
+		}
+		return list
+	}
+	page := b.get(address("filter", `body.customer.id == "2"`)).body
+	require.Equal(t, []string{"61", "62", "63"}, rows(page))
+	require.Contains(t, page, "63 messages searched.")
+	require.NotContains(t, page, "Continue the search")
+	require.Contains(t, page, `value="body.customer.id == &#34;2&#34;"`)
+	require.Regexp(t, `href="/messages/remove\?[^"]*filter=body[^"]*sequence=61[&"]`, page)
+	page = b.get(address("filter", `body.customer.id == "2"`, "order", "newest")).body
+	require.Equal(t, []string{"63", "62", "61"}, rows(page))
+
+	first := b.get(address("order", "newest")).body
+	require.Len(t, rows(first), 50)
+	require.Equal(t, "63", rows(first)[0])
+	next := html.UnescapeString(regexp.MustCompile(`href="([^"]*)" rel="next"`).FindStringSubmatch(first)[1])
+	second := rows(b.get(next).body)
+	b.act("/queue/publish?name=orders", url.Values{"body": {"new"}, "count": {"2"}})
+	require.Equal(t, second, rows(b.get(next).body))
+	require.Equal(t, "13", second[0])
+	require.Equal(t, "1", second[12])
+
+	page = b.get(address("filter", `body.customer.id =`)).body
+	require.Contains(t, page, "1:18: Syntax error")
+	require.Empty(t, rows(page))
+	a := b.act("/messages/remove?name=orders&filter=true&order=newest&before=13&sequence=5", nil)
+	require.Equal(t, "/messages?before=13&filter=true&name=orders&order=newest", a.head.Get("Hx-Redirect"))
+}
+
 // The live part has only the number of newer messages; the rows are outside of it.
 func TestMessagesPageIsStable(t *testing.T) { simulated(t, testMessagesPageIsStable) }
 

@@ -219,6 +219,16 @@ func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	return next, ok
 }
 
+// SequenceRange returns the sequence of the oldest message of the queue that is retained or that some subscription has
+// not acknowledged, and that of the next message. ok is as for NextSequence.
+func SequenceRange(s *store.Store, id uint64) (first, next uint64, ok bool) {
+	if s.Usable() != nil {
+		return 0, 0, false
+	}
+	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) { first, next, ok = q.NextAlive(1), q.NextSequence(), true })
+	return first, next, ok
+}
+
 // QueueRange selects queues by name.
 type QueueRange struct {
 	// Prefix selects queues by the beginning of the name. After is the name after which the list starts; "" starts at the

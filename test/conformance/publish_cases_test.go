@@ -329,6 +329,10 @@ func browses(t *testing.T, r *run) {
 		}
 	}
 	require.Len(t, r.a.do("browse", request{"client": "c", "queue": q, "limit": 2}).Messages, 2)
+	newest := r.a.do("browse", request{"client": "c", "queue": q, "newest": true, "limit": 2}).Messages
+	require.Equal(t, []uint64{5, 4}, []uint64{newest[0].Sequence, newest[1].Sequence})
+	require.Len(t, r.a.do("browse", request{"client": "c", "queue": q, "filter": "size > 0"}).Messages, 5)
+	require.Empty(t, r.a.do("browse", request{"client": "c", "queue": q, "filter": "body.none == 1"}).Messages)
 	r.consume("k", q, nil)
 	d, _ := r.receive("k")
 	r.answer("k", d, "ack", nil)

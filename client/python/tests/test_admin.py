@@ -12,7 +12,7 @@ import pytest
 from pair import BOUND, Pair
 from scripted import Context, Node, abort
 
-from lockstep_mq import Client, Forward, Message, QueueConfig, RedeliveryPolicy, Request, errors
+from lockstep_mq import Client, Forward, Message, QueueConfig, RedeliveryPolicy, Request, SearchProgress, errors
 from lockstep_mq._proto import queue_pb2
 
 
@@ -141,6 +141,39 @@ async def test_dead_letters_are_replayed(client: Client) -> None:
 
 
 async def test_move_and_remove_messages(client: Client) -> None:
+
+
+async def test_search(client: Client) -> None:
+    for name in ("s", "s-to"):
+        await client.admin.create_queue(name, timeout=BOUND)
+    for n in range(30):
+        await client.publish("s", Message(f'{{"n": {n}, "customer": {{"id": "{n % 3}"}}}}'.encode()), timeout=BOUND)
+    seen: list[SearchProgress] = []
+    found = [
+        m.sequence
+        async for m in client.browse(
+            "s", filter='body.customer.id == "1"', newest=True, limit=3, progress=seen.append, timeout=BOUND
+        )
+    ]
+    assert found == [29, 26, 23]
+    found = [m.sequence async for m in client.browse("s", filter="body.n < 3", progress=seen.append, timeout=BOUND)]
+    assert found == [1, 2, 3]
+    assert (seen[-1].scanned, seen[-1].start, seen[-1].before) == (30, 31, 31)
+    found = [m.sequence async for m in client.browse("s", start=5, before=7, timeout=BOUND)]
+    assert found == [5, 6]
+    seen.clear()
+    moved = await client.admin.move_matching(
+        "s", 'body.customer.id == "1"', to="s-to", progress=seen.append, timeout=BOUND
+    )
+    assert (moved.moved, moved.skipped, seen[-1].scanned) == (10, 0, 30)
+    assert await client.admin.remove_matching("s", "body.n < 10", before=10, timeout=BOUND) == 6
+    assert (await client.admin.replay_dead_letters("s", to="s-to", filter="body.n > 15", limit=4)).moved == 4
+    assert len([m async for m in client.browse("s", timeout=BOUND)]) == 10
+    with pytest.raises(errors.InvalidRequest, match="1:8"):
+        await client.admin.remove_matching("s", "body.n =", timeout=BOUND)
+
+
+async def test_messages_are_moved_and_removed(client: Client) -> None:
     made = await client.admin.create_queue("m-from", subscriptions=["a", "b"])
     await client.admin.create_queue("m-to")
     await client.publish_batch("m-from", [str(i) for i in range(1, 11)])

@@ -15,8 +15,9 @@ import (
 // Step is the progress of an operation.
 type Step struct {
 	Phase string
-	// Done and Total are in bytes; Total is 0 if unknown.
+	// Done and Total are in bytes, or in messages; Total is 0 if unknown.
 	Done, Total uint64
+	Messages    bool
 	// Left is the node's estimate of the remaining time; 0: derived from the rate.
 	Left time.Duration
 }
@@ -107,16 +108,20 @@ func (b *Bar) Due() (line string, due bool) {
 // The caller holds mu.
 func (b *Bar) figures(elapsed time.Duration) string {
 	s, text := b.step, ""
+	amount := output.Bytes[uint64]
+	if s.Messages {
+		amount = func(n uint64) string { return output.Plural(n, "message") }
+	}
 	if s.Total > 0 {
-		text = fmt.Sprintf(" %d%%, %s of %s", min(s.Done, s.Total)*100/s.Total, output.Bytes(s.Done), output.Bytes(s.Total))
+		text = fmt.Sprintf(" %d%%, %s of %s", min(s.Done, s.Total)*100/s.Total, amount(s.Done), amount(s.Total))
 	} else if s.Done > 0 {
-		text = " " + output.Bytes(s.Done)
+		text = " " + amount(s.Done)
 	}
 	if elapsed < 50*time.Millisecond || s.Done == 0 {
 		return text
 	}
 	rate := float64(s.Done) / elapsed.Seconds()
-	text += fmt.Sprintf(", %s/s", output.Bytes(uint64(rate)))
+	text += fmt.Sprintf(", %s/s", amount(uint64(rate)))
 	left := s.Left
 	if left == 0 && s.Total > s.Done {
 		left = time.Duration(float64(s.Total-s.Done) / rate * float64(time.Second))

@@ -2711,11 +2711,13 @@ type ReplayDeadLettersRequest struct {
 	FromSequence uint64 `protobuf:"varint,4,opt,name=from_sequence,json=fromSequence,proto3" json:"from_sequence,omitempty"`
 	// Maximum number of messages; 0 means all.
 	Limit uint64 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
-	// If not empty, move only matching messages, as in CreateSubscriptionRequest.filter; other messages are not counted.
+	// If not empty, move only matching messages, as in BrowseRequest.filter; other messages are not counted.
 	// INVALID_FILTER if it is invalid.
-	Filter        string `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Filter string `protobuf:"bytes,6,opt,name=filter,proto3" json:"filter,omitempty"`
+	// If not 0: only messages before this sequence. 0: the messages that are stored at the time of the request.
+	BeforeSequence uint64 `protobuf:"varint,7,opt,name=before_sequence,json=beforeSequence,proto3" json:"before_sequence,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ReplayDeadLettersRequest) Reset() {
@@ -2790,13 +2792,23 @@ func (x *ReplayDeadLettersRequest) GetFilter() string {
 	return ""
 }
 
+func (x *ReplayDeadLettersRequest) GetBeforeSequence() uint64 {
+	if x != nil {
+		return x.BeforeSequence
+	}
+	return 0
+}
+
 // ReplayDeadLettersResponse reports the number of moved messages.
 type ReplayDeadLettersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Moved messages.
 	Moved uint64 `protobuf:"varint,1,opt,name=moved,proto3" json:"moved,omitempty"`
 	// Messages not moved: they are not dead letters, or their original queue does not exist.
-	Skipped       uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	Skipped uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// Set for a request with a filter. If `from_sequence` is less than `before_sequence`, a limit of one call was reached:
+	// the client sends the remaining range in another request.
+	Progress      *SearchProgress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2845,6 +2857,171 @@ func (x *ReplayDeadLettersResponse) GetSkipped() uint64 {
 	return 0
 }
 
+func (x *ReplayDeadLettersResponse) GetProgress() *SearchProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+// Search selects messages by a filter. A call searches a part of the range: see SearchProgress.
+type Search struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Expression that messages must match, as in BrowseRequest.filter.
+	Filter string `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// First sequence of the range; 0 means the oldest message.
+	FromSequence uint64 `protobuf:"varint,2,opt,name=from_sequence,json=fromSequence,proto3" json:"from_sequence,omitempty"`
+	// First sequence after the range; 0: the range ends with the last message that is stored at the time of the request.
+	BeforeSequence uint64 `protobuf:"varint,3,opt,name=before_sequence,json=beforeSequence,proto3" json:"before_sequence,omitempty"`
+	// Maximum number of messages to read; 0, or a number above the limit of the node: that limit.
+	MaxScanned    uint64 `protobuf:"varint,4,opt,name=max_scanned,json=maxScanned,proto3" json:"max_scanned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Search) Reset() {
+	*x = Search{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Search) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Search) ProtoMessage() {}
+
+func (x *Search) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Search.ProtoReflect.Descriptor instead.
+func (*Search) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Search) GetFilter() string {
+	if x != nil {
+		return x.Filter
+	}
+	return ""
+}
+
+func (x *Search) GetFromSequence() uint64 {
+	if x != nil {
+		return x.FromSequence
+	}
+	return 0
+}
+
+func (x *Search) GetBeforeSequence() uint64 {
+	if x != nil {
+		return x.BeforeSequence
+	}
+	return 0
+}
+
+func (x *Search) GetMaxScanned() uint64 {
+	if x != nil {
+		return x.MaxScanned
+	}
+	return 0
+}
+
+// SearchProgress is the position of a search. One call of a search reads at most 1,000,000 messages or 1 GiB and takes
+// about 5 s; the client continues it with another call for the remaining range.
+type SearchProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Remaining range, for the next request. It is empty, which means that the search is complete, if `from_sequence` is
+	// equal to `before_sequence`.
+	FromSequence uint64 `protobuf:"varint,1,opt,name=from_sequence,json=fromSequence,proto3" json:"from_sequence,omitempty"`
+	// First sequence after the remaining range.
+	BeforeSequence uint64 `protobuf:"varint,2,opt,name=before_sequence,json=beforeSequence,proto3" json:"before_sequence,omitempty"`
+	// Messages that this call has read so far.
+	Scanned uint64 `protobuf:"varint,3,opt,name=scanned,proto3" json:"scanned,omitempty"`
+	// Messages among them that were treated as not matching because of a limit: the cost limit of the expression, or a
+	// limit for JSON bodies.
+	Unevaluated uint64 `protobuf:"varint,4,opt,name=unevaluated,proto3" json:"unevaluated,omitempty"`
+	// Number of the queue, for `queue_id` of the next request.
+	QueueId       uint64 `protobuf:"varint,5,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchProgress) Reset() {
+	*x = SearchProgress{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchProgress) ProtoMessage() {}
+
+func (x *SearchProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchProgress.ProtoReflect.Descriptor instead.
+func (*SearchProgress) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *SearchProgress) GetFromSequence() uint64 {
+	if x != nil {
+		return x.FromSequence
+	}
+	return 0
+}
+
+func (x *SearchProgress) GetBeforeSequence() uint64 {
+	if x != nil {
+		return x.BeforeSequence
+	}
+	return 0
+}
+
+func (x *SearchProgress) GetScanned() uint64 {
+	if x != nil {
+		return x.Scanned
+	}
+	return 0
+}
+
+func (x *SearchProgress) GetUnevaluated() uint64 {
+	if x != nil {
+		return x.Unevaluated
+	}
+	return 0
+}
+
+func (x *SearchProgress) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
+}
+
 // MoveMessagesRequest selects the messages to move.
 type MoveMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2859,14 +3036,16 @@ type MoveMessagesRequest struct {
 	// acknowledged, held by a prepared transaction, or corrupt are not moved.
 	Sequences []*SequenceRange `protobuf:"bytes,4,rep,name=sequences,proto3" json:"sequences,omitempty"`
 	// If not 0: the number of the queue that was listed. NOT_FOUND if the name now belongs to another queue.
-	QueueId       uint64 `protobuf:"varint,5,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	QueueId uint64 `protobuf:"varint,5,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// Instead of `sequences`: the first messages of the search, up to a limit of the node that fits in one transaction.
+	Search        *Search `protobuf:"bytes,6,opt,name=search,proto3" json:"search,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MoveMessagesRequest) Reset() {
 	*x = MoveMessagesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2878,7 +3057,7 @@ func (x *MoveMessagesRequest) String() string {
 func (*MoveMessagesRequest) ProtoMessage() {}
 
 func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2891,7 +3070,7 @@ func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveMessagesRequest.ProtoReflect.Descriptor instead.
 func (*MoveMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *MoveMessagesRequest) GetQueue() string {
@@ -2929,20 +3108,29 @@ func (x *MoveMessagesRequest) GetQueueId() uint64 {
 	return 0
 }
 
+func (x *MoveMessagesRequest) GetSearch() *Search {
+	if x != nil {
+		return x.Search
+	}
+	return nil
+}
+
 // MoveMessagesResponse reports the number of moved messages.
 type MoveMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Messages moved by this attempt.
 	Moved uint64 `protobuf:"varint,1,opt,name=moved,proto3" json:"moved,omitempty"`
 	// Selected messages that were not moved by this attempt, including those moved by an earlier attempt.
-	Skipped       uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	Skipped uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// Set for a request with a search.
+	Progress      *SearchProgress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MoveMessagesResponse) Reset() {
 	*x = MoveMessagesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2954,7 +3142,7 @@ func (x *MoveMessagesResponse) String() string {
 func (*MoveMessagesResponse) ProtoMessage() {}
 
 func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2967,7 +3155,7 @@ func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveMessagesResponse.ProtoReflect.Descriptor instead.
 func (*MoveMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *MoveMessagesResponse) GetMoved() uint64 {
@@ -2984,6 +3172,13 @@ func (x *MoveMessagesResponse) GetSkipped() uint64 {
 	return 0
 }
 
+func (x *MoveMessagesResponse) GetProgress() *SearchProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
 // RemoveMessagesRequest selects the messages to remove.
 type RemoveMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2994,14 +3189,16 @@ type RemoveMessagesRequest struct {
 	// Sequences to remove, at most 10,000 in total (TOO_LARGE). Messages held by a prepared transaction are not removed.
 	Sequences []*SequenceRange `protobuf:"bytes,3,rep,name=sequences,proto3" json:"sequences,omitempty"`
 	// If not 0: the number of the queue that was listed. NOT_FOUND if the name now belongs to another queue.
-	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	QueueId uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// Instead of `sequences`: the first messages of the search, up to a limit of the node that fits in one transaction.
+	Search        *Search `protobuf:"bytes,5,opt,name=search,proto3" json:"search,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveMessagesRequest) Reset() {
 	*x = RemoveMessagesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3013,7 +3210,7 @@ func (x *RemoveMessagesRequest) String() string {
 func (*RemoveMessagesRequest) ProtoMessage() {}
 
 func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3026,7 +3223,7 @@ func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMessagesRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RemoveMessagesRequest) GetQueue() string {
@@ -3057,18 +3254,27 @@ func (x *RemoveMessagesRequest) GetQueueId() uint64 {
 	return 0
 }
 
+func (x *RemoveMessagesRequest) GetSearch() *Search {
+	if x != nil {
+		return x.Search
+	}
+	return nil
+}
+
 // RemoveMessagesResponse reports the number of removed messages.
 type RemoveMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Messages removed by this attempt (the maximum over the subscriptions).
-	Removed       uint64 `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	Removed uint64 `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	// Set for a request with a search.
+	Progress      *SearchProgress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveMessagesResponse) Reset() {
 	*x = RemoveMessagesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3080,7 +3286,7 @@ func (x *RemoveMessagesResponse) String() string {
 func (*RemoveMessagesResponse) ProtoMessage() {}
 
 func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3093,7 +3299,7 @@ func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMessagesResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RemoveMessagesResponse) GetRemoved() uint64 {
@@ -3101,6 +3307,13 @@ func (x *RemoveMessagesResponse) GetRemoved() uint64 {
 		return x.Removed
 	}
 	return 0
+}
+
+func (x *RemoveMessagesResponse) GetProgress() *SearchProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
 }
 
 // BrowseRequest selects messages to read without consuming them.
@@ -3119,16 +3332,24 @@ type BrowseRequest struct {
 	// Maximum encoded size of a response in bytes; see Attach.max_response_bytes. 0: responses with several messages have
 	// up to about 1 MiB, and a larger message is sent in a separate response. Ignored by nodes up to release 0.1.0.
 	MaxResponseBytes uint32 `protobuf:"varint,6,opt,name=max_response_bytes,json=maxResponseBytes,proto3" json:"max_response_bytes,omitempty"`
-	// If not empty, return only matching messages, as in CreateSubscriptionRequest.filter; other messages do not count
-	// toward `limit`. INVALID_FILTER if it is invalid. Ignored by nodes of release 0.1.0.
-	Filter        string `protobuf:"bytes,7,opt,name=filter,proto3" json:"filter,omitempty"`
+	// If not empty, return only matching messages; other messages do not count toward `limit`. The language is that of
+	// CreateSubscriptionRequest.filter, with the additional variable `body`. INVALID_FILTER if it is invalid. The stream
+	// may end before the range does: see `progress` of the last response. Ignored by nodes of release 0.1.0.
+	Filter string `protobuf:"bytes,7,opt,name=filter,proto3" json:"filter,omitempty"`
+	// If not 0: only messages before this sequence. 0: the messages that are stored at the time of the request. Ignored by
+	// nodes of release 0.1.0, like the following fields.
+	BeforeSequence uint64 `protobuf:"varint,8,opt,name=before_sequence,json=beforeSequence,proto3" json:"before_sequence,omitempty"`
+	// Return the messages in descending sequence order: from the last one before `before_sequence` to `from_sequence`.
+	Newest bool `protobuf:"varint,9,opt,name=newest,proto3" json:"newest,omitempty"`
+	// Maximum number of messages to read with a filter; 0, or a number above the limit of the node: that limit.
+	MaxScanned    uint64 `protobuf:"varint,10,opt,name=max_scanned,json=maxScanned,proto3" json:"max_scanned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3140,7 +3361,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3153,7 +3374,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *BrowseRequest) GetQueue() string {
@@ -3205,21 +3426,45 @@ func (x *BrowseRequest) GetFilter() string {
 	return ""
 }
 
+func (x *BrowseRequest) GetBeforeSequence() uint64 {
+	if x != nil {
+		return x.BeforeSequence
+	}
+	return 0
+}
+
+func (x *BrowseRequest) GetNewest() bool {
+	if x != nil {
+		return x.Newest
+	}
+	return false
+}
+
+func (x *BrowseRequest) GetMaxScanned() uint64 {
+	if x != nil {
+		return x.MaxScanned
+	}
+	return 0
+}
+
 // BrowseResponse is a batch of messages.
 type BrowseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Messages in sequence order.
+	// Messages in sequence order, or in descending order for `newest`.
 	Messages []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Ascending sequences of corrupt messages that were skipped: all before the last of `messages`, or, if `messages` is
-	// empty, up to the current browse position. Nodes before 0.2.0 end the stream with DATA_LOSS instead.
-	Damaged       []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
+	// Sequences of corrupt messages that were skipped, in the order of the messages: all before the last of `messages`, or,
+	// if `messages` is empty, up to the current browse position. Nodes before 0.2.0 end the stream with DATA_LOSS instead.
+	Damaged []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
+	// Position after `messages` and `damaged`. With a filter, it is also sent every second without messages, and in the
+	// last response.
+	Progress      *SearchProgress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BrowseResponse) Reset() {
 	*x = BrowseResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3476,7 @@ func (x *BrowseResponse) String() string {
 func (*BrowseResponse) ProtoMessage() {}
 
 func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3489,7 @@ func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseResponse.ProtoReflect.Descriptor instead.
 func (*BrowseResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *BrowseResponse) GetMessages() []*StoredMessage {
@@ -3257,6 +3502,13 @@ func (x *BrowseResponse) GetMessages() []*StoredMessage {
 func (x *BrowseResponse) GetDamaged() []uint64 {
 	if x != nil {
 		return x.Damaged
+	}
+	return nil
+}
+
+func (x *BrowseResponse) GetProgress() *SearchProgress {
+	if x != nil {
+		return x.Progress
 	}
 	return nil
 }
@@ -3284,7 +3536,7 @@ type SeekSubscriptionRequest struct {
 
 func (x *SeekSubscriptionRequest) Reset() {
 	*x = SeekSubscriptionRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3296,7 +3548,7 @@ func (x *SeekSubscriptionRequest) String() string {
 func (*SeekSubscriptionRequest) ProtoMessage() {}
 
 func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3309,7 +3561,7 @@ func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SeekSubscriptionRequest) GetQueue() string {
@@ -3408,7 +3660,7 @@ type SeekSubscriptionResponse struct {
 
 func (x *SeekSubscriptionResponse) Reset() {
 	*x = SeekSubscriptionResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3420,7 +3672,7 @@ func (x *SeekSubscriptionResponse) String() string {
 func (*SeekSubscriptionResponse) ProtoMessage() {}
 
 func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3433,7 +3685,7 @@ func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SeekSubscriptionResponse) GetSequence() uint64 {
@@ -3464,7 +3716,7 @@ type GetHistoryRequest struct {
 
 func (x *GetHistoryRequest) Reset() {
 	*x = GetHistoryRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3476,7 +3728,7 @@ func (x *GetHistoryRequest) String() string {
 func (*GetHistoryRequest) ProtoMessage() {}
 
 func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3489,7 +3741,7 @@ func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetHistoryRequest) GetQueue() string {
@@ -3520,7 +3772,7 @@ type GetHistoryResponse struct {
 
 func (x *GetHistoryResponse) Reset() {
 	*x = GetHistoryResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3532,7 +3784,7 @@ func (x *GetHistoryResponse) String() string {
 func (*GetHistoryResponse) ProtoMessage() {}
 
 func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3545,7 +3797,7 @@ func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetHistoryResponse) GetInterval() *durationpb.Duration {
@@ -3586,7 +3838,7 @@ type HistoryPoint struct {
 
 func (x *HistoryPoint) Reset() {
 	*x = HistoryPoint{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3598,7 +3850,7 @@ func (x *HistoryPoint) String() string {
 func (*HistoryPoint) ProtoMessage() {}
 
 func (x *HistoryPoint) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3611,7 +3863,7 @@ func (x *HistoryPoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryPoint.ProtoReflect.Descriptor instead.
 func (*HistoryPoint) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *HistoryPoint) GetAt() *timestamppb.Timestamp {
@@ -3684,7 +3936,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3696,7 +3948,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3709,7 +3961,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PauseQueueRequest) GetQueue() string {
@@ -3765,7 +4017,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3777,7 +4029,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3790,7 +4042,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -3819,7 +4071,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3831,7 +4083,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3844,7 +4096,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ResumeQueueRequest) GetQueue() string {
@@ -3893,7 +4145,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3905,7 +4157,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3918,7 +4170,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -3945,7 +4197,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3957,7 +4209,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3970,7 +4222,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -4005,7 +4257,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4017,7 +4269,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4030,7 +4282,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -4055,7 +4307,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4067,7 +4319,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4080,7 +4332,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -4117,7 +4369,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4129,7 +4381,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4142,7 +4394,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -4172,7 +4424,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4184,7 +4436,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4197,7 +4449,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -4225,7 +4477,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4237,7 +4489,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4250,7 +4502,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -4273,7 +4525,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4285,7 +4537,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4298,7 +4550,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -4326,7 +4578,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4338,7 +4590,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4351,7 +4603,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -4374,7 +4626,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4386,7 +4638,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4399,7 +4651,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -4433,7 +4685,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4445,7 +4697,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4458,7 +4710,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{62}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -4508,7 +4760,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4520,7 +4772,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4533,7 +4785,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{63}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -4586,7 +4838,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4598,7 +4850,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4611,7 +4863,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{64}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -4822,33 +5074,51 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\adrained\x18\x05 \x01(\x04R\adrained\x12%\n" +
 	"\x0edrained_credit\x18\x06 \x01(\rR\rdrainedCredit\x124\n" +
 	"\awaiting\x18\a \x03(\v2\x1a.lockstep.v1.SequenceRangeR\awaiting\x120\n" +
-	"\x05moved\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x05moved\"\xb7\x01\n" +
+	"\x05moved\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x05moved\"\xe0\x01\n" +
 	"\x18ReplayDeadLettersRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x12#\n" +
 	"\rfrom_sequence\x18\x04 \x01(\x04R\ffromSequence\x12\x14\n" +
 	"\x05limit\x18\x05 \x01(\x04R\x05limit\x12\x16\n" +
-	"\x06filter\x18\x06 \x01(\tR\x06filter\"K\n" +
+	"\x06filter\x18\x06 \x01(\tR\x06filter\x12'\n" +
+	"\x0fbefore_sequence\x18\a \x01(\x04R\x0ebeforeSequence\"\x84\x01\n" +
 	"\x19ReplayDeadLettersResponse\x12\x14\n" +
 	"\x05moved\x18\x01 \x01(\x04R\x05moved\x12\x18\n" +
-	"\askipped\x18\x02 \x01(\x04R\askipped\"\xb4\x01\n" +
+	"\askipped\x18\x02 \x01(\x04R\askipped\x127\n" +
+	"\bprogress\x18\x03 \x01(\v2\x1b.lockstep.v1.SearchProgressR\bprogress\"\x8f\x01\n" +
+	"\x06Search\x12\x16\n" +
+	"\x06filter\x18\x01 \x01(\tR\x06filter\x12#\n" +
+	"\rfrom_sequence\x18\x02 \x01(\x04R\ffromSequence\x12'\n" +
+	"\x0fbefore_sequence\x18\x03 \x01(\x04R\x0ebeforeSequence\x12\x1f\n" +
+	"\vmax_scanned\x18\x04 \x01(\x04R\n" +
+	"maxScanned\"\xb5\x01\n" +
+	"\x0eSearchProgress\x12#\n" +
+	"\rfrom_sequence\x18\x01 \x01(\x04R\ffromSequence\x12'\n" +
+	"\x0fbefore_sequence\x18\x02 \x01(\x04R\x0ebeforeSequence\x12\x18\n" +
+	"\ascanned\x18\x03 \x01(\x04R\ascanned\x12 \n" +
+	"\vunevaluated\x18\x04 \x01(\x04R\vunevaluated\x12\x19\n" +
+	"\bqueue_id\x18\x05 \x01(\x04R\aqueueId\"\xe1\x01\n" +
 	"\x13MoveMessagesRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x0e\n" +
 	"\x02to\x18\x03 \x01(\tR\x02to\x128\n" +
 	"\tsequences\x18\x04 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x12\x19\n" +
-	"\bqueue_id\x18\x05 \x01(\x04R\aqueueId\"F\n" +
+	"\bqueue_id\x18\x05 \x01(\x04R\aqueueId\x12+\n" +
+	"\x06search\x18\x06 \x01(\v2\x13.lockstep.v1.SearchR\x06search\"\x7f\n" +
 	"\x14MoveMessagesResponse\x12\x14\n" +
 	"\x05moved\x18\x01 \x01(\x04R\x05moved\x12\x18\n" +
-	"\askipped\x18\x02 \x01(\x04R\askipped\"\xa6\x01\n" +
+	"\askipped\x18\x02 \x01(\x04R\askipped\x127\n" +
+	"\bprogress\x18\x03 \x01(\v2\x1b.lockstep.v1.SearchProgressR\bprogress\"\xd3\x01\n" +
 	"\x15RemoveMessagesRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x128\n" +
 	"\tsequences\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x12\x19\n" +
-	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"2\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12+\n" +
+	"\x06search\x18\x05 \x01(\v2\x13.lockstep.v1.SearchR\x06search\"k\n" +
 	"\x16RemoveMessagesResponse\x12\x18\n" +
-	"\aremoved\x18\x01 \x01(\x04R\aremoved\"\xed\x01\n" +
+	"\aremoved\x18\x01 \x01(\x04R\aremoved\x127\n" +
+	"\bprogress\x18\x02 \x01(\v2\x1b.lockstep.v1.SearchProgressR\bprogress\"\xcf\x02\n" +
 	"\rBrowseRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12#\n" +
@@ -4856,10 +5126,16 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x05limit\x18\x04 \x01(\x04R\x05limit\x12!\n" +
 	"\fheaders_only\x18\x05 \x01(\bR\vheadersOnly\x12,\n" +
 	"\x12max_response_bytes\x18\x06 \x01(\rR\x10maxResponseBytes\x12\x16\n" +
-	"\x06filter\x18\a \x01(\tR\x06filter\"b\n" +
+	"\x06filter\x18\a \x01(\tR\x06filter\x12'\n" +
+	"\x0fbefore_sequence\x18\b \x01(\x04R\x0ebeforeSequence\x12\x16\n" +
+	"\x06newest\x18\t \x01(\bR\x06newest\x12\x1f\n" +
+	"\vmax_scanned\x18\n" +
+	" \x01(\x04R\n" +
+	"maxScanned\"\x9b\x01\n" +
 	"\x0eBrowseResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x18\n" +
-	"\adamaged\x18\x02 \x03(\x04R\adamaged\"\x96\x02\n" +
+	"\adamaged\x18\x02 \x03(\x04R\adamaged\x127\n" +
+	"\bprogress\x18\x03 \x01(\v2\x1b.lockstep.v1.SearchProgressR\bprogress\"\x96\x02\n" +
 	"\x17SeekSubscriptionRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x128\n" +
@@ -5008,7 +5284,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
 	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
@@ -5049,72 +5325,74 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*ConsumeResponse)(nil),            // 36: lockstep.v1.ConsumeResponse
 	(*ReplayDeadLettersRequest)(nil),   // 37: lockstep.v1.ReplayDeadLettersRequest
 	(*ReplayDeadLettersResponse)(nil),  // 38: lockstep.v1.ReplayDeadLettersResponse
-	(*MoveMessagesRequest)(nil),        // 39: lockstep.v1.MoveMessagesRequest
-	(*MoveMessagesResponse)(nil),       // 40: lockstep.v1.MoveMessagesResponse
-	(*RemoveMessagesRequest)(nil),      // 41: lockstep.v1.RemoveMessagesRequest
-	(*RemoveMessagesResponse)(nil),     // 42: lockstep.v1.RemoveMessagesResponse
-	(*BrowseRequest)(nil),              // 43: lockstep.v1.BrowseRequest
-	(*BrowseResponse)(nil),             // 44: lockstep.v1.BrowseResponse
-	(*SeekSubscriptionRequest)(nil),    // 45: lockstep.v1.SeekSubscriptionRequest
-	(*SeekSubscriptionResponse)(nil),   // 46: lockstep.v1.SeekSubscriptionResponse
-	(*GetHistoryRequest)(nil),          // 47: lockstep.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),         // 48: lockstep.v1.GetHistoryResponse
-	(*HistoryPoint)(nil),               // 49: lockstep.v1.HistoryPoint
-	(*PauseQueueRequest)(nil),          // 50: lockstep.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),         // 51: lockstep.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),         // 52: lockstep.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),        // 53: lockstep.v1.ResumeQueueResponse
-	(*SetForwardsRequest)(nil),         // 54: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 55: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 56: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 57: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 58: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 59: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 60: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 61: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 62: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 63: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 64: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 65: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 66: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 67: lockstep.v1.Producer
-	(*Queue)(nil),                      // 68: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 69: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 70: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 71: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 72: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 73: lockstep.v1.Subscription
-	(*Message)(nil),                    // 74: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 75: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 76: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 77: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 78: lockstep.v1.Forward
+	(*Search)(nil),                     // 39: lockstep.v1.Search
+	(*SearchProgress)(nil),             // 40: lockstep.v1.SearchProgress
+	(*MoveMessagesRequest)(nil),        // 41: lockstep.v1.MoveMessagesRequest
+	(*MoveMessagesResponse)(nil),       // 42: lockstep.v1.MoveMessagesResponse
+	(*RemoveMessagesRequest)(nil),      // 43: lockstep.v1.RemoveMessagesRequest
+	(*RemoveMessagesResponse)(nil),     // 44: lockstep.v1.RemoveMessagesResponse
+	(*BrowseRequest)(nil),              // 45: lockstep.v1.BrowseRequest
+	(*BrowseResponse)(nil),             // 46: lockstep.v1.BrowseResponse
+	(*SeekSubscriptionRequest)(nil),    // 47: lockstep.v1.SeekSubscriptionRequest
+	(*SeekSubscriptionResponse)(nil),   // 48: lockstep.v1.SeekSubscriptionResponse
+	(*GetHistoryRequest)(nil),          // 49: lockstep.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),         // 50: lockstep.v1.GetHistoryResponse
+	(*HistoryPoint)(nil),               // 51: lockstep.v1.HistoryPoint
+	(*PauseQueueRequest)(nil),          // 52: lockstep.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),         // 53: lockstep.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),         // 54: lockstep.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),        // 55: lockstep.v1.ResumeQueueResponse
+	(*SetForwardsRequest)(nil),         // 56: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 57: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 58: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 59: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 60: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 61: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 62: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 63: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 64: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 65: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 66: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 67: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 68: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 69: lockstep.v1.Producer
+	(*Queue)(nil),                      // 70: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 71: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 72: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 73: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 74: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 75: lockstep.v1.Subscription
+	(*Message)(nil),                    // 76: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 77: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 78: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 79: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 80: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	66,  // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	67,  // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	68,  // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	66,  // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	67,  // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	69,  // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	68,  // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	67,  // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	67,  // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	68,  // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	68,  // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	69,  // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	68,  // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	69,  // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	71,  // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	70,  // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	69,  // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	69,  // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
 	0,   // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
-	68,  // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	70,  // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	67,  // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	71,  // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	72,  // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	73,  // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	72,  // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	69,  // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	67,  // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	73,  // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	67,  // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	74,  // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	67,  // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	72,  // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	69,  // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	73,  // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	74,  // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	75,  // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	74,  // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	71,  // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	69,  // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	75,  // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	69,  // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	76,  // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	69,  // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	21,  // 24: lockstep.v1.PublishResponse.duplicates:type_name -> lockstep.v1.DuplicateMessage
 	19,  // 25: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
 	22,  // 26: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
@@ -5122,106 +5400,112 @@ var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	25,  // 28: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	23,  // 29: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
 	27,  // 30: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	67,  // 31: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	69,  // 31: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
 	28,  // 32: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
 	29,  // 33: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
 	30,  // 34: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	74,  // 35: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	75,  // 36: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	75,  // 37: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	76,  // 35: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	77,  // 36: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	77,  // 37: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
 	32,  // 38: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
 	21,  // 39: lockstep.v1.OperationResult.duplicates:type_name -> lockstep.v1.DuplicateMessage
 	35,  // 40: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	75,  // 41: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	75,  // 42: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	75,  // 43: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	76,  // 44: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	75,  // 45: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	77,  // 41: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	77,  // 42: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	77,  // 43: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	78,  // 44: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	77,  // 45: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
 	34,  // 46: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
-	75,  // 47: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
-	77,  // 48: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	75,  // 49: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	75,  // 50: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
-	75,  // 51: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	75,  // 52: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	77,  // 53: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	70,  // 54: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	71,  // 55: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	67,  // 56: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	76,  // 57: lockstep.v1.GetHistoryRequest.since:type_name -> google.protobuf.Duration
-	76,  // 58: lockstep.v1.GetHistoryResponse.interval:type_name -> google.protobuf.Duration
-	49,  // 59: lockstep.v1.GetHistoryResponse.points:type_name -> lockstep.v1.HistoryPoint
-	71,  // 60: lockstep.v1.HistoryPoint.at:type_name -> google.protobuf.Timestamp
-	76,  // 61: lockstep.v1.HistoryPoint.oldest_age:type_name -> google.protobuf.Duration
-	67,  // 62: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
-	68,  // 63: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
-	67,  // 64: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	68,  // 65: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
-	78,  // 66: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	67,  // 67: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	68,  // 68: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	27,  // 69: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	67,  // 70: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	64,  // 71: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	71,  // 72: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	65,  // 73: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,   // 74: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,   // 75: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,   // 76: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,   // 77: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,   // 78: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11,  // 79: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	47,  // 80: lockstep.v1.QueueService.GetHistory:input_type -> lockstep.v1.GetHistoryRequest
-	13,  // 81: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15,  // 82: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17,  // 83: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19,  // 84: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	22,  // 85: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	26,  // 86: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	33,  // 87: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	37,  // 88: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	39,  // 89: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	41,  // 90: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	43,  // 91: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	45,  // 92: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	50,  // 93: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
-	52,  // 94: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
-	54,  // 95: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	56,  // 96: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	58,  // 97: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	60,  // 98: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	62,  // 99: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,   // 100: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,   // 101: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,   // 102: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,   // 103: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10,  // 104: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12,  // 105: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	48,  // 106: lockstep.v1.QueueService.GetHistory:output_type -> lockstep.v1.GetHistoryResponse
-	14,  // 107: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16,  // 108: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18,  // 109: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20,  // 110: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	23,  // 111: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	31,  // 112: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	36,  // 113: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	38,  // 114: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	40,  // 115: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	42,  // 116: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	44,  // 117: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	46,  // 118: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	51,  // 119: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
-	53,  // 120: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
-	55,  // 121: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	57,  // 122: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	59,  // 123: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	61,  // 124: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	63,  // 125: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	100, // [100:126] is the sub-list for method output_type
-	74,  // [74:100] is the sub-list for method input_type
-	74,  // [74:74] is the sub-list for extension type_name
-	74,  // [74:74] is the sub-list for extension extendee
-	0,   // [0:74] is the sub-list for field type_name
+	77,  // 47: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	79,  // 48: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	77,  // 49: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	77,  // 50: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	40,  // 51: lockstep.v1.ReplayDeadLettersResponse.progress:type_name -> lockstep.v1.SearchProgress
+	77,  // 52: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	39,  // 53: lockstep.v1.MoveMessagesRequest.search:type_name -> lockstep.v1.Search
+	40,  // 54: lockstep.v1.MoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
+	77,  // 55: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	39,  // 56: lockstep.v1.RemoveMessagesRequest.search:type_name -> lockstep.v1.Search
+	40,  // 57: lockstep.v1.RemoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
+	79,  // 58: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	40,  // 59: lockstep.v1.BrowseResponse.progress:type_name -> lockstep.v1.SearchProgress
+	72,  // 60: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	73,  // 61: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	69,  // 62: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	78,  // 63: lockstep.v1.GetHistoryRequest.since:type_name -> google.protobuf.Duration
+	78,  // 64: lockstep.v1.GetHistoryResponse.interval:type_name -> google.protobuf.Duration
+	51,  // 65: lockstep.v1.GetHistoryResponse.points:type_name -> lockstep.v1.HistoryPoint
+	73,  // 66: lockstep.v1.HistoryPoint.at:type_name -> google.protobuf.Timestamp
+	78,  // 67: lockstep.v1.HistoryPoint.oldest_age:type_name -> google.protobuf.Duration
+	69,  // 68: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 69: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
+	69,  // 70: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 71: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
+	80,  // 72: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	69,  // 73: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 74: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	27,  // 75: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	69,  // 76: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	66,  // 77: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	73,  // 78: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	67,  // 79: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,   // 80: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,   // 81: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,   // 82: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,   // 83: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,   // 84: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11,  // 85: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	49,  // 86: lockstep.v1.QueueService.GetHistory:input_type -> lockstep.v1.GetHistoryRequest
+	13,  // 87: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15,  // 88: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17,  // 89: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19,  // 90: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	22,  // 91: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	26,  // 92: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	33,  // 93: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	37,  // 94: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	41,  // 95: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	43,  // 96: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	45,  // 97: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	47,  // 98: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	52,  // 99: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
+	54,  // 100: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
+	56,  // 101: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	58,  // 102: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	60,  // 103: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	62,  // 104: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	64,  // 105: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,   // 106: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,   // 107: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,   // 108: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,   // 109: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10,  // 110: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12,  // 111: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	50,  // 112: lockstep.v1.QueueService.GetHistory:output_type -> lockstep.v1.GetHistoryResponse
+	14,  // 113: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16,  // 114: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18,  // 115: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20,  // 116: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	23,  // 117: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	31,  // 118: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	36,  // 119: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	38,  // 120: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	42,  // 121: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	44,  // 122: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	46,  // 123: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	48,  // 124: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	53,  // 125: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
+	55,  // 126: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
+	57,  // 127: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	59,  // 128: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	61,  // 129: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	63,  // 130: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	65,  // 131: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	106, // [106:132] is the sub-list for method output_type
+	80,  // [80:106] is the sub-list for method input_type
+	80,  // [80:80] is the sub-list for extension type_name
+	80,  // [80:80] is the sub-list for extension extendee
+	0,   // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -5235,19 +5519,19 @@ func file_lockstep_v1_queue_proto_init() {
 		(*Operation_Ack)(nil),
 		(*Operation_Release)(nil),
 	}
-	file_lockstep_v1_queue_proto_msgTypes[44].OneofWrappers = []any{
+	file_lockstep_v1_queue_proto_msgTypes[46].OneofWrappers = []any{
 		(*SeekSubscriptionRequest_Position)(nil),
 		(*SeekSubscriptionRequest_Sequence)(nil),
 		(*SeekSubscriptionRequest_Time)(nil),
 	}
-	file_lockstep_v1_queue_proto_msgTypes[48].OneofWrappers = []any{}
+	file_lockstep_v1_queue_proto_msgTypes[50].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   65,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -40,7 +40,7 @@ func (s *Service) MoveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 }
 
 func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest) (*pb.MoveMessagesResponse, error) {
-	c, err := s.choose(ctx, req)
+	c, err := s.choose(ctx, req, maxReplayMessages)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 		if err != nil {
 			return nil, err
 		}
-		return &pb.MoveMessagesResponse{Moved: moved, Skipped: c.count - moved}, nil
+		return &pb.MoveMessagesResponse{Moved: moved, Skipped: c.count - moved, Progress: c.progress}, nil
 	}
 }
 
@@ -67,18 +67,18 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 func (s *Service) RemoveMessages(
 	ctx context.Context, req *pb.RemoveMessagesRequest,
 ) (*pb.RemoveMessagesResponse, error) {
-	removed, err := s.removeMessages(ctx, req)
+	c, err := s.choose(ctx, req, maxChosen)
+	var removed uint64
+	if err == nil {
+		removed, err = c.remove(ctx)
+	}
 	if err != nil {
 		return nil, s.status(fmt.Errorf("remove messages of %q: %w", req.GetQueue(), err))
 	}
-	return &pb.RemoveMessagesResponse{Removed: removed}, nil
+	return &pb.RemoveMessagesResponse{Removed: removed, Progress: c.progress}, nil
 }
 
-func (s *Service) removeMessages(ctx context.Context, req *pb.RemoveMessagesRequest) (removed uint64, err error) {
-	c, err := s.choose(ctx, req)
-	if err != nil {
-		return 0, err
-	}
+func (c *chosen) remove(ctx context.Context) (removed uint64, err error) {
 	pending, err := c.pending()
 	if err != nil || len(pending) == 0 {
 		return 0, err
@@ -109,16 +109,20 @@ func (s *Service) removeMessages(ctx context.Context, req *pb.RemoveMessagesRequ
 type chosen struct {
 	replay
 
-	ranges []txn.Range // ascending, without overlaps
-	count  uint64      // sequences in them
+	ranges   []txn.Range // ascending, without overlaps
+	count    uint64      // sequences in them
+	progress *pb.SearchProgress
 }
 
+// choose selects the messages of a request: those with its sequences, or up to `most` messages of its search. Messages
+// never change, and the queue is identified by its number: a message of the search still matches when it is moved.
 func (s *Service) choose(ctx context.Context, req interface {
 	GetQueue() string
 	GetSubscription() string
 	GetQueueId() uint64
 	GetSequences() []*pb.SequenceRange
-},
+	GetSearch() *pb.Search
+}, most uint64,
 ) (*chosen, error) {
 	if err := s.rules.Check(ctx, access.Manage, req.GetQueue()); err != nil {
 		return nil, err
@@ -128,7 +132,12 @@ func (s *Service) choose(ctx context.Context, req interface {
 	if c.session, err = s.serving.Session(); err != nil {
 		return nil, err
 	}
-	if len(req.GetSequences()) == 0 {
+	switch which := req.GetSearch(); {
+	case which != nil && len(req.GetSequences()) > 0:
+		return nil, fmt.Errorf("%w: sequences and a search; specify one of them", apierror.ErrInvalid)
+	case which != nil && which.GetFilter() == "":
+		return nil, fmt.Errorf("%w: search without a filter", apierror.ErrInvalid)
+	case which == nil && len(req.GetSequences()) == 0:
 		return nil, fmt.Errorf("%w: no sequences specified", apierror.ErrInvalid)
 	}
 	if c.ranges, err = ranges(req.GetSequences(), maxChosen); err != nil {
@@ -149,7 +158,39 @@ func (s *Service) choose(ctx context.Context, req interface {
 	if err != nil {
 		return nil, withSubscription(err, req.GetSubscription())
 	}
-	return c, checkQueueID(c.key.Queue, req.GetQueueId())
+	if err := checkQueueID(c.key.Queue, req.GetQueueId()); err != nil || req.GetSearch() == nil {
+		return c, err
+	}
+	return c, c.find(ctx, req.GetSearch(), most)
+}
+
+// find selects the first messages of a search that fit in a transaction.
+func (c *chosen) find(ctx context.Context, which *pb.Search, most uint64) error {
+	q := search{
+		service: c.service, session: c.session,
+		read: store.ReadRequest{Queue: c.key.Queue, Sub: c.key.Sub, Delayed: true},
+	}
+	if err := q.begin(which); err != nil {
+		return err
+	}
+	maxBytes := min(session.DeliveryBatchBytes, int(c.service.limits.Load().TransactionBytes)/2)
+	sizeBytes := 0
+	for !q.done() && !q.exhausted() && c.count < most && sizeBytes < maxBytes {
+		found, _, err := q.step(ctx, session.DeliveryBatchBytes, most-c.count)
+		if err != nil {
+			return err
+		}
+		for _, m := range found {
+			if sizeBytes += len(m.Record); sizeBytes > maxBytes && c.count > 0 {
+				q.from = m.Sequence
+				break
+			}
+			c.ranges = appendSequence(c.ranges, m.Sequence)
+			c.count++
+		}
+	}
+	c.progress = q.progress()
+	return nil
 }
 
 func (c *chosen) pending() ([]query.Pending, error) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -324,13 +323,17 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 	if err != nil {
 		return err
 	}
-	read := store.ReadRequest{
-		From: max(req.GetFromSequence(), 1), MaxBytes: session.DeliveryBatchBytes, IncludeCorrupt: true,
-	}
+	q := search{service: s, session: current, newest: req.GetNewest(), records: true}
 	if req.GetSubscription() == "" {
-		read.Queue, err = s.find(req.GetQueue())
+		q.read.Queue, err = s.find(req.GetQueue())
 	} else {
-		read.Queue, read.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription())
+		q.read.Queue, q.read.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription())
+	}
+	if err == nil {
+		err = q.begin(&pb.Search{
+			Filter: req.GetFilter(), FromSequence: req.GetFromSequence(), BeforeSequence: req.GetBeforeSequence(),
+			MaxScanned: req.GetMaxScanned(),
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("browse %q: %w", req.GetQueue(), withSubscription(err, req.GetSubscription()))
@@ -339,52 +342,37 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 	if left == 0 {
 		left = ^uint64(0)
 	}
-	var matches *filter.Filter
-	if req.GetFilter() != "" {
-		if matches, err = filter.Compile(req.GetFilter()); err != nil {
-			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
-		}
-	}
 	room := s.browsing.begin(admission.FromContext(stream.Context()))
 	defer room.end()
-	var batch []store.Delivery
-	for left > 0 {
-		if read.MaxBytes, err = room.reserve(stream.Context()); err != nil {
+	out := browseStream{session: current, req: req, stream: stream, sent: time.Now()}
+	for left > 0 && !q.done() && !q.exhausted() {
+		maxBytes, err := room.reserve(stream.Context())
+		if err != nil {
 			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
-		}
-		if current.Paused() { // INV-2: the data read may be stale
-			return apierror.ErrPaused
 		}
 		if err := may(); err != nil {
 			return err
 		}
-		read.MaxMessages = txn.MaxPublishMessages
-		if matches == nil {
-			read.MaxMessages = int(min(left, txn.MaxPublishMessages))
-		}
-		var next uint64
-		batch, next, err = s.store.Read(stream.Context(), read, batch[:0])
+		found, corrupt, err := q.step(stream.Context(), maxBytes, left)
 		if err != nil {
 			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
 		}
-		if len(batch) == 0 && next == read.From {
-			return room.waitReceived(stream)
-		}
-		read.From = next
-		var corrupt []uint64
-		batch, corrupt = withoutCorrupt(batch)
-		if matches != nil {
-			batch = slices.DeleteFunc(batch, func(d store.Delivery) bool { return !matches.Match(d.Record) })
-			batch = batch[:min(uint64(len(batch)), left)]
-			if len(batch) == 0 && len(corrupt) == 0 {
-				continue
+		if len(found) == 0 && len(corrupt) == 0 {
+			if err := out.report(q.progress()); err != nil {
+				return err
 			}
+			continue
 		}
-		left -= uint64(len(batch))
-		if err := room.fit(stream.Context(), recordBytes(batch)); err != nil {
+		left -= uint64(len(found))
+		if err := room.fit(stream.Context(), recordBytes(found)); err != nil {
 			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
 		}
-		if err := sendBatch(current, batch, corrupt, req, stream); err != nil {
+		if err := out.send(found, corrupt, q.progress()); err != nil {
+			return err
+		}
+	}
+	if q.filter != nil {
+		if err := out.end(q.progress()); err != nil {
 			return err
 		}
 	}
@@ -409,36 +397,80 @@ func withoutCorrupt(batch []store.Delivery) (rest []store.Delivery, corrupt []ui
 	return batch[:0], corrupt
 }
 
-func sendBatch(
-	session *session.Session, batch []store.Delivery, corrupt []uint64, req *pb.BrowseRequest,
-	stream grpc.ServerStreamingServer[pb.BrowseResponse],
-) error {
+// browseStream sends the responses of a Browse call.
+type browseStream struct {
+	session  *session.Session
+	req      *pb.BrowseRequest
+	stream   grpc.ServerStreamingServer[pb.BrowseResponse]
+	sent     time.Time          // time of the last response, or the start
+	reported *pb.SearchProgress // last one sent
+}
+
+const browseProgressInterval = time.Second
+
+func (b *browseStream) send(batch []store.Delivery, corrupt []uint64, p *pb.SearchProgress) error {
 	select {
-	case <-session.Ended():
-		return session.Reason()
+	case <-b.session.Ended():
+		return b.session.Reason()
 	default:
 	}
-	messages, err := protoconv.StoredMessages(batch, req.GetHeadersOnly())
+	messages, err := protoconv.StoredMessages(batch, b.req.GetHeadersOnly())
 	if err != nil {
 		return err
 	}
 	resp := &pb.BrowseResponse{Damaged: corrupt}
 	for {
 		n := len(messages)
-		if limit := int(req.GetMaxResponseBytes()); limit > 0 {
+		limit := int(b.req.GetMaxResponseBytes())
+		if limit > 0 {
 			if n, err = fittingPrefix(messages, limit); err != nil {
 				return err
 			}
 		}
 		resp.Messages, messages = messages[:n], messages[n:]
-		if err := stream.Send(resp); err != nil {
+		fits := len(messages) == 0
+		if fits {
+			resp.Progress = p
+			if fits = limit == 0 || proto.Size(resp) <= limit; !fits {
+				resp.Progress = nil
+			}
+		}
+		if err := b.stream.Send(resp); err != nil {
 			return fmt.Errorf("browse: %w", err)
 		}
-		if len(messages) == 0 {
+		switch {
+		case fits:
+			b.sent, b.reported = time.Now(), p
 			return nil
+		case len(messages) == 0:
+			return b.sendProgress(p)
 		}
 		resp = &pb.BrowseResponse{}
 	}
+}
+
+// report sends the progress of a search without results, if it is due.
+func (b *browseStream) report(p *pb.SearchProgress) error {
+	if time.Since(b.sent) < browseProgressInterval {
+		return nil
+	}
+	return b.sendProgress(p)
+}
+
+// end sends the final progress, unless the last response contained it.
+func (b *browseStream) end(p *pb.SearchProgress) error {
+	if proto.Equal(b.reported, p) {
+		return nil
+	}
+	return b.sendProgress(p)
+}
+
+func (b *browseStream) sendProgress(p *pb.SearchProgress) error {
+	b.sent, b.reported = time.Now(), p
+	if err := b.stream.Send(&pb.BrowseResponse{Progress: p}); err != nil {
+		return fmt.Errorf("browse: %w", err)
+	}
+	return nil
 }
 
 func fittingPrefix(messages []*pb.StoredMessage, limit int) (n int, err error) {

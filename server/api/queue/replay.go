@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -14,10 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
-	"github.com/lockstep-mq/lockstep/server/delivery/filter"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
-	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -51,20 +48,16 @@ func (s *Service) replayDeadLetters(
 	if err := r.setTarget(ctx, req.GetTo()); err != nil {
 		return nil, err
 	}
-	if text := req.GetFilter(); text != "" {
-		if r.filter, err = filter.Compile(text); err != nil {
-			return nil, err
-		}
-	}
-	return r.run(ctx, max(req.GetFromSequence(), 1), req.GetLimit())
+	return r.run(ctx, &pb.Search{
+		Filter: req.GetFilter(), FromSequence: req.GetFromSequence(), BeforeSequence: req.GetBeforeSequence(),
+	}, req.GetLimit())
 }
 
 type replay struct {
 	service *Service
 	session *session.Session
 	key     dispatch.Key
-	to      uint64         // txn.NoQueue: the message's origin
-	filter  *filter.Filter // nil: all of them
+	to      uint64 // txn.NoQueue: the message's origin
 	resp    pb.ReplayDeadLettersResponse
 }
 
@@ -85,41 +78,35 @@ func (r *replay) setTarget(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-// run processes the messages that the subscription contains now. It ignores messages published later.
-func (r *replay) run(ctx context.Context, from, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
-	end, ok := query.NextSequence(r.service.store, r.key.Queue)
-	if !ok {
-		return nil, txn.ErrQueueNotFound
+// run processes the messages that the subscription contains now. It ignores messages published later. With a filter, it
+// stops at the limits of a call.
+func (r *replay) run(ctx context.Context, which *pb.Search, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
+	q := search{
+		service: r.service, session: r.session, records: true,
+		read: store.ReadRequest{Queue: r.key.Queue, Sub: r.key.Sub},
+	}
+	if err := q.begin(which); err != nil {
+		return nil, err
 	}
 	if limit == 0 {
-		limit = end
+		limit = q.before
 	}
-	for from < end && r.resp.GetMoved() < limit {
-		if r.session.Paused() { // INV-2: the data read may be stale
-			return nil, apierror.ErrPaused
-		}
+	for !q.done() && !q.exhausted() && r.resp.GetMoved() < limit {
 		if r.service.serving.DiskLow() {
 			return nil, apierror.ErrDiskLow
 		}
-		batch, next, err := r.service.store.Read(ctx, store.ReadRequest{
-			Queue: r.key.Queue, Sub: r.key.Sub, From: from, MaxBytes: session.DeliveryBatchBytes, IncludeCorrupt: true,
-			MaxMessages: int(min(limit-r.resp.GetMoved(), maxReplayMessages)),
-		}, nil)
+		most := min(limit-r.resp.GetMoved(), maxReplayMessages)
+		batch, corrupt, err := q.step(ctx, session.DeliveryBatchBytes, most)
 		if err != nil {
 			return nil, err
 		}
-		if next == from {
-			break
-		}
-		from = next
-		if r.filter != nil {
-			batch = slices.DeleteFunc(batch, func(m store.Delivery) bool {
-				return m.Record != nil && !r.filter.Match(m.Record)
-			})
-		}
-		if err := r.moveFittingPrefix(ctx, batch, end); err != nil {
+		r.resp.Skipped += uint64(len(corrupt))
+		if err := r.moveFittingPrefix(ctx, batch); err != nil {
 			return nil, r.failure(err)
 		}
+	}
+	if q.filter != nil {
+		r.resp.Progress = q.progress()
 	}
 	return &r.resp, nil
 }
@@ -139,28 +126,25 @@ func (r *replay) failure(err error) error {
 }
 
 // moveFittingPrefix moves the messages of a batch up to the first one that does not fit into its target.
-func (r *replay) moveFittingPrefix(ctx context.Context, batch []store.Delivery, end uint64) error {
+func (r *replay) moveFittingPrefix(ctx context.Context, batch []store.Delivery) error {
 	skipped := r.resp.GetSkipped()
-	err := r.move(ctx, batch, end)
+	err := r.move(ctx, batch)
 	if !errors.Is(err, txn.ErrQueueFull) || len(batch) == 1 {
 		return err
 	}
 	r.resp.Skipped = skipped // they are counted again
 	half := len(batch) / 2
-	if err := r.moveFittingPrefix(ctx, batch[:half], end); err != nil {
+	if err := r.moveFittingPrefix(ctx, batch[:half]); err != nil {
 		return err
 	}
-	return r.moveFittingPrefix(ctx, batch[half:], end)
+	return r.moveFittingPrefix(ctx, batch[half:])
 }
 
-func (r *replay) move(ctx context.Context, batch []store.Delivery, end uint64) error {
+func (r *replay) move(ctx context.Context, batch []store.Delivery) error {
 	var targets []uint64 // in order of arrival
 	moves := make(map[uint64][]dispatch.Message)
 	var acks []txn.Range
 	for _, m := range batch {
-		if m.Sequence >= end {
-			break
-		}
 		target, rec, err := r.relabel(ctx, m)
 		if err != nil {
 			return err

@@ -49,6 +49,7 @@ type Service struct {
 	running   map[*caller]struct{}
 	activity  activity
 	large     chan struct{} // contains one element while a very large request is executed
+	searches  chan struct{} // contains one element for each step of a search that is executed
 	buffers   sync.Pool     // *[]byte for encoding transactions; replication copies them before Submit returns
 }
 
@@ -58,6 +59,7 @@ const maxPooledBytes = 1 << 20
 func New(serving *session.Current, s *store.Store, l config.Limits, rules *access.Rules) *Service {
 	q := &Service{
 		serving: serving, store: s, rules: rules, running: make(map[*caller]struct{}), large: make(chan struct{}, 1),
+		searches: make(chan struct{}, maxSearches()),
 	}
 	q.browsing = newBrowsing(l.PendingBytes.Bytes())
 	q.limits.Store(&l)

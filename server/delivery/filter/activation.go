@@ -3,11 +3,11 @@
 package filter
 
 import (
-	"math"
 	"time"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/cost"
+	"cel.dev/cel-go/common/types"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -19,6 +19,7 @@ const (
 	varExpiresAt   = "expires_at"
 	varDeliverAt   = "deliver_at"
 	varSize        = "size"
+	varBody        = "body"
 )
 
 var textNames = map[string]txn.Attribute{
@@ -27,18 +28,28 @@ var textNames = map[string]txn.Attribute{
 	"group": txn.AttributeGroup,
 }
 
+// activation provides one message to an evaluation.
 type activation struct {
+	uses       *uses
 	record     []byte
-	message    *txn.Message
+	message    txn.Message
 	properties map[string]any
-	decoded    bool
+	decoded    bool // properties is valid
+	document   document
+	parsed     bool // document is valid
+	isJSON     bool
+	body       any // value of the body; nil: not decoded
 }
 
-func (a *activation) begin(record []byte, m *txn.Message) { a.record, a.message = record, m }
+func (a *activation) begin(record []byte) error {
+	a.record = record
+	return a.message.Decode(record)
+}
 
 func (a *activation) end() {
-	a.record, a.message, a.decoded = nil, nil, false
+	a.record, a.message, a.decoded = nil, txn.Message{}, false
 	clear(a.properties)
+	a.parsed, a.body, a.document.text, a.document.limited = false, nil, nil, false
 }
 
 func (*activation) Parent() cel.Activation { return nil }
@@ -46,11 +57,25 @@ func (*activation) Parent() cel.Activation { return nil }
 func (a *activation) ResolveName(name string) (any, bool) {
 	switch name {
 	case varProperties:
-		return a.allProperties(), true
+		return a.namedProperties(), true
 	case varPriority:
 		return int64(txn.RecordPriority(a.record)), true
 	case varSize:
 		return int64(len(a.message.Body)), true
+	case varBody:
+		return a.namedFields(), a.uses.body != nil
+	}
+	if tag, ok := textNames[name]; ok {
+		return string(txn.RecordAttribute(a.record, tag)), true
+	}
+	if at, ok := a.times(name); ok {
+		return at, true
+	}
+	return nil, false
+}
+
+func (a *activation) times(name string) (at time.Time, ok bool) {
+	switch name {
 	case varPublishedAt:
 		return timestamp(a.message.TimestampMS), true
 	case varExpiresAt:
@@ -58,10 +83,7 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	case varDeliverAt:
 		return a.time(txn.AttributeDeliverAt, a.message.TimestampMS), true
 	}
-	if tag, ok := textNames[name]; ok {
-		return string(txn.RecordAttribute(a.record, tag)), true
-	}
-	return nil, false
+	return time.Time{}, false
 }
 
 func (a *activation) time(tag txn.Attribute, none int64) time.Time {
@@ -74,7 +96,21 @@ func (a *activation) time(tag txn.Attribute, none int64) time.Time {
 // timestamp clamps a time to the range of CEL timestamps.
 func timestamp(ms int64) time.Time { return time.UnixMilli(max(0, min(ms, txn.MaxTimeMS))).UTC() }
 
-func (a *activation) allProperties() map[string]any {
+// named returns the key of a property, without a copy if the expression names it. ok is false if the property is not
+// used.
+func (a *activation) named(key []byte) (name string, ok bool) {
+	for _, name := range a.uses.properties {
+		if string(key) == name {
+			return name, true
+		}
+	}
+	if a.uses.allProperties {
+		return string(key), true
+	}
+	return "", false
+}
+
+func (a *activation) namedProperties() map[string]any {
 	if a.decoded {
 		return a.properties
 	}
@@ -83,25 +119,45 @@ func (a *activation) allProperties() map[string]any {
 		a.properties = make(map[string]any)
 	}
 	for k, v := range a.message.Properties {
-		a.properties[string(k)] = string(v)
+		if name, ok := a.named(k); ok {
+			a.properties[name] = string(v)
+		}
 	}
 	for k, v := range a.message.Values {
-		switch v.Kind {
-		case txn.ValueBool:
-			a.properties[string(k)] = v.Bits != 0
-		case txn.ValueInt64:
-			a.properties[string(k)] = int64(v.Bits)
-		case txn.ValueDouble:
-			a.properties[string(k)] = math.Float64frombits(v.Bits)
-		case txn.ValueBytes:
-			a.properties[string(k)] = v.Bytes
+		if name, ok := a.named(k); ok {
+			a.properties[name] = v.Any()
 		}
 	}
 	return a.properties
 }
 
+func (a *activation) parseBody() bool {
+	if !a.parsed {
+		a.parsed = true
+		if a.document.spans == nil {
+			a.document.spans = make([]span, a.uses.fields)
+		}
+		a.isJSON = a.document.parse(a.message.Body, a.uses.body)
+	}
+	return a.isJSON
+}
+
+func (a *activation) namedFields() any {
+	if a.body != nil {
+		return a.body
+	}
+	a.body = types.NullValue
+	if a.uses.body != nil && a.parseBody() {
+		if v, _ := a.document.decode(a.uses.body); v != nil && !a.document.limited {
+			a.body = v
+		}
+	}
+	return a.body
+}
+
 type estimator struct {
 	properties uint64 // maximum number of properties
+	body       uint64 // maximum size of a value in the body: elements, or bytes of a text
 }
 
 func (e estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
@@ -111,6 +167,8 @@ func (e estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 	}
 	most := uint64(txn.MaxAttributeBytes)
 	switch {
+	case path[0] == varBody:
+		most = e.body
 	case path[0] != varProperties:
 	case len(path) == 1:
 		most = e.properties
@@ -128,6 +186,8 @@ const (
 	usualProperties = 1000
 	// maxProperties bounds the properties of a message: each one of either kind takes at least three bytes.
 	maxProperties = (txn.MaxPropertiesBytes + txn.MaxAttributesBytes) / 3
+	// usualValues is assumed for values in the body, like usualProperties.
+	usualValues = 1000
 )
 
 // EstimateCallCost returns nil to select CEL's estimates.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filter implements message filters for subscriptions and consumers. A filter is an expression in CEL, the
-// Common Expression Language (https://cel.dev).
+// Package filter implements message filters for subscriptions, consumers and searches. A filter is an expression in CEL,
+// the Common Expression Language (https://cel.dev).
 //
-// An expression can use all parts of a message except the body:
+// An expression can use all parts of a message except the body, and that of a search also the body:
 //
 //	properties      map(string, dyn)  a property keeps its type: string, bool, int, double or bytes
 //	message_id, correlation_id, reply_to, content_type, subject, group
@@ -13,6 +13,7 @@
 //	expires_at      timestamp         the end of the year 9999 if it does not expire
 //	deliver_at      timestamp         published_at if it is not delayed
 //	size            int               bytes of the body
+//	body            dyn               value of a JSON body; null for other bodies, and beyond the limits for JSON
 //
 // Its result must be a bool. A message does not match if the evaluation fails, for example because a property is
 // missing. The result depends only on the message: an expression has no access to a clock or other state.
@@ -26,6 +27,7 @@ import (
 	"unicode/utf8"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/interpreter"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -36,6 +38,8 @@ const (
 	// MaxCost bounds the cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of text read. A
 	// message that exceeds it does not match.
 	MaxCost = 100_000
+	// MaxSearchCost is that limit for the expression of a search. A text of MaxJSONBytes costs about 105,000.
+	MaxSearchCost = 250_000
 	// MaxEstimate bounds the worst-case cost of an expression, as estimated at compile time.
 	MaxEstimate = 10 * MaxCost
 
@@ -53,11 +57,29 @@ var ErrInvalid = errors.New("invalid filter")
 type Filter struct {
 	text        string
 	program     cel.Program
+	uses        uses
+	screen      *screen   // nil for none
 	activations sync.Pool // of *activation
 }
 
-// environment is created on first use, since that takes some milliseconds.
-var environment = sync.OnceValues(newEnvironment) //nolint:gochecknoglobals // computed once and never changed
+// The environments are created on first use, since that takes some milliseconds.
+//
+//nolint:gochecknoglobals // computed once and never changed
+var (
+	environment       = sync.OnceValues(newEnvironment)
+	searchEnvironment = sync.OnceValues(newSearchEnvironment)
+)
+
+func newSearchEnvironment() (*cel.Env, error) {
+	env, err := environment()
+	if err != nil {
+		return nil, err
+	}
+	if env, err = env.Extend(cel.Variable(varBody, cel.DynType)); err != nil {
+		return nil, fmt.Errorf("create the CEL environment for searches: %w", err)
+	}
+	return env, nil
+}
 
 func newEnvironment() (*cel.Env, error) {
 	options := []cel.EnvOption{
@@ -91,7 +113,14 @@ func newEnvironment() (*cel.Env, error) {
 
 // Compile compiles an expression. The error wraps ErrInvalid, and contains the position (line:column, both from 1) and
 // the reason, or the limit that is exceeded.
-func Compile(text string) (*Filter, error) {
+func Compile(text string) (*Filter, error) { return compile(text, environment, MaxCost) }
+
+// CompileSearch compiles an expression that can also use the body, like Compile.
+func CompileSearch(text string) (*Filter, error) {
+	return compile(text, searchEnvironment, MaxSearchCost)
+}
+
+func compile(text string, environment func() (*cel.Env, error), maxCost uint64) (*Filter, error) {
 	switch {
 	case strings.TrimSpace(text) == "":
 		return nil, fmt.Errorf("%w: empty; omit the filter to receive all messages", ErrInvalid)
@@ -112,23 +141,29 @@ func Compile(text string) (*Filter, error) {
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
 		return nil, fmt.Errorf("%w: 1:1: result type is %s, must be bool; add a comparison", ErrInvalid, t)
 	}
-	cost, err := env.EstimateCost(ast, estimator{usualProperties})
+	cost, err := env.EstimateCost(ast, estimator{usualProperties, usualValues})
 	if err != nil {
 		return nil, fmt.Errorf("%w: estimate the cost: %w", ErrInvalid, err)
 	}
 	if cost.Max > MaxEstimate {
 		return nil, fmt.Errorf("%w: estimated cost is %d, maximum is %d (CEL cost units): iterate over `properties` "+
-			"only once, or access properties by name", ErrInvalid, cost.Max, uint64(MaxEstimate))
+			"or a list only once, or access values by name", ErrInvalid, cost.Max, uint64(MaxEstimate))
 	}
 	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
-	if worst, err := env.EstimateCost(ast, estimator{maxProperties}); err != nil || worst.Max > MaxCost {
-		options = append(options, cel.CostLimit(MaxCost))
+	if worst, err := env.EstimateCost(ast, estimator{maxProperties, MaxJSONBytes}); err != nil || worst.Max > maxCost {
+		options = append(options, cel.CostLimit(maxCost))
 	} // otherwise no message can exceed the limit, so the cost is not tracked
 	program, err := env.Program(ast, options...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	return &Filter{text: text, program: program, activations: sync.Pool{New: func() any { return new(activation) }}}, nil
+	f := &Filter{text: text, program: program}
+	f.uses.collect(ast.NativeRep().Expr())
+	if s, ok := newScreen(ast.NativeRep().Expr(), &f.uses); ok {
+		f.screen = &s
+	}
+	f.activations.New = func() any { return &activation{uses: &f.uses} }
+	return f, nil
 }
 
 func refusal(issues *cel.Issues) error {
@@ -151,21 +186,49 @@ const maxReasonBytes = 400
 // Text returns the expression.
 func (f *Filter) Text() string { return f.text }
 
+// Result is the result of an evaluation.
+type Result uint8
+
+// Results.
+const (
+	NoMatch Result = iota
+	Matches
+	// Unevaluated is the result for a message that is treated as not matching because of a limit: MaxCost, or a limit for
+	// JSON bodies.
+	Unevaluated
+)
+
 // Match reports whether a stored message matches. A message that cannot be decoded matches: the receiver reports the
 // error.
 func (f *Filter) Match(record []byte) bool {
-	m, err := txn.DecodeMessage(record)
-	if err != nil {
-		return true
-	}
+	r, err := f.Evaluate(record)
+	return r == Matches || err != nil
+}
+
+// Evaluate evaluates the expression for a stored message. The error is that of txn.DecodeMessage.
+func (f *Filter) Evaluate(record []byte) (Result, error) {
 	a, _ := f.activations.Get().(*activation)
 	defer f.activations.Put(a)
-	a.begin(record, &m)
 	defer a.end()
+	if err := a.begin(record); err != nil {
+		return NoMatch, err
+	}
+	if f.screen != nil && !f.screen.possible(a) {
+		return a.noMatch(nil), nil
+	}
 	result, _, err := f.program.Eval(a)
 	if err != nil {
-		return false
+		return a.noMatch(err), nil
 	}
-	matches, is := result.Value().(bool)
-	return is && matches
+	if matches, is := result.Value().(bool); is && matches {
+		return Matches, nil
+	}
+	return a.noMatch(nil), nil
+}
+
+func (a *activation) noMatch(err error) Result {
+	if _, exceeded := errors.AsType[interpreter.EvalCancelledError](err); exceeded || a.document.limited {
+		return Unevaluated
+	}
+	return NoMatch
 }

@@ -269,7 +269,8 @@ func browse(ctx context.Context, c *client.Client, r *request) (any, error) {
 	ctx, cancel := r.within(ctx)
 	defer cancel()
 	out := []message{}
-	for m, err := range c.Browse(ctx, r.Queue, client.BrowseOptions{Subscription: r.Subscription, Limit: r.Limit}) {
+	o := client.BrowseOptions{Subscription: r.Subscription, Limit: r.Limit, Filter: r.Filter, Newest: r.Newest}
+	for m, err := range c.Browse(ctx, r.Queue, o) {
 		if err != nil {
 			return nil, err
 		}

@@ -31,6 +31,7 @@ type request struct {
 	IfNotExists   bool     `json:"if_not_exists"`
 	Config        config   `json:"config"`
 	Limit         uint64   `json:"limit"`
+	Newest        bool     `json:"newest"`
 	TimeoutMS     int64    `json:"timeout_ms"`
 
 	Producer   string    `json:"producer"`

@@ -66,6 +66,7 @@ from lockstep_mq.queues import (
     QueueActivity,
     QueueList,
     RedeliveryPolicy,
+    SearchProgress,
     Subscription,
 )
 from lockstep_mq.transaction import OperationResult, Transaction, TransactionResult
@@ -120,6 +121,7 @@ __all__ = [
     "Refused",
     "Reject",
     "Request",
+    "SearchProgress",
     "SequenceReused",
     "StoredMessage",
     "Subscription",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -16,7 +16,7 @@ from lockstep_mq._proto import admin_pb2, connection_pb2, queue_pb2
 from lockstep_mq._queue_calls import QueueCalls
 from lockstep_mq.connections import Connection
 from lockstep_mq.queue_config import QueueConfig
-from lockstep_mq.queues import Moved, PreparedTransaction, Queue, Subscription
+from lockstep_mq.queues import Moved, PreparedTransaction, Queue, SearchProgress, Subscription
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -36,6 +36,10 @@ class NodeStatus:
     term: int
     version: str
     conditions: tuple[str, ...]
+
+
+def _search(filter: str, position: SearchProgress) -> queue_pb2.Search:  # noqa: A002 # the protocol's name
+    return queue_pb2.Search(filter=filter, from_sequence=position.start, before_sequence=position.before)
 
 
 class Admin(QueueCalls):
@@ -69,20 +73,119 @@ class Admin(QueueCalls):
             to: The target queue; if empty, each dead letter is moved to its original queue, and other messages remain.
             start: The first sequence to move; 0 is the oldest.
             limit: The maximum number of messages; 0 is no limit.
-            filter: A CEL expression that messages must match.
+            filter: A CEL expression that messages must match, as in Client.browse().
             timeout: Seconds to wait for a node.
         """
-        response = await self._caller.decide(
-            f"replay dead letters of {queue}",
-            _rpc.QUEUE + "ReplayDeadLetters",
-            queue_pb2.ReplayDeadLettersRequest(
-                queue=queue, subscription=subscription, to=to, from_sequence=start, limit=limit, filter=filter
-            ),
-            queue_pb2.ReplayDeadLettersResponse,
-            timeout,
-            again=False,
-        )
-        return Moved(response.moved, response.skipped)
+        progress, moved, skipped = SearchProgress(start=start), 0, 0
+        while True:
+            response = await self._caller.decide(
+                f"replay dead letters of {queue}",
+                _rpc.QUEUE + "ReplayDeadLetters",
+                queue_pb2.ReplayDeadLettersRequest(
+                    queue=queue,
+                    subscription=subscription,
+                    to=to,
+                    from_sequence=progress.start,
+                    before_sequence=progress.before,
+                    limit=max(limit - moved, 0),
+                    filter=filter,
+                ),
+                queue_pb2.ReplayDeadLettersResponse,
+                timeout,
+                again=False,
+            )
+            moved, skipped = moved + response.moved, skipped + response.skipped
+            progress = progress.plus(response.progress)
+            if progress.start >= progress.before or (limit and moved >= limit):
+                return Moved(moved, skipped)
+
+    async def move_matching(
+        self,
+        queue: str,
+        filter: str,  # noqa: A002 # the protocol's name
+        *,
+        to: str = "",
+        subscription: str = "",
+        start: int = 0,
+        before: int = 0,
+        queue_id: int = 0,
+        progress: Callable[[SearchProgress], None] | None = None,
+        timeout: float | None = None,
+    ) -> Moved:
+        """Move the messages that match a filter, like move_messages(), in several transactions.
+
+        Messages published after the call are not selected. Messages that were moved before an error stay moved;
+        another call moves the remaining ones.
+
+        Args:
+            queue: The queue of the messages.
+            filter: A CEL expression, as in Client.browse().
+            to: The target queue; if empty, each dead letter is moved to its original queue.
+            subscription: As in move_messages().
+            start: The first sequence; 0 is the oldest.
+            before: If not 0, the sequence after the last one.
+            queue_id: As in move_messages().
+            progress: Called after each part of the search.
+            timeout: Seconds to wait for a node, for each part.
+        """
+        position, moved, skipped = SearchProgress(start=start, before=before, queue_id=queue_id), 0, 0
+        while True:
+            response = await self._caller.decide(
+                f"move messages of {queue}",
+                _rpc.QUEUE + "MoveMessages",
+                queue_pb2.MoveMessagesRequest(
+                    queue=queue,
+                    subscription=subscription,
+                    to=to,
+                    queue_id=position.queue_id,
+                    search=_search(filter, position),
+                ),
+                queue_pb2.MoveMessagesResponse,
+                timeout,
+            )
+            moved, skipped = moved + response.moved, skipped + response.skipped
+            position = position.plus(response.progress)
+            if progress is not None:
+                progress(position)
+            if position.start >= position.before:
+                return Moved(moved, skipped)
+
+    async def remove_matching(
+        self,
+        queue: str,
+        filter: str,  # noqa: A002 # the protocol's name
+        *,
+        subscription: str = "",
+        start: int = 0,
+        before: int = 0,
+        queue_id: int = 0,
+        progress: Callable[[SearchProgress], None] | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Remove the messages that match a filter, like remove_messages(), and return the number removed.
+
+        The arguments are those of move_matching().
+        """
+        position, removed = SearchProgress(start=start, before=before, queue_id=queue_id), 0
+        while True:
+            response = await self._caller.decide(
+                f"remove messages of {queue}",
+                _rpc.QUEUE + "RemoveMessages",
+                queue_pb2.RemoveMessagesRequest(
+                    queue=queue,
+                    subscription=subscription,
+                    queue_id=position.queue_id,
+                    search=_search(filter, position),
+                ),
+                queue_pb2.RemoveMessagesResponse,
+                timeout,
+            )
+            removed += response.removed
+            position = position.plus(response.progress)
+            if progress is not None:
+                progress(position)
+            if position.start >= position.before:
+                return removed
 
     async def move_messages(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from os import PathLike
@@ -27,6 +27,7 @@ from lockstep_mq.admin import Admin, QueueConfig
 from lockstep_mq.consumer import Consumer, Delivery
 from lockstep_mq.message import Message, Publishable, Receipt, StoredMessage
 from lockstep_mq.producer import Producer
+from lockstep_mq.queues import SearchProgress
 from lockstep_mq.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -280,9 +281,15 @@ class Client:
         start: int = 0,
         limit: int = 0,
         headers_only: bool = False,
+        before: int = 0,
+        newest: bool = False,
+        filter: str = "",  # noqa: A002 # the protocol's name
+        progress: Callable[[SearchProgress], None] | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[StoredMessage]:
         """Read messages without consuming them, in sequence order. The iteration continues after a failover.
+
+        Messages published after the call are not part of the result.
 
         Args:
             queue: Name of the queue.
@@ -290,6 +297,11 @@ class Client:
             start: First sequence; 0 is the oldest.
             limit: Maximum number of messages; 0 is no limit.
             headers_only: Omit the bodies.
+            before: If not 0, only messages before this sequence.
+            newest: Descending sequence order, from the last message before `before` to start.
+            filter: A CEL expression that messages must match. In addition to the variables of a subscription's filter,
+                it can use body for JSON bodies: body.customer.id == "4711".
+            progress: Called about every second while the node searches for messages that match filter.
             timeout: Seconds to wait for each part.
 
         Raises:
@@ -303,8 +315,11 @@ class Client:
             limit=limit,
             headers_only=headers_only,
             max_response_bytes=_options.MAX_RECEIVE_BYTES,
+            before_sequence=before,
+            newest=newest,
+            filter=filter,
         )
-        pages = _Pages(request)
+        pages = _Pages(request, progress)
         try:
             while True:
                 page = await caller.read(op, pages.next, timeout)
@@ -347,27 +362,47 @@ if TYPE_CHECKING:
 class _Pages:
     """The responses of one browse() call, over any number of streams."""
 
-    def __init__(self, request: queue_pb2.BrowseRequest) -> None:
+    def __init__(self, request: queue_pb2.BrowseRequest, progress: Callable[[SearchProgress], None] | None) -> None:
         self._request = request
         self._call: _rpc.BrowseCall | None = None
         self._left = request.limit
+        self._limited = request.limit > 0
+        self._progress = progress
+        self._earlier = self._last = SearchProgress()
 
     async def next(self, channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> queue_pb2.BrowseResponse | None:
-        """Read the next non-empty response; None at the end."""
-        if self._request.limit and self._left <= 0:
-            return None
-        if self._call is None:
-            self._request.limit = self._left
-            self._call = _rpc.browse(channel, self._request, metadata)
-        call, self._call = self._call, None  # after any error, the next attempt opens another stream
-        async for response in call:
-            if response.messages or response.damaged:
-                self._call = call
-                self._left -= len(response.messages)
-                if response.messages:
-                    self._request.from_sequence = response.messages[-1].sequence + 1
-                return response
+        """Read the next response that is not empty; None at the end."""
+        r = self._request
+        while not self._limited or self._left > 0:
+            if self._call is None:
+                r.limit = self._left
+                self._earlier = self._last
+                self._call = _rpc.browse(channel, r, metadata)
+            call, self._call = self._call, None  # after any error, the next attempt opens another stream
+            async for response in call:
+                self._advance(response)
+                if response.messages or response.damaged or (r.filter and response.HasField("progress")):
+                    self._call = call
+                    return response
+            if not r.filter or r.from_sequence >= r.before_sequence:
+                return None
         return None
+
+    def _advance(self, response: queue_pb2.BrowseResponse) -> None:
+        r = self._request
+        if response.messages:
+            self._left -= len(response.messages)
+            last = response.messages[-1].sequence
+            if r.newest:
+                r.before_sequence = last
+            else:
+                r.from_sequence = last + 1
+        if not response.HasField("progress"):
+            return
+        r.from_sequence, r.before_sequence = response.progress.from_sequence, response.progress.before_sequence
+        self._last = self._earlier.plus(response.progress)
+        if self._progress is not None and r.filter:
+            self._progress(self._last)
 
     def close(self) -> None:
         """Cancel the open stream, if any."""

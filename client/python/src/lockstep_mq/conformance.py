@@ -172,7 +172,12 @@ class Adapter:
         """Browse a queue."""
         client = self._clients[r["client"]]
         seen = client.browse(
-            r["queue"], subscription=r.get("subscription", ""), limit=r.get("limit", 0), timeout=_timeout(r)
+            r["queue"],
+            subscription=r.get("subscription", ""),
+            limit=r.get("limit", 0),
+            filter=r.get("filter", ""),
+            newest=r.get("newest", False),
+            timeout=_timeout(r),
         )
         return {"messages": [_told(m) async for m in seen]}
 

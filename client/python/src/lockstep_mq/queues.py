@@ -203,6 +203,36 @@ class QueueList:
 
 
 @dataclass(frozen=True)
+class SearchProgress:
+    """The progress of a search with a filter.
+
+    Attributes:
+        scanned: Number of messages read so far.
+        unevaluated: Number of them that were treated as not matching because of a limit: the cost limit of the filter,
+            or a limit for JSON bodies.
+        start: First sequence of the remaining range.
+        before: First sequence after the remaining range.
+        queue_id: ID of the queue.
+    """
+
+    scanned: int = 0
+    unevaluated: int = 0
+    start: int = 0
+    before: int = 0
+    queue_id: int = 0
+
+    def plus(self, p: queue_pb2.SearchProgress) -> SearchProgress:
+        """Return the progress after another call."""
+        return SearchProgress(
+            self.scanned + p.scanned,
+            self.unevaluated + p.unevaluated,
+            p.from_sequence,
+            p.before_sequence,
+            p.queue_id,
+        )
+
+
+@dataclass(frozen=True)
 class Moved:
     """The result of moving messages.
 

@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 )
 
 // BrowseCommand returns the `lockstep browse` command.
@@ -22,8 +23,13 @@ func BrowseCommand(env *cli.Env) *cobra.Command {
 		Use: "browse QUEUE", GroupID: "use",
 		Short: "Show messages without consuming them",
 		Long: `Print stored messages in order without consuming them. With --subscription, print only the messages
-that this subscription has not acknowledged. The command stops at the end of the queue.`,
+that this subscription has not acknowledged. Messages published in the meantime are not printed.
+
+--filter prints only the messages that match a CEL expression. It can use properties, standard fields, times, size,
+and fields of JSON bodies as body.NAME. Progress is printed on standard error.`,
 		Example: `  lockstep browse orders --limit 20
+  lockstep browse orders --newest --limit 20
+  lockstep browse orders --filter 'body.customer.id == "4711" && published_at > timestamp("2026-11-28T00:00:00Z")'
   lockstep browse prices --subscription audit --from 1000 --output json
   lockstep browse orders --bodies > all.txt`,
 		Args: cobra.ExactArgs(1),
@@ -35,7 +41,10 @@ that this subscription has not acknowledged. The command stops at the end of the
 	}
 	cmd.Flags().StringVarP(&o.Subscription, "subscription", "s", "",
 		"only unacknowledged messages of this subscription; default: all stored messages")
+	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
+	cmd.Flags().BoolVar(&o.Newest, "newest", false, "print the newest messages first")
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
+	cmd.Flags().Uint64Var(&o.Before, "before", 0, "sequence after the last one; 0: the newest is the last one")
 	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages; 0: unlimited")
 	cmd.Flags().BoolVar(&o.HeadersOnly, "headers-only", false, "omit message bodies")
 	cmd.Flags().BoolVar(&bodies, "bodies", false, "print message bodies, one per line, instead of a table")
@@ -50,10 +59,15 @@ func browse(
 	}
 	const rowsPerTable = 1000 // a long listing is printed in parts to bound memory
 	var rows [][]any
+	each := env.Print.JSON() || bodies
+	search := progress.NewSearch(env.Stderr, "browse "+queue, each && output.IsTerminal(env.Stdout))
+	defer search.End()
+	o.Progress = search.Set
 	flush := func() error {
 		if len(rows) == 0 {
 			return nil
 		}
+		search.Clear()
 		err := env.Print.Table([]string{"Sequence", "Published", "Deliveries", "Size", "Properties", "Body"}, rows)
 		rows = rows[:0]
 		return err
@@ -66,7 +80,7 @@ func browse(
 			return err
 		}
 		found = true
-		if env.Print.JSON() || bodies {
+		if each {
 			if err := printMessage(env, queue, m, !o.HeadersOnly, nil); err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 )
 
 type movedMessages struct {
@@ -23,25 +24,34 @@ type movedMessages struct {
 
 func moveCommand(env *cli.Env) *cobra.Command {
 	var o admin.MoveOptions
-	var sequences []string
+	var which chosen
 	cmd := &cobra.Command{
-		Use: "move NAME", Short: "Move messages by sequence to another queue",
-		Long: `Move messages of a queue to another queue in one transaction. They become new messages at its end.
-Messages that no longer exist are skipped. Without --to, dead letters are moved to their original queues. Messages
-in flight are moved as well. The command can be repeated after an error without moving a message twice. To list
-sequences, use lockstep browse.`,
+		Use: "move NAME", Short: "Move selected messages to another queue",
+		Long: `Move messages of a queue to another queue. They become new messages at its end. Messages that no
+longer exist are skipped. Without --to, dead letters are moved to their original queues. Messages in flight are moved
+as well. The command can be repeated after an error without moving a message twice.
+
+Messages are selected by sequence, and moved in one transaction, or by a CEL expression, and moved in batches. To list
+sequences, or to check an expression, use lockstep browse.`,
 		Example: `  lockstep queue move orders --to orders.repair --sequence 17
   lockstep queue move orders --to orders.repair --sequence 17,20-25 --sequence 31
   lockstep queue move prices --subscription audit --to audit.later --sequence 3
-  lockstep queue move orders.dead --sequence 4`,
+  lockstep queue move orders.dead --sequence 4
+  lockstep queue move orders --to orders.repair --filter 'body.customer.id == "4711"'`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			chosen, _, err := parseSequences(sequences)
-			if err != nil {
+			if err := which.check(); err != nil {
 				return err
 			}
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				r, err := admin.New(c).MoveMessages(ctx, args[0], chosen, o)
+			return which.with(cmd.Context(), env, func(ctx context.Context, c *client.Client) error {
+				var r admin.MoveResult
+				err := which.run(env, "move messages of "+args[0], func(m admin.Matching) (err error) {
+					r, err = admin.New(c).MoveMatching(ctx, args[0], m, o)
+					return partly(err, "moved", r.Moved)
+				}, func() (err error) {
+					r, err = admin.New(c).MoveMessages(ctx, args[0], which.ranges, o)
+					return err
+				})
 				if err != nil {
 					return err
 				}
@@ -57,7 +67,7 @@ sequences, use lockstep browse.`,
 		},
 	}
 	f := cmd.Flags()
-	addSequences(cmd, &sequences)
+	which.addFlags(cmd)
 	f.StringVar(&o.To, "to", "", "destination queue; default: the original queue of each dead letter")
 	f.StringVarP(&o.Subscription, "subscription", "s", "",
 		"remove messages from this subscription only; default: from all subscriptions")
@@ -66,20 +76,22 @@ sequences, use lockstep browse.`,
 
 func removeCommand(env *cli.Env) *cobra.Command {
 	var subscription string
-	var sequences []string
+	var which chosen
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "remove NAME", Short: "Delete messages by sequence",
+		Use: "remove NAME", Short: "Delete selected messages",
 		Long: `Delete messages of a queue, or acknowledge them for one subscription. Messages kept by a retention
-setting can still be read by other subscriptions. On a terminal, the command asks for confirmation. To list
-sequences, use lockstep browse.`,
+setting can still be read by other subscriptions. On a terminal, the command asks for confirmation.
+
+Messages are selected by sequence, or by a CEL expression. To list sequences, or to check an expression, use lockstep
+browse.`,
 		Example: `  lockstep queue remove orders --sequence 17
   lockstep queue remove orders --sequence 17,20-25 --yes
-  lockstep queue remove prices --subscription audit --sequence 3`,
+  lockstep queue remove prices --subscription audit --sequence 3
+  lockstep queue remove orders --filter 'properties.test == "yes"' --yes`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			chosen, n, err := parseSequences(sequences)
-			if err != nil {
+			if err := which.check(); err != nil {
 				return err
 			}
 			label := "queue " + args[0]
@@ -87,11 +99,18 @@ sequences, use lockstep browse.`,
 				label = "subscription " + subscription + " of " + label
 			}
 			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? Existing messages will be deleted permanently.",
-				output.Plural(n, "message"), label); err != nil {
+				which.describe(), label); err != nil {
 				return err
 			}
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				n, err := admin.New(c).RemoveMessages(ctx, args[0], subscription, chosen, 0)
+			return which.with(cmd.Context(), env, func(ctx context.Context, c *client.Client) error {
+				var n uint64
+				err := which.run(env, "remove messages of "+args[0], func(m admin.Matching) (err error) {
+					n, err = admin.New(c).RemoveMatching(ctx, args[0], subscription, m, 0)
+					return partly(err, "removed", n)
+				}, func() (err error) {
+					n, err = admin.New(c).RemoveMessages(ctx, args[0], subscription, which.ranges, 0)
+					return err
+				})
 				if err != nil {
 					return err
 				}
@@ -99,22 +118,88 @@ sequences, use lockstep browse.`,
 			})
 		},
 	}
-	addSequences(cmd, &sequences)
+	which.addFlags(cmd)
 	cmd.Flags().StringVarP(&subscription, "subscription", "s", "",
 		"remove messages from this subscription only; default: from all subscriptions")
 	cli.AddYes(cmd, &yes)
 	return cmd
 }
 
-func addSequences(cmd *cobra.Command, sequences *[]string) {
-	cmd.Flags().StringSliceVar(sequences, "sequence", nil,
+// chosen selects the messages of a command: by sequence or by a filter.
+type chosen struct {
+	sequences []string
+	matching  admin.Matching
+
+	ranges []admin.SequenceRange // parsed sequences
+	count  uint64                // messages in them
+}
+
+func (c *chosen) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringSliceVar(&c.sequences, "sequence", nil,
 		"message sequence, such as 17, or range, such as 20-25; may be repeated")
+	f.StringVar(&c.matching.Filter, "filter", "", "CEL expression that messages must match, instead of --sequence")
+	f.Uint64Var(&c.matching.From, "from", 0, "first sequence for --filter; 0: the oldest")
+	f.Uint64Var(&c.matching.Before, "before", 0, "sequence after the last one for --filter; 0: the newest is the last one")
+}
+
+func (c *chosen) check() (err error) {
+	switch {
+	case c.matching.Filter != "" && len(c.sequences) > 0:
+		return cli.Usage("--sequence and --filter are alternatives")
+	case c.matching.Filter != "":
+		return nil
+	case c.matching.From != 0 || c.matching.Before != 0:
+		return cli.Usage("--from and --before require --filter")
+	}
+	c.ranges, c.count, err = parseSequences(c.sequences)
+	return err
+}
+
+func (c *chosen) describe() string {
+	if c.matching.Filter != "" {
+		return "all messages that match " + c.matching.Filter
+	}
+	return output.Plural(c.count, "message")
+}
+
+// with connects to the pair. A search may take longer than the timeout.
+func (c *chosen) with(ctx context.Context, env *cli.Env, fn func(context.Context, *client.Client) error) error {
+	if c.matching.Filter == "" {
+		return env.WithTimeout(ctx, fn)
+	}
+	return env.WithClient(ctx, func(ctx context.Context, conn *client.Client) error {
+		if _, err := env.WaitActive(ctx, conn); err != nil {
+			return err
+		}
+		return fn(ctx, conn)
+	})
+}
+
+func (c *chosen) run(env *cli.Env, label string, matching func(admin.Matching) error, listed func() error) error {
+	if c.matching.Filter == "" {
+		return listed()
+	}
+	search := progress.NewSearch(env.Stderr, label, false)
+	defer search.End()
+	which := c.matching
+	which.Progress = search.Set
+	return matching(which)
+}
+
+// partly adds the number of messages that were changed before an error.
+func partly(err error, verb string, n uint64) error {
+	if err == nil || n == 0 {
+		return err
+	}
+	return cli.WithHint(fmt.Errorf("%s %s, then: %w", verb, output.Plural(n, "message"), err),
+		"run the command again for the remaining messages")
 }
 
 // parseSequences parses ranges, and returns them with the number of messages.
 func parseSequences(texts []string) (list []admin.SequenceRange, messages uint64, err error) {
 	if len(texts) == 0 {
-		return nil, 0, cli.Usage("--sequence is required; to list sequences, use lockstep browse")
+		return nil, 0, cli.Usage("--sequence or --filter is required; to list sequences, use lockstep browse")
 	}
 	for _, text := range texts {
 		first, last, ranged := strings.Cut(strings.TrimSpace(text), "-")

@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 )
 
 type replayed struct {
@@ -36,9 +37,12 @@ messages.`,
 				if _, err := env.WaitActive(ctx, c); err != nil {
 					return err
 				}
+				search := progress.NewSearch(env.Stderr, "replay "+args[0], false)
+				o.Progress = search.Set
 				r, err := admin.New(c).ReplayDeadLetters(ctx, args[0], o) // many messages may take longer than the timeout
+				search.End()
 				if err != nil {
-					return err
+					return partly(err, "moved", r.Moved)
 				}
 				if err := env.Print.Object(replayed(r)); err != nil {
 					return err

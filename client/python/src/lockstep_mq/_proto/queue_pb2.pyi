@@ -436,71 +436,109 @@ class ConsumeResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., confirmed: _Optional[int] = ..., attached: bool = ..., queue_id: _Optional[int] = ..., drained: _Optional[int] = ..., drained_credit: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., moved: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
 
 class ReplayDeadLettersRequest(_message.Message):
-    __slots__ = ("queue", "subscription", "to", "from_sequence", "limit", "filter")
+    __slots__ = ("queue", "subscription", "to", "from_sequence", "limit", "filter", "before_sequence")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     FROM_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     to: str
     from_sequence: int
     limit: int
     filter: str
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., to: _Optional[str] = ..., from_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., filter: _Optional[str] = ...) -> None: ...
+    before_sequence: int
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., to: _Optional[str] = ..., from_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., filter: _Optional[str] = ..., before_sequence: _Optional[int] = ...) -> None: ...
 
 class ReplayDeadLettersResponse(_message.Message):
-    __slots__ = ("moved", "skipped")
+    __slots__ = ("moved", "skipped", "progress")
     MOVED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     moved: int
     skipped: int
-    def __init__(self, moved: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
+    progress: SearchProgress
+    def __init__(self, moved: _Optional[int] = ..., skipped: _Optional[int] = ..., progress: _Optional[_Union[SearchProgress, _Mapping]] = ...) -> None: ...
+
+class Search(_message.Message):
+    __slots__ = ("filter", "from_sequence", "before_sequence", "max_scanned")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    FROM_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SCANNED_FIELD_NUMBER: _ClassVar[int]
+    filter: str
+    from_sequence: int
+    before_sequence: int
+    max_scanned: int
+    def __init__(self, filter: _Optional[str] = ..., from_sequence: _Optional[int] = ..., before_sequence: _Optional[int] = ..., max_scanned: _Optional[int] = ...) -> None: ...
+
+class SearchProgress(_message.Message):
+    __slots__ = ("from_sequence", "before_sequence", "scanned", "unevaluated", "queue_id")
+    FROM_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SCANNED_FIELD_NUMBER: _ClassVar[int]
+    UNEVALUATED_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    from_sequence: int
+    before_sequence: int
+    scanned: int
+    unevaluated: int
+    queue_id: int
+    def __init__(self, from_sequence: _Optional[int] = ..., before_sequence: _Optional[int] = ..., scanned: _Optional[int] = ..., unevaluated: _Optional[int] = ..., queue_id: _Optional[int] = ...) -> None: ...
 
 class MoveMessagesRequest(_message.Message):
-    __slots__ = ("queue", "subscription", "to", "sequences", "queue_id")
+    __slots__ = ("queue", "subscription", "to", "sequences", "queue_id", "search")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEARCH_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     to: str
     sequences: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
     queue_id: int
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., to: _Optional[str] = ..., sequences: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., queue_id: _Optional[int] = ...) -> None: ...
+    search: Search
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., to: _Optional[str] = ..., sequences: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., queue_id: _Optional[int] = ..., search: _Optional[_Union[Search, _Mapping]] = ...) -> None: ...
 
 class MoveMessagesResponse(_message.Message):
-    __slots__ = ("moved", "skipped")
+    __slots__ = ("moved", "skipped", "progress")
     MOVED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     moved: int
     skipped: int
-    def __init__(self, moved: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
+    progress: SearchProgress
+    def __init__(self, moved: _Optional[int] = ..., skipped: _Optional[int] = ..., progress: _Optional[_Union[SearchProgress, _Mapping]] = ...) -> None: ...
 
 class RemoveMessagesRequest(_message.Message):
-    __slots__ = ("queue", "subscription", "sequences", "queue_id")
+    __slots__ = ("queue", "subscription", "sequences", "queue_id", "search")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEARCH_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     sequences: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
     queue_id: int
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., sequences: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., queue_id: _Optional[int] = ...) -> None: ...
+    search: Search
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., sequences: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., queue_id: _Optional[int] = ..., search: _Optional[_Union[Search, _Mapping]] = ...) -> None: ...
 
 class RemoveMessagesResponse(_message.Message):
-    __slots__ = ("removed",)
+    __slots__ = ("removed", "progress")
     REMOVED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     removed: int
-    def __init__(self, removed: _Optional[int] = ...) -> None: ...
+    progress: SearchProgress
+    def __init__(self, removed: _Optional[int] = ..., progress: _Optional[_Union[SearchProgress, _Mapping]] = ...) -> None: ...
 
 class BrowseRequest(_message.Message):
-    __slots__ = ("queue", "subscription", "from_sequence", "limit", "headers_only", "max_response_bytes", "filter")
+    __slots__ = ("queue", "subscription", "from_sequence", "limit", "headers_only", "max_response_bytes", "filter", "before_sequence", "newest", "max_scanned")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     FROM_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -508,6 +546,9 @@ class BrowseRequest(_message.Message):
     HEADERS_ONLY_FIELD_NUMBER: _ClassVar[int]
     MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    MAX_SCANNED_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     from_sequence: int
@@ -515,15 +556,20 @@ class BrowseRequest(_message.Message):
     headers_only: bool
     max_response_bytes: int
     filter: str
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., from_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., headers_only: bool = ..., max_response_bytes: _Optional[int] = ..., filter: _Optional[str] = ...) -> None: ...
+    before_sequence: int
+    newest: bool
+    max_scanned: int
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., from_sequence: _Optional[int] = ..., limit: _Optional[int] = ..., headers_only: bool = ..., max_response_bytes: _Optional[int] = ..., filter: _Optional[str] = ..., before_sequence: _Optional[int] = ..., newest: bool = ..., max_scanned: _Optional[int] = ...) -> None: ...
 
 class BrowseResponse(_message.Message):
-    __slots__ = ("messages", "damaged")
+    __slots__ = ("messages", "damaged", "progress")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_types_pb2.StoredMessage]
     damaged: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., damaged: _Optional[_Iterable[int]] = ...) -> None: ...
+    progress: SearchProgress
+    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., damaged: _Optional[_Iterable[int]] = ..., progress: _Optional[_Union[SearchProgress, _Mapping]] = ...) -> None: ...
 
 class SeekSubscriptionRequest(_message.Message):
     __slots__ = ("queue", "subscription", "position", "sequence", "time", "producer")

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/delivery/filter"
+	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Limits of one call with a filter. The client continues the search with another call.
+const (
+	maxSearchMessages = 1_000_000
+	maxSearchBytes    = 1 << 30
+	searchTimeout     = 5 * time.Second
+)
+
+const (
+	// A search for the newest messages reads a window of sequences before its position, in ascending order. The size of
+	// the window adapts to the number and size of the messages in it.
+	firstWindow = 256
+	maxWindow   = 1 << 20
+	// windowMessages is the number of messages below which the next window is larger. A window with more than
+	// maxWindowMessages is read again in smaller parts.
+	windowMessages    = 4096
+	maxWindowMessages = 20_000
+	minSearchBatch    = 1000 // messages
+)
+
+// search reads a range of a queue in steps.
+type search struct {
+	service *Service
+	session *session.Session
+	filter  *filter.Filter    // nil: all messages
+	read    store.ReadRequest // its queue and subscription
+	newest  bool
+	records bool // return the records; otherwise, sequences and record lengths only
+
+	from, before uint64 // remaining range
+	window       uint64
+	maxScanned   uint64
+	began        time.Time
+	stepped      bool
+	scanned      uint64
+	unevaluated  uint64
+	readBytes    int64
+	batch        []store.Delivery
+}
+
+// begin sets the range and the filter. A range without an end ends with the last stored message.
+func (s *search) begin(req *pb.Search) (err error) {
+	if text := req.GetFilter(); text != "" {
+		if s.filter, err = filter.CompileSearch(text); err != nil {
+			return err
+		}
+		s.read.Buffer = new(store.ReadBuffer)
+	}
+	if s.session.Paused() { // INV-2: the data read may be stale
+		return apierror.ErrPaused
+	}
+	first, next, ok := query.SequenceRange(s.service.store, s.read.Queue)
+	if !ok {
+		return txn.ErrQueueNotFound
+	}
+	s.before = next
+	if before := req.GetBeforeSequence(); before != 0 {
+		s.before = min(before, next)
+	}
+	s.from = min(max(req.GetFromSequence(), first), s.before)
+	s.maxScanned = maxSearchMessages
+	if n := req.GetMaxScanned(); n != 0 {
+		s.maxScanned = min(n, maxSearchMessages)
+	}
+	s.read.IncludeCorrupt, s.window, s.began = true, firstWindow, time.Now()
+	return nil
+}
+
+func (s *search) done() bool { return s.from >= s.before }
+
+// exhausted reports whether a limit of a call was reached.
+func (s *search) exhausted() bool {
+	return s.filter != nil && s.stepped && (s.scanned >= s.maxScanned || s.readBytes >= maxSearchBytes ||
+		time.Since(s.began) >= searchTimeout)
+}
+
+func (s *search) progress() *pb.SearchProgress {
+	return &pb.SearchProgress{
+		FromSequence: s.from, BeforeSequence: s.before, Scanned: s.scanned, Unevaluated: s.unevaluated,
+		QueueId: s.read.Queue,
+	}
+}
+
+// step reads the next part of the range, about maxBytes, and returns up to most matching messages, and the sequences of
+// corrupt messages before the new position.
+func (s *search) step(ctx context.Context, maxBytes int, most uint64) ([]store.Delivery, []uint64, error) {
+	if s.session.Paused() { // INV-2: the data read may be stale
+		return nil, nil, apierror.ErrPaused
+	}
+	select {
+	case <-s.session.Ended():
+		return nil, nil, s.session.Reason()
+	default:
+	}
+	if s.filter != nil { // it uses more CPU time than a read
+		select {
+		case s.service.searches <- struct{}{}:
+			defer func() { <-s.service.searches }()
+		case <-ctx.Done():
+			return nil, nil, fmt.Errorf("search: %w", ctx.Err())
+		}
+	}
+	s.stepped = true
+	s.read.MaxBytes, s.read.MaxMessages = maxBytes, txn.MaxPublishMessages
+	if !s.newest {
+		return s.ascend(ctx, most)
+	}
+	for {
+		found, corrupt, ok, err := s.descend(ctx, most)
+		if ok || err != nil {
+			return found, corrupt, err
+		}
+	}
+}
+
+// maxSearches returns the number of searches that may use the CPU concurrently.
+func maxSearches() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
+
+func (s *search) ascend(ctx context.Context, most uint64) (found []store.Delivery, corrupt []uint64, err error) {
+	s.read.MaxMessages = int(min(most, txn.MaxPublishMessages))
+	if s.filter != nil { // about as many as fit: a read locates all of them first
+		s.read.MaxMessages = min(max(len(s.batch)+len(s.batch)/4, minSearchBatch), txn.MaxPublishMessages)
+	}
+	rest, corrupt, next, err := s.readFrom(ctx, s.from)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.from = next
+	s.scanned += uint64(len(rest))
+	if found, err = s.matching(nil, rest); err != nil {
+		return nil, nil, err
+	}
+	if uint64(len(found)) > most {
+		found = found[:most]
+		s.from = found[most-1].Sequence + 1
+	}
+	return found, corrupt, nil
+}
+
+// readFrom reads messages of the range from a sequence on. next is the end of the range if it has no more messages.
+func (s *search) readFrom(
+	ctx context.Context, from uint64,
+) (batch []store.Delivery, corrupt []uint64, next uint64, err error) {
+	s.read.From, s.read.Before = from, s.before
+	s.batch, next, err = s.service.store.Read(ctx, s.read, s.batch[:0])
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if len(s.batch) == 0 && next == from {
+		return nil, nil, s.before, nil
+	}
+	s.readBytes += recordBytes(s.batch)
+	batch, corrupt = withoutCorrupt(s.batch)
+	return batch, corrupt, next, nil
+}
+
+// descend reads the window before the position. ok is false if the window has too many messages, and is smaller now.
+func (s *search) descend(
+	ctx context.Context, most uint64,
+) (found []store.Delivery, corrupt []uint64, ok bool, err error) {
+	size := min(s.window, s.before-s.from)
+	low, limited, scanned, unevaluated := s.before-size, false, 0, s.unevaluated
+	for at := low; at < s.before; {
+		rest, damaged, next, err := s.readFrom(ctx, at)
+		if err != nil {
+			return nil, nil, false, err
+		}
+		at = next
+		scanned += len(rest)
+		corrupt = append(corrupt, damaged...)
+		if found, err = s.matching(found, rest); err != nil {
+			return nil, nil, false, err
+		}
+		if extra := len(found) - int(min(most, maxWindow)); extra > 0 {
+			found, limited = slices.Delete(found, 0, extra), true
+		}
+		tooLarge := len(found) > 1 && recordBytes(found) > int64(s.read.MaxBytes)
+		if size > 1 && (tooLarge || scanned > maxWindowMessages) {
+			s.window, s.unevaluated = size/2, unevaluated
+			return nil, nil, false, nil
+		}
+	}
+	s.before = low
+	s.scanned += uint64(scanned)
+	slices.Reverse(found)
+	slices.Reverse(corrupt)
+	if limited {
+		s.before = found[len(found)-1].Sequence
+		corrupt = slices.DeleteFunc(corrupt, func(seq uint64) bool { return seq < s.before })
+	}
+	if scanned < windowMessages && recordBytes(found) < int64(s.read.MaxBytes)/4 {
+		s.window = min(2*s.window, maxWindow)
+	}
+	return found, corrupt, true, nil
+}
+
+// matching appends the messages of a batch that match.
+func (s *search) matching(found, batch []store.Delivery) ([]store.Delivery, error) {
+	if s.filter == nil {
+		return append(found, batch...), nil
+	}
+	for i := range batch {
+		m := &batch[i]
+		result, err := s.filter.Evaluate(m.Record)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+		case result == filter.Unevaluated:
+			s.unevaluated++
+		case result == filter.Matches && s.records:
+			found = append(found, *m)
+			found[len(found)-1].Record = bytes.Clone(m.Record) // the next read overwrites it
+		case result == filter.Matches:
+			found = append(found, *m)
+		}
+	}
+	return found, nil
+}
