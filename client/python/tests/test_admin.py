@@ -140,9 +140,6 @@ async def test_dead_letters_are_replayed(client: Client) -> None:
         await client.admin.replay_dead_letters("r-dead", subscription="none")
 
 
-async def test_move_and_remove_messages(client: Client) -> None:
-
-
 async def test_search(client: Client) -> None:
     for name in ("s", "s-to"):
         await client.admin.create_queue(name, timeout=BOUND)
@@ -173,7 +170,7 @@ async def test_search(client: Client) -> None:
         await client.admin.remove_matching("s", "body.n =", timeout=BOUND)
 
 
-async def test_messages_are_moved_and_removed(client: Client) -> None:
+async def test_move_and_remove_messages(client: Client) -> None:
     made = await client.admin.create_queue("m-from", subscriptions=["a", "b"])
     await client.admin.create_queue("m-to")
     await client.publish_batch("m-from", [str(i) for i in range(1, 11)])
