@@ -66,6 +66,7 @@ from lockstep_mq.queues import (
     RedeliveryPolicy,
     Subscription,
 )
+from lockstep_mq.schedules import Schedule, ScheduleRun
 from lockstep_mq.transaction import OperationResult, Transaction, TransactionResult
 
 __all__ = [
@@ -116,6 +117,8 @@ __all__ = [
     "Refused",
     "Reject",
     "Request",
+    "Schedule",
+    "ScheduleRun",
     "SequenceReused",
     "StoredMessage",
     "Subscription",
