@@ -69,6 +69,7 @@ from lockstep_mq.queues import (
     SearchProgress,
     Subscription,
 )
+from lockstep_mq.schedules import Schedule, ScheduleRun
 from lockstep_mq.transaction import OperationResult, Transaction, TransactionResult
 
 __all__ = [
@@ -121,6 +122,8 @@ __all__ = [
     "Refused",
     "Reject",
     "Request",
+    "Schedule",
+    "ScheduleRun",
     "SearchProgress",
     "SequenceReused",
     "StoredMessage",

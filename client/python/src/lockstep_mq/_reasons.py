@@ -42,6 +42,7 @@ BY_KIND: Final[dict[errors_pb2.ErrorKind, type[errors.Refused] | None]] = {
     errors_pb2.ERROR_KIND_NO_JOB: errors.WrongState,
     errors_pb2.ERROR_KIND_BACKUP_NOT_FOUND: errors.WrongState,
     errors_pb2.ERROR_KIND_NO_CONNECTION: errors.WrongState,
+    errors_pb2.ERROR_KIND_NO_SCHEDULE: errors.WrongState,
 }
 
 MEANING: Final[dict[str, type[errors.Refused] | None]] = {

@@ -30,6 +30,7 @@ Resp = TypeVar("Resp", bound="Message")
 
 QUEUE = "/lockstep.v1.QueueService/"
 ADMIN = "/lockstep.v1.AdminService/"
+SCHEDULE = "/lockstep.v1.ScheduleService/"
 GET_STATUS = ADMIN + "GetStatus"
 CONNECTION = "/lockstep.v1.ConnectionService/"
 

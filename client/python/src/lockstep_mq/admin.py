@@ -14,6 +14,7 @@ from lockstep_mq._failure import Failure
 from lockstep_mq._locator import Node
 from lockstep_mq._proto import admin_pb2, connection_pb2, queue_pb2
 from lockstep_mq._queue_calls import QueueCalls
+from lockstep_mq._schedule_calls import ScheduleCalls
 from lockstep_mq.connections import Connection
 from lockstep_mq.queue_config import QueueConfig
 from lockstep_mq.queues import Moved, PreparedTransaction, Queue, SearchProgress, Subscription
@@ -42,8 +43,8 @@ def _search(filter: str, position: SearchProgress) -> queue_pb2.Search:  # noqa:
     return queue_pb2.Search(filter=filter, from_sequence=position.start, before_sequence=position.before)
 
 
-class Admin(QueueCalls):
-    """Queues, subscriptions, messages, connections and status, as Client.admin.
+class Admin(QueueCalls, ScheduleCalls):
+    """Queues, subscriptions, schedules, messages, connections and status, as Client.admin.
 
     Calls that change state are retried until a node responds, and take effect once. Errors are those of
     lockstep_mq.errors. Timeouts are in seconds.
