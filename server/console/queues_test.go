@@ -82,9 +82,11 @@ func testQueuePages(t *testing.T) {
 
 	require.Contains(t, do("/queue/configure?name=orders", url.Values{
 		"max_deliveries": {"5"}, "dead_letter": {"orders.dead"}, "exclusive": {"1"}, "retention_age": {"1h"},
+		"dedup_window": {"10m"},
 	}).body, "configuration saved")
 	page = b.get("/queue?name=orders").body
 	require.Contains(t, page, "1h0m0s")
+	require.Contains(t, page, "Duplicates discarded")
 	require.NotContains(t, page, "1048576", "an empty field has no limit")
 	require.Contains(t, do("/queue/seek?name=orders&subscription=default", url.Values{"to": {"latest"}}).body,
 		"continues at 4, with 0 pending messages")

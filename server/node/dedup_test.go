@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
 // Message ids survive a failover (INV-23): a publisher without a producer identity that resends to the new active gets
@@ -59,6 +61,25 @@ func testDedupSurvivesFailover(t *testing.T) {
 	require.Empty(t, publish(standby, "a").GetDuplicates())
 	<-time.After(3 * time.Hour)
 	require.Zero(t, stored(standby).GetMessageIds())
+}
+
+// An AMQP client that resends a message with the same message-id on another connection stores it once.
+func TestDedupAMQP(t *testing.T) { simulated(t, testDedupAMQP) }
+
+func testDedupAMQP(t *testing.T) {
+	n := startAlone(t, withAMQP)
+	_, err := n.queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{
+		Name: "q", Config: &pb.QueueConfig{DedupWindow: durationpb.New(time.Hour)},
+	})
+	require.NoError(t, err)
+	for range 2 {
+		p := openAMQP(t, n)
+		require.Nil(t, p.sender(0, targetNode("q")))
+		id := wiretest.AppendSection(nil, wire.SectionProperties, wire.List{"ID:1"})
+		p.raw(0, wiretest.AppendData(id, []byte("body")), nil)
+		require.Equal(t, wire.Accepted{}, p.outcome())
+	}
+	n.eventually("q", func(q *pb.Queue) bool { return q.GetMessages() == 1 && q.GetDuplicates() == 1 })
 }
 
 func messagesWithIDs(ids []string) (messages []*pb.Message) {

@@ -10,12 +10,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // failovers returns the cases in which the active is killed.
 func failovers() []testCase {
 	return []testCase{
 		{name: "the active is killed while publishing", long: true, run: killWhilePublishing},
+		{name: "the active is killed while publishing to a dedup window", long: true, run: killUnderDedup},
 		{name: "the active is killed while consuming", long: true, run: killWhileConsuming},
 		{name: "the active is killed between two queues", long: true, needs: []string{"transact"}, run: killInChain},
 		{name: "the active is killed in a commit", long: true, needs: []string{"transact"}, run: killInCommit},
@@ -94,10 +98,16 @@ func (r *run) kill() {
 
 // killWhilePublishing: accepted messages are stored, and the client continues automatically.
 func killWhilePublishing(r *run) {
-	r.killWhilePublishingTo(r.queue("", nil))
+	r.killWhilePublishingTo(r.queue("", nil), 1, false)
 }
 
-func (r *run) killWhilePublishingTo(q string) {
+// killUnderDedup: messages that the client resends after a failover are stored once, by their message ids.
+func killUnderDedup(r *run) {
+	r.killWhilePublishingTo(r.queue("", &pb.QueueConfig{DedupWindow: durationpb.New(time.Hour)}), 3, true)
+}
+
+// killWhilePublishingTo kills the active several times. If once is set, no message may be stored twice.
+func (r *run) killWhilePublishingTo(q string, kills int, once bool) {
 	r.inSync(r.t)
 	r.open("c", nil)
 	sum := &tally{told: map[string]string{}, found: map[string]int{}}
@@ -108,7 +118,7 @@ func (r *run) killWhilePublishingTo(q string) {
 	failed := 0
 	for n := range batches {
 		waiting := send(n)
-		if n == batches/3 {
+		if every := batches / (kills + 2); n%every == 0 && n > 0 && n/every <= kills {
 			r.kill()
 		}
 		for i, o := range r.results(waiting, 10) {
@@ -120,9 +130,9 @@ func (r *run) killWhilePublishingTo(q string) {
 	}
 	r.inSync(r.t)
 	r.drain(q, sum)
-	problems, doubled := sum.problems(false)
+	problems, doubled := sum.problems(once)
 	require.Empty(r.t, problems)
-	require.Less(r.t, failed, 10*batches/4, "the client did not continue")
+	require.Less(r.t, failed, 10*batches/4*kills, "the client did not continue")
 	copies := 0
 	for _, n := range sum.found {
 		copies += n
