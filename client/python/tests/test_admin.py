@@ -120,18 +120,18 @@ async def test_history(client: Client) -> None:
 async def test_schedules(client: Client) -> None:
     await client.admin.create_queue("sched")
     put = await client.admin.put_schedule(
-        "nightly", "s", b"job", cron="0 2 * * *", time_zone="Europe/Berlin", missed="all"
+        "nightly", "sched", b"job", cron="0 2 * * *", time_zone="Europe/Berlin", missed="all"
     )
     assert put.next_at is not None
-    assert (put.queue, put.cron, put.missed, put.every) == ("s", "0 2 * * *", "all", None)
+    assert (put.queue, put.cron, put.missed, put.every) == ("sched", "0 2 * * *", "all", None)
     run = await client.admin.run_schedule("nightly")
     shown = await client.admin.get_schedule("nightly")
     assert [(r.outcome, r.sequence, r.manual) for r in shown.history] == [("published", run, True)]
     assert (await client.admin.pause_schedule("nightly")).next_at is None
     assert (await client.admin.resume_schedule("nightly")).next_at == put.next_at
-    await client.admin.put_schedule("poll", "s", "x", every=timedelta(hours=1), paused=True)
+    await client.admin.put_schedule("poll", "sched", "x", every=timedelta(hours=1), paused=True)
     assert [s.name for s in await client.admin.list_schedules()] == ["nightly", "poll"]
-    async with await client.consume("s") as consumer:
+    async with await client.consume("sched") as consumer:
         delivery = await consumer.receive(timeout=BOUND)
         assert delivery.message_id.startswith("nightly@")
         delivery.ack()
@@ -140,7 +140,7 @@ async def test_schedules(client: Client) -> None:
         await client.admin.delete_schedule("poll")
     assert missing.value.reason == "SCHEDULE_NOT_FOUND"
     with pytest.raises(errors.InvalidRequest):
-        await client.admin.put_schedule("s", "s", "x", cron="sometimes")
+        await client.admin.put_schedule("sched", "sched", "x", cron="sometimes")
     await client.admin.delete_schedule("nightly")
 
 
