@@ -280,7 +280,26 @@ func Sample(s *store.Store, dst []QueueSample) []QueueSample {
 	return dst
 }
 
-// usageQueues is the maximum number of queues that Usage visits while it holds the lock.
+// Samples calls yield with the current values of each queue. It is not a consistent snapshot: unlike Sample, it does
+// not delay transactions until it has visited all queues. yield must not block.
+func Samples(s *store.Store, yield func(QueueSample)) {
+	var list []*queue.Queue
+	for after, more := "", true; more; {
+		s.View(func(state *queue.State) {
+			list = state.List(list[:0], "", after, usageQueues)
+			for _, q := range list {
+				yield(QueueSample{
+					ID: q.ID(), Name: q.Name(), NextSequence: q.NextSequence(), Messages: q.Messages(), Bytes: q.Bytes(),
+				})
+			}
+			if more = len(list) == usageQueues; more {
+				after = list[len(list)-1].Name()
+			}
+		})
+	}
+}
+
+// usageQueues is the maximum number of queues that Usage and Samples visit while they hold the lock.
 const usageQueues = 1000
 
 // Usage returns the number of queues whose names begin with prefix and satisfy match, and the stored bytes of their

@@ -182,6 +182,8 @@ type Registry struct {
 	full      map[FullError]time.Time // when dead letters were last found pending
 	hidden    map[Key][]Range         // ranges of running Return calls
 	holding   map[Key]int             // running Withdraw calls
+	// detachedCounts contains the messages delivered by removed dispatchers, by queue number, until TakeDetached.
+	detachedCounts map[uint64]uint64
 }
 
 // NewRegistry creates an empty registry. Close must be called.
@@ -360,6 +362,7 @@ func (r *Registry) retire(d *dispatcher) {
 	defer r.mu.Unlock()
 	if r.byKey[d.key] == d && d.stopIfIdle() {
 		delete(r.byKey, d.key)
+		r.countDetached(d)
 	}
 }
 
@@ -369,6 +372,7 @@ func (r *Registry) fail(d *dispatcher, reason error) {
 	defer r.mu.Unlock()
 	if r.byKey[d.key] == d {
 		delete(r.byKey, d.key)
+		r.countDetached(d)
 	}
 	d.stop(reason)
 }
@@ -396,6 +400,29 @@ func (r *Registry) Activity() map[uint64]Activity {
 		out[d.key.Queue] = a
 	}
 	return out
+}
+
+// TakeDetached returns the messages delivered by queue number that Activity no longer includes: those of subscriptions
+// that have lost their last consumer since the last call.
+func (r *Registry) TakeDetached() map[uint64]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.detachedCounts
+	r.detachedCounts = nil
+	return out
+}
+
+// countDetached must be called when a dispatcher is removed. mu is held.
+func (r *Registry) countDetached(d *dispatcher) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.delivered == 0 {
+		return
+	}
+	if r.detachedCounts == nil {
+		r.detachedCounts = make(map[uint64]uint64)
+	}
+	r.detachedCounts[d.key.Queue] += d.delivered
 }
 
 // Load returns the consumer's remaining credit and its number of unacknowledged messages.

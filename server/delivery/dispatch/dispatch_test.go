@@ -662,3 +662,23 @@ func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
 		}
 	}
 }
+
+// The deliveries to consumers that have detached are counted once.
+func TestTakeDetached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, limits())
+		f.ctx = t.Context()
+		f.queue.publish("1", "2", "3")
+		require.Empty(t, f.registry.TakeDetached())
+		c := f.attach(2)
+		f.take(c, 2)
+		require.Equal(t, uint64(2), f.registry.Activity()[1].Delivered)
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)}))
+		c.Close()
+		<-time.After(time.Minute) // until the dispatcher is removed
+		synctest.Wait()
+		require.Empty(t, f.registry.Activity())
+		require.Equal(t, map[uint64]uint64{1: 2}, f.registry.TakeDetached())
+		require.Empty(t, f.registry.TakeDetached())
+	})
+}

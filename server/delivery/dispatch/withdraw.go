@@ -73,6 +73,9 @@ func (r *Registry) Seek(key Key, commit func() error) error {
 	}
 	d := r.byKey[key]
 	delete(r.byKey, key)
+	if d != nil {
+		r.countDetached(d)
+	}
 	r.moving[key]++
 	r.mu.Unlock()
 	if d != nil {
