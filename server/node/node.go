@@ -34,6 +34,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/server/objectstore"
+	"github.com/lockstep-mq/lockstep/server/observe/history"
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/server/observe/tracing"
@@ -189,6 +190,7 @@ func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
 		cfg:   cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1),
 		canRestart: o.CanRestart, checkRestart: o.CheckRestart,
+		history:     history.New(),
 		environment: o.Environment, setLogLevel: o.SetLogLevel, reloads: o.Reload,
 	}
 	n.serving = session.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() },
@@ -223,9 +225,10 @@ type node struct {
 	metrics     *metrics.Server      // nil for none
 	latencies   *metrics.Latencies   // nil for none
 	commits     nodestatus.Latencies // of batches, while this node is active
-	console     *consolePort         // nil for none
-	amqp        *amqpPort            // nil for none
-	inProcess   *inProcess           // nil if both are nil
+	history     *history.Recorder
+	console     *consolePort // nil for none
+	amqp        *amqpPort    // nil for none
+	inProcess   *inProcess   // nil if both are nil
 	deliveries  dispatch.Counters
 	connections *admission.Listener
 	peerHosts   atomic.Pointer[map[string]bool] // hosts of the other node
@@ -341,6 +344,7 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 		running.Go(func() { n.watchPeerHosts(ctx) })
 	}
 	running.Go(func() { n.monitor.run(ctx) })
+	running.Go(func() { n.runHistory(ctx) })
 	if n.metrics != nil {
 		n.log.Info("metrics listening", zap.String("address", n.metrics.Address()))
 		running.Go(func() {

@@ -80,6 +80,10 @@ func testStandbyRedirectsClients(t *testing.T) {
 			_, err := q.SetForwards(ctx, &pb.SetForwardsRequest{Queue: "q"})
 			return err
 		},
+		"history": func() error {
+			_, err := q.GetHistory(ctx, &pb.GetHistoryRequest{Queue: "q"})
+			return err
+		},
 		"pause": func() error {
 			_, err := q.PauseQueue(ctx, &pb.PauseQueueRequest{Queue: "q"})
 			return err

@@ -38,6 +38,7 @@ func (n *node) newServer() server.Server {
 	n.interceptor = auth.New(o)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	n.queues.SetTracer(n.tracing)
+	n.queues.SetHistory(n.history)
 	s := server.New(int(n.cfg.Limits.TransactionBytes), n.interceptor,
 		slices.Concat(admission.ServerOptions(), n.serverOptions)...)
 	n.register(s.Registrar)
@@ -52,6 +53,7 @@ func (n *node) register(s server.Registrar) {
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{
 		Store: n.store, Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Guard: n.guard,
 		State: n.state, Switchover: n.switchover, Closing: n.closing, Alone: n.alone(), Logger: n.log,
+		History: n.history,
 	}))
 	pb.RegisterMaintenanceServiceServer(s, rpc.New(rpc.Options{
 		Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Settings: n.settings, Closing: n.closing,

@@ -3845,6 +3845,181 @@ func (x *DropDamagedResponse) GetSequences() []uint64 {
 	return nil
 }
 
+// CopyHistoryRequest requests the history of the active for the standby.
+type CopyHistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only points that end at this time or later; all if not set.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyHistoryRequest) Reset() {
+	*x = CopyHistoryRequest{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyHistoryRequest) ProtoMessage() {}
+
+func (x *CopyHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyHistoryRequest.ProtoReflect.Descriptor instead.
+func (*CopyHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *CopyHistoryRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// CopyHistoryResponse contains the points of one queue. The history of a queue without a response is discarded.
+type CopyHistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the queue; 0 for the sum of all queues.
+	QueueId uint64 `protobuf:"varint,1,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// Average traffic, by which the recorded queues are selected.
+	Traffic float64 `protobuf:"fixed64,2,opt,name=traffic,proto3" json:"traffic,omitempty"`
+	// Points with an interval of 10 seconds.
+	Recent *HistoryRange `protobuf:"bytes,3,opt,name=recent,proto3" json:"recent,omitempty"`
+	// Points with an interval of one minute.
+	Day           *HistoryRange `protobuf:"bytes,4,opt,name=day,proto3" json:"day,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyHistoryResponse) Reset() {
+	*x = CopyHistoryResponse{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyHistoryResponse) ProtoMessage() {}
+
+func (x *CopyHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyHistoryResponse.ProtoReflect.Descriptor instead.
+func (*CopyHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *CopyHistoryResponse) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
+}
+
+func (x *CopyHistoryResponse) GetTraffic() float64 {
+	if x != nil {
+		return x.Traffic
+	}
+	return 0
+}
+
+func (x *CopyHistoryResponse) GetRecent() *HistoryRange {
+	if x != nil {
+		return x.Recent
+	}
+	return nil
+}
+
+func (x *CopyHistoryResponse) GetDay() *HistoryRange {
+	if x != nil {
+		return x.Day
+	}
+	return nil
+}
+
+// HistoryRange contains consecutive points.
+type HistoryRange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// End of the first interval, in intervals since the Unix epoch.
+	First int64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	// Six values for each interval: messages published, delivered and acknowledged per second, messages, bytes, and age of
+	// the oldest message in seconds. NaN: unknown.
+	Values        []float32 `protobuf:"fixed32,2,rep,packed,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryRange) Reset() {
+	*x = HistoryRange{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryRange) ProtoMessage() {}
+
+func (x *HistoryRange) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryRange.ProtoReflect.Descriptor instead.
+func (*HistoryRange) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *HistoryRange) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *HistoryRange) GetValues() []float32 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
 var File_lockstep_v1_admin_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_admin_proto_rawDesc = "" +
@@ -4155,7 +4330,17 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x12\n" +
 	"\x04only\x18\x03 \x03(\x04R\x04only\"3\n" +
 	"\x13DropDamagedResponse\x12\x1c\n" +
-	"\tsequences\x18\x01 \x03(\x04R\tsequences*\xdf\x01\n" +
+	"\tsequences\x18\x01 \x03(\x04R\tsequences\"F\n" +
+	"\x12CopyHistoryRequest\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xaa\x01\n" +
+	"\x13CopyHistoryResponse\x12\x19\n" +
+	"\bqueue_id\x18\x01 \x01(\x04R\aqueueId\x12\x18\n" +
+	"\atraffic\x18\x02 \x01(\x01R\atraffic\x121\n" +
+	"\x06recent\x18\x03 \x01(\v2\x19.lockstep.v1.HistoryRangeR\x06recent\x12+\n" +
+	"\x03day\x18\x04 \x01(\v2\x19.lockstep.v1.HistoryRangeR\x03day\"<\n" +
+	"\fHistoryRange\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x16\n" +
+	"\x06values\x18\x02 \x03(\x02R\x06values*\xdf\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fROLE_RECOVERING\x10\x01\x12\x14\n" +
@@ -4173,7 +4358,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSEVERITY_INFO\x10\x01\x12\x14\n" +
 	"\x10SEVERITY_WARNING\x10\x02\x12\x15\n" +
-	"\x11SEVERITY_CRITICAL\x10\x032\x83\b\n" +
+	"\x11SEVERITY_CRITICAL\x10\x032\xd7\b\n" +
 	"\fAdminService\x12J\n" +
 	"\tGetStatus\x12\x1d.lockstep.v1.GetStatusRequest\x1a\x1e.lockstep.v1.GetStatusResponse\x12R\n" +
 	"\vWatchStatus\x12\x1f.lockstep.v1.WatchStatusRequest\x1a .lockstep.v1.WatchStatusResponse0\x01\x12M\n" +
@@ -4189,7 +4374,8 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x05Scrub\x12\x19.lockstep.v1.ScrubRequest\x1a\x1a.lockstep.v1.ScrubResponse\x12P\n" +
 	"\vDropDamaged\x12\x1f.lockstep.v1.DropDamagedRequest\x1a .lockstep.v1.DropDamagedResponse\x12P\n" +
 	"\vAdoptRecord\x12\x1f.lockstep.v1.AdoptRecordRequest\x1a .lockstep.v1.AdoptRecordResponse\x12V\n" +
-	"\rForceFailover\x12!.lockstep.v1.ForceFailoverRequest\x1a\".lockstep.v1.ForceFailoverResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\rForceFailover\x12!.lockstep.v1.ForceFailoverRequest\x1a\".lockstep.v1.ForceFailoverResponse\x12R\n" +
+	"\vCopyHistory\x12\x1f.lockstep.v1.CopyHistoryRequest\x1a .lockstep.v1.CopyHistoryResponse0\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_admin_proto_rawDescOnce sync.Once
@@ -4204,7 +4390,7 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_lockstep_v1_admin_proto_goTypes = []any{
 	(Role)(0),                       // 0: lockstep.v1.Role
 	(Severity)(0),                   // 1: lockstep.v1.Severity
@@ -4252,54 +4438,57 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*ScrubResponse)(nil),           // 43: lockstep.v1.ScrubResponse
 	(*DropDamagedRequest)(nil),      // 44: lockstep.v1.DropDamagedRequest
 	(*DropDamagedResponse)(nil),     // 45: lockstep.v1.DropDamagedResponse
-	(*timestamppb.Timestamp)(nil),   // 46: google.protobuf.Timestamp
-	(*Position)(nil),                // 47: lockstep.v1.Position
-	(*durationpb.Duration)(nil),     // 48: google.protobuf.Duration
-	(*MaintenanceActivity)(nil),     // 49: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                    // 50: lockstep.v1.Plan
+	(*CopyHistoryRequest)(nil),      // 46: lockstep.v1.CopyHistoryRequest
+	(*CopyHistoryResponse)(nil),     // 47: lockstep.v1.CopyHistoryResponse
+	(*HistoryRange)(nil),            // 48: lockstep.v1.HistoryRange
+	(*timestamppb.Timestamp)(nil),   // 49: google.protobuf.Timestamp
+	(*Position)(nil),                // 50: lockstep.v1.Position
+	(*durationpb.Duration)(nil),     // 51: google.protobuf.Duration
+	(*MaintenanceActivity)(nil),     // 52: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                    // 53: lockstep.v1.Plan
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
 	5,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
 	4,  // 2: lockstep.v1.PairStatus.forced:type_name -> lockstep.v1.Forced
-	46, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
-	46, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
-	46, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	49, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
+	49, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
+	49, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
 	5,  // 6: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
-	47, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	47, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	50, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	50, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
 	9,  // 9: lockstep.v1.StoreStatus.unused_files:type_name -> lockstep.v1.UnusedFile
-	48, // 10: lockstep.v1.StandbyStatus.lag_time:type_name -> google.protobuf.Duration
+	51, // 10: lockstep.v1.StandbyStatus.lag_time:type_name -> google.protobuf.Duration
 	2,  // 11: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
 	0,  // 12: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
 	3,  // 13: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
 	8,  // 14: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
 	10, // 15: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	46, // 16: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	49, // 17: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	50, // 18: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	49, // 16: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	52, // 17: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	53, // 18: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
 	31, // 19: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
 	33, // 20: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
 	32, // 21: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
-	46, // 22: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	49, // 22: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
 	15, // 23: lockstep.v1.GetStatusResponse.certificates:type_name -> lockstep.v1.CertificateStatus
 	13, // 24: lockstep.v1.GetStatusResponse.activity:type_name -> lockstep.v1.Activity
 	14, // 25: lockstep.v1.Activity.commits:type_name -> lockstep.v1.LatencyBucket
-	48, // 26: lockstep.v1.LatencyBucket.up_to:type_name -> google.protobuf.Duration
-	46, // 27: lockstep.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
+	51, // 26: lockstep.v1.LatencyBucket.up_to:type_name -> google.protobuf.Duration
+	49, // 27: lockstep.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
 	12, // 28: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	48, // 29: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	48, // 30: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	47, // 31: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	51, // 29: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	51, // 30: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	50, // 31: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
 	30, // 32: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
-	47, // 33: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
+	50, // 33: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
 	0,  // 34: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
-	47, // 35: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	46, // 36: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	50, // 35: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	49, // 36: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
 	1,  // 37: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
-	46, // 38: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
-	46, // 39: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	46, // 40: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
+	49, // 38: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
+	49, // 39: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	49, // 40: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
 	37, // 41: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
 	38, // 42: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
 	31, // 43: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
@@ -4309,37 +4498,42 @@ var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	34, // 47: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
 	31, // 48: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
 	34, // 49: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	11, // 50: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	16, // 51: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	18, // 52: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	6,  // 53: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
-	20, // 54: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	22, // 55: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	24, // 56: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	35, // 57: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
-	39, // 58: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
-	42, // 59: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	44, // 60: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
-	26, // 61: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	28, // 62: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
-	12, // 63: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	17, // 64: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	19, // 65: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	7,  // 66: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
-	21, // 67: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	23, // 68: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	25, // 69: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	36, // 70: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
-	40, // 71: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
-	43, // 72: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	45, // 73: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
-	27, // 74: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	29, // 75: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
-	63, // [63:76] is the sub-list for method output_type
-	50, // [50:63] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	49, // 50: lockstep.v1.CopyHistoryRequest.since:type_name -> google.protobuf.Timestamp
+	48, // 51: lockstep.v1.CopyHistoryResponse.recent:type_name -> lockstep.v1.HistoryRange
+	48, // 52: lockstep.v1.CopyHistoryResponse.day:type_name -> lockstep.v1.HistoryRange
+	11, // 53: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	16, // 54: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	18, // 55: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	6,  // 56: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
+	20, // 57: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	22, // 58: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	24, // 59: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	35, // 60: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	39, // 61: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	42, // 62: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	44, // 63: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	26, // 64: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	28, // 65: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
+	46, // 66: lockstep.v1.AdminService.CopyHistory:input_type -> lockstep.v1.CopyHistoryRequest
+	12, // 67: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	17, // 68: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	19, // 69: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	7,  // 70: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
+	21, // 71: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	23, // 72: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	25, // 73: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	36, // 74: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	40, // 75: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	43, // 76: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	45, // 77: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	27, // 78: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	29, // 79: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
+	47, // 80: lockstep.v1.AdminService.CopyHistory:output_type -> lockstep.v1.CopyHistoryResponse
+	67, // [67:81] is the sub-list for method output_type
+	53, // [53:67] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -4355,7 +4549,7 @@ func file_lockstep_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   44,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

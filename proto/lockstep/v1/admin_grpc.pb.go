@@ -36,6 +36,7 @@ const (
 	AdminService_DropDamaged_FullMethodName     = "/lockstep.v1.AdminService/DropDamaged"
 	AdminService_AdoptRecord_FullMethodName     = "/lockstep.v1.AdminService/AdoptRecord"
 	AdminService_ForceFailover_FullMethodName   = "/lockstep.v1.AdminService/ForceFailover"
+	AdminService_CopyHistory_FullMethodName     = "/lockstep.v1.AdminService/CopyHistory"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -78,6 +79,8 @@ type AdminServiceClient interface {
 	// is permanently lost. It must be sent to the node to activate. FAILED_PRECONDITION if a safer action is possible, or
 	// if the other node is reachable.
 	ForceFailover(ctx context.Context, in *ForceFailoverRequest, opts ...grpc.CallOption) (*ForceFailoverResponse, error)
+	// CopyHistory returns the recorded values of all queues of this node. For calls between the nodes only.
+	CopyHistory(ctx context.Context, in *CopyHistoryRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CopyHistoryResponse], error)
 }
 
 type adminServiceClient struct {
@@ -236,6 +239,25 @@ func (c *adminServiceClient) ForceFailover(ctx context.Context, in *ForceFailove
 	return out, nil
 }
 
+func (c *adminServiceClient) CopyHistory(ctx context.Context, in *CopyHistoryRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CopyHistoryResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[2], AdminService_CopyHistory_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CopyHistoryRequest, CopyHistoryResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_CopyHistoryClient = grpc.ServerStreamingClient[CopyHistoryResponse]
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -276,6 +298,8 @@ type AdminServiceServer interface {
 	// is permanently lost. It must be sent to the node to activate. FAILED_PRECONDITION if a safer action is possible, or
 	// if the other node is reachable.
 	ForceFailover(context.Context, *ForceFailoverRequest) (*ForceFailoverResponse, error)
+	// CopyHistory returns the recorded values of all queues of this node. For calls between the nodes only.
+	CopyHistory(*CopyHistoryRequest, grpc.ServerStreamingServer[CopyHistoryResponse]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -324,6 +348,9 @@ func (UnimplementedAdminServiceServer) AdoptRecord(context.Context, *AdoptRecord
 }
 func (UnimplementedAdminServiceServer) ForceFailover(context.Context, *ForceFailoverRequest) (*ForceFailoverResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForceFailover not implemented")
+}
+func (UnimplementedAdminServiceServer) CopyHistory(*CopyHistoryRequest, grpc.ServerStreamingServer[CopyHistoryResponse]) error {
+	return status.Error(codes.Unimplemented, "method CopyHistory not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -566,6 +593,17 @@ func _AdminService_ForceFailover_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_CopyHistory_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(CopyHistoryRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).CopyHistory(m, &grpc.GenericServerStream[CopyHistoryRequest, CopyHistoryResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_CopyHistoryServer = grpc.ServerStreamingServer[CopyHistoryResponse]
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -627,6 +665,11 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Check",
 			Handler:       _AdminService_Check_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "CopyHistory",
+			Handler:       _AdminService_CopyHistory_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -3376,6 +3376,219 @@ func (x *SeekSubscriptionResponse) GetBacklog() uint64 {
 	return 0
 }
 
+// GetHistoryRequest requests recorded values of a queue.
+type GetHistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue; if empty, the sum of all queues.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Period before now, up to 24 hours; one hour if not set. Points of up to one hour have an interval of 10 seconds, and
+	// others one minute.
+	Since         *durationpb.Duration `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHistoryRequest) Reset() {
+	*x = GetHistoryRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHistoryRequest) ProtoMessage() {}
+
+func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
+func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *GetHistoryRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *GetHistoryRequest) GetSince() *durationpb.Duration {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// GetHistoryResponse contains the recorded values. The active records the pair and the 100 queues with the most traffic
+// in memory. The standby has a copy, which may lack the last seconds after a failover.
+type GetHistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Interval of the points.
+	Interval *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
+	// Points in ascending order. Intervals without an active node, and those of a queue that was not recorded, are missing.
+	Points        []*HistoryPoint `protobuf:"bytes,2,rep,name=points,proto3" json:"points,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHistoryResponse) Reset() {
+	*x = GetHistoryResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHistoryResponse) ProtoMessage() {}
+
+func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
+func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *GetHistoryResponse) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *GetHistoryResponse) GetPoints() []*HistoryPoint {
+	if x != nil {
+		return x.Points
+	}
+	return nil
+}
+
+// HistoryPoint contains the values of one interval. Values have a precision of about seven digits.
+type HistoryPoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// End of the interval, by the clock of the active node: a multiple of the interval since the Unix epoch.
+	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Rates as in QueueActivity, averaged over the interval. Not set if the interval has no previous values.
+	PublishedPerSecond *float64 `protobuf:"fixed64,2,opt,name=published_per_second,json=publishedPerSecond,proto3,oneof" json:"published_per_second,omitempty"`
+	// Messages delivered to consumers per second.
+	DeliveredPerSecond *float64 `protobuf:"fixed64,3,opt,name=delivered_per_second,json=deliveredPerSecond,proto3,oneof" json:"delivered_per_second,omitempty"`
+	// Messages completed by all subscriptions per second.
+	AcknowledgedPerSecond *float64 `protobuf:"fixed64,4,opt,name=acknowledged_per_second,json=acknowledgedPerSecond,proto3,oneof" json:"acknowledged_per_second,omitempty"`
+	// Messages at the end of the interval.
+	Messages uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Size of these messages in bytes.
+	Bytes uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Age of the oldest unacknowledged message at the end of the interval; for all queues, of the recorded queues. Not set
+	// without such a message, or if its age is not known.
+	OldestAge     *durationpb.Duration `protobuf:"bytes,7,opt,name=oldest_age,json=oldestAge,proto3" json:"oldest_age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryPoint) Reset() {
+	*x = HistoryPoint{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryPoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryPoint) ProtoMessage() {}
+
+func (x *HistoryPoint) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryPoint.ProtoReflect.Descriptor instead.
+func (*HistoryPoint) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *HistoryPoint) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *HistoryPoint) GetPublishedPerSecond() float64 {
+	if x != nil && x.PublishedPerSecond != nil {
+		return *x.PublishedPerSecond
+	}
+	return 0
+}
+
+func (x *HistoryPoint) GetDeliveredPerSecond() float64 {
+	if x != nil && x.DeliveredPerSecond != nil {
+		return *x.DeliveredPerSecond
+	}
+	return 0
+}
+
+func (x *HistoryPoint) GetAcknowledgedPerSecond() float64 {
+	if x != nil && x.AcknowledgedPerSecond != nil {
+		return *x.AcknowledgedPerSecond
+	}
+	return 0
+}
+
+func (x *HistoryPoint) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *HistoryPoint) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *HistoryPoint) GetOldestAge() *durationpb.Duration {
+	if x != nil {
+		return x.OldestAge
+	}
+	return nil
+}
+
 // PauseQueueRequest pauses a queue or one of its subscriptions.
 type PauseQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3397,7 +3610,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3622,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3635,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PauseQueueRequest) GetQueue() string {
@@ -3478,7 +3691,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3490,7 +3703,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3503,7 +3716,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -3532,7 +3745,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3544,7 +3757,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3557,7 +3770,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ResumeQueueRequest) GetQueue() string {
@@ -3606,7 +3819,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3618,7 +3831,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3631,7 +3844,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -3658,7 +3871,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3670,7 +3883,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3683,7 +3896,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -3718,7 +3931,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3730,7 +3943,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3743,7 +3956,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -3768,7 +3981,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3780,7 +3993,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3793,7 +4006,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -3830,7 +4043,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +4055,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +4068,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -3885,7 +4098,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3897,7 +4110,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3910,7 +4123,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -3938,7 +4151,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4163,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4176,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -3986,7 +4199,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3998,7 +4211,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4011,7 +4224,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -4039,7 +4252,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4051,7 +4264,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4064,7 +4277,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -4087,7 +4300,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4099,7 +4312,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4112,7 +4325,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -4146,7 +4359,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4158,7 +4371,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4171,7 +4384,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -4221,7 +4434,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4233,7 +4446,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4246,7 +4459,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -4299,7 +4512,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4311,7 +4524,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4324,7 +4537,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -4574,7 +4787,25 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x02to\"P\n" +
 	"\x18SeekSubscriptionResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x18\n" +
-	"\abacklog\x18\x02 \x01(\x04R\abacklog\"\xcc\x01\n" +
+	"\abacklog\x18\x02 \x01(\x04R\abacklog\"Z\n" +
+	"\x11GetHistoryRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12/\n" +
+	"\x05since\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05since\"~\n" +
+	"\x12GetHistoryResponse\x125\n" +
+	"\binterval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\binterval\x121\n" +
+	"\x06points\x18\x02 \x03(\v2\x19.lockstep.v1.HistoryPointR\x06points\"\x9f\x03\n" +
+	"\fHistoryPoint\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x125\n" +
+	"\x14published_per_second\x18\x02 \x01(\x01H\x00R\x12publishedPerSecond\x88\x01\x01\x125\n" +
+	"\x14delivered_per_second\x18\x03 \x01(\x01H\x01R\x12deliveredPerSecond\x88\x01\x01\x12;\n" +
+	"\x17acknowledged_per_second\x18\x04 \x01(\x01H\x02R\x15acknowledgedPerSecond\x88\x01\x01\x12\x1a\n" +
+	"\bmessages\x18\x05 \x01(\x04R\bmessages\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x128\n" +
+	"\n" +
+	"oldest_age\x18\a \x01(\v2\x19.google.protobuf.DurationR\toldestAgeB\x17\n" +
+	"\x15_published_per_secondB\x17\n" +
+	"\x15_delivered_per_secondB\x1a\n" +
+	"\x18_acknowledged_per_second\"\xcc\x01\n" +
 	"\x11PauseQueueRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x18\n" +
@@ -4647,7 +4878,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x15QUEUE_ORDER_PUBLISHED\x10\x05\x12\x19\n" +
 	"\x15QUEUE_ORDER_DELIVERED\x10\x06\x12\x1c\n" +
 	"\x18QUEUE_ORDER_ACKNOWLEDGED\x10\a\x12\x19\n" +
-	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\xcd\x10\n" +
+	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\x9c\x11\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -4657,7 +4888,9 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"PurgeQueue\x12\x1e.lockstep.v1.PurgeQueueRequest\x1a\x1f.lockstep.v1.PurgeQueueResponse\x12G\n" +
 	"\bGetQueue\x12\x1c.lockstep.v1.GetQueueRequest\x1a\x1d.lockstep.v1.GetQueueResponse\x12M\n" +
 	"\n" +
-	"ListQueues\x12\x1e.lockstep.v1.ListQueuesRequest\x1a\x1f.lockstep.v1.ListQueuesResponse\x12e\n" +
+	"ListQueues\x12\x1e.lockstep.v1.ListQueuesRequest\x1a\x1f.lockstep.v1.ListQueuesResponse\x12M\n" +
+	"\n" +
+	"GetHistory\x12\x1e.lockstep.v1.GetHistoryRequest\x1a\x1f.lockstep.v1.GetHistoryResponse\x12e\n" +
 	"\x12CreateSubscription\x12&.lockstep.v1.CreateSubscriptionRequest\x1a'.lockstep.v1.CreateSubscriptionResponse\x12b\n" +
 	"\x11AlterSubscription\x12%.lockstep.v1.AlterSubscriptionRequest\x1a&.lockstep.v1.AlterSubscriptionResponse\x12e\n" +
 	"\x12DeleteSubscription\x12&.lockstep.v1.DeleteSubscriptionRequest\x1a'.lockstep.v1.DeleteSubscriptionResponse\x12D\n" +
@@ -4692,7 +4925,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
 	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
@@ -4740,159 +4973,169 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*BrowseResponse)(nil),             // 43: lockstep.v1.BrowseResponse
 	(*SeekSubscriptionRequest)(nil),    // 44: lockstep.v1.SeekSubscriptionRequest
 	(*SeekSubscriptionResponse)(nil),   // 45: lockstep.v1.SeekSubscriptionResponse
-	(*PauseQueueRequest)(nil),          // 46: lockstep.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),         // 47: lockstep.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),         // 48: lockstep.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),        // 49: lockstep.v1.ResumeQueueResponse
-	(*SetForwardsRequest)(nil),         // 50: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 51: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 52: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 53: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 54: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 55: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 56: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 57: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 58: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 59: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 60: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 61: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 62: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 63: lockstep.v1.Producer
-	(*Queue)(nil),                      // 64: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 65: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 66: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 67: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 68: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 69: lockstep.v1.Subscription
-	(*Message)(nil),                    // 70: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 71: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 72: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 73: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 74: lockstep.v1.Forward
+	(*GetHistoryRequest)(nil),          // 46: lockstep.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),         // 47: lockstep.v1.GetHistoryResponse
+	(*HistoryPoint)(nil),               // 48: lockstep.v1.HistoryPoint
+	(*PauseQueueRequest)(nil),          // 49: lockstep.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),         // 50: lockstep.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),         // 51: lockstep.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),        // 52: lockstep.v1.ResumeQueueResponse
+	(*SetForwardsRequest)(nil),         // 53: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 54: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 55: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 56: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 57: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 58: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 59: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 60: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 61: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 62: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 63: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 64: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 65: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 66: lockstep.v1.Producer
+	(*Queue)(nil),                      // 67: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 68: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 69: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 70: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 71: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 72: lockstep.v1.Subscription
+	(*Message)(nil),                    // 73: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 74: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 75: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 76: lockstep.v1.StoredMessage
+	(*Forward)(nil),                    // 77: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	62, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	63, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	62, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	63, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	64, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	63, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	63, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	65, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	66, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	67, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	65, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	66, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	68, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	67, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	66, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	66, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	67, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
 	0,  // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
-	64, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	66, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	63, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	67, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	68, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	69, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	68, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	65, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	63, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	69, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	63, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	70, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	63, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	67, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	69, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	66, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	70, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	71, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	72, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	71, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	68, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	66, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	72, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	66, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	73, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	66, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	19, // 24: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
 	21, // 25: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
 	20, // 26: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
 	24, // 27: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	22, // 28: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
 	26, // 29: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	63, // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	66, // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
 	27, // 31: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
 	28, // 32: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
 	29, // 33: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	70, // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	71, // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	71, // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	73, // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	74, // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	74, // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
 	31, // 37: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
 	34, // 38: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	71, // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	71, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	71, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	72, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	71, // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	74, // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	74, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	74, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	75, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	74, // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
 	33, // 44: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
-	71, // 45: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
-	73, // 46: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	71, // 47: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	71, // 48: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
-	71, // 49: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	71, // 50: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	73, // 51: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	66, // 52: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	67, // 53: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	63, // 54: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	63, // 55: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 56: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
-	63, // 57: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 58: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
-	74, // 59: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	63, // 60: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 61: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	26, // 62: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	63, // 63: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 64: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	67, // 65: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	61, // 66: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,  // 67: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,  // 68: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,  // 69: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,  // 70: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,  // 71: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11, // 72: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	13, // 73: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15, // 74: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17, // 75: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19, // 76: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	21, // 77: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	25, // 78: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	32, // 79: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	36, // 80: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	38, // 81: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	40, // 82: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	42, // 83: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	44, // 84: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	46, // 85: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
-	48, // 86: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
-	50, // 87: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	52, // 88: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	54, // 89: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	56, // 90: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	58, // 91: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,  // 92: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,  // 93: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,  // 94: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,  // 95: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10, // 96: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12, // 97: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	14, // 98: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16, // 99: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18, // 100: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20, // 101: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	22, // 102: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	30, // 103: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	35, // 104: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	37, // 105: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	39, // 106: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	41, // 107: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	43, // 108: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	45, // 109: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	47, // 110: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
-	49, // 111: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
-	51, // 112: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	53, // 113: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	55, // 114: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	57, // 115: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	59, // 116: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	92, // [92:117] is the sub-list for method output_type
-	67, // [67:92] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	74, // 45: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	76, // 46: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	74, // 47: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	74, // 48: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	74, // 49: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	74, // 50: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	76, // 51: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	69, // 52: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	70, // 53: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	66, // 54: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	75, // 55: lockstep.v1.GetHistoryRequest.since:type_name -> google.protobuf.Duration
+	75, // 56: lockstep.v1.GetHistoryResponse.interval:type_name -> google.protobuf.Duration
+	48, // 57: lockstep.v1.GetHistoryResponse.points:type_name -> lockstep.v1.HistoryPoint
+	70, // 58: lockstep.v1.HistoryPoint.at:type_name -> google.protobuf.Timestamp
+	75, // 59: lockstep.v1.HistoryPoint.oldest_age:type_name -> google.protobuf.Duration
+	66, // 60: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
+	67, // 61: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
+	66, // 62: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	67, // 63: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
+	77, // 64: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	66, // 65: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	67, // 66: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	26, // 67: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	66, // 68: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	63, // 69: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	70, // 70: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	64, // 71: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,  // 72: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,  // 73: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,  // 74: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,  // 75: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,  // 76: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11, // 77: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	46, // 78: lockstep.v1.QueueService.GetHistory:input_type -> lockstep.v1.GetHistoryRequest
+	13, // 79: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15, // 80: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17, // 81: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19, // 82: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	21, // 83: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	25, // 84: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	32, // 85: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	36, // 86: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	38, // 87: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	40, // 88: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	42, // 89: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	44, // 90: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	49, // 91: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
+	51, // 92: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
+	53, // 93: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	55, // 94: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	57, // 95: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	59, // 96: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	61, // 97: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,  // 98: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,  // 99: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,  // 100: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,  // 101: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10, // 102: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12, // 103: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	47, // 104: lockstep.v1.QueueService.GetHistory:output_type -> lockstep.v1.GetHistoryResponse
+	14, // 105: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16, // 106: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18, // 107: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20, // 108: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	22, // 109: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	30, // 110: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	35, // 111: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	37, // 112: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	39, // 113: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	41, // 114: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	43, // 115: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	45, // 116: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	50, // 117: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
+	52, // 118: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
+	54, // 119: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	56, // 120: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	58, // 121: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	60, // 122: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	62, // 123: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	98, // [98:124] is the sub-list for method output_type
+	72, // [72:98] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -4911,13 +5154,14 @@ func file_lockstep_v1_queue_proto_init() {
 		(*SeekSubscriptionRequest_Sequence)(nil),
 		(*SeekSubscriptionRequest_Time)(nil),
 	}
+	file_lockstep_v1_queue_proto_msgTypes[47].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   61,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	QueueService_PurgeQueue_FullMethodName         = "/lockstep.v1.QueueService/PurgeQueue"
 	QueueService_GetQueue_FullMethodName           = "/lockstep.v1.QueueService/GetQueue"
 	QueueService_ListQueues_FullMethodName         = "/lockstep.v1.QueueService/ListQueues"
+	QueueService_GetHistory_FullMethodName         = "/lockstep.v1.QueueService/GetHistory"
 	QueueService_CreateSubscription_FullMethodName = "/lockstep.v1.QueueService/CreateSubscription"
 	QueueService_AlterSubscription_FullMethodName  = "/lockstep.v1.QueueService/AlterSubscription"
 	QueueService_DeleteSubscription_FullMethodName = "/lockstep.v1.QueueService/DeleteSubscription"
@@ -87,6 +88,9 @@ type QueueServiceClient interface {
 	GetQueue(ctx context.Context, in *GetQueueRequest, opts ...grpc.CallOption) (*GetQueueResponse, error)
 	// ListQueues returns queues, ordered by name unless requested otherwise.
 	ListQueues(ctx context.Context, in *ListQueuesRequest, opts ...grpc.CallOption) (*ListQueuesResponse, error)
+	// GetHistory returns the recorded rates, depth and age of a queue, or of all queues together. UNIMPLEMENTED while the
+	// active runs release 0.1.0.
+	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 	// CreateSubscription creates a durable cursor on a queue.
 	CreateSubscription(ctx context.Context, in *CreateSubscriptionRequest, opts ...grpc.CallOption) (*CreateSubscriptionResponse, error)
 	// AlterSubscription changes the filter of a subscription, or its overrides of the queue configuration. The new filter
@@ -235,6 +239,16 @@ func (c *queueServiceClient) ListQueues(ctx context.Context, in *ListQueuesReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListQueuesResponse)
 	err := c.cc.Invoke(ctx, QueueService_ListQueues_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *queueServiceClient) GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetHistoryResponse)
+	err := c.cc.Invoke(ctx, QueueService_GetHistory_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -483,6 +497,9 @@ type QueueServiceServer interface {
 	GetQueue(context.Context, *GetQueueRequest) (*GetQueueResponse, error)
 	// ListQueues returns queues, ordered by name unless requested otherwise.
 	ListQueues(context.Context, *ListQueuesRequest) (*ListQueuesResponse, error)
+	// GetHistory returns the recorded rates, depth and age of a queue, or of all queues together. UNIMPLEMENTED while the
+	// active runs release 0.1.0.
+	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	// CreateSubscription creates a durable cursor on a queue.
 	CreateSubscription(context.Context, *CreateSubscriptionRequest) (*CreateSubscriptionResponse, error)
 	// AlterSubscription changes the filter of a subscription, or its overrides of the queue configuration. The new filter
@@ -594,6 +611,9 @@ func (UnimplementedQueueServiceServer) GetQueue(context.Context, *GetQueueReques
 }
 func (UnimplementedQueueServiceServer) ListQueues(context.Context, *ListQueuesRequest) (*ListQueuesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListQueues not implemented")
+}
+func (UnimplementedQueueServiceServer) GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetHistory not implemented")
 }
 func (UnimplementedQueueServiceServer) CreateSubscription(context.Context, *CreateSubscriptionRequest) (*CreateSubscriptionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateSubscription not implemented")
@@ -777,6 +797,24 @@ func _QueueService_ListQueues_Handler(srv interface{}, ctx context.Context, dec 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(QueueServiceServer).ListQueues(ctx, req.(*ListQueuesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _QueueService_GetHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetHistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).GetHistory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_GetHistory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).GetHistory(ctx, req.(*GetHistoryRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1124,6 +1162,10 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListQueues",
 			Handler:    _QueueService_ListQueues_Handler,
+		},
+		{
+			MethodName: "GetHistory",
+			Handler:    _QueueService_GetHistory_Handler,
 		},
 		{
 			MethodName: "CreateSubscription",

@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
+	"github.com/lockstep-mq/lockstep/server/observe/history"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/server/ops/scrub"
@@ -53,6 +54,7 @@ type Options struct {
 	Switchover func(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error)
 	Closing    <-chan struct{} // closed when the node is about to stop
 	Alone      bool            // standalone, not in a pair
+	History    *history.Recorder
 	Logger     *zap.Logger
 }
 
@@ -343,4 +345,20 @@ func (a *Service) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.
 	}
 	return &pb.GetDigestResponse{Lsn: d.Position.LSN, Content: hex.EncodeToString(d.Content[:]), Messages: d.Messages},
 		nil
+}
+
+// CopyHistory returns the history of this node for the other node.
+func (a *Service) CopyHistory(
+	req *pb.CopyHistoryRequest, stream grpc.ServerStreamingServer[pb.CopyHistoryResponse],
+) error {
+	since := time.Time{}
+	if req.GetSince() != nil {
+		since = req.GetSince().AsTime()
+	}
+	for _, c := range a.o.History.Copy(since) {
+		if err := stream.Send(protoconv.HistoryToProto(&c)); err != nil {
+			return apierror.ToStatus(fmt.Errorf("copy the history: %w", err))
+		}
+	}
+	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/server/observe/history"
 	"github.com/lockstep-mq/lockstep/server/observe/tracing"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
@@ -37,7 +38,8 @@ type Service struct {
 	filters  filterCache
 	browsing *browsing
 	rules    *access.Rules
-	tracing  *tracing.Tracer        // nil for none
+	tracing  *tracing.Tracer // nil for none
+	history  *history.Recorder
 	quotas   atomic.Pointer[quotas] // nil while there are no quotas
 
 	quotasMu sync.Mutex // held while quotas changes

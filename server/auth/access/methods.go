@@ -32,6 +32,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_PurgeQueue_FullMethodName:         manages(),
 	pb.QueueService_GetQueue_FullMethodName:           onQueues(Browse),
 	pb.QueueService_ListQueues_FullMethodName:         onQueues(Browse),
+	pb.QueueService_GetHistory_FullMethodName:         onQueues(Browse),
 	pb.QueueService_CreateSubscription_FullMethodName: manages(),
 	pb.QueueService_AlterSubscription_FullMethodName:  manages(),
 	pb.QueueService_DeleteSubscription_FullMethodName: manages(),
@@ -65,6 +66,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.AdminService_DropDamaged_FullMethodName:     operates(true),
 	pb.AdminService_AdoptRecord_FullMethodName:     operates(true),
 	pb.AdminService_ForceFailover_FullMethodName:   operates(true),
+	pb.AdminService_CopyHistory_FullMethodName:     operates(false),
 
 	pb.ConnectionService_ListConnections_FullMethodName: operates(false),
 	pb.ConnectionService_CloseConnection_FullMethodName: operates(true),

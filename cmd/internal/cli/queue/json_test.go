@@ -26,5 +26,8 @@ func TestJSON(t *testing.T) {
 	require.NoError(t, showQueue(&cli.Env{Print: p}, q))
 	require.NoError(t, p.Object(newSubscriptionState(q.Subscriptions[0])))
 	require.NoError(t, p.Object(replayed{Moved: 1, Skipped: 2}))
+	var h admin.History
+	golden.FillStruct(&h)
+	require.NoError(t, p.Object(newHistoryState("q", &h)))
 	golden.Text(t, "output.jsonl", b.String())
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -148,13 +149,29 @@ func createCommand(env *cli.Env) *cobra.Command {
 }
 
 func showCommand(env *cli.Env) *cobra.Command {
-	return &cobra.Command{
+	var history bool
+	var since time.Duration
+	cmd := &cobra.Command{
 		Use: "show NAME", Short: "Show a queue with its subscriptions",
 		Long: `Show the contents and configuration of a queue, and the backlog, messages in flight and number of
-consumers of each subscription.`,
-		Example: "  lockstep queue show orders",
-		Args:    cobra.ExactArgs(1),
+consumers of each subscription. With --history, show the rates, depth and age of the last hours instead, of the queue
+or, without NAME, of all queues together.`,
+		Example: `  lockstep queue show orders
+  lockstep queue show orders --history
+  lockstep queue show --history --since 24h`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if history {
+				return cobra.MaximumNArgs(1)(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if history {
+				return showHistory(cmd.Context(), env, strings.Join(args, ""), since)
+			}
+			if cmd.Flags().Changed("since") {
+				return cli.Usage("--since requires --history")
+			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				q, err := admin.New(c).GetQueue(ctx, args[0])
 				if err != nil {
@@ -164,6 +181,9 @@ consumers of each subscription.`,
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&history, "history", false, "show recorded rates, depth and age")
+	cmd.Flags().DurationVar(&since, "since", time.Hour, "period of the history, at most 24h")
+	return cmd
 }
 
 func printSubscriptions(env *cli.Env, q admin.Queue) error {

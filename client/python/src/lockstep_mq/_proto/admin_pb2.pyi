@@ -676,3 +676,29 @@ class DropDamagedResponse(_message.Message):
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     sequences: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, sequences: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CopyHistoryRequest(_message.Message):
+    __slots__ = ("since",)
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    since: _timestamp_pb2.Timestamp
+    def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class CopyHistoryResponse(_message.Message):
+    __slots__ = ("queue_id", "traffic", "recent", "day")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    RECENT_FIELD_NUMBER: _ClassVar[int]
+    DAY_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    traffic: float
+    recent: HistoryRange
+    day: HistoryRange
+    def __init__(self, queue_id: _Optional[int] = ..., traffic: _Optional[float] = ..., recent: _Optional[_Union[HistoryRange, _Mapping]] = ..., day: _Optional[_Union[HistoryRange, _Mapping]] = ...) -> None: ...
+
+class HistoryRange(_message.Message):
+    __slots__ = ("first", "values")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, first: _Optional[int] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...

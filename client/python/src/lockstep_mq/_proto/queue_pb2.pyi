@@ -537,6 +537,40 @@ class SeekSubscriptionResponse(_message.Message):
     backlog: int
     def __init__(self, sequence: _Optional[int] = ..., backlog: _Optional[int] = ...) -> None: ...
 
+class GetHistoryRequest(_message.Message):
+    __slots__ = ("queue", "since")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    since: _duration_pb2.Duration
+    def __init__(self, queue: _Optional[str] = ..., since: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class GetHistoryResponse(_message.Message):
+    __slots__ = ("interval", "points")
+    INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    interval: _duration_pb2.Duration
+    points: _containers.RepeatedCompositeFieldContainer[HistoryPoint]
+    def __init__(self, interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., points: _Optional[_Iterable[_Union[HistoryPoint, _Mapping]]] = ...) -> None: ...
+
+class HistoryPoint(_message.Message):
+    __slots__ = ("at", "published_per_second", "delivered_per_second", "acknowledged_per_second", "messages", "bytes", "oldest_age")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_AGE_FIELD_NUMBER: _ClassVar[int]
+    at: _timestamp_pb2.Timestamp
+    published_per_second: float
+    delivered_per_second: float
+    acknowledged_per_second: float
+    messages: int
+    bytes: int
+    oldest_age: _duration_pb2.Duration
+    def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., published_per_second: _Optional[float] = ..., delivered_per_second: _Optional[float] = ..., acknowledged_per_second: _Optional[float] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., oldest_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
 class PauseQueueRequest(_message.Message):
     __slots__ = ("queue", "subscription", "publish", "deliver", "reason", "producer")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
