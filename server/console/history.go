@@ -3,28 +3,111 @@
 package console
 
 import (
+	"context"
+	"maps"
+	"math"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 const (
-	historyPoints = 180
-	historyStep   = 900 * time.Millisecond
-	chartWindow   = time.Minute
-	maxHistories  = 64
+	livePoints   = 180
+	liveStep     = 900 * time.Millisecond
+	livePeriod   = 3 * time.Minute
+	maxHistories = 64
+	// liveGap is the time without values after which live points start again, since no browser shows them.
+	liveGap = 5 * time.Second
+	// recordedGap is the time between the last recorded point and the first live one that is shown as a gap.
+	recordedGap = 20 * time.Second
+	// recordedFor is the time for which recorded points are cached.
+	recordedFor = 5 * time.Second
 )
 
+// period is a period that charts can show. The first one consists of values of each second since a browser opened the
+// page, and recorded points before that. The others consist of recorded points.
+type period struct {
+	Name, Title string
+	Period      time.Duration
+	step        time.Duration // minimum interval of points
+}
+
+var periods = []period{ //nolint:gochecknoglobals // a table
+	{"", "3 minutes", livePeriod, 0},
+	{"1h", "1 hour", time.Hour, 0},
+	{"24h", "24 hours", 24 * time.Hour, 5 * time.Minute},
+}
+
+// period returns the period of the charts of a page.
+func (v *View) period() period {
+	for _, p := range periods {
+		if p.Name == v.Query.Get("period") {
+			return p
+		}
+	}
+	return periods[0]
+}
+
+// periodLink is a link to a page with another period.
+type periodLink struct {
+	Title, Link string
+	Current     bool
+}
+
+func (v *View) periodLinks(path string) (links []periodLink) {
+	for _, p := range periods {
+		query := maps.Clone(v.Query)
+		query.Del("period")
+		if p.Name != "" {
+			query = maps.Clone(query)
+			query.Set("period", p.Name)
+		}
+		link := path
+		if len(query) > 0 {
+			link += "?" + query.Encode()
+		}
+		links = append(links, periodLink{p.Title, link, p.Name == v.period().Name})
+	}
+	return links
+}
+
+// Indexes of the values of a point. nil: unknown.
+const (
+	linePublished = iota
+	lineDelivered
+	lineAcknowledged
+	lineMessages
+	lineAge // of the oldest message, in seconds
+	lineCount
+)
+
+type point struct {
+	at     time.Time
+	values [lineCount]*float64
+}
+
+// history contains the values of the last minutes that open pages have shown, and cached recorded points.
 type history struct {
 	mu     sync.Mutex // guards all below
 	queues map[string]*past
 }
 
 type past struct {
-	at     []time.Time
-	values [][]*float64 // one series per line, as long as at; nil: unknown
+	live     []point
+	recorded map[string]recorded // by name of the period
 }
 
-func (h *history) add(key string, now time.Time, values ...*float64) past {
+type recorded struct {
+	at     time.Time // of the request
+	points []point
+}
+
+// add adds the current values of a queue, or of the pair.
+func (h *history) add(key string, now point) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.queues == nil {
@@ -33,17 +116,15 @@ func (h *history) add(key string, now time.Time, values ...*float64) past {
 	s := h.queues[key]
 	if s == nil {
 		h.makeRoom()
-		s = &past{values: make([][]*float64, len(values))}
+		s = &past{recorded: make(map[string]recorded)}
 		h.queues[key] = s
 	}
-	if n := len(s.at); n == 0 || now.Sub(s.at[n-1]) >= historyStep {
-		drop := max(0, n+1-historyPoints)
-		s.at = append(append([]time.Time{}, s.at[drop:]...), now)
-		for i := range s.values {
-			s.values[i] = append(append([]*float64{}, s.values[i][drop:]...), values[i])
-		}
+	if n := len(s.live); n > 0 && now.at.Sub(s.live[n-1].at) > liveGap {
+		s.live = nil
 	}
-	return past{at: s.at, values: append([][]*float64{}, s.values...)}
+	if n := len(s.live); n == 0 || now.at.Sub(s.live[n-1].at) >= liveStep {
+		s.live = append(append([]point{}, s.live[max(0, n+1-livePoints):]...), now)
+	}
 }
 
 func (h *history) makeRoom() {
@@ -52,28 +133,129 @@ func (h *history) makeRoom() {
 	}
 	oldest := ""
 	for key, s := range h.queues {
-		if oldest == "" || s.at[len(s.at)-1].Before(h.queues[oldest].at[len(h.queues[oldest].at)-1]) {
+		if oldest == "" || s.live[len(s.live)-1].at.Before(h.queues[oldest].live[len(h.queues[oldest].live)-1].at) {
 			oldest = key
 		}
 	}
 	delete(h.queues, oldest)
 }
 
-func (s *past) chart(unit string, height int, labels []string, lines ...int) chart {
-	c := chart{Kind: "lines", Unit: unit, Height: height}
-	early := len(s.at) > 0 && s.at[len(s.at)-1].Sub(s.at[0]) < chartWindow
-	if early { // a chart of one point has no width
-		c.X = append(c.X, s.at[len(s.at)-1].Add(-chartWindow).Unix())
+// points returns the points of a period, with the last values that add has added. active is called for recorded points;
+// they are left out if it or the active node fails.
+func (h *history) points(
+	ctx context.Context, key, queue string, p period, active func(context.Context) (grpc.ClientConnInterface, error),
+) []point {
+	h.mu.Lock()
+	s := h.queues[key]
+	if s == nil {
+		h.mu.Unlock()
+		return nil
 	}
-	for _, at := range s.at {
-		c.X = append(c.X, at.Unix())
+	live, known := s.live, s.recorded[p.Name]
+	h.mu.Unlock()
+	now := live[len(live)-1].at
+	begin := now.Add(-p.Period)
+	if p.Period == livePeriod && len(live) == livePoints {
+		return live
 	}
-	for i, line := range lines {
-		values := s.values[line]
-		if early {
-			values = append([]*float64{nil}, values...)
+	if now.Sub(known.at) >= recordedFor || now.Before(known.at) {
+		known = recorded{now, fetch(ctx, queue, p, active)}
+		h.mu.Lock()
+		s.recorded[p.Name] = known
+		h.mu.Unlock()
+	}
+	if p.Period != livePeriod {
+		return append([]point{{at: begin.Truncate(time.Minute)}}, known.points...)
+	}
+	out := []point{{at: begin}}
+	for _, one := range known.points {
+		if one.at.After(begin) && one.at.Before(live[0].at) {
+			out = append(out, one)
 		}
-		c.Series = append(c.Series, series{labels[i], values})
+	}
+	if last := out[len(out)-1].at; live[0].at.Sub(last) > recordedGap {
+		out = append(out, point{at: last.Add(time.Second)})
+	}
+	return append(out, live...)
+}
+
+// fetch returns recorded points, with an unknown one at the begin of each gap.
+func fetch(
+	ctx context.Context, queue string, p period, active func(context.Context) (grpc.ClientConnInterface, error),
+) (points []point) {
+	cc, err := active(ctx)
+	if err != nil {
+		return nil
+	}
+	resp, err := pb.NewQueueServiceClient(cc).GetHistory(ctx, &pb.GetHistoryRequest{
+		Queue: queue, Since: durationpb.New(p.Period),
+	})
+	if err != nil {
+		return nil
+	}
+	step := resp.GetInterval().AsDuration()
+	for _, one := range resp.GetPoints() {
+		next := point{at: one.GetAt().AsTime(), values: [lineCount]*float64{
+			one.PublishedPerSecond, one.DeliveredPerSecond, one.AcknowledgedPerSecond, new(float64(one.GetMessages())),
+			new(one.GetOldestAge().AsDuration().Seconds()),
+		}}
+		if n := len(points); n > 0 && next.at.Sub(points[n-1].at) > step {
+			points = append(points, point{at: points[n-1].at.Add(step)})
+		}
+		points = append(points, next)
+	}
+	if step < p.step {
+		return combined(points, p.step)
+	}
+	return points
+}
+
+// combined combines points to longer intervals, with the average rates and the last of the other values.
+func combined(points []point, step time.Duration) (out []point) {
+	for len(points) > 0 {
+		end := points[0].at.Add(step - 1).Truncate(step)
+		n := 0
+		for n < len(points) && !points[n].at.After(end) {
+			n++
+		}
+		one := points[n-1]
+		for i := range lineMessages {
+			sum, count := 0.0, 0.0
+			for _, p := range points[:n] {
+				if v := p.values[i]; v != nil {
+					sum, count = sum+*v, count+1
+				}
+			}
+			if one.values[i] = nil; count > 0 {
+				one.values[i] = new(math.Round(sum/count*1000) / 1000)
+			}
+		}
+		out, points = append(out, one), points[n:]
+	}
+	return out
+}
+
+// line is a line of a chart.
+type line struct {
+	label string
+	value int
+}
+
+func rateLines() []line {
+	return []line{{"published/s", linePublished}, {"delivered/s", lineDelivered}, {"acknowledged/s", lineAcknowledged}}
+}
+
+func chartOf(points []point, unit string, height int, lines ...line) chart {
+	c := chart{Kind: "lines", Unit: unit, Height: height}
+	for _, p := range points {
+		c.X = append(c.X, p.at.Unix())
+	}
+	for _, l := range lines {
+		values := make([]*float64, len(points))
+		for i := range points {
+			values[i] = points[i].values[l.value]
+		}
+		c.Series = append(c.Series, series{l.label, values})
 	}
 	return c
 }

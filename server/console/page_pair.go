@@ -27,7 +27,7 @@ func pairPage() Page {
 			if err != nil {
 				return nil, err
 			}
-			d.charts(h, v.server.o.Now())
+			d.charts(ctx, v, h)
 			return d, nil
 		},
 		Actions: []Action{
@@ -57,6 +57,7 @@ type pairView struct {
 	Link            link
 	Totals          *nodeView // source of the queue totals
 	Rates, Depth    chart
+	Periods         []periodLink
 	// NoActive reports whether no node serves clients; a forced failover may then be required.
 	NoActive bool
 }
@@ -103,15 +104,18 @@ func loadPair(ctx context.Context, v *View) (*pairView, error) {
 	return d, nil
 }
 
-func (d *pairView) charts(h *history, now time.Time) {
-	values := make([]*float64, 4)
+func (d *pairView) charts(ctx context.Context, v *View, h *history) {
+	now := point{at: v.server.o.Now()}
 	if r := d.Totals.Rates; r != nil {
-		values[0], values[1], values[2] = new(r.Published), new(r.Delivered), new(r.Acknowledged)
+		now.values[linePublished], now.values[lineDelivered] = new(r.Published), new(r.Delivered)
+		now.values[lineAcknowledged] = new(r.Acknowledged)
 	}
-	values[3] = new(float64(d.Totals.Status.GetStore().GetMessages()))
-	past := h.add("pair", now, values...)
-	d.Rates = past.chart("number", 180, []string{"published/s", "delivered/s", "acknowledged/s"}, 0, 1, 2)
-	d.Depth = past.chart("count", 180, []string{"messages"}, 3)
+	now.values[lineMessages] = new(float64(d.Totals.Status.GetStore().GetMessages()))
+	h.add("pair", now)
+	points := h.points(ctx, "pair", "", v.period(), v.Active)
+	d.Rates = chartOf(points, "number", 180, rateLines()...)
+	d.Depth = chartOf(points, "count", 180, line{"messages", lineMessages})
+	d.Periods = v.periodLinks("/pair")
 }
 
 func (n *nodeView) serves() bool { return n.Status != nil && serving(n.Status.GetRole()) }

@@ -58,7 +58,9 @@ type queueView struct {
 	rights
 
 	MessagesLink  string
-	Rates, Depth  chart
+	Rates         chart
+	Depth, Age    chart
+	Periods       []periodLink
 	Settings      []configField // only settings that are set
 	Consumers     []consumerRow
 	NoConsumers   string // why consumers are not shown
@@ -97,11 +99,7 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 	}
 	d := &queueView{queueRow: newQueueRow(q), rights: may, MessagesLink: queueLink("/messages", q.GetName())}
 	d.Paused = pauseText(q.GetPause())
-	a := q.GetActivity()
-	s := h.add(fmt.Sprintf("%d %s", q.GetId(), q.GetName()), time.Now(), a.PublishedPerSecond, a.DeliveredPerSecond,
-		a.AcknowledgedPerSecond, proto.Float64(float64(q.GetMessages())))
-	d.Rates = s.chart("number", 220, []string{"published/s", "delivered/s", "acknowledged/s"}, 0, 1, 2)
-	d.Depth = s.chart("count", 220, []string{"messages"}, 3)
+	d.charts(ctx, v, h)
 	for _, f := range configFields(q.GetConfig()) {
 		if f.Checked || f.Value != "" && (len(f.Options) == 0 || f.Value != f.Options[0]) {
 			d.Settings = append(d.Settings, f)
@@ -113,6 +111,25 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 	}
 	d.loadConsumers(ctx, active)
 	return d, nil
+}
+
+func (d *queueView) charts(ctx context.Context, v *View, h *history) {
+	q, a := d.Queue, d.Queue.GetActivity()
+	key, now := fmt.Sprintf("%d %s", q.GetId(), q.GetName()), time.Now()
+	var age *float64
+	if a.GetOldestAt() != nil {
+		age = new(max(now.Sub(a.GetOldestAt().AsTime()), 0).Seconds())
+	} else if q.GetMessages() == 0 {
+		age = new(0.0)
+	}
+	h.add(key, point{now, [lineCount]*float64{
+		a.PublishedPerSecond, a.DeliveredPerSecond, a.AcknowledgedPerSecond, new(float64(q.GetMessages())), age,
+	}})
+	points := h.points(ctx, key, q.GetName(), v.period(), v.Active)
+	d.Rates = chartOf(points, "number", 220, rateLines()...)
+	d.Depth = chartOf(points, "count", 220, line{"messages", lineMessages})
+	d.Age = chartOf(points, "seconds", 220, line{"oldest message", lineAge})
+	d.Periods = v.periodLinks("/queue")
 }
 
 // loadConsumers lists the consumers of a queue; this requires the right to operate.

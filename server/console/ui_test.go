@@ -335,7 +335,7 @@ func testTimesAndCharts(t *testing.T) {
 		require.Regexp(t, iso, page, path)
 		require.NotRegexp(t, `\d{4}-\d\d-\d\d \d\d:\d\d`, page, path)
 	}
-	for path, charts := range map[string]int{"/pair": 2, "/queue?name=orders": 2} {
+	for path, charts := range map[string]int{"/pair": 2, "/queue?name=orders": 3} {
 		page := html.UnescapeString(b.get(path).body)
 		require.Equal(t, charts, strings.Count(page, `data-chart="{`), path)
 		require.Equal(t, 1, strings.Count(page, `"unit":"count"`), path)

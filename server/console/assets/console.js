@@ -100,7 +100,16 @@
   function iso(seconds) { return new Date(seconds * 1000).toISOString().replace(/\.\d+Z$/, "Z"); }
   function isoTime(seconds) { return iso(seconds).slice(11, 19); }
 
+  function age(v) {
+    if (v === null || v === undefined) return "–";
+    for (const one of [[86400, " d"], [3600, " h"], [60, " min"]]) {
+      if (v >= one[0]) return (v / one[0]).toFixed(v % one[0] ? 1 : 0) + one[1];
+    }
+    return v.toFixed(v % 1 ? 1 : 0) + " s";
+  }
+
   function human(unit) {
+    if (unit === "seconds") return age;
     const units = scale[unit] || scale.number;
     const step = unit === "bytes" ? 1024 : 1000;
     return function (v) {
@@ -112,6 +121,8 @@
   }
 
   const whole = [1, 2, 5].concat(...Array.from({ length: 12 }, function (_, i) { return [1, 2, 5].map(function (n) { return n * Math.pow(10, i + 1); }); }));
+
+  const spans = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200].concat([1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].map(function (n) { return n * 86400; }));
 
   function draw(el) {
     const raw = el.dataset.chart;
@@ -136,7 +147,7 @@
       scales: { x: { time: !bars, range: bars ? function () { return [-0.6, c.x.length - 0.4]; } : undefined }, y: { range: function (u, min, max) { return [Math.min(0, min || 0), max > 0 ? max * 1.08 : 1]; } } },
       axes: [
         Object.assign({}, axis, bars ? { grid: { show: false }, splits: function () { return c.x; }, values: function (u, s) { return s.map(function (i) { return c.labels[i]; }); }, rotate: width < 560 || c.x.length > 14 ? -50 : 0, size: width < 560 || c.x.length > 14 ? 62 : 34 } : { space: 70, values: function (u, s) { return s.map(isoTime); } }),
-        Object.assign({}, axis, bars || c.unit === "count" ? { incrs: whole } : {}, { size: 62, values: function (u, s) { return s.map(format); } }),
+        Object.assign({}, axis, bars || c.unit === "count" ? { incrs: whole } : c.unit === "seconds" ? { incrs: spans } : {}, { size: 62, values: function (u, s) { return s.map(format); } }),
       ],
       series: [bars ? { label: c.xLabel || "", value: function (u, v) { return v === null ? "–" : c.labels[v]; } } : { label: "time", value: function (u, v) { return v === null || v === undefined ? "–" : iso(v); } }].concat(c.series.map(function (s, i) {
         const own = colour("--chart-" + (i % 4 + 1));
