@@ -91,6 +91,19 @@ async def test_pause(client: Client) -> None:
         (await consumer.receive(timeout=BOUND)).ack()
 
 
+async def test_history(client: Client) -> None:
+    await client.admin.create_queue("h")
+    await client.publish("h", b"one")
+    history = await client.admin.history("h")
+    assert history.interval == timedelta(seconds=10)
+    assert all(p.messages <= 1 for p in history.points)
+    assert (await client.admin.history(period=timedelta(hours=24))).interval == timedelta(minutes=1)
+    with pytest.raises(errors.QueueNotFound):
+        await client.admin.history("none")
+    with pytest.raises(errors.InvalidRequest):
+        await client.admin.history("h", timedelta(days=2))
+
+
 async def test_dead_letters_are_replayed(client: Client) -> None:
     await client.admin.create_queue("r-dead")
     await client.admin.create_queue("r", QueueConfig(dead_letter="r-dead"))

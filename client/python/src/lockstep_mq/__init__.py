@@ -57,6 +57,8 @@ from lockstep_mq.queue_config import QueueConfig
 from lockstep_mq.queues import (
     ActiveConsumer,
     Forward,
+    History,
+    HistoryPoint,
     Moved,
     PreparedQueue,
     PreparedTransaction,
@@ -88,6 +90,8 @@ __all__ = [
     "Forked",
     "Forward",
     "Heuristic",
+    "History",
+    "HistoryPoint",
     "InvalidRequest",
     "LimitExceeded",
     "LockstepError",

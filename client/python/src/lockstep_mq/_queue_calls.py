@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -13,7 +13,7 @@ from lockstep_mq import _rpc, errors, message, queues
 from lockstep_mq._calls import Caller, Request
 from lockstep_mq._proto import queue_pb2
 from lockstep_mq.queue_config import QueueConfig
-from lockstep_mq.queues import Forward, Order, Queue, QueueList, RedeliveryPolicy, Start, Subscription
+from lockstep_mq.queues import Forward, History, Order, Queue, QueueList, RedeliveryPolicy, Start, Subscription
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -173,6 +173,22 @@ class QueueCalls:
             timeout,
         )
         return queues.decode_queue(response.queue)
+
+    async def history(
+        self, queue: str = "", period: timedelta = timedelta(hours=1), *, timeout: float | None = None
+    ) -> History:
+        """Return the recorded values of a queue or, without a name, of all queues together.
+
+        Args:
+            queue: Name of the queue.
+            period: Period before now, up to 24 hours.
+            timeout: Seconds to wait for a node.
+        """
+        asked = queue_pb2.GetHistoryRequest(queue=queue, since=message.duration(period))
+        response = await self._ask(
+            f"get the history of {queue}", "GetHistory", asked, queue_pb2.GetHistoryResponse, timeout
+        )
+        return queues.decode_history(response)
 
     async def list_queues(self, prefix: str = "", *, timeout: float | None = None) -> AsyncIterator[Queue]:
         """Iterate over queues, sorted by name, page by page."""

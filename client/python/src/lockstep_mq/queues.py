@@ -132,6 +132,37 @@ class QueueActivity:
 
 
 @dataclass(frozen=True)
+class HistoryPoint:
+    """The values of a queue, or of all queues, in one interval. They have a precision of about seven digits.
+
+    Attributes:
+        at: End of the interval.
+        published: Average rates, as in QueueActivity; None if the interval has no previous values.
+        delivered: Messages delivered to consumers per second.
+        acknowledged: Messages per second that all subscriptions have acknowledged.
+        messages: Number of messages at the end of the interval.
+        bytes: Size of these messages.
+        oldest_age: Age of the oldest unacknowledged message; None if there is none or its age is unknown.
+    """
+
+    at: datetime
+    published: float | None
+    delivered: float | None
+    acknowledged: float | None
+    messages: int
+    bytes: int
+    oldest_age: timedelta | None
+
+
+@dataclass(frozen=True)
+class History:
+    """Recorded values: one point per interval. Intervals without an active node are missing."""
+
+    interval: timedelta
+    points: tuple[HistoryPoint, ...]
+
+
+@dataclass(frozen=True)
 class Queue:
     """The current state of a queue."""
 
@@ -291,6 +322,25 @@ def _decode_activity(a: types_pb2.QueueActivity) -> QueueActivity:
         oldest_at=message.when(a.oldest_at) if a.HasField("oldest_at") else None,
         consumers=a.consumers,
     )
+
+
+def decode_history(h: queue_pb2.GetHistoryResponse) -> History:
+    """Decode recorded values."""
+    points = []
+    for p in h.points:
+        known = p.HasField("published_per_second")
+        points.append(
+            HistoryPoint(
+                at=message.when(p.at),
+                published=p.published_per_second if known else None,
+                delivered=p.delivered_per_second if known else None,
+                acknowledged=p.acknowledged_per_second if known else None,
+                messages=p.messages,
+                bytes=p.bytes,
+                oldest_age=p.oldest_age.ToTimedelta() if p.HasField("oldest_age") else None,
+            )
+        )
+    return History(h.interval.ToTimedelta(), tuple(points))
 
 
 def encode_policy(p: RedeliveryPolicy) -> tuple[types_pb2.RedeliveryPolicy, list[str]]:
