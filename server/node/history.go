@@ -17,7 +17,7 @@ import (
 const (
 	// historyCopyTimeout bounds a copy of the other node's history, and historyFetchTimeout the one when a node becomes
 	// active.
-	historyCopyTimeout  = history.Interval
+	historyCopyTimeout  = history.Interval / 2
 	historyFetchTimeout = 2 * time.Second
 	// historyMinWait is the minimum interval between two samples: a timer may fire early.
 	historyMinWait = time.Second

@@ -122,6 +122,8 @@
 
   const whole = [1, 2, 5].concat(...Array.from({ length: 12 }, function (_, i) { return [1, 2, 5].map(function (n) { return n * Math.pow(10, i + 1); }); }));
 
+  const spans = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200].concat([1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].map(function (n) { return n * 86400; }));
+
   function draw(el) {
     const raw = el.dataset.chart;
     const width = Math.max(200, Math.floor(el.clientWidth));
@@ -145,7 +147,7 @@
       scales: { x: { time: !bars, range: bars ? function () { return [-0.6, c.x.length - 0.4]; } : undefined }, y: { range: function (u, min, max) { return [Math.min(0, min || 0), max > 0 ? max * 1.08 : 1]; } } },
       axes: [
         Object.assign({}, axis, bars ? { grid: { show: false }, splits: function () { return c.x; }, values: function (u, s) { return s.map(function (i) { return c.labels[i]; }); }, rotate: width < 560 || c.x.length > 14 ? -50 : 0, size: width < 560 || c.x.length > 14 ? 62 : 34 } : { space: 70, values: function (u, s) { return s.map(isoTime); } }),
-        Object.assign({}, axis, bars || c.unit === "count" ? { incrs: whole } : {}, { size: 62, values: function (u, s) { return s.map(format); } }),
+        Object.assign({}, axis, bars || c.unit === "count" ? { incrs: whole } : c.unit === "seconds" ? { incrs: spans } : {}, { size: 62, values: function (u, s) { return s.map(format); } }),
       ],
       series: [bars ? { label: c.xLabel || "", value: function (u, v) { return v === null ? "–" : c.labels[v]; } } : { label: "time", value: function (u, v) { return v === null || v === undefined ? "–" : iso(v); } }].concat(c.series.map(function (s, i) {
         const own = colour("--chart-" + (i % 4 + 1));

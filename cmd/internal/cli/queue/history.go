@@ -66,15 +66,16 @@ func showHistory(ctx context.Context, env *cli.Env, queue string, since time.Dur
 		}
 		return env.Print.Table([]string{
 			"Until", ">Published/s", ">Delivered/s", ">Acknowledged/s", ">Messages", ">Size", ">Oldest",
-		}, historyTable(&h, rowInterval(since, h.Interval)))
+		}, historyTable(&h))
 	})
 }
 
-func rowInterval(since, interval time.Duration) time.Duration {
+// rowInterval returns the interval of the rows of a table that covers a period.
+func rowInterval(period, interval time.Duration) time.Duration {
 	for _, step := range []time.Duration{
 		10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute,
 	} {
-		if step >= interval && since <= historyRows*step {
+		if step >= interval && period <= historyRows*step {
 			return step
 		}
 	}
@@ -83,8 +84,9 @@ func rowInterval(since, interval time.Duration) time.Duration {
 
 // historyTable combines points to rows. A row has the average rates and the last values of its points, and no values
 // without points.
-func historyTable(h *admin.History, step time.Duration) (rows [][]any) {
+func historyTable(h *admin.History) (rows [][]any) {
 	points := h.Points
+	step := rowInterval(points[len(points)-1].At.Sub(points[0].At)+h.Interval, h.Interval)
 	end := func(p *admin.HistoryPoint) time.Time { return p.At.Add(step - 1).Truncate(step) }
 	for at := end(&points[0]); len(points) > 0; at = at.Add(step) {
 		var row []*admin.HistoryPoint

@@ -22,7 +22,8 @@ func TestHistoryTable(t *testing.T) {
 		}
 	}
 	h := &admin.History{Interval: 10 * time.Second, Points: []admin.HistoryPoint{
-		point(20, -1, 5), point(30, 10, 3), point(40, 20, 2), point(60, 30, 0), point(150, 40, 1),
+		point(20, -1, 5), point(30, 10, 3), point(40, 20, 2), point(60, 30, 0),
+		point(290, 40, 1), point(300, 40, 1), point(320, 0, 1),
 	}}
 	at := func(seconds int) string { return output.LocalTime(start.Add(time.Duration(seconds) * time.Second)) }
 	require.Equal(t, [][]any{
@@ -30,8 +31,14 @@ func TestHistoryTable(t *testing.T) {
 		{at(60), "25", "13", "0", "0", "0 B", ""},
 		{at(90), "–", "–", "–", "–", "–", "–"},
 		{at(120), "–", "–", "–", "–", "–", "–"},
-		{at(150), "40", "20", "0", "1", "1.0 KiB", "1m"},
-	}, historyTable(h, 30*time.Second))
+		{at(150), "–", "–", "–", "–", "–", "–"},
+		{at(180), "–", "–", "–", "–", "–", "–"},
+		{at(210), "–", "–", "–", "–", "–", "–"},
+		{at(240), "–", "–", "–", "–", "–", "–"},
+		{at(270), "–", "–", "–", "–", "–", "–"},
+		{at(300), "40", "20", "0", "1", "1.0 KiB", "1m"},
+		{at(320), "0", "0", "0", "1", "1.0 KiB", "1m"},
+	}, historyTable(h))
 	for since, want := range map[time.Duration]time.Duration{
 		time.Minute: 10 * time.Second, 5 * time.Minute: 10 * time.Second, time.Hour: 2 * time.Minute,
 		90 * time.Minute: 5 * time.Minute, 24 * time.Hour: time.Hour,
