@@ -87,6 +87,7 @@ func pages() []Page {
 		queuePage(),
 		messagesPage(),
 		messagePage(),
+		schedulesPage(),
 		storePage(),
 		scanPage(),
 		mapPage(),

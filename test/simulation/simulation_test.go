@@ -188,6 +188,9 @@ func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error)
 		return err
 	}
 	w.record("in sync")
+	if err := w.putSchedule(ctx); err != nil {
+		return err
+	}
 	w.refusable = load.RefusableQueues()
 	for _, h := range w.hosts {
 		h.onDisk(func(d *disk) { d.losesSyncs = w.options.LosesSyncs })
@@ -201,6 +204,9 @@ func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error)
 	}
 	finish, cancel := context.WithTimeout(context.Background(), finishLimit)
 	defer cancel()
+	if err := w.checkSchedule(finish); err != nil {
+		return err
+	}
 	if err := load.Finish(finish); err != nil {
 		return err
 	}
