@@ -53,6 +53,8 @@ const (
 	OpAccess OpCode = 22
 	// OpPause pauses or resumes a queue or a subscription.
 	OpPause OpCode = 24
+	// OpPolicy sets or deletes a policy for queues.
+	OpPolicy OpCode = 25
 )
 
 var opNames = [...]string{
@@ -80,6 +82,7 @@ var opNames = [...]string{
 	OpAccess:                 "access",
 	OpAlterSubscription:      "alter-subscription",
 	OpPause:                  "pause",
+	OpPolicy:                 "policy",
 }
 
 // String returns the name of the operation, as shown by `store dump-log`.
@@ -95,7 +98,7 @@ func (c OpCode) String() string {
 // reason is that all operations are checked against the state before the transaction.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
-		c == OpAlterSubscription || c == OpPause || c >= OpPrepare && c <= OpRollbackPrepared
+		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c >= OpPrepare && c <= OpRollbackPrepared
 }
 
 // Start is the start position of a new subscription.
