@@ -51,6 +51,7 @@ var (
 	ErrBackupNotFound = link.ErrBackupNotFound
 	ErrNoConnection   = link.ErrNoConnection
 	ErrNoJob          = link.ErrNoJob
+	ErrNoPolicy       = link.ErrNoPolicy
 	// ErrNoTransaction is returned when no transaction with that XID is prepared or among the last 10,000 decided ones.
 	ErrNoTransaction = link.ErrNoTransaction
 	// ErrDecided is returned when the coordinator has made the opposite decision on the prepared transaction.

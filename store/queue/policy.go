@@ -90,16 +90,30 @@ func (q *Queue) Own() (c txn.Config, fields txn.ConfigMask) {
 	return *q.config.ownConfig(), q.config.fields
 }
 
-// PoliciesOf returns the patterns of the policies whose defaults and limits apply to a queue; "" for none.
-func (s *State) PoliciesOf(q *Queue) (defaults, limits string) {
-	d, l := s.policies.lookup(q.name)
-	if d != nil {
-		defaults = d.Pattern
+// Sources contains the patterns of the policies whose defaults and limits apply to a queue; "" for none.
+type Sources struct {
+	Defaults, Limits string
+	// Limited contains the fields whose value is a limit.
+	Limited txn.ConfigMask
+}
+
+// Sources returns the policies that apply to a queue.
+func (s *State) Sources(q *Queue) (from Sources) {
+	p := s.policiesOf(q, q.name)
+	if p.defaults != nil {
+		from.Defaults = p.defaults.Pattern
 	}
-	if l != nil {
-		limits = l.Pattern
+	if p.limits != nil {
+		from.Limits = p.limits.Pattern
+		p.limits = nil
+		within := p.settings(q.config.ownConfig(), q.config.fields)
+		for field, v := range q.config.Values {
+			if field&txn.LimitFields != 0 && within.With(q.config.Config, field) != within.Config && v != 0 {
+				from.Limited |= field
+			}
+		}
 	}
-	return defaults, limits
+	return from
 }
 
 // get returns the policy of a pattern, or one without options.

@@ -67,8 +67,8 @@ func TestPolicyPrecedence(t *testing.T) {
 	ac := d.s.QueueByName("ac")
 	_, retained := ac.Retained()
 	require.True(t, retained)
-	defaults, limits := d.s.PoliciesOf(ac)
-	require.Equal(t, []string{"*c", "*"}, []string{defaults, limits})
+	require.Equal(t, Sources{Defaults: "*c", Limits: "*"}, d.s.Sources(ac))
+	require.Equal(t, Sources{Limits: "*", Limited: txn.FieldMaxMessages}, d.s.Sources(d.s.QueueByName("x")))
 	require.Same(t, d.s.QueueByName("x").config, d.queue("y", txn.Config{}).config, "settings are shared")
 
 	d.do(func(b *txn.Builder) { b.AlterQueueWith(ac.id, txn.Config{}, txn.Retention, txn.Retention) })
@@ -108,15 +108,16 @@ func TestPolicyOverflow(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// BenchmarkPutPolicy changes a policy that applies to all queues while no other of the 1,000 policies matches.
+// BenchmarkPutPolicy changes a policy that applies to all queues. None of the others, which have a higher priority and
+// the prefix of the queues, matches.
 func BenchmarkPutPolicy(b *testing.B) {
-	for _, queues := range []int{10_000, 100_000} {
-		b.Run(fmt.Sprint(queues), func(b *testing.B) {
+	for _, c := range []struct{ queues, policies int }{{10_000, 10}, {10_000, MaxPolicies}, {100_000, 10}} {
+		b.Run(fmt.Sprintf("queues=%d/policies=%d", c.queues, c.policies), func(b *testing.B) {
 			d := newDriver(b)
-			for i := range queues {
+			for i := range c.queues {
 				d.queue(fmt.Sprintf("orders.%06d", i), txn.Config{}, "s")
 			}
-			for i := range MaxPolicies - 1 {
+			for i := range c.policies - 1 {
 				d.policy(fmt.Sprintf("orders.*x%d", i), txn.QueuePolicy{Priority: 1, Defaults: txn.Config{TTL: 1}})
 			}
 			for ttl := uint64(1); b.Loop(); ttl++ {

@@ -78,6 +78,7 @@ var (
 	ErrBackupNotFound = errors.New("backup not found")
 	ErrNoConnection   = errors.New("connection not found")
 	ErrNoJob          = errors.New("job not found")
+	ErrNoPolicy       = errors.New("policy not found")
 	ErrNoTransaction  = errors.New("prepared transaction not found")
 	ErrDecided        = errors.New("coordinator made the opposite decision")
 	ErrHeuristic      = errors.New("opposite decision was made without the coordinator")

@@ -90,6 +90,8 @@ const (
 	ErrorKind_ERROR_KIND_BACKUP_NOT_FOUND ErrorKind = 27
 	// The connection does not exist.
 	ErrorKind_ERROR_KIND_NO_CONNECTION ErrorKind = 28
+	// The policy does not exist.
+	ErrorKind_ERROR_KIND_NO_POLICY ErrorKind = 30
 )
 
 // Enum value maps for ErrorKind.
@@ -124,6 +126,7 @@ var (
 		26: "ERROR_KIND_NO_JOB",
 		27: "ERROR_KIND_BACKUP_NOT_FOUND",
 		28: "ERROR_KIND_NO_CONNECTION",
+		30: "ERROR_KIND_NO_POLICY",
 	}
 	ErrorKind_value = map[string]int32{
 		"ERROR_KIND_UNSPECIFIED":            0,
@@ -155,6 +158,7 @@ var (
 		"ERROR_KIND_NO_JOB":                 26,
 		"ERROR_KIND_BACKUP_NOT_FOUND":       27,
 		"ERROR_KIND_NO_CONNECTION":          28,
+		"ERROR_KIND_NO_POLICY":              30,
 	}
 )
 
@@ -238,12 +242,14 @@ const (
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS ErrorReason = 23
 	// Deletion with `if_empty` of a queue that is not empty.
 	ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY ErrorReason = 24
-	// Another queue uses the queue as `dead_letter` or forwards to it; change that queue first. Or a prepared transaction
+	// Another queue or a policy uses the queue as `dead_letter`, or another queue forwards to it; change that one first. Or a prepared transaction
 	// requires the queue, the subscription or its messages; commit or roll back that transaction first.
 	ErrorReason_ERROR_REASON_QUEUE_IN_USE ErrorReason = 25
 	// Publishing to the queue, or to a queue that it forwards to, is paused. Publish again after an operator has resumed
 	// it.
 	ErrorReason_ERROR_REASON_QUEUE_PAUSED ErrorReason = 251
+	// There is no policy with this pattern.
+	ErrorReason_ERROR_REASON_POLICY_NOT_FOUND ErrorReason = 253
 	// `SeekSubscription` moved the subscription of this consumer. Attach again. Do not acknowledge messages that were
 	// received before, even if their acknowledgement was not confirmed: messages from the new position on are
 	// redelivered.
@@ -267,7 +273,7 @@ const (
 	ErrorReason_ERROR_REASON_TOO_MANY_QUEUES ErrorReason = 42
 	// The queue has 1,000 subscriptions.
 	ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS ErrorReason = 43
-	// The pair has 1,000 settings and jobs, or 10,000 rules, roles, tokens and quotas.
+	// The pair has 1,000 settings and jobs, 1,000 policies, or 10,000 rules, roles, tokens and quotas.
 	ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES ErrorReason = 44
 	// `limits.consumers` is reached, or clients that do not read use all of the memory for browsing.
 	ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS ErrorReason = 45
@@ -439,6 +445,7 @@ var (
 		24:  "ERROR_REASON_QUEUE_NOT_EMPTY",
 		25:  "ERROR_REASON_QUEUE_IN_USE",
 		251: "ERROR_REASON_QUEUE_PAUSED",
+		253: "ERROR_REASON_POLICY_NOT_FOUND",
 		193: "ERROR_REASON_SUBSCRIPTION_MOVED",
 		192: "ERROR_REASON_NO_DEAD_LETTER",
 		69:  "ERROR_REASON_DEAD_LETTER_CYCLE",
@@ -541,6 +548,7 @@ var (
 		"ERROR_REASON_QUEUE_NOT_EMPTY":        24,
 		"ERROR_REASON_QUEUE_IN_USE":           25,
 		"ERROR_REASON_QUEUE_PAUSED":           251,
+		"ERROR_REASON_POLICY_NOT_FOUND":       253,
 		"ERROR_REASON_SUBSCRIPTION_MOVED":     193,
 		"ERROR_REASON_NO_DEAD_LETTER":         192,
 		"ERROR_REASON_DEAD_LETTER_CYCLE":      69,
@@ -729,7 +737,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1\x1a google/protobuf/descriptor.proto\"T\n" +
 	"\x12ErrorReasonOptions\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12*\n" +
-	"\x04kind\x18\x02 \x01(\x0e2\x16.lockstep.v1.ErrorKindR\x04kind*\x91\x06\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x16.lockstep.v1.ErrorKindR\x04kind*\xab\x06\n" +
 	"\tErrorKind\x12\x1a\n" +
 	"\x16ERROR_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ERROR_KIND_RETRY\x10\x01\x12\x1e\n" +
@@ -760,7 +768,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x12ERROR_KIND_NO_PLAN\x10\x19\x12\x15\n" +
 	"\x11ERROR_KIND_NO_JOB\x10\x1a\x12\x1f\n" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
-	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c*\xa0,\n" +
+	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c\x12\x18\n" +
+	"\x14ERROR_KIND_NO_POLICY\x10\x1e*\xd7,\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -810,7 +819,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x12;\n" +
 	"\x19ERROR_REASON_QUEUE_PAUSED\x10\xfb\x01\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\n" +
-	"\x129\n" +
+	"\x125\n" +
+	"\x1dERROR_REASON_POLICY_NOT_FOUND\x10\xfd\x01\x1a\x11\xfa\xf8#\r\n" +
+	"\tNOT_FOUND\x10\x1e\x129\n" +
 	"\x1fERROR_REASON_SUBSCRIPTION_MOVED\x10\xc1\x01\x1a\x13\xfa\xf8#\x0f\n" +
 	"\vUNAVAILABLE\x10\x01\x12:\n" +
 	"\x1bERROR_REASON_NO_DEAD_LETTER\x10\xc0\x01\x1a\x18\xfa\xf8#\x14\n" +

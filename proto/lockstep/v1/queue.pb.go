@@ -120,9 +120,12 @@ type CreateQueueRequest struct {
 	IfNotExists bool `protobuf:"varint,5,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
 	// Makes the request safe to retry: a retry returns the original result and does not affect later changes. Ignored by
 	// nodes up to release 0.1.0.
-	Producer      *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Producer *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
+	// Names of QueueConfig fields that the queue sets itself although they are 0 in `config`, so that no policy sets them.
+	// Other fields that are 0 get the value of a policy. Ignored while a node runs release 0.1.0.
+	ExplicitFields []string `protobuf:"bytes,7,rep,name=explicit_fields,json=explicitFields,proto3" json:"explicit_fields,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CreateQueueRequest) Reset() {
@@ -197,6 +200,13 @@ func (x *CreateQueueRequest) GetProducer() *Producer {
 	return nil
 }
 
+func (x *CreateQueueRequest) GetExplicitFields() []string {
+	if x != nil {
+		return x.ExplicitFields
+	}
+	return nil
+}
+
 // CreateQueueResponse contains the queue.
 type CreateQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -263,8 +273,11 @@ type AlterQueueRequest struct {
 	// nodes up to release 0.1.0.
 	Producer *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	// Names of the QueueConfig fields to change; "*" means all. If empty: `max_messages` and `max_bytes`, the fields that
-	// clients of release 0.1.0 support. INVALID_ARGUMENT for an unknown name.
-	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,4,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// clients of release 0.1.0 support. INVALID_ARGUMENT for an unknown name. A field that is named here is set by the
+	// queue itself afterwards, even to 0. With "*" or an empty mask, fields that are 0 are left to policies.
+	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,4,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// Names of QueueConfig fields that the queue no longer sets itself: they get the value of a policy, or 0.
+	ResetFields   []string `protobuf:"bytes,5,rep,name=reset_fields,json=resetFields,proto3" json:"reset_fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -323,6 +336,13 @@ func (x *AlterQueueRequest) GetProducer() *Producer {
 func (x *AlterQueueRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
 	if x != nil {
 		return x.UpdateMask
+	}
+	return nil
+}
+
+func (x *AlterQueueRequest) GetResetFields() []string {
+	if x != nil {
+		return x.ResetFields
 	}
 	return nil
 }
@@ -3376,6 +3396,282 @@ func (x *SeekSubscriptionResponse) GetBacklog() uint64 {
 	return 0
 }
 
+// PutPolicyRequest sets a policy.
+type PutPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Policy. It replaces the policy with the same pattern, if any.
+	Policy *QueuePolicy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	Producer      *Producer `protobuf:"bytes,2,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutPolicyRequest) Reset() {
+	*x = PutPolicyRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutPolicyRequest) ProtoMessage() {}
+
+func (x *PutPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutPolicyRequest.ProtoReflect.Descriptor instead.
+func (*PutPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *PutPolicyRequest) GetPolicy() *QueuePolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *PutPolicyRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
+// PutPolicyResponse contains the policy.
+type PutPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Policy as set.
+	Policy        *QueuePolicy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutPolicyResponse) Reset() {
+	*x = PutPolicyResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutPolicyResponse) ProtoMessage() {}
+
+func (x *PutPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutPolicyResponse.ProtoReflect.Descriptor instead.
+func (*PutPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *PutPolicyResponse) GetPolicy() *QueuePolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// DeletePolicyRequest deletes a policy.
+type DeletePolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Pattern of the policy. POLICY_NOT_FOUND if there is none.
+	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	Producer      *Producer `protobuf:"bytes,2,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePolicyRequest) Reset() {
+	*x = DeletePolicyRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePolicyRequest) ProtoMessage() {}
+
+func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePolicyRequest.ProtoReflect.Descriptor instead.
+func (*DeletePolicyRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *DeletePolicyRequest) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *DeletePolicyRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
+// DeletePolicyResponse confirms the deletion.
+type DeletePolicyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePolicyResponse) Reset() {
+	*x = DeletePolicyResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePolicyResponse) ProtoMessage() {}
+
+func (x *DeletePolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePolicyResponse.ProtoReflect.Descriptor instead.
+func (*DeletePolicyResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+}
+
+// ListPoliciesRequest requests all policies.
+type ListPoliciesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesRequest) Reset() {
+	*x = ListPoliciesRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesRequest) ProtoMessage() {}
+
+func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
+func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+}
+
+// ListPoliciesResponse contains all policies.
+type ListPoliciesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Policies, ordered by pattern.
+	Policies      []*QueuePolicy `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesResponse) Reset() {
+	*x = ListPoliciesResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesResponse) ProtoMessage() {}
+
+func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
+func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ListPoliciesResponse) GetPolicies() []*QueuePolicy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
 // PauseQueueRequest pauses a queue or one of its subscriptions.
 type PauseQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3397,7 +3693,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3705,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3718,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PauseQueueRequest) GetQueue() string {
@@ -3478,7 +3774,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3490,7 +3786,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3503,7 +3799,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -3532,7 +3828,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3544,7 +3840,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3557,7 +3853,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ResumeQueueRequest) GetQueue() string {
@@ -3606,7 +3902,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3618,7 +3914,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3631,7 +3927,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -3658,7 +3954,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3670,7 +3966,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3683,7 +3979,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -3718,7 +4014,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3730,7 +4026,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3743,7 +4039,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -3768,7 +4064,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3780,7 +4076,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3793,7 +4089,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -3830,7 +4126,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +4138,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +4151,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -3885,7 +4181,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3897,7 +4193,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3910,7 +4206,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -3938,7 +4234,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4246,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4259,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -3986,7 +4282,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3998,7 +4294,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4011,7 +4307,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -4039,7 +4335,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4051,7 +4347,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4064,7 +4360,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -4087,7 +4383,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4099,7 +4395,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4112,7 +4408,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -4146,7 +4442,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4158,7 +4454,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4171,7 +4467,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -4221,7 +4517,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4233,7 +4529,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4246,7 +4542,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -4299,7 +4595,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4311,7 +4607,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4324,7 +4620,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -4352,23 +4648,25 @@ var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
+	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\x96\x02\n" +
 	"\x12CreateQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x12$\n" +
 	"\rsubscriptions\x18\x03 \x03(\tR\rsubscriptions\x12\x14\n" +
 	"\x05topic\x18\x04 \x01(\bR\x05topic\x12\"\n" +
 	"\rif_not_exists\x18\x05 \x01(\bR\vifNotExists\x121\n" +
-	"\bproducer\x18\x06 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"Y\n" +
+	"\bproducer\x18\x06 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12'\n" +
+	"\x0fexplicit_fields\x18\a \x03(\tR\x0eexplicitFields\"Y\n" +
 	"\x13CreateQueueResponse\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\x12\x18\n" +
-	"\acreated\x18\x02 \x01(\bR\acreated\"\xc9\x01\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\"\xec\x01\n" +
 	"\x11AlterQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x121\n" +
 	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12;\n" +
 	"\vupdate_mask\x18\x04 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
-	"updateMask\">\n" +
+	"updateMask\x12!\n" +
+	"\freset_fields\x18\x05 \x03(\tR\vresetFields\">\n" +
 	"\x12AlterQueueResponse\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\"v\n" +
 	"\x12DeleteQueueRequest\x12\x12\n" +
@@ -4574,7 +4872,19 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x02to\"P\n" +
 	"\x18SeekSubscriptionResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x18\n" +
-	"\abacklog\x18\x02 \x01(\x04R\abacklog\"\xcc\x01\n" +
+	"\abacklog\x18\x02 \x01(\x04R\abacklog\"w\n" +
+	"\x10PutPolicyRequest\x120\n" +
+	"\x06policy\x18\x01 \x01(\v2\x18.lockstep.v1.QueuePolicyR\x06policy\x121\n" +
+	"\bproducer\x18\x02 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"E\n" +
+	"\x11PutPolicyResponse\x120\n" +
+	"\x06policy\x18\x01 \x01(\v2\x18.lockstep.v1.QueuePolicyR\x06policy\"b\n" +
+	"\x13DeletePolicyRequest\x12\x18\n" +
+	"\apattern\x18\x01 \x01(\tR\apattern\x121\n" +
+	"\bproducer\x18\x02 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"\x16\n" +
+	"\x14DeletePolicyResponse\"\x15\n" +
+	"\x13ListPoliciesRequest\"L\n" +
+	"\x14ListPoliciesResponse\x124\n" +
+	"\bpolicies\x18\x01 \x03(\v2\x18.lockstep.v1.QueuePolicyR\bpolicies\"\xcc\x01\n" +
 	"\x11PauseQueueRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x18\n" +
@@ -4647,7 +4957,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x15QUEUE_ORDER_PUBLISHED\x10\x05\x12\x19\n" +
 	"\x15QUEUE_ORDER_DELIVERED\x10\x06\x12\x1c\n" +
 	"\x18QUEUE_ORDER_ACKNOWLEDGED\x10\a\x12\x19\n" +
-	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\xcd\x10\n" +
+	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\xc3\x12\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -4672,7 +4982,10 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x10SeekSubscription\x12$.lockstep.v1.SeekSubscriptionRequest\x1a%.lockstep.v1.SeekSubscriptionResponse\x12M\n" +
 	"\n" +
 	"PauseQueue\x12\x1e.lockstep.v1.PauseQueueRequest\x1a\x1f.lockstep.v1.PauseQueueResponse\x12P\n" +
-	"\vResumeQueue\x12\x1f.lockstep.v1.ResumeQueueRequest\x1a .lockstep.v1.ResumeQueueResponse\x12P\n" +
+	"\vResumeQueue\x12\x1f.lockstep.v1.ResumeQueueRequest\x1a .lockstep.v1.ResumeQueueResponse\x12J\n" +
+	"\tPutPolicy\x12\x1d.lockstep.v1.PutPolicyRequest\x1a\x1e.lockstep.v1.PutPolicyResponse\x12S\n" +
+	"\fDeletePolicy\x12 .lockstep.v1.DeletePolicyRequest\x1a!.lockstep.v1.DeletePolicyResponse\x12S\n" +
+	"\fListPolicies\x12 .lockstep.v1.ListPoliciesRequest\x1a!.lockstep.v1.ListPoliciesResponse\x12P\n" +
 	"\vSetForwards\x12\x1f.lockstep.v1.SetForwardsRequest\x1a .lockstep.v1.SetForwardsResponse\x12D\n" +
 	"\aPrepare\x12\x1b.lockstep.v1.PrepareRequest\x1a\x1c.lockstep.v1.PrepareResponse\x12Y\n" +
 	"\x0eCommitPrepared\x12\".lockstep.v1.CommitPreparedRequest\x1a#.lockstep.v1.CommitPreparedResponse\x12_\n" +
@@ -4692,7 +5005,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
 	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
@@ -4740,159 +5053,177 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*BrowseResponse)(nil),             // 43: lockstep.v1.BrowseResponse
 	(*SeekSubscriptionRequest)(nil),    // 44: lockstep.v1.SeekSubscriptionRequest
 	(*SeekSubscriptionResponse)(nil),   // 45: lockstep.v1.SeekSubscriptionResponse
-	(*PauseQueueRequest)(nil),          // 46: lockstep.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),         // 47: lockstep.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),         // 48: lockstep.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),        // 49: lockstep.v1.ResumeQueueResponse
-	(*SetForwardsRequest)(nil),         // 50: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 51: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 52: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 53: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 54: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 55: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 56: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 57: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 58: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 59: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 60: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 61: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 62: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 63: lockstep.v1.Producer
-	(*Queue)(nil),                      // 64: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 65: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 66: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 67: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 68: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 69: lockstep.v1.Subscription
-	(*Message)(nil),                    // 70: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 71: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 72: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 73: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 74: lockstep.v1.Forward
+	(*PutPolicyRequest)(nil),           // 46: lockstep.v1.PutPolicyRequest
+	(*PutPolicyResponse)(nil),          // 47: lockstep.v1.PutPolicyResponse
+	(*DeletePolicyRequest)(nil),        // 48: lockstep.v1.DeletePolicyRequest
+	(*DeletePolicyResponse)(nil),       // 49: lockstep.v1.DeletePolicyResponse
+	(*ListPoliciesRequest)(nil),        // 50: lockstep.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),       // 51: lockstep.v1.ListPoliciesResponse
+	(*PauseQueueRequest)(nil),          // 52: lockstep.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),         // 53: lockstep.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),         // 54: lockstep.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),        // 55: lockstep.v1.ResumeQueueResponse
+	(*SetForwardsRequest)(nil),         // 56: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 57: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 58: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 59: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 60: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 61: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 62: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 63: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 64: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 65: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 66: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 67: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 68: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 69: lockstep.v1.Producer
+	(*Queue)(nil),                      // 70: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 71: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 72: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 73: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 74: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 75: lockstep.v1.Subscription
+	(*Message)(nil),                    // 76: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 77: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 78: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 79: lockstep.v1.StoredMessage
+	(*QueuePolicy)(nil),                // 80: lockstep.v1.QueuePolicy
+	(*Forward)(nil),                    // 81: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	62, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	63, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	62, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	63, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	64, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	63, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	63, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	0,  // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
-	64, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	66, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	63, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	67, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	68, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	69, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	68, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	65, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	63, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	69, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	63, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	70, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	63, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
-	19, // 24: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
-	21, // 25: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
-	20, // 26: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	24, // 27: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
-	22, // 28: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
-	26, // 29: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	63, // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	27, // 31: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	28, // 32: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	29, // 33: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	70, // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	71, // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	71, // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	31, // 37: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	34, // 38: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	71, // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	71, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	71, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	72, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	71, // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
-	33, // 44: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
-	71, // 45: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
-	73, // 46: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	71, // 47: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	71, // 48: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
-	71, // 49: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	71, // 50: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	73, // 51: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	66, // 52: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	67, // 53: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	63, // 54: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	63, // 55: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 56: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
-	63, // 57: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 58: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
-	74, // 59: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	63, // 60: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 61: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	26, // 62: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	63, // 63: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 64: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	67, // 65: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	61, // 66: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,  // 67: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,  // 68: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,  // 69: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,  // 70: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,  // 71: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11, // 72: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	13, // 73: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15, // 74: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17, // 75: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19, // 76: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	21, // 77: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	25, // 78: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	32, // 79: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	36, // 80: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	38, // 81: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	40, // 82: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	42, // 83: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	44, // 84: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	46, // 85: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
-	48, // 86: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
-	50, // 87: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	52, // 88: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	54, // 89: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	56, // 90: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	58, // 91: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,  // 92: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,  // 93: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,  // 94: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,  // 95: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10, // 96: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12, // 97: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	14, // 98: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16, // 99: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18, // 100: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20, // 101: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	22, // 102: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	30, // 103: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	35, // 104: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	37, // 105: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	39, // 106: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	41, // 107: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	43, // 108: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	45, // 109: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	47, // 110: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
-	49, // 111: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
-	51, // 112: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	53, // 113: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	55, // 114: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	57, // 115: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	59, // 116: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	92, // [92:117] is the sub-list for method output_type
-	67, // [67:92] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	68,  // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	69,  // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	68,  // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	69,  // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	71,  // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	70,  // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	69,  // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	69,  // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	0,   // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
+	70,  // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	72,  // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	69,  // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	73,  // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	74,  // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	75,  // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	74,  // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	71,  // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	69,  // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	75,  // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	69,  // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	76,  // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	69,  // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	19,  // 24: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
+	21,  // 25: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
+	20,  // 26: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
+	24,  // 27: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	22,  // 28: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
+	26,  // 29: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	69,  // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	27,  // 31: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	28,  // 32: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	29,  // 33: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	76,  // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	77,  // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	77,  // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	31,  // 37: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	34,  // 38: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	77,  // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	77,  // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	77,  // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	78,  // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	77,  // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	33,  // 44: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
+	77,  // 45: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	79,  // 46: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	77,  // 47: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	77,  // 48: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	77,  // 49: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	77,  // 50: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	79,  // 51: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	72,  // 52: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	73,  // 53: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	69,  // 54: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	80,  // 55: lockstep.v1.PutPolicyRequest.policy:type_name -> lockstep.v1.QueuePolicy
+	69,  // 56: lockstep.v1.PutPolicyRequest.producer:type_name -> lockstep.v1.Producer
+	80,  // 57: lockstep.v1.PutPolicyResponse.policy:type_name -> lockstep.v1.QueuePolicy
+	69,  // 58: lockstep.v1.DeletePolicyRequest.producer:type_name -> lockstep.v1.Producer
+	80,  // 59: lockstep.v1.ListPoliciesResponse.policies:type_name -> lockstep.v1.QueuePolicy
+	69,  // 60: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 61: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
+	69,  // 62: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 63: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
+	81,  // 64: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	69,  // 65: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	70,  // 66: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	26,  // 67: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	69,  // 68: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	66,  // 69: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	73,  // 70: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	67,  // 71: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,   // 72: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,   // 73: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,   // 74: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,   // 75: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,   // 76: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11,  // 77: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	13,  // 78: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15,  // 79: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17,  // 80: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19,  // 81: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	21,  // 82: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	25,  // 83: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	32,  // 84: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	36,  // 85: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	38,  // 86: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	40,  // 87: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	42,  // 88: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	44,  // 89: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	52,  // 90: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
+	54,  // 91: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
+	46,  // 92: lockstep.v1.QueueService.PutPolicy:input_type -> lockstep.v1.PutPolicyRequest
+	48,  // 93: lockstep.v1.QueueService.DeletePolicy:input_type -> lockstep.v1.DeletePolicyRequest
+	50,  // 94: lockstep.v1.QueueService.ListPolicies:input_type -> lockstep.v1.ListPoliciesRequest
+	56,  // 95: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	58,  // 96: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	60,  // 97: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	62,  // 98: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	64,  // 99: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,   // 100: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,   // 101: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,   // 102: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,   // 103: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10,  // 104: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12,  // 105: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	14,  // 106: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16,  // 107: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18,  // 108: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20,  // 109: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	22,  // 110: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	30,  // 111: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	35,  // 112: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	37,  // 113: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	39,  // 114: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	41,  // 115: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	43,  // 116: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	45,  // 117: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	53,  // 118: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
+	55,  // 119: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
+	47,  // 120: lockstep.v1.QueueService.PutPolicy:output_type -> lockstep.v1.PutPolicyResponse
+	49,  // 121: lockstep.v1.QueueService.DeletePolicy:output_type -> lockstep.v1.DeletePolicyResponse
+	51,  // 122: lockstep.v1.QueueService.ListPolicies:output_type -> lockstep.v1.ListPoliciesResponse
+	57,  // 123: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	59,  // 124: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	61,  // 125: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	63,  // 126: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	65,  // 127: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	100, // [100:128] is the sub-list for method output_type
+	72,  // [72:100] is the sub-list for method input_type
+	72,  // [72:72] is the sub-list for extension type_name
+	72,  // [72:72] is the sub-list for extension extendee
+	0,   // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -4917,7 +5248,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   61,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

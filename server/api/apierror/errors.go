@@ -168,6 +168,8 @@ var errorTable = []mapping{
 	{txn.ErrHeuristicRollback, pb.ErrorReason_ERROR_REASON_HEURISTIC_ROLLBACK},
 	{txn.ErrQueueFull, pb.ErrorReason_ERROR_REASON_QUEUE_FULL},
 	{txn.ErrQueuePaused, pb.ErrorReason_ERROR_REASON_QUEUE_PAUSED},
+	{txn.ErrPolicyNotFound, pb.ErrorReason_ERROR_REASON_POLICY_NOT_FOUND},
+	{txn.ErrTooManyPolicies, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
 	{txn.ErrTooManyQueues, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},
 	{txn.ErrTooManySubscriptions, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS},
 	{txn.ErrTooManyMeta, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
