@@ -44,6 +44,7 @@ var kinds = map[pb.ErrorKind]error{ //nolint:gochecknoglobals // a constant
 	pb.ErrorKind_ERROR_KIND_NO_SPACE:               link.ErrNoSpace,
 	pb.ErrorKind_ERROR_KIND_NO_PLAN:                link.ErrNoPlan,
 	pb.ErrorKind_ERROR_KIND_NO_JOB:                 link.ErrNoJob,
+	pb.ErrorKind_ERROR_KIND_NO_POLICY:              link.ErrNoPolicy,
 	pb.ErrorKind_ERROR_KIND_BACKUP_NOT_FOUND:       link.ErrBackupNotFound,
 	pb.ErrorKind_ERROR_KIND_NO_CONNECTION:          link.ErrNoConnection,
 	pb.ErrorKind_ERROR_KIND_NO_SCHEDULE:            link.ErrNoSchedule,

@@ -52,6 +52,7 @@ var (
 	ErrNoConnection   = link.ErrNoConnection
 	ErrNoJob          = link.ErrNoJob
 	ErrNoSchedule     = link.ErrNoSchedule
+	ErrNoPolicy       = link.ErrNoPolicy
 	// ErrNoTransaction is returned when no transaction with that XID is prepared or among the last 10,000 decided ones.
 	ErrNoTransaction = link.ErrNoTransaction
 	// ErrDecided is returned when the coordinator has made the opposite decision on the prepared transaction.

@@ -94,13 +94,15 @@ type Queue struct {
 	// MessageIDs is the number of message ids kept for the DedupWindow; up to a quarter of them may be older. Duplicates
 	// is the number of messages discarded as duplicates.
 	MessageIDs, Duplicates uint64
-	Forwards         []Forward
+	Forwards               []Forward
 	// Digest is a digest of all operations ever applied to the queue. It is equal on both nodes at the same LSN.
 	Digest uint64
 	// Activity is nil unless requested.
 	Activity *QueueActivity
 	// Pause of the queue; nil if it is not paused.
 	Pause *Pause
+	// Own contains the options that the queue sets itself. Config also contains the values of policies.
+	Own OwnConfig
 }
 
 // Subscription describes a durable cursor on a queue.
@@ -147,6 +149,9 @@ const (
 // CreateQueueOptions configures [Client.CreateQueue].
 type CreateQueueOptions struct {
 	Config QueueConfig
+	// Explicit names options that the queue sets itself although they are 0, such as "max_deliveries", so that no policy
+	// sets them.
+	Explicit []string
 	// Subscriptions are the names of the initial subscriptions. Default client.DefaultSubscription.
 	Subscriptions []string
 	// Topic creates the queue without a subscription: messages are kept only for subscriptions created later.
@@ -170,7 +175,7 @@ func (c *Client) CreateQueue(
 	}
 	req := &pb.CreateQueueRequest{
 		Name: name, Config: o.Config.toProto(), Subscriptions: o.Subscriptions, Topic: o.Topic,
-		IfNotExists: o.IfNotExists,
+		IfNotExists: o.IfNotExists, ExplicitFields: o.Explicit,
 	}
 	resp, err := change(ctx, c, "create queue "+name, req, pb.QueueServiceClient.CreateQueue)
 	if doneBefore(err, client.ErrAlreadyExists) {
@@ -180,7 +185,8 @@ func (c *Client) CreateQueue(
 	return queueFromProto(resp.GetQueue()), resp.GetCreated(), err
 }
 
-// AlterQueue replaces the whole configuration of a queue. Errors: [client.ErrQueueNotFound], also for the dead-letter
+// AlterQueue replaces the whole configuration that a queue sets itself; options that are 0 are left to policies. Use
+// [Client.ChangeQueue] to change some options. Errors: [client.ErrQueueNotFound], also for the dead-letter
 // queue; [client.ErrInvalid], also if dead letters would form a cycle; [client.ErrRefused].
 func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig) (Queue, error) {
 	if err := config.check(); err != nil {
@@ -189,6 +195,32 @@ func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig
 	req := &pb.AlterQueueRequest{
 		Name: name, Config: config.toProto(),
 		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"*"}},
+	}
+	resp, err := change(ctx, c, "alter queue "+name, req, pb.QueueServiceClient.AlterQueue)
+	return queueFromProto(resp.GetQueue()), err
+}
+
+// QueueChange contains the changes of [Client.ChangeQueue]. Other options remain unchanged.
+type QueueChange struct {
+	// Config contains the values of the options in Set.
+	Config QueueConfig
+	// Set names options that the queue sets itself, such as "max_deliveries". 0 is also a value.
+	Set []string
+	// Reset names options that the queue no longer sets itself: they get the value of a policy, or 0.
+	Reset []string
+}
+
+// ChangeQueue changes options of a queue. Errors are those of [Client.AlterQueue].
+func (c *Client) ChangeQueue(ctx context.Context, name string, what QueueChange) (Queue, error) {
+	if err := what.Config.check(); err != nil {
+		return Queue{}, err
+	}
+	if len(what.Set)+len(what.Reset) == 0 {
+		return Queue{}, fmt.Errorf("%w: no option to change", client.ErrInvalid)
+	}
+	req := &pb.AlterQueueRequest{Name: name, Config: what.Config.toProto(), ResetFields: what.Reset}
+	if len(what.Set) > 0 {
+		req.UpdateMask = &fieldmaskpb.FieldMask{Paths: what.Set}
 	}
 	resp, err := change(ctx, c, "alter queue "+name, req, pb.QueueServiceClient.AlterQueue)
 	return queueFromProto(resp.GetQueue()), err
@@ -347,6 +379,7 @@ func queueFromProto(q *pb.Queue) Queue {
 		Delayed: q.GetDelayed(), Dropped: q.GetDropped(), Expired: q.GetExpired(),
 		MessageIDs: q.GetMessageIds(), Duplicates: q.GetDuplicates(),
 	}
+	out.Own = ownFromProto(q)
 	out.Activity, out.Pause = activityFromProto(q.GetActivity()), pauseFromProto(q.GetPause())
 	for _, f := range q.GetForwards() {
 		out.Forwards = append(out.Forwards, Forward{To: f.GetTo(), Move: f.GetMove(), Filter: f.GetFilter()})

@@ -100,11 +100,7 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 	d := &queueView{queueRow: newQueueRow(q), rights: may, MessagesLink: queueLink("/messages", q.GetName())}
 	d.Paused = pauseText(q.GetPause())
 	d.charts(ctx, v, h)
-	for _, f := range configFields(q.GetConfig()) {
-		if f.Checked || f.Value != "" && (len(f.Options) == 0 || f.Value != f.Options[0]) {
-			d.Settings = append(d.Settings, f)
-		}
-	}
+	d.Settings = setFields(q)
 	for _, sub := range q.GetSubscriptions() {
 		messages := "/messages?" + url.Values{"name": {q.GetName()}, "subscription": {sub.GetName()}}.Encode()
 		d.Subscriptions = append(d.Subscriptions, subscriptionRow{sub, messages, pauseText(sub.GetPause())})
@@ -165,7 +161,7 @@ func loadConfig(ctx context.Context, v *View, queues pb.QueueServiceClient) (any
 	if err != nil {
 		return nil, err
 	}
-	return &configView{Queue: resp.GetQueue(), Fields: configFields(resp.GetQueue().GetConfig())}, nil
+	return &configView{Queue: resp.GetQueue(), Fields: configFields(resp.GetQueue())}, nil
 }
 
 func publishTest(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
@@ -213,17 +209,18 @@ func alterQueue(ctx context.Context, v *View, queues pb.QueueServiceClient) (Don
 	if err != nil {
 		return Done{}, err
 	}
-	config := now.GetQueue().GetConfig()
-	if config == nil {
-		config = &pb.QueueConfig{}
-	}
+	config := &pb.QueueConfig{}
+	proto.Merge(config, now.GetQueue().GetConfig())
 	if err := readConfig(v, config, false); err != nil {
 		return Done{}, err
 	}
-	if _, err := queues.AlterQueue(ctx, &pb.AlterQueueRequest{
-		Name: v.Query.Get("name"), Config: config, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"*"}},
-	}); err != nil {
-		return Done{}, err
+	set, reset := changedFields(now.GetQueue(), config)
+	if len(set)+len(reset) > 0 {
+		if _, err := queues.AlterQueue(ctx, &pb.AlterQueueRequest{
+			Name: v.Query.Get("name"), Config: config, UpdateMask: &fieldmaskpb.FieldMask{Paths: set}, ResetFields: reset,
+		}); err != nil {
+			return Done{}, err
+		}
 	}
 	return Done{Message: "Queue configuration saved."}, nil
 }

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
@@ -37,6 +40,13 @@ type queuesView struct {
 	Descending     bool
 	Previous, Next string // addresses; may be empty
 	Uncertain      bool
+	Policies       []policyRow // only on the first page
+}
+
+type policyRow struct {
+	Pattern          string
+	Priority         uint32
+	Defaults, Limits string
 }
 
 type column struct {
@@ -105,11 +115,37 @@ func loadQueues(ctx context.Context, v *View, queues pb.QueueServiceClient) (any
 	if d.Last < int(d.Total) && len(resp.GetQueues()) > 0 {
 		d.Next = d.link(d.Sort, d.Descending, page+1)
 	}
+	if page == 1 && d.Search == "" {
+		if err := d.loadPolicies(ctx, queues); err != nil {
+			return nil, err
+		}
+	}
 	d.columns()
 	for _, q := range resp.GetQueues() {
 		d.Rows = append(d.Rows, newQueueRow(q))
 	}
 	return d, nil
+}
+
+func (d *queuesView) loadPolicies(ctx context.Context, queues pb.QueueServiceClient) error {
+	list, err := queues.ListPolicies(ctx, &pb.ListPoliciesRequest{})
+	if err != nil && status.Code(err) != codes.Unimplemented { // release 0.1.0
+		return err
+	}
+	text := func(c *pb.QueueConfig) string {
+		var parts []string
+		for _, f := range setFields(&pb.Queue{Config: c}) {
+			if f.Check {
+				f.Value = "yes"
+			}
+			parts = append(parts, f.Label+": "+f.Value)
+		}
+		return strings.Join(parts, ", ")
+	}
+	for _, p := range list.GetPolicies() {
+		d.Policies = append(d.Policies, policyRow{p.GetPattern(), p.GetPriority(), text(p.GetDefaults()), text(p.GetLimits())})
+	}
+	return nil
 }
 
 func (d *queuesView) link(sort string, descending bool, page int) string {

@@ -24,6 +24,7 @@ type configField struct {
 	Checked                  bool
 	Options                  []string // choices, if not nil
 	New                      bool     // can be set only at creation
+	Policy                   string   // pattern of the policy that sets the value; empty for none
 }
 
 type configOption struct {
@@ -54,11 +55,17 @@ func (o configOption) choices() (names []string) {
 	return names
 }
 
-func configFields(c *pb.QueueConfig) (list []configField) {
-	from := c.ProtoReflect()
+func configFields(q *pb.Queue) (list []configField) {
+	from := q.GetConfig().ProtoReflect()
 	for _, o := range configOptions() {
 		f := configField{
 			Name: string(o.field.Name()), Label: o.GetLabel(), Hint: o.GetUsage(), Options: o.choices(), New: o.GetFixed(),
+		}
+		switch sources := q.GetSources(); {
+		case slices.Contains(sources.GetLimitedFields(), f.Name):
+			f.Policy = sources.GetLimitPolicy()
+		case from.Has(o.field) && !slices.Contains(sources.GetOwnFields(), f.Name):
+			f.Policy = sources.GetPolicy()
 		}
 		switch v := from.Get(o.field); o.field.Kind() {
 		case protoreflect.BoolKind:
@@ -77,6 +84,35 @@ func configFields(c *pb.QueueConfig) (list []configField) {
 		list = append(list, f)
 	}
 	return list
+}
+
+// setFields returns the fields whose value is not the default.
+func setFields(q *pb.Queue) (list []configField) {
+	return slices.DeleteFunc(configFields(q), func(f configField) bool {
+		return !f.Checked && (f.Value == "" || len(f.Options) > 0 && f.Value == f.Options[0])
+	})
+}
+
+// changedFields returns the fields that a form changes. A field of the queue that was cleared is reset, so that policies
+// apply. A field of a policy that was cleared is set to 0 for this queue.
+func changedFields(q *pb.Queue, config *pb.QueueConfig) (set, reset []string) {
+	before, after := q.GetConfig().ProtoReflect(), config.ProtoReflect()
+	for _, f := range configFields(q) {
+		field := before.Descriptor().Fields().ByName(protoreflect.Name(f.Name))
+		from, to := before.Get(field), after.Get(field)
+		same := before.Has(field) == after.Has(field) && from.Equal(to)
+		if field.Enum() != nil { // the first two values have the same meaning
+			same = max(from.Enum(), 1) == max(to.Enum(), 1)
+		}
+		switch {
+		case same:
+		case !after.Has(field) && f.Policy == "":
+			reset = append(reset, f.Name)
+		default:
+			set = append(set, f.Name)
+		}
+	}
+	return set, reset
 }
 
 // formReader parses the fields of a form and keeps the first error.

@@ -84,6 +84,20 @@ func testStandbyRedirectsClients(t *testing.T) {
 			_, err := q.GetHistory(ctx, &pb.GetHistoryRequest{Queue: "q"})
 			return err
 		},
+		"put policy": func() error {
+			_, err := q.PutPolicy(ctx, &pb.PutPolicyRequest{
+				Policy: &pb.QueuePolicy{Pattern: "q", Defaults: &pb.QueueConfig{MaxMessages: 1}},
+			})
+			return err
+		},
+		"delete policy": func() error {
+			_, err := q.DeletePolicy(ctx, &pb.DeletePolicyRequest{Pattern: "q"})
+			return err
+		},
+		"list policies": func() error {
+			_, err := q.ListPolicies(ctx, &pb.ListPoliciesRequest{})
+			return err
+		},
 		"pause": func() error {
 			_, err := q.PauseQueue(ctx, &pb.PauseQueueRequest{Queue: "q"})
 			return err

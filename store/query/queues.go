@@ -34,6 +34,33 @@ type QueueInfo struct {
 	Pause         txn.Pause
 	// MessageIDs and Duplicates are the numbers of message ids kept for the dedup window, and of discarded messages.
 	MessageIDs, Duplicates uint64
+	// Own is the part of Config that the queue sets itself, nil if it is the whole and no policy applies.
+	Own *OwnConfig
+}
+
+// OwnConfig is the part of a configuration that the queue sets itself.
+type OwnConfig struct {
+	Config     txn.Config
+	Fields     txn.ConfigMask
+	DeadLetter string // name of queue Config.DeadLetter; empty if none
+	Sources    queue.Sources
+}
+
+// PolicyInfo describes a policy.
+type PolicyInfo struct {
+	queue.Policy
+
+	DeadLetter string // name of queue Defaults.DeadLetter; empty if none
+}
+
+// Policies returns the policies, ordered by pattern.
+func Policies(s *store.Store) (policies []PolicyInfo) {
+	s.View(func(state *queue.State) {
+		for _, p := range state.Policies() {
+			policies = append(policies, PolicyInfo{Policy: p, DeadLetter: nameOf(state, p.Defaults.DeadLetter)})
+		}
+	})
+	return policies
 }
 
 // ForwardInfo is a forwarding rule of a queue.
@@ -80,6 +107,11 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 	info.Dropped, info.Expired = q.Dropped()
 	info.MessageIDs, info.Duplicates = q.MessageIDs()
 	info.DeadLetter = nameOf(state, info.Config.DeadLetter)
+	own := OwnConfig{Sources: state.Sources(q)}
+	if own.Config, own.Fields = q.Own(); own.Sources != (queue.Sources{}) || own.Fields != info.Config.Fields() {
+		own.DeadLetter = nameOf(state, own.Config.DeadLetter)
+		info.Own = &own
+	}
 	for _, f := range q.Forwards() {
 		forward := ForwardInfo{To: nameOf(state, f.Target), Move: f.Move, Filter: f.Filter}
 		info.Forwards = append(info.Forwards, forward)

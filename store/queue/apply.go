@@ -132,6 +132,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return txn.OK
 	case txn.OpAccess:
 		return s.checkAccess(o)
+	case txn.OpPolicy:
+		return s.checkPolicy(o)
 	case txn.OpPrepare:
 		return s.checkPrepare(o)
 	case txn.OpCommitPrepared, txn.OpRollbackPrepared:
@@ -162,8 +164,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 			return txn.ErrPreparedInUse
 		}
 	case txn.OpAlterQueue:
-		c := q.config.With(*o.Config, o.Mask)
-		return s.checkConfig(q, &c)
+		c, fields := q.config.altered(o)
+		return s.checkConfig(q, q.name, &c, fields, o.Mask)
 	case txn.OpMove:
 		return s.checkMove(o, sub)
 	case txn.OpCreateSubscription, txn.OpCreateSubscriptionWith:
@@ -186,7 +188,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpPurge, txn.OpDeleteSubscription:
 		return checkNotReserved(q, o.Sub)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPause:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPause, txn.OpPolicy:
 	}
 	return txn.OK
 }
@@ -228,7 +230,7 @@ func (s *State) checkCreate(o *txn.Op) txn.Code {
 		}
 		seen[string(name)] = true
 	}
-	return s.checkConfig(nil, o.Config)
+	return s.checkConfig(nil, string(o.Name), o.Config, o.Own(), txn.AllFields)
 }
 
 func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
@@ -333,6 +335,9 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpDue:
 		r.Changed = s.due(o)
 		return
+	case txn.OpPolicy:
+		s.changePolicy(o)
+		return
 	}
 	q := s.queues.get(o.Queue)
 	s.mark(q)
@@ -385,15 +390,25 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpPause:
 		s.pause(q, o)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPolicy:
 	}
 	q.digest = mix(q.digest, r.Changed)
 }
 
 func (s *State) alterQueue(q *Queue, o *txn.Op) {
+	before := q.config.ownConfig().DeadLetter
+	c, fields := q.config.altered(o)
+	s.configure(q, s.settingsOf(q, q.name, &c, fields))
+	if c.DeadLetter != before {
+		s.deadLettersChanged(q)
+	}
+}
+
+// configure changes the effective configuration of a queue.
+func (s *State) configure(q *Queue, c *settings) {
 	s.touch(q) // dispatchers must re-evaluate the queue
 	s.endWindow(q)
-	s.setConfig(q, q.config.With(*o.Config, o.Mask))
+	s.setConfig(q, c)
 	s.setRetention(q)
 	s.removeIDs(q)
 	if !q.keepsSizes() {
@@ -529,7 +544,7 @@ func (s *State) purge(q *Queue, id uint32) (changed uint64) {
 
 func (s *State) createQueue(o *txn.Op) uint64 {
 	q := &Queue{id: s.nextQueue, name: string(o.Name), nextSeq: 1, nextSub: 1, collected: 1, extras: &noExtras}
-	s.setConfig(q, *o.Config)
+	s.setConfig(q, s.settingsOf(nil, q.name, o.Config, o.Own()))
 	if o.Config.Priorities != 0 {
 		q.own().lanes = newPriorityIndex()
 	}
@@ -613,6 +628,9 @@ func (s *State) createSub(q *Queue, name string, o txn.SubscriptionOptions, star
 	}
 	sub.start = sub.acks.floor
 	q.subs = slices.Insert(q.subs, len(q.clients()), sub)
+	if sub.deadLetter() != txn.NoQueue {
+		s.deadLettersChanged(q)
+	}
 	return sub
 }
 
@@ -634,7 +652,11 @@ func belowMask(n uint64) uint64 {
 // deleteSub deletes a subscription and returns the number of messages that only this subscription needed.
 func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	s.touch(q)
-	addReferences(s.deadLettersTo, sub.deadLetter(), -1)
+	if id := sub.deadLetter(); id != txn.NoQueue {
+		addReferences(s.deadLettersTo, id, -1)
+		delete(q.policies, sub.id)
+		s.deadLettersChanged(q)
+	}
 	delete(q.policies, sub.id)
 	s.setPause(q, sub.id, txn.Pause{})
 	before := q.messages

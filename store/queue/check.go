@@ -16,9 +16,11 @@ func (s *State) Check() []string {
 	var tailBytes int64
 	for q := range s.Queues {
 		q.check(bad)
-		if s.checkConfig(q, q.config) != txn.OK {
-			bad("queue %d %.40q: dead-letter queue %d is missing or creates a cycle", q.id, q.name,
-				q.config.DeadLetter)
+		if own := q.config.ownConfig(); s.checkConfig(q, q.name, own, q.config.fields, 0) != txn.OK {
+			bad("queue %d %.40q: dead-letter queue %d is missing or creates a cycle", q.id, q.name, own.DeadLetter)
+		}
+		if s.policiesOf(q, q.name).settings(q.config.ownConfig(), q.config.fields).Config != q.config.Config {
+			bad("queue %d %.40q: effective configuration does not match its policies", q.id, q.name)
 		}
 		for _, sub := range q.subs {
 			if s.checkDeadLetter(q, sub.deadLetter()) != txn.OK {
@@ -51,6 +53,7 @@ func (s *State) Check() []string {
 	s.producers.check(bad)
 	s.prepared.check(s, bad)
 	s.access.check(bad)
+	s.policies.check(s, bad)
 	return problems
 }
 

@@ -107,6 +107,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	c.schedule(&s.schedule)
 	c.pauses(queues)
 	c.prepared(&s.prepared)
+	s.policies.collect(&c, strings.Compare, policyKey)
 	c.access(&s.access)
 	b.DeletedQueues = s.deleted
 	s.deleted = nil

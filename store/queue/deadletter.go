@@ -9,17 +9,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// noConfig is shared by all queues with the default configuration. It must not be modified.
-var noConfig txn.Config //nolint:gochecknoglobals // a constant, but for its address
-
-func (s *State) setConfig(q *Queue, c txn.Config) {
+func (s *State) setConfig(q *Queue, c *settings) {
 	if q.config != nil {
 		addReferences(s.deadLettersTo, q.config.DeadLetter, -1)
 	}
-	q.config = &noConfig
-	if c != noConfig {
-		q.config = &c
-	}
+	q.config = c
 	addReferences(s.deadLettersTo, c.DeadLetter, 1)
 	putIf(c.TTL != 0, s.ttls, q.id, int64(c.TTL))
 	putIf(c.Retains() || c.Overflow == txn.OverflowDeadLetterHead, s.expiring, q.id, struct{}{})
@@ -45,9 +39,11 @@ func addReferences(counts map[uint64]int, target uint64, more int) {
 	}
 }
 
-// checkConfig verifies that q may have configuration c. q is nil for a new queue.
-func (s *State) checkConfig(q *Queue, c *txn.Config) txn.Code {
-	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == txn.NoQueue {
+// checkConfig verifies that q may set the given fields of c itself, with changed ones among them. q is nil for a new
+// queue.
+func (s *State) checkConfig(q *Queue, name string, c *txn.Config, fields, changed txn.ConfigMask) txn.Code {
+	if c.Overflow == txn.OverflowDeadLetterHead && changed&(txn.FieldOverflow|txn.FieldDeadLetter) != 0 &&
+		s.settingsOf(q, name, c, fields).DeadLetter == txn.NoQueue {
 		return txn.ErrNoDeadLetter
 	}
 	if q != nil && q.config.Priorities != c.Priorities {
@@ -72,7 +68,7 @@ func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 		case q:
 			return txn.ErrDeadLetterCycle
 		}
-		for id := range at.deadLetters {
+		for id := range at.ownDeadLetters { // those of policies never create a cycle
 			if !seen[id] {
 				seen[id] = true
 				list = append(list, id)
@@ -82,8 +78,18 @@ func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 	return txn.OK
 }
 
+// deadLetters iterates over the dead-letter queues of the queue and of its subscriptions.
 func (q *Queue) deadLetters(yield func(id uint64) bool) {
-	if q.config.DeadLetter != txn.NoQueue && !yield(q.config.DeadLetter) {
+	q.deadLettersFrom(q.config.DeadLetter, yield)
+}
+
+// ownDeadLetters is deadLetters without the dead-letter queue of a policy.
+func (q *Queue) ownDeadLetters(yield func(id uint64) bool) {
+	q.deadLettersFrom(q.config.ownConfig().DeadLetter, yield)
+}
+
+func (q *Queue) deadLettersFrom(own uint64, yield func(id uint64) bool) {
+	if own != txn.NoQueue && !yield(own) {
 		return
 	}
 	for _, p := range q.policies {
@@ -100,6 +106,7 @@ func (s *State) alterSub(q *Queue, o *txn.Op) {
 	addReferences(s.deadLettersTo, sub.deadLetter(), -1)
 	sub.setOptions(sub.Name(), c.Apply(sub.Options()))
 	addReferences(s.deadLettersTo, sub.deadLetter(), 1)
+	s.deadLettersChanged(q)
 	sub.dirty = true
 	if c.Filter {
 		s.filters++

@@ -30,6 +30,7 @@ import (
 //	u queue(8)                   pauses of a queue and its subscriptions
 //	x kind lsn(8)                a prepared transaction, or the outcome of one
 //	x kind lsn(8) part(4)        a part of a prepared transaction
+//	y pattern                    a policy
 //	z                            the version of the access table
 //	z kind(1) name               an entry of the access table
 const (
@@ -50,10 +51,11 @@ const (
 	keySchedule   = 't'
 	keyPauses     = 'u'
 	keyPrepared   = 'x'
+	keyPolicy     = 'y'
 	keyAccess     = 'z'
 )
 
-// valueVersion is the first byte of the values of f, g, k, m, p, q, s and z, and of x except for parts.
+// valueVersion is the first byte of the values of f, g, k, m, p, q, s, y and z, and of x except for parts.
 const valueVersion = 1
 
 // optionsVersion is the first byte of an s value with options. Releases before 0.2.0 reject it.
@@ -107,7 +109,7 @@ func (s *State) appendState(dst []byte) []byte {
 func (q *Queue) appendValue(dst []byte) []byte {
 	dst = append(dst, valueVersion)
 	dst = appendString(dst, q.name)
-	dst = txn.AppendConfig(dst, *q.config)
+	dst = txn.AppendOwnConfig(dst, *q.config.ownConfig(), q.config.fields)
 	dst = binary.AppendUvarint(dst, q.nextSeq)
 	dst = binary.AppendUvarint(dst, uint64(q.nextSub))
 	dst = binary.AppendUvarint(dst, q.messages)

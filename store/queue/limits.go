@@ -8,6 +8,7 @@ const (
 	// MaxMeta is the maximum number of internal entries of the cluster.
 	MaxMeta     = 1000
 	MaxAccess   = 10_000
+	MaxPolicies = 1000
 	MaxReleased = 65_536 // messages in one transaction
 	// MaxExtentSpan is the maximum number of sequences (including dead ones) that one extent in the page file spans.
 	MaxExtentSpan = ChunkSize
@@ -34,7 +35,7 @@ const (
 )
 
 type limits struct {
-	queues, meta, access              int
+	queues, meta, access, policies    int
 	released, taken                   int
 	prepared, preparedBytes, outcomes int
 	producers, producerOps, totalOps  int
@@ -43,7 +44,7 @@ type limits struct {
 
 func defaultLimits() limits {
 	return limits{
-		queues: MaxQueues, meta: MaxMeta, access: MaxAccess, released: MaxReleased, taken: MaxTaken,
+		queues: MaxQueues, meta: MaxMeta, access: MaxAccess, policies: MaxPolicies, released: MaxReleased, taken: MaxTaken,
 		prepared: MaxPrepared, preparedBytes: MaxPreparedBytes, outcomes: PreparedOutcomes,
 		producers: MaxProducers, producerOps: maxProducerOps, totalOps: maxProducersOps,
 		producerWindow: ProducerWindow, evictionThreshold: ProducerWindow,

@@ -63,6 +63,8 @@ func (l *Loader) Put(key, value []byte) error {
 		l.meta(&k, &v)
 	case keyAccess:
 		l.access(&k, &v)
+	case keyPolicy:
+		l.policy(&k, &v)
 	case keyPriorities:
 		l.lanes(&k, &v)
 	case keyState:
@@ -99,6 +101,9 @@ func (l *Loader) Finish(applied uint64) (*State, error) {
 		if err := l.finishQueue(q); err != nil {
 			return nil, fmt.Errorf("queue %d %.40q: %w", q.id, q.name, err)
 		}
+	}
+	if err := s.finishPolicies(); err != nil {
+		return nil, err
 	}
 	if err := l.finishPrepared(); err != nil {
 		return nil, err
@@ -194,12 +199,12 @@ func (l *Loader) queue(k, v *cursor) {
 	if v.err != nil {
 		return
 	}
-	config, rest, err := txn.DecodeConfig(v.b)
+	config, fields, rest, err := txn.DecodeOwnConfig(v.b)
 	if err != nil {
 		v.err = err
 		return
 	}
-	l.s.setConfig(q, config)
+	l.s.setConfig(q, l.s.settingsOf(nil, q.name, &config, fields)) // without policies until finishPolicies
 	v.b = rest
 	q.nextSeq = v.uvarint(math.MaxUint64 >> 1)
 	q.nextSub = uint32(v.uvarint(math.MaxUint32))
@@ -499,6 +504,9 @@ func (s *State) All(yield func(key, value []byte) bool) {
 		add(metaKey(nil, key), e.appendValue)
 	}
 	s.access.all(add)
+	for pattern, e := range s.policies.entries {
+		add(policyKey(nil, pattern), e.appendValue)
+	}
 	for id, p := range s.producers.byID {
 		add(producerKey(nil, id), p.appendValue)
 	}

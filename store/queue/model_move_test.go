@@ -29,12 +29,18 @@ func (m *model) someConfig(c txn.Config) txn.Config {
 	return m.someLog(c)
 }
 
-// checkConfig returns the reason for which q cannot have c; q is nil for a new queue.
-func (m *model) checkConfig(q *modelQueue, c txn.Config) txn.Code {
-	if c.Overflow == txn.OverflowDeadLetterHead && c.DeadLetter == 0 {
-		return txn.ErrNoDeadLetter
+// checkConfig returns the reason for which q cannot set the given fields of c; q is nil for a new queue.
+func (m *model) checkConfig(q *modelQueue, name string, c txn.Config, fields, changed txn.ConfigMask) txn.Code {
+	if c.Overflow == txn.OverflowDeadLetterHead && changed&(txn.FieldOverflow|txn.FieldDeadLetter) != 0 {
+		id := uint64(0)
+		if q != nil {
+			id = q.id
+		}
+		if m.effective(id, name, c, fields).DeadLetter == 0 {
+			return txn.ErrNoDeadLetter
+		}
 	}
-	if q != nil && q.config.Priorities != c.Priorities {
+	if q != nil && q.own.Priorities != c.Priorities {
 		return txn.ErrPrioritiesFixed
 	}
 	return m.checkDeadLetter(q, c.DeadLetter)
@@ -50,7 +56,7 @@ func (m *model) checkDeadLetter(q *modelQueue, id uint64) txn.Code {
 	if target == nil {
 		return txn.ErrQueueNotFound
 	}
-	if target == q || m.checkDeadLetter(q, target.config.DeadLetter) != txn.OK {
+	if target == q || m.checkDeadLetter(q, target.own.DeadLetter) != txn.OK {
 		return txn.ErrDeadLetterCycle
 	}
 	for _, s := range target.subs {
@@ -123,6 +129,11 @@ func (m *model) deleteTemporary(b *txn.Builder, want *txn.Result, q *modelQueue)
 
 // inUse reports whether q is a dead-letter queue or a forwarding target of another queue.
 func (m *model) inUse(q *modelQueue) bool {
+	for _, p := range m.policies {
+		if p.Defaults.DeadLetter == q.id {
+			return true
+		}
+	}
 	return m.forwardedTo(q.id) || slices.ContainsFunc(slices.Collect(maps.Values(m.queues)), func(o *modelQueue) bool {
 		return o.config.DeadLetter == q.id ||
 			slices.ContainsFunc(slices.Collect(maps.Values(o.subs)), func(s *modelSub) bool {

@@ -28,7 +28,9 @@ type model struct {
 	epochs map[string]uint32
 	meta   map[string]string
 	access modelAccess
-	lsn    uint64 // of the current transaction
+	// policies by pattern
+	policies map[string]txn.QueuePolicy
+	lsn      uint64 // of the current transaction
 
 	prepared map[string]*modelPrepared
 	outcomes map[string]*modelOutcome
@@ -41,7 +43,9 @@ type model struct {
 type modelQueue struct {
 	id, next uint64
 	name     string
-	config   txn.Config
+	own      txn.Config // set by the queue itself
+	fields   txn.ConfigMask
+	config   txn.Config // effective
 	subs     map[uint32]*modelSub
 	hidden   *modelSub // subscription of the retention; nil if none
 	nextSub  uint32
@@ -64,7 +68,7 @@ type modelSub struct {
 func newModel(seed uint64) *model {
 	return &model{
 		rng: rand.New(rand.NewPCG(seed, 1)), queues: map[uint64]*modelQueue{}, nextID: 1,
-		done: map[string]txn.Result{}, epochs: map[string]uint32{}, meta: map[string]string{},
+		done: map[string]txn.Result{}, policies: map[string]txn.QueuePolicy{}, epochs: map[string]uint32{}, meta: map[string]string{},
 		prepared: map[string]*modelPrepared{}, outcomes: map[string]*modelOutcome{},
 		schedule: map[txn.Due]bool{},
 	}
@@ -119,6 +123,7 @@ func (m *model) next(t *testing.T, lsn uint64) (payload []byte, want txn.Result)
 		b.Ack(1, 1, txn.Range{First: 1, Last: 1})
 	} else {
 		m.fill(&b, &want)
+		m.applyPolicies()
 	}
 	payload, err := b.Finish()
 	require.NoError(t, err)
@@ -149,6 +154,8 @@ func (m *model) fill(b *txn.Builder, want *txn.Result) {
 		m.configure(b, want, q)
 	case k < 11:
 		m.changeAccess(b, want)
+	case k < 12:
+		m.changePolicy(b, want)
 	case k < 20:
 		m.twoPhase(b, want)
 	default:
@@ -166,23 +173,28 @@ func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
 	if m.rng.IntN(3) == 0 {
 		config.Priorities = 1
 	}
-	b.CreateQueue(name, config, subs...)
+	fields := config.Fields()
+	if m.rng.IntN(3) == 0 {
+		fields |= txn.ConfigMask(m.rng.Uint64()) & txn.DefaultFields
+	}
+	b.CreateQueueWith(name, config, fields, subs...)
 	for _, q := range m.queues {
 		if q.name == name {
 			want.Code, want.Op = txn.ErrQueueExists, 0
 			return
 		}
 	}
-	if code := m.checkConfig(nil, config); code != txn.OK {
+	if code := m.checkConfig(nil, name, config, fields, txn.AllFields); code != txn.OK {
 		want.Code, want.Op = code, 0
 		return
 	}
 	q := &modelQueue{
-		config: config, id: m.nextID, name: name, next: 1, nextSub: 1, subs: map[uint32]*modelSub{},
+		own: config, fields: fields, id: m.nextID, name: name, next: 1, nextSub: 1, subs: map[uint32]*modelSub{},
 		records: map[uint64][]byte{}, delayed: map[uint64]bool{}, pauses: map[uint32]txn.Pause{},
 	}
 	m.nextID++
 	m.queues[q.id] = q
+	m.applyPolicies()
 	for _, s := range subs {
 		q.createSub(s, txn.StartLatest, 0)
 	}
@@ -240,20 +252,21 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 		}
 		delete(m.queues, q.id)
 	case k < 7:
-		config := m.someConfig(q.config)
+		config := m.someConfig(q.own)
 		config.MaxMessages = uint64(m.rng.IntN(4)) * 4000
 		mask := txn.ConfigMask(1 + m.rng.Uint64N(uint64(txn.AllFields)))
-		b.AlterQueue(q.id, config, mask)
-		config = q.config.With(config, mask)
-		if code := m.checkConfig(q, config); code != txn.OK {
+		set := config.Fields() & mask
+		if m.rng.IntN(2) == 0 {
+			set |= txn.ConfigMask(m.rng.Uint64()) & mask
+		}
+		b.AlterQueueWith(q.id, config, mask, set)
+		config = q.own.With(config, mask)
+		if code := m.checkConfig(q, q.name, config, q.fields&^mask|set, mask); code != txn.OK {
 			want.Code, want.Op = code, 0
 			return
 		}
 		q.endWindow(m.now)
-		q.config = config
-		q.removeIDs()
-		q.setRetention()
-		q.keepSizes()
+		q.own, q.fields = config, q.fields&^mask|set
 	case k < 10 && s != nil:
 		if m.isReserved(q, s.id) {
 			b.DeleteSubscription(q.id, s.id)
@@ -520,6 +533,7 @@ func (m *model) check(t *testing.T, r *replica) {
 	}
 	require.Equal(t, m.meta, meta)
 	m.access.check(t, r.state)
+	m.checkPolicies(t, r.state)
 	m.checkPrepared(t, r.state)
 	m.checkSchedule(t, r)
 	for id, want := range m.queues {
@@ -528,6 +542,9 @@ func (m *model) check(t *testing.T, r *replica) {
 		require.Same(t, q, r.state.QueueByName(want.name))
 		require.Equal(t, want.next, q.NextSequence())
 		require.Equal(t, want.config, q.Config())
+		own, fields := q.Own()
+		require.Equal(t, want.own, own)
+		require.Equal(t, want.fields, fields)
 		require.Equal(t, uint64(want.alive()), q.Messages())
 		require.Equal(t, len(want.subs), q.SubCount())
 		require.True(t, slices.Equal(want.forwards, q.Forwards()), "the forwards of queue %d", id)

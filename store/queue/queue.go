@@ -13,7 +13,7 @@ import (
 type Queue struct {
 	id       uint64
 	name     string
-	config   *txn.Config // &noConfig if default
+	config   *settings // &noConfig if default
 	nextSeq  uint64
 	subs     []*Sub // by id; with a retention, the hidden subscription is last (see retention.go)
 	messages uint64
@@ -108,8 +108,8 @@ func (q *Queue) ID() uint64 { return q.id }
 // Name returns the name of the queue.
 func (q *Queue) Name() string { return q.name }
 
-// Config returns the queue's configuration.
-func (q *Queue) Config() txn.Config { return *q.config }
+// Config returns the queue's effective configuration.
+func (q *Queue) Config() txn.Config { return q.config.Config }
 
 // NextSequence returns the sequence of the next message.
 func (q *Queue) NextSequence() uint64 { return q.nextSeq }
@@ -178,13 +178,17 @@ func (s *Sub) Options() txn.SubscriptionOptions {
 	return o
 }
 
-// Config returns the queue's configuration with the subscription's overrides.
+// Config returns the queue's configuration with the subscription's overrides, within the limits of policies.
 func (s *Sub) Config() txn.Config {
 	p, ok := s.q.policies[s.id]
 	if !ok {
-		return *s.q.config
+		return s.q.config.Config
 	}
-	return s.q.config.With(p.values, p.own)
+	c := s.q.config.With(p.values, p.own)
+	if most := s.q.config.mostDeliveries; most != 0 && (c.MaxDeliveries == 0 || c.MaxDeliveries > most) {
+		c.MaxDeliveries = most
+	}
+	return c
 }
 
 func (s *Sub) deadLetter() uint64 {

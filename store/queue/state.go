@@ -27,6 +27,7 @@ type State struct {
 	producers producers
 	meta      metaEntries
 	access    accessTable
+	policies  policyTable
 	prepared  preparedSet
 
 	messages  uint64
@@ -98,6 +99,7 @@ func New() *State {
 	s.producers.byID = make(map[string]*producer)
 	s.meta.entryTable = newEntryTable[string]()
 	s.access.entryTable = newEntryTable[accessName]()
+	s.policies.entryTable = newEntryTable[string]()
 	return s
 }
 

@@ -82,6 +82,12 @@ func CheckProducer(p Producer) error {
 
 // CreateQueue adds an operation that creates a queue and subscriptions, which start at its first message.
 func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
+	b.CreateQueueWith(name, c, c.Fields(), subscriptions...)
+}
+
+// CreateQueueWith is like CreateQueue. own is the set of explicit fields: policies do not set them, even if they are 0.
+// It must contain all fields that are not 0.
+func (b *Builder) CreateQueueWith(name string, c Config, own ConfigMask, subscriptions ...string) {
 	if err := CheckName(name); err != nil {
 		b.fail(err)
 	}
@@ -90,7 +96,7 @@ func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	}
 	b.begin(OpCreateQueue)
 	b.buf = appendString(b.buf, name)
-	b.buf = AppendConfig(b.buf, c)
+	b.buf = AppendOwnConfig(b.buf, c, own)
 	b.buf = binary.AppendUvarint(b.buf, uint64(len(subscriptions)))
 	for _, s := range subscriptions {
 		if err := CheckName(s); err != nil {
@@ -101,10 +107,20 @@ func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	b.end()
 }
 
-// AlterQueue adds an operation that sets the fields in mask of a queue's configuration to their values in c.
+// AlterQueue adds an operation that sets the fields in mask of a queue's configuration to their values in c. Fields that
+// are 0 are no longer explicit: a policy can set them.
 func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
+	b.AlterQueueWith(queue, c, mask, c.Fields()&mask)
+}
+
+// AlterQueueWith is like AlterQueue. own is the set of fields in mask that are explicit afterwards. It must contain all
+// fields in mask that are not 0.
+func (b *Builder) AlterQueueWith(queue uint64, c Config, mask, own ConfigMask) {
 	b.begin(OpAlterQueue, queue)
 	b.buf = appendConfig(b.buf, c, mask)
+	if own != c.Fields()&mask {
+		b.buf = binary.AppendUvarint(b.buf, uint64(own))
+	}
 	b.end()
 }
 

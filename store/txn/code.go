@@ -24,7 +24,8 @@ const (
 	ErrQueueNotEmpty Code = 12
 	ErrQueueFull     Code = 13
 	ErrTooManyQueues Code = 14
-	// ErrQueueInUse is returned if the queue to delete is a dead-letter queue or a forward target of another queue.
+	// ErrQueueInUse is returned if the queue to delete is a dead-letter queue of another queue or a policy, or a forward
+	// target of another queue.
 	ErrQueueInUse      Code = 15
 	ErrDeadLetterCycle Code = 16
 	ErrQueuePaused     Code = 17
@@ -34,6 +35,9 @@ const (
 	ErrTooManySubscriptions Code = 22
 	ErrBeyondEnd            Code = 23
 	ErrTooManyReleased      Code = 24
+
+	ErrPolicyNotFound  Code = 25
+	ErrTooManyPolicies Code = 26
 
 	ErrFenced Code = 30
 	// ErrTooOld is returned if a sequence of a producer is older than the producer's kept results.
@@ -85,7 +89,7 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrQueueNotEmpty:        "queue still contains messages",
 	ErrQueueFull:            "queue is full: consume from it, or raise its limits",
 	ErrTooManyQueues:        "too many queues: delete some first",
-	ErrQueueInUse:           "queue is the dead-letter queue or a forward target of another queue: change that one first",
+	ErrQueueInUse:           "queue is the dead-letter queue or forward target of another queue or a policy: change that one first",
 	ErrDeadLetterCycle:      "dead-letter cycle: use a queue that does not dead-letter to this one",
 	ErrQueuePaused:          "publishing to the queue is paused",
 	ErrSubscriptionExists:   "subscription exists in the queue",
@@ -93,6 +97,8 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrTooManySubscriptions: "too many subscriptions in this queue: delete some first",
 	ErrBeyondEnd:            "sequence is not published yet",
 	ErrTooManyReleased:      "too many messages released in one transaction: use several",
+	ErrPolicyNotFound:       "policy not found",
+	ErrTooManyPolicies:      "too many policies: delete some first, or use wider patterns",
 	ErrFenced:               "producer was fenced: a higher epoch of the same id is in use; open a new producer",
 	ErrTooOld:               "producer sequence is older than the retained results: its outcome is no longer known",
 	ErrProducerForgotten:    "producer has expired: the outcome of its requests is unknown; open a new producer",

@@ -89,6 +89,11 @@ const (
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
 		FieldRedeliveryMaxDelay
 	AllFields = FieldDedupMax<<1 - 1
+
+	// DefaultFields are the fields that a QueuePolicy can set: those that can be altered and are visible to clients.
+	DefaultFields = AllFields &^ (FieldPriorities | FieldExactBytes)
+	// LimitFields are the fields that a QueuePolicy can limit.
+	LimitFields = FieldMaxMessages | FieldMaxBytes | FieldMaxDeliveries | FieldTTL
 )
 
 // configField describes one field of a Config. configFields lists the fields in the order of their bits and of their
@@ -199,6 +204,45 @@ func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
 	return dst
 }
 
+// AppendOwnConfig appends the encoding of a queue's own configuration to dst: c, and the set own of fields that are set
+// explicitly. The other fields of c must be 0. The set is omitted if it is c.Fields().
+func AppendOwnConfig(dst []byte, c Config, own ConfigMask) []byte {
+	if own == c.Fields() {
+		own = PlainFields // encoded as no mask
+	} else if own == PlainFields {
+		own |= explicitPlain
+	}
+	return appendConfig(dst, c, own)
+}
+
+// explicitPlain distinguishes PlainFields as a set of explicit fields from an omitted one.
+const explicitPlain ConfigMask = 1 << 63
+
+// DecodeOwnConfig decodes the result of AppendOwnConfig at the front of b. The errors wrap ErrMalformed or
+// ErrNewerVersion.
+func DecodeOwnConfig(b []byte) (c Config, own ConfigMask, rest []byte, err error) {
+	d := decoder{b: b}
+	decoded, own := d.ownConfig()
+	return *decoded, own, d.b, d.err
+}
+
+func (d *decoder) ownConfig() (c *Config, own ConfigMask) {
+	c, own = d.rawConfig()
+	if own == PlainFields {
+		return c, c.Fields()
+	}
+	if own&explicitPlain != 0 {
+		if own &^= explicitPlain; own != PlainFields {
+			d.fail("invalid explicit fields")
+		}
+	}
+	d.checkMask(own)
+	if c.Fields()&^own != 0 || c.Fields() == own {
+		d.fail("invalid explicit fields")
+	}
+	return c, own
+}
+
 // plainFields is the number of fields that are always encoded.
 const plainFields = 2
 
@@ -213,6 +257,19 @@ func DecodeConfig(b []byte) (c Config, rest []byte, err error) {
 }
 
 func (d *decoder) config() (c *Config, mask ConfigMask) {
+	c, mask = d.rawConfig()
+	d.checkMask(mask)
+	return c, mask
+}
+
+func (d *decoder) checkMask(mask ConfigMask) {
+	if mask&^AllFields != 0 && d.err == nil {
+		d.err = fmt.Errorf("%w: queue configuration fields %#x", ErrNewerVersion, mask&^AllFields)
+	}
+}
+
+// rawConfig does not check the mask.
+func (d *decoder) rawConfig() (c *Config, mask ConfigMask) {
 	c, mask = &Config{}, PlainFields
 	n := int(d.u8())
 	for i := range n {
@@ -235,9 +292,6 @@ func (d *decoder) config() (c *Config, mask ConfigMask) {
 		case v != 0 && d.err == nil:
 			d.err = fmt.Errorf("%w: queue configuration field %d", ErrNewerVersion, field)
 		}
-	}
-	if mask&^AllFields != 0 && d.err == nil {
-		d.err = fmt.Errorf("%w: queue configuration fields %#x", ErrNewerVersion, mask&^AllFields)
 	}
 	return c, mask
 }

@@ -58,6 +58,9 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 				sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
 			}
 		}
+		if set := o.Config.Fields(); o.Own()&^set != 0 {
+			sum = sum*fingerprintPrime ^ uint32(o.Own()&^set)
+		}
 	}
 	if o.Code == OpAccess {
 		return sum*fingerprintPrime ^ o.Requested

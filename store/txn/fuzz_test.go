@@ -63,6 +63,13 @@ func FuzzReader(f *testing.F) {
 		f.Add(payload)
 	}
 	seed(nil, func(b *Builder) { b.CreateQueue("q", Config{MaxMessages: 9}, "s", "t") })
+	seed(nil, func(b *Builder) { b.CreateQueueWith("q", Config{MaxBytes: 9}, FieldMaxBytes|FieldTTL) })
+	seed(nil, func(b *Builder) { b.CreateQueueWith("q", Config{}, PlainFields) })
+	seed(nil, func(b *Builder) { b.AlterQueueWith(1, Config{TTL: 9}, FieldTTL|FieldDelay, FieldTTL|FieldDelay) })
+	seed(nil, func(b *Builder) {
+		b.PutPolicy("orders.*", QueuePolicy{Priority: 10, Defaults: Config{TTL: 9}, Limits: Config{MaxBytes: 1 << 30}})
+	})
+	seed(nil, func(b *Builder) { b.DeletePolicy("orders.*") })
 	seed(nil, func(b *Builder) { b.CreateSubscription(1, "u", StartLatest) })
 	seed(nil, func(b *Builder) {
 		b.CreateSubscriptionWith(1, "u", StartLatest, SubscriptionOptions{Filter: "size > 3"})
@@ -232,9 +239,15 @@ func copyOp(b *Builder, o *Op) {
 		for n := range o.Subscriptions {
 			names = append(names, string(n))
 		}
-		b.CreateQueue(string(o.Name), *o.Config, names...)
+		b.CreateQueueWith(string(o.Name), *o.Config, o.Own(), names...)
 	case OpAlterQueue:
-		b.AlterQueue(o.Queue, *o.Config, o.Mask)
+		b.AlterQueueWith(o.Queue, *o.Config, o.Mask, o.Own())
+	case OpPolicy:
+		if p, ok := o.Policy(); ok {
+			b.PutPolicy(string(o.Name), p)
+		} else {
+			b.DeletePolicy(string(o.Name))
+		}
 	case OpDeleteQueue:
 		if o.Temporary != 0 {
 			b.DeleteTemporary(o.Queue, o.Temporary)

@@ -134,12 +134,12 @@ type Op struct {
 	// messages of the preceding publish.
 	Count int
 	// Raw contains the encoded elements that Count counts. It is the value for OpPutMeta and OpSwapMeta, the options for
-	// OpCreateSubscriptionWith, the change for OpAlterSubscription, the pause for OpPause, and the transaction for
-	// OpPrepare.
+	// OpCreateSubscriptionWith, the change for OpAlterSubscription, the pause for OpPause, the policy for OpPolicy, and
+	// the transaction for OpPrepare.
 	Raw []byte
 	By  Decider
 	// Number is, for a commit or rollback, the LSN of the OpPrepare, or 0 for any. For OpAccess and OpSwapMeta it is the
-	// expected version of the table or entry.
+	// expected version of the table or entry, and for OpCreateQueue and OpAlterQueue the result of Own.
 	Number uint64
 	// Requested is the checksum of the client's request for an OpAccess.
 	Requested uint32
@@ -150,14 +150,12 @@ func (o *Op) decode(b []byte) error {
 	switch o.Code {
 	case OpCreateQueue:
 		o.Name = d.name()
-		o.Config, o.Mask = d.config()
-		if o.Mask != PlainFields {
-			d.fail("new queue with a mask")
-		}
+		var own ConfigMask
+		o.Config, own = d.ownConfig()
+		o.Mask, o.Number = PlainFields, uint64(own)
 		o.names(&d)
 	case OpAlterQueue:
-		o.Queue = d.uvarint()
-		o.Config, o.Mask = d.config()
+		o.alterQueue(&d)
 	case OpDeleteQueue:
 		o.Queue = d.uvarint()
 		o.deleteQueue(&d)
@@ -193,6 +191,8 @@ func (o *Op) decode(b []byte) error {
 		o.alterSubscription(&d)
 	case OpPause:
 		o.decodePause(&d)
+	case OpPolicy:
+		o.decodePolicy(&d)
 	case OpPutMeta, OpSwapMeta:
 		o.putMeta(&d)
 	case OpDeleteMeta:
@@ -285,6 +285,29 @@ func (o *Op) messages(d *decoder) {
 		d.fail("invalid number of messages")
 	}
 	o.Raw, d.b = d.b, nil
+}
+
+func (o *Op) alterQueue(d *decoder) {
+	o.Queue = d.uvarint()
+	o.Config, o.Mask = d.config()
+	set := o.Config.Fields() & o.Mask
+	if o.Number = uint64(set); len(d.b) == 0 {
+		return
+	}
+	own := ConfigMask(d.uvarint())
+	if own&^o.Mask != 0 || set&^own != 0 || set == own {
+		d.fail("invalid explicit fields")
+	}
+	o.Number = uint64(own)
+}
+
+// Own returns the explicit fields of the queue, of those in Mask, after an OpAlterQueue, or all of them after an
+// OpCreateQueue.
+func (o *Op) Own() (own ConfigMask) {
+	if o.Code == OpAlterQueue || o.Code == OpCreateQueue {
+		own = ConfigMask(o.Number)
+	}
+	return own
 }
 
 func (o *Op) names(d *decoder) {

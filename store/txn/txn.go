@@ -60,6 +60,8 @@ const (
 	OpPause OpCode = 24
 	// OpSwapMeta replaces an internal entry of the cluster, if its version is the expected one.
 	OpSwapMeta OpCode = 26
+	// OpPolicy sets or deletes a policy for queues.
+	OpPolicy OpCode = 25
 )
 
 var opNames = [...]string{
@@ -88,6 +90,7 @@ var opNames = [...]string{
 	OpAlterSubscription:      "alter-subscription",
 	OpPause:                  "pause",
 	OpSwapMeta:               "swap-meta",
+	OpPolicy:                 "policy",
 }
 
 // String returns the name of the operation, as shown by `store dump-log`.
@@ -103,7 +106,7 @@ func (c OpCode) String() string {
 // reason is that all operations are checked against the state before the transaction.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
-		c == OpAlterSubscription || c == OpPause || c >= OpPrepare && c <= OpRollbackPrepared
+		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c >= OpPrepare && c <= OpRollbackPrepared
 }
 
 // Start is the start position of a new subscription.

@@ -199,7 +199,7 @@ func TestSingleOperations(t *testing.T) {
 	require.Equal(t, []string{"default", "other"}, names)
 
 	o = all(t, build(t, func(b *Builder) { b.AlterQueue(9, c, AllFields) }))[0]
-	require.Equal(t, Op{Code: OpAlterQueue, Queue: 9, Config: &c, Mask: AllFields}, o)
+	require.Equal(t, Op{Code: OpAlterQueue, Queue: 9, Config: &c, Mask: AllFields, Number: uint64(PlainFields)}, o)
 	o = all(t, build(t, func(b *Builder) { b.DeleteQueue(9, true) }))[0]
 	require.Equal(t, Op{Code: OpDeleteQueue, Queue: 9, IfEmpty: true}, o)
 	o = all(t, build(t, func(b *Builder) { b.DeleteTemporary(9, 30_000) }))[0]
@@ -433,7 +433,7 @@ func TestCodesHaveTexts(t *testing.T) {
 			known++
 		}
 	}
-	require.Equal(t, 40, known, "every code must have a text")
+	require.Equal(t, 42, known, "every code must have a text")
 	r := Result{Code: ErrQueueFull, Op: 3}
 	require.ErrorIs(t, r.Err(), ErrQueueFull)
 	require.ErrorContains(t, r.Err(), "operation 3")

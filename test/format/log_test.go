@@ -137,10 +137,23 @@ func operation(op *txn.Op) string {
 		for name := range op.Subscriptions {
 			s += fmt.Sprintf(" %q", name)
 		}
+		if op.Own() != op.Config.Fields() {
+			s += fmt.Sprintf(", own %#x", op.Own())
+		}
 	case txn.OpAlterQueue:
 		s += fmt.Sprintf(" queue %d, config %s", op.Queue, config(*op.Config))
 		if op.Mask != txn.PlainFields {
 			s += fmt.Sprintf(", mask %#x", op.Mask)
+		}
+		if op.Own() != op.Config.Fields()&op.Mask {
+			s += fmt.Sprintf(", own %#x", op.Own())
+		}
+	case txn.OpPolicy:
+		if p, set := op.Policy(); set {
+			s += fmt.Sprintf(" pattern %q, priority %d, defaults %s, limits %s", op.Name, p.Priority, config(p.Defaults),
+				config(p.Limits))
+		} else {
+			s += fmt.Sprintf(" pattern %q, delete", op.Name)
 		}
 	case txn.OpDeleteQueue:
 		s += fmt.Sprintf(" queue %d, if empty %v", op.Queue, op.IfEmpty)

@@ -272,6 +272,7 @@ func (w *writer) forwards() {
 	w.commit(nil, func(b *txn.Builder) { b.Pause(5, 1, txn.Pause{Deliver: true}) })
 	w.messageIDs()
 	w.schedules()
+	w.policies()
 }
 
 // messageIDs publishes duplicates to a queue with a dedup window.
@@ -294,6 +295,17 @@ func (w *writer) schedules() {
 		publish(2, "an occurrence")(b)
 		b.SwapMeta("schedule/a", created.LSN, []byte("second"))
 	})
+}
+
+func (w *writer) policies() {
+	w.commit(nil, func(b *txn.Builder) {
+		b.PutPolicy("orders.*", txn.QueuePolicy{
+			Priority: 10, Defaults: txn.Config{MaxDeliveries: 5, DeadLetter: 2}, Limits: txn.Config{MaxBytes: 1 << 30},
+		})
+	})
+	w.commit(nil, func(b *txn.Builder) { b.PutPolicy("gone", txn.QueuePolicy{Limits: txn.Config{TTL: 60_000}}) })
+	w.commit(nil, func(b *txn.Builder) { b.DeletePolicy("gone") })
+	w.commit(nil, func(b *txn.Builder) { b.AlterQueueWith(5, txn.Config{}, txn.FieldDelay, txn.FieldDelay) })
 }
 
 // prepared prepares three transactions and decides two of them.

@@ -81,6 +81,10 @@ var treeKinds = map[byte]struct {
 		return s
 	}},
 	'x': {"prepared", describePrepared},
+	'y': {"policy", func(key, value *reader) string {
+		return fmt.Sprintf("pattern %q, version %d, priority %d, defaults %v, limits %v", key.rest(), value.u8(),
+			value.uvarint(), value.list(), value.list())
+	}},
 	'z': {"access", func(key, value *reader) string {
 		version := value.u8()
 		if len(key.b) == 0 {

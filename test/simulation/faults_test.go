@@ -133,7 +133,7 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func(
 	case slowDisk, stalledDisk, failedSync, lowDisk:
 		return w.diskFault(f, h)
 	case fullQueue:
-		return later(func() { w.limitQueues(ctx, 1) }), func() { w.limitQueues(ctx, 0) }
+		return later(func() { w.limitQueues(ctx, 1, f.Rand) }), func() { w.limitQueues(ctx, 0, f.Rand) }
 	case pausedQueue:
 		paused := make(chan struct{})
 		return later(func() { w.pauseQueues(ctx, f.Rand, paused) }), func() { w.resumeQueues(ctx, paused) }
@@ -338,15 +338,12 @@ func (w *world) startPlan(ctx context.Context, h *host, rng uint64) {
 	})
 }
 
-// limitQueues sets the message limit of the applications' queues; 0: no limit.
-func (w *world) limitQueues(ctx context.Context, messages uint64) {
+// limitQueues sets the message limit of the applications' queues, directly or by policies; 0: no limit.
+func (w *world) limitQueues(ctx context.Context, messages, choice uint64) {
 	w.running.Go(func() {
 		for _, queue := range w.refusable {
 			err := w.onQueue(ctx, func(ctx context.Context, queues pb.QueueServiceClient) error {
-				_, err := queues.AlterQueue(ctx, &pb.AlterQueueRequest{
-					Name: queue, Config: &pb.QueueConfig{MaxMessages: messages},
-				})
-				return err
+				return limit(ctx, queues, queue, messages, choice%2 == 0)
 			})
 			if err != nil {
 				w.record("the limit of %s is not altered: %v", queue, err)
@@ -358,6 +355,19 @@ func (w *world) limitQueues(ctx context.Context, messages uint64) {
 			w.count(fullQueue)
 		}
 	})
+}
+
+func limit(ctx context.Context, queues pb.QueueServiceClient, queue string, messages uint64, policy bool) (err error) {
+	limits := &pb.QueueConfig{MaxMessages: messages}
+	switch {
+	case !policy:
+		_, err = queues.AlterQueue(ctx, &pb.AlterQueueRequest{Name: queue, Config: limits})
+	case messages == 0:
+		_, err = queues.DeletePolicy(ctx, &pb.DeletePolicyRequest{Pattern: queue})
+	default:
+		_, err = queues.PutPolicy(ctx, &pb.PutPolicyRequest{Policy: &pb.QueuePolicy{Pattern: queue, Limits: limits}})
+	}
+	return err
 }
 
 // pauseQueues pauses the applications' queues: publishing, delivery or both. It closes done after the last call.

@@ -79,6 +79,7 @@ var (
 	ErrNoConnection   = errors.New("connection not found")
 	ErrNoJob          = errors.New("job not found")
 	ErrNoSchedule     = errors.New("schedule not found")
+	ErrNoPolicy       = errors.New("policy not found")
 	ErrNoTransaction  = errors.New("prepared transaction not found")
 	ErrDecided        = errors.New("coordinator made the opposite decision")
 	ErrHeuristic      = errors.New("opposite decision was made without the coordinator")

@@ -12,8 +12,19 @@ import pytest
 from pair import BOUND, Pair
 from scripted import Context, Node, abort
 
-from lockstep_mq import Client, Forward, Message, QueueConfig, RedeliveryPolicy, Request, SearchProgress, errors
+from lockstep_mq import (
+    Client,
+    Forward,
+    Message,
+    Policy,
+    QueueConfig,
+    RedeliveryPolicy,
+    Request,
+    SearchProgress,
+    errors,
+)
 from lockstep_mq._proto import queue_pb2
+from lockstep_mq.queues import Sources
 
 
 async def bodies(client: Client, queue: str, subscription: str = "") -> list[str]:
@@ -71,6 +82,37 @@ async def test_forwards(client: Client) -> None:
     with pytest.raises(errors.QueueNotFound):
         await client.admin.set_forwards("f-from", [Forward("f-none")])
     assert (await client.admin.set_forwards("f-from", [])).forwards == ()
+
+
+async def test_policies(client: Client) -> None:
+    admin = client.admin
+    await admin.create_queue("pol.dead")
+    await admin.create_queue("pol.own", explicit=["ttl"])
+    policy = Policy(
+        "pol.*",
+        10,
+        QueueConfig(max_deliveries=5, dead_letter="pol.dead", ttl=timedelta(hours=1)),
+        QueueConfig(max_messages=100),
+    )
+    assert await admin.put_policy(policy) == policy
+    assert await admin.policies() == (policy,)
+    created = await admin.create_queue("pol.new", QueueConfig(max_messages=1000))
+    assert created.config == QueueConfig(
+        max_messages=100, max_deliveries=5, dead_letter="pol.dead", ttl=timedelta(hours=1)
+    )
+    assert created.sources == Sources(
+        QueueConfig(max_messages=1000), ("max_messages",), "pol.*", "pol.*", ("max_messages",)
+    )
+    own = await admin.get_queue("pol.own")
+    assert own.config.ttl == timedelta()
+    own = await admin.alter_queue("pol.own", QueueConfig(max_deliveries=2), ["max_deliveries"], reset=["ttl"])
+    assert (own.config.max_deliveries, own.config.ttl) == (2, timedelta(hours=1))
+    await admin.delete_policy("pol.*")
+    assert await admin.policies() == ()
+    assert (await admin.get_queue("pol.new")).sources is None
+    with pytest.raises(errors.WrongState) as missing:
+        await admin.delete_policy("pol.*")
+    assert missing.value.reason == "POLICY_NOT_FOUND"
 
 
 async def test_pause(client: Client) -> None:

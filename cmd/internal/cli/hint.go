@@ -70,6 +70,8 @@ func hint(err error) string {
 		return "`lockstep queue show` to inspect the queue, or `lockstep queue purge` to delete its messages"
 	case errors.Is(err, admin.ErrNoJob):
 		return "`lockstep job list` to list jobs"
+	case errors.Is(err, admin.ErrNoPolicy):
+		return "`lockstep policy list` to list policies"
 	case errors.Is(err, admin.ErrNoTransaction):
 		return "`lockstep txn list` to list prepared transactions"
 	case errors.Is(err, datadir.ErrInUse):

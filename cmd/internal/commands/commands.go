@@ -48,7 +48,7 @@ func Root(env *cli.Env) *cobra.Command {
 	root := cli.Root(
 		env,
 		serve.Command(env), pair.WitnessCommand(env), podlabel.Command(env), demo.DevCommand(env), demo.Command(env),
-		queue.Command(env), queue.SubscriptionCommand(env), definitions.Command(env),
+		queue.Command(env), queue.SubscriptionCommand(env), queue.PolicyCommand(env), definitions.Command(env),
 		message.PublishCommand(env), message.ConsumeCommand(env), message.BrowseCommand(env),
 		schedule.Command(env), transaction.Command(env),
 		profile.LoginCommand(env), profile.LogoutCommand(env), profile.Command(env),

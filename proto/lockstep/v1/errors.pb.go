@@ -92,6 +92,8 @@ const (
 	ErrorKind_ERROR_KIND_NO_CONNECTION ErrorKind = 28
 	// The schedule does not exist.
 	ErrorKind_ERROR_KIND_NO_SCHEDULE ErrorKind = 30
+	// The policy does not exist.
+	ErrorKind_ERROR_KIND_NO_POLICY ErrorKind = 31
 )
 
 // Enum value maps for ErrorKind.
@@ -127,6 +129,7 @@ var (
 		27: "ERROR_KIND_BACKUP_NOT_FOUND",
 		28: "ERROR_KIND_NO_CONNECTION",
 		30: "ERROR_KIND_NO_SCHEDULE",
+		31: "ERROR_KIND_NO_POLICY",
 	}
 	ErrorKind_value = map[string]int32{
 		"ERROR_KIND_UNSPECIFIED":            0,
@@ -159,6 +162,7 @@ var (
 		"ERROR_KIND_BACKUP_NOT_FOUND":       27,
 		"ERROR_KIND_NO_CONNECTION":          28,
 		"ERROR_KIND_NO_SCHEDULE":            30,
+		"ERROR_KIND_NO_POLICY":              31,
 	}
 )
 
@@ -242,7 +246,7 @@ const (
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS ErrorReason = 23
 	// Deletion with `if_empty` of a queue that is not empty.
 	ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY ErrorReason = 24
-	// Another queue uses the queue as `dead_letter` or forwards to it; change that queue first. Or a prepared transaction
+	// Another queue or a policy uses the queue as `dead_letter`, or another queue forwards to it; change that one first. Or a prepared transaction
 	// requires the queue, the subscription or its messages; commit or roll back that transaction first.
 	ErrorReason_ERROR_REASON_QUEUE_IN_USE ErrorReason = 25
 	// Publishing to the queue, or to a queue that it forwards to, is paused. Publish again after an operator has resumed
@@ -254,6 +258,8 @@ const (
 	ErrorReason_ERROR_REASON_SCHEDULE_CHANGED ErrorReason = 256
 	// The pair has the maximum number of schedules.
 	ErrorReason_ERROR_REASON_TOO_MANY_SCHEDULES ErrorReason = 257
+	// There is no policy with this pattern.
+	ErrorReason_ERROR_REASON_POLICY_NOT_FOUND ErrorReason = 253
 	// `SeekSubscription` moved the subscription of this consumer. Attach again. Do not acknowledge messages that were
 	// received before, even if their acknowledgement was not confirmed: messages from the new position on are
 	// redelivered.
@@ -277,7 +283,7 @@ const (
 	ErrorReason_ERROR_REASON_TOO_MANY_QUEUES ErrorReason = 42
 	// The queue has 1,000 subscriptions.
 	ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS ErrorReason = 43
-	// The pair has 1,000 settings and jobs, or 10,000 rules, roles, tokens and quotas.
+	// The pair has 1,000 settings and jobs, 1,000 policies, or 10,000 rules, roles, tokens and quotas.
 	ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES ErrorReason = 44
 	// `limits.consumers` is reached, or clients that do not read use all of the memory for browsing.
 	ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS ErrorReason = 45
@@ -452,6 +458,7 @@ var (
 		255: "ERROR_REASON_SCHEDULE_NOT_FOUND",
 		256: "ERROR_REASON_SCHEDULE_CHANGED",
 		257: "ERROR_REASON_TOO_MANY_SCHEDULES",
+		253: "ERROR_REASON_POLICY_NOT_FOUND",
 		193: "ERROR_REASON_SUBSCRIPTION_MOVED",
 		192: "ERROR_REASON_NO_DEAD_LETTER",
 		69:  "ERROR_REASON_DEAD_LETTER_CYCLE",
@@ -557,6 +564,7 @@ var (
 		"ERROR_REASON_SCHEDULE_NOT_FOUND":     255,
 		"ERROR_REASON_SCHEDULE_CHANGED":       256,
 		"ERROR_REASON_TOO_MANY_SCHEDULES":     257,
+		"ERROR_REASON_POLICY_NOT_FOUND":       253,
 		"ERROR_REASON_SUBSCRIPTION_MOVED":     193,
 		"ERROR_REASON_NO_DEAD_LETTER":         192,
 		"ERROR_REASON_DEAD_LETTER_CYCLE":      69,
@@ -745,7 +753,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1\x1a google/protobuf/descriptor.proto\"T\n" +
 	"\x12ErrorReasonOptions\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12*\n" +
-	"\x04kind\x18\x02 \x01(\x0e2\x16.lockstep.v1.ErrorKindR\x04kind*\xad\x06\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x16.lockstep.v1.ErrorKindR\x04kind*\xc7\x06\n" +
 	"\tErrorKind\x12\x1a\n" +
 	"\x16ERROR_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ERROR_KIND_RETRY\x10\x01\x12\x1e\n" +
@@ -777,7 +785,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x11ERROR_KIND_NO_JOB\x10\x1a\x12\x1f\n" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
 	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c\x12\x1a\n" +
-	"\x16ERROR_KIND_NO_SCHEDULE\x10\x1e*\xd0-\n" +
+	"\x16ERROR_KIND_NO_SCHEDULE\x10\x1e\x12\x18\n" +
+	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\x87.\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -834,7 +843,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\aABORTED\x10\n" +
 	"\x12@\n" +
 	"\x1fERROR_REASON_TOO_MANY_SCHEDULES\x10\x81\x02\x1a\x1a\xfa\xf8#\x16\n" +
-	"\x12RESOURCE_EXHAUSTED\x10\x06\x129\n" +
+	"\x12RESOURCE_EXHAUSTED\x10\x06\x125\n" +
+	"\x1dERROR_REASON_POLICY_NOT_FOUND\x10\xfd\x01\x1a\x11\xfa\xf8#\r\n" +
+	"\tNOT_FOUND\x10\x1f\x129\n" +
 	"\x1fERROR_REASON_SUBSCRIPTION_MOVED\x10\xc1\x01\x1a\x13\xfa\xf8#\x0f\n" +
 	"\vUNAVAILABLE\x10\x01\x12:\n" +
 	"\x1bERROR_REASON_NO_DEAD_LETTER\x10\xc0\x01\x1a\x18\xfa\xf8#\x14\n" +

@@ -120,9 +120,12 @@ type CreateQueueRequest struct {
 	IfNotExists bool `protobuf:"varint,5,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
 	// Makes the request safe to retry: a retry returns the original result and does not affect later changes. Ignored by
 	// nodes up to release 0.1.0.
-	Producer      *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Producer *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
+	// Names of QueueConfig fields that the queue sets itself although they are 0 in `config`, so that no policy sets them.
+	// Other fields that are 0 get the value of a policy. Ignored while a node runs release 0.1.0.
+	ExplicitFields []string `protobuf:"bytes,7,rep,name=explicit_fields,json=explicitFields,proto3" json:"explicit_fields,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CreateQueueRequest) Reset() {
@@ -197,6 +200,13 @@ func (x *CreateQueueRequest) GetProducer() *Producer {
 	return nil
 }
 
+func (x *CreateQueueRequest) GetExplicitFields() []string {
+	if x != nil {
+		return x.ExplicitFields
+	}
+	return nil
+}
+
 // CreateQueueResponse contains the queue.
 type CreateQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -263,8 +273,11 @@ type AlterQueueRequest struct {
 	// nodes up to release 0.1.0.
 	Producer *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	// Names of the QueueConfig fields to change; "*" means all. If empty: `max_messages` and `max_bytes`, the fields that
-	// clients of release 0.1.0 support. INVALID_ARGUMENT for an unknown name.
-	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,4,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// clients of release 0.1.0 support. INVALID_ARGUMENT for an unknown name. A field that is named here is set by the
+	// queue itself afterwards, even to 0. With "*" or an empty mask, fields that are 0 are left to policies.
+	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,4,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// Names of QueueConfig fields that the queue no longer sets itself: they get the value of a policy, or 0.
+	ResetFields   []string `protobuf:"bytes,5,rep,name=reset_fields,json=resetFields,proto3" json:"reset_fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -323,6 +336,13 @@ func (x *AlterQueueRequest) GetProducer() *Producer {
 func (x *AlterQueueRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
 	if x != nil {
 		return x.UpdateMask
+	}
+	return nil
+}
+
+func (x *AlterQueueRequest) GetResetFields() []string {
+	if x != nil {
+		return x.ResetFields
 	}
 	return nil
 }
@@ -3915,6 +3935,282 @@ func (x *HistoryPoint) GetOldestAge() *durationpb.Duration {
 	return nil
 }
 
+// PutPolicyRequest sets a policy.
+type PutPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Policy. It replaces the policy with the same pattern, if any.
+	Policy *QueuePolicy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	Producer      *Producer `protobuf:"bytes,2,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutPolicyRequest) Reset() {
+	*x = PutPolicyRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutPolicyRequest) ProtoMessage() {}
+
+func (x *PutPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutPolicyRequest.ProtoReflect.Descriptor instead.
+func (*PutPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *PutPolicyRequest) GetPolicy() *QueuePolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *PutPolicyRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
+// PutPolicyResponse contains the policy.
+type PutPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Policy as set.
+	Policy        *QueuePolicy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutPolicyResponse) Reset() {
+	*x = PutPolicyResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutPolicyResponse) ProtoMessage() {}
+
+func (x *PutPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutPolicyResponse.ProtoReflect.Descriptor instead.
+func (*PutPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *PutPolicyResponse) GetPolicy() *QueuePolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// DeletePolicyRequest deletes a policy.
+type DeletePolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Pattern of the policy. POLICY_NOT_FOUND if there is none.
+	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	Producer      *Producer `protobuf:"bytes,2,opt,name=producer,proto3" json:"producer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePolicyRequest) Reset() {
+	*x = DeletePolicyRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePolicyRequest) ProtoMessage() {}
+
+func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePolicyRequest.ProtoReflect.Descriptor instead.
+func (*DeletePolicyRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *DeletePolicyRequest) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *DeletePolicyRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
+// DeletePolicyResponse confirms the deletion.
+type DeletePolicyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePolicyResponse) Reset() {
+	*x = DeletePolicyResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePolicyResponse) ProtoMessage() {}
+
+func (x *DeletePolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePolicyResponse.ProtoReflect.Descriptor instead.
+func (*DeletePolicyResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+}
+
+// ListPoliciesRequest requests all policies.
+type ListPoliciesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesRequest) Reset() {
+	*x = ListPoliciesRequest{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesRequest) ProtoMessage() {}
+
+func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
+func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+}
+
+// ListPoliciesResponse contains all policies.
+type ListPoliciesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Policies, ordered by pattern.
+	Policies      []*QueuePolicy `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesResponse) Reset() {
+	*x = ListPoliciesResponse{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesResponse) ProtoMessage() {}
+
+func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
+func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ListPoliciesResponse) GetPolicies() []*QueuePolicy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
 // PauseQueueRequest pauses a queue or one of its subscriptions.
 type PauseQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3936,7 +4232,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3948,7 +4244,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3961,7 +4257,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *PauseQueueRequest) GetQueue() string {
@@ -4017,7 +4313,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4029,7 +4325,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4042,7 +4338,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -4071,7 +4367,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4083,7 +4379,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4096,7 +4392,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ResumeQueueRequest) GetQueue() string {
@@ -4145,7 +4441,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4157,7 +4453,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4170,7 +4466,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -4197,7 +4493,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4209,7 +4505,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4222,7 +4518,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -4257,7 +4553,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4269,7 +4565,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4282,7 +4578,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -4307,7 +4603,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4319,7 +4615,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4332,7 +4628,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -4369,7 +4665,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4381,7 +4677,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4394,7 +4690,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -4424,7 +4720,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4436,7 +4732,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4449,7 +4745,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -4477,7 +4773,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4489,7 +4785,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4502,7 +4798,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -4525,7 +4821,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4537,7 +4833,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4550,7 +4846,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -4578,7 +4874,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4590,7 +4886,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4603,7 +4899,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{62}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -4626,7 +4922,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4638,7 +4934,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4651,7 +4947,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{63}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -4685,7 +4981,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4697,7 +4993,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4710,7 +5006,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{64}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -4760,7 +5056,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4772,7 +5068,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4785,7 +5081,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{65}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -4838,7 +5134,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4850,7 +5146,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4863,7 +5159,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{66}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -4891,23 +5187,25 @@ var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
+	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\x96\x02\n" +
 	"\x12CreateQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x12$\n" +
 	"\rsubscriptions\x18\x03 \x03(\tR\rsubscriptions\x12\x14\n" +
 	"\x05topic\x18\x04 \x01(\bR\x05topic\x12\"\n" +
 	"\rif_not_exists\x18\x05 \x01(\bR\vifNotExists\x121\n" +
-	"\bproducer\x18\x06 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"Y\n" +
+	"\bproducer\x18\x06 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12'\n" +
+	"\x0fexplicit_fields\x18\a \x03(\tR\x0eexplicitFields\"Y\n" +
 	"\x13CreateQueueResponse\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\x12\x18\n" +
-	"\acreated\x18\x02 \x01(\bR\acreated\"\xc9\x01\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\"\xec\x01\n" +
 	"\x11AlterQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x121\n" +
 	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12;\n" +
 	"\vupdate_mask\x18\x04 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
-	"updateMask\">\n" +
+	"updateMask\x12!\n" +
+	"\freset_fields\x18\x05 \x03(\tR\vresetFields\">\n" +
 	"\x12AlterQueueResponse\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\"v\n" +
 	"\x12DeleteQueueRequest\x12\x12\n" +
@@ -5164,7 +5462,19 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"oldest_age\x18\a \x01(\v2\x19.google.protobuf.DurationR\toldestAgeB\x17\n" +
 	"\x15_published_per_secondB\x17\n" +
 	"\x15_delivered_per_secondB\x1a\n" +
-	"\x18_acknowledged_per_second\"\xcc\x01\n" +
+	"\x18_acknowledged_per_second\"w\n" +
+	"\x10PutPolicyRequest\x120\n" +
+	"\x06policy\x18\x01 \x01(\v2\x18.lockstep.v1.QueuePolicyR\x06policy\x121\n" +
+	"\bproducer\x18\x02 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"E\n" +
+	"\x11PutPolicyResponse\x120\n" +
+	"\x06policy\x18\x01 \x01(\v2\x18.lockstep.v1.QueuePolicyR\x06policy\"b\n" +
+	"\x13DeletePolicyRequest\x12\x18\n" +
+	"\apattern\x18\x01 \x01(\tR\apattern\x121\n" +
+	"\bproducer\x18\x02 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"\x16\n" +
+	"\x14DeletePolicyResponse\"\x15\n" +
+	"\x13ListPoliciesRequest\"L\n" +
+	"\x14ListPoliciesResponse\x124\n" +
+	"\bpolicies\x18\x01 \x03(\v2\x18.lockstep.v1.QueuePolicyR\bpolicies\"\xcc\x01\n" +
 	"\x11PauseQueueRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x18\n" +
@@ -5237,7 +5547,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x15QUEUE_ORDER_PUBLISHED\x10\x05\x12\x19\n" +
 	"\x15QUEUE_ORDER_DELIVERED\x10\x06\x12\x1c\n" +
 	"\x18QUEUE_ORDER_ACKNOWLEDGED\x10\a\x12\x19\n" +
-	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\x9c\x11\n" +
+	"\x15QUEUE_ORDER_CONSUMERS\x10\b2\x92\x13\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -5264,7 +5574,10 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x10SeekSubscription\x12$.lockstep.v1.SeekSubscriptionRequest\x1a%.lockstep.v1.SeekSubscriptionResponse\x12M\n" +
 	"\n" +
 	"PauseQueue\x12\x1e.lockstep.v1.PauseQueueRequest\x1a\x1f.lockstep.v1.PauseQueueResponse\x12P\n" +
-	"\vResumeQueue\x12\x1f.lockstep.v1.ResumeQueueRequest\x1a .lockstep.v1.ResumeQueueResponse\x12P\n" +
+	"\vResumeQueue\x12\x1f.lockstep.v1.ResumeQueueRequest\x1a .lockstep.v1.ResumeQueueResponse\x12J\n" +
+	"\tPutPolicy\x12\x1d.lockstep.v1.PutPolicyRequest\x1a\x1e.lockstep.v1.PutPolicyResponse\x12S\n" +
+	"\fDeletePolicy\x12 .lockstep.v1.DeletePolicyRequest\x1a!.lockstep.v1.DeletePolicyResponse\x12S\n" +
+	"\fListPolicies\x12 .lockstep.v1.ListPoliciesRequest\x1a!.lockstep.v1.ListPoliciesResponse\x12P\n" +
 	"\vSetForwards\x12\x1f.lockstep.v1.SetForwardsRequest\x1a .lockstep.v1.SetForwardsResponse\x12D\n" +
 	"\aPrepare\x12\x1b.lockstep.v1.PrepareRequest\x1a\x1c.lockstep.v1.PrepareResponse\x12Y\n" +
 	"\x0eCommitPrepared\x12\".lockstep.v1.CommitPreparedRequest\x1a#.lockstep.v1.CommitPreparedResponse\x12_\n" +
@@ -5284,7 +5597,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
 	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
@@ -5338,61 +5651,68 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*GetHistoryRequest)(nil),          // 49: lockstep.v1.GetHistoryRequest
 	(*GetHistoryResponse)(nil),         // 50: lockstep.v1.GetHistoryResponse
 	(*HistoryPoint)(nil),               // 51: lockstep.v1.HistoryPoint
-	(*PauseQueueRequest)(nil),          // 52: lockstep.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),         // 53: lockstep.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),         // 54: lockstep.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),        // 55: lockstep.v1.ResumeQueueResponse
-	(*SetForwardsRequest)(nil),         // 56: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 57: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 58: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 59: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 60: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 61: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 62: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 63: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 64: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 65: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 66: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 67: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 68: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 69: lockstep.v1.Producer
-	(*Queue)(nil),                      // 70: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 71: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 72: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 73: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 74: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 75: lockstep.v1.Subscription
-	(*Message)(nil),                    // 76: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 77: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 78: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 79: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 80: lockstep.v1.Forward
+	(*PutPolicyRequest)(nil),           // 52: lockstep.v1.PutPolicyRequest
+	(*PutPolicyResponse)(nil),          // 53: lockstep.v1.PutPolicyResponse
+	(*DeletePolicyRequest)(nil),        // 54: lockstep.v1.DeletePolicyRequest
+	(*DeletePolicyResponse)(nil),       // 55: lockstep.v1.DeletePolicyResponse
+	(*ListPoliciesRequest)(nil),        // 56: lockstep.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),       // 57: lockstep.v1.ListPoliciesResponse
+	(*PauseQueueRequest)(nil),          // 58: lockstep.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),         // 59: lockstep.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),         // 60: lockstep.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),        // 61: lockstep.v1.ResumeQueueResponse
+	(*SetForwardsRequest)(nil),         // 62: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 63: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 64: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 65: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 66: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 67: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 68: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 69: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 70: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 71: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 72: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 73: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 74: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 75: lockstep.v1.Producer
+	(*Queue)(nil),                      // 76: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 77: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 78: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 79: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 80: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 81: lockstep.v1.Subscription
+	(*Message)(nil),                    // 82: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 83: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 84: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 85: lockstep.v1.StoredMessage
+	(*QueuePolicy)(nil),                // 86: lockstep.v1.QueuePolicy
+	(*Forward)(nil),                    // 87: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	68,  // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	69,  // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	70,  // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	68,  // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	69,  // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	71,  // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	70,  // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	69,  // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	69,  // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	70,  // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	74,  // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	75,  // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	76,  // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	74,  // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	75,  // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	77,  // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	76,  // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	75,  // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	75,  // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	76,  // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
 	0,   // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
-	70,  // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	72,  // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	69,  // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	73,  // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	74,  // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	75,  // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	74,  // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	71,  // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	69,  // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	75,  // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	69,  // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	76,  // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	69,  // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	76,  // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	78,  // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	75,  // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	79,  // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	80,  // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	81,  // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	80,  // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	77,  // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	75,  // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	81,  // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	75,  // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	82,  // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	75,  // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	21,  // 24: lockstep.v1.PublishResponse.duplicates:type_name -> lockstep.v1.DuplicateMessage
 	19,  // 25: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
 	22,  // 26: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
@@ -5400,112 +5720,123 @@ var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	25,  // 28: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	23,  // 29: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
 	27,  // 30: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	69,  // 31: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	75,  // 31: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
 	28,  // 32: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
 	29,  // 33: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
 	30,  // 34: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	76,  // 35: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	77,  // 36: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	77,  // 37: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	82,  // 35: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	83,  // 36: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	83,  // 37: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
 	32,  // 38: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
 	21,  // 39: lockstep.v1.OperationResult.duplicates:type_name -> lockstep.v1.DuplicateMessage
 	35,  // 40: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	77,  // 41: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	77,  // 42: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	77,  // 43: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	78,  // 44: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	77,  // 45: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	83,  // 41: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	83,  // 42: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	83,  // 43: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	84,  // 44: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	83,  // 45: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
 	34,  // 46: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
-	77,  // 47: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
-	79,  // 48: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	77,  // 49: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	77,  // 50: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	83,  // 47: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	85,  // 48: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	83,  // 49: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	83,  // 50: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
 	40,  // 51: lockstep.v1.ReplayDeadLettersResponse.progress:type_name -> lockstep.v1.SearchProgress
-	77,  // 52: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	83,  // 52: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
 	39,  // 53: lockstep.v1.MoveMessagesRequest.search:type_name -> lockstep.v1.Search
 	40,  // 54: lockstep.v1.MoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
-	77,  // 55: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	83,  // 55: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
 	39,  // 56: lockstep.v1.RemoveMessagesRequest.search:type_name -> lockstep.v1.Search
 	40,  // 57: lockstep.v1.RemoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
-	79,  // 58: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	85,  // 58: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
 	40,  // 59: lockstep.v1.BrowseResponse.progress:type_name -> lockstep.v1.SearchProgress
-	72,  // 60: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	73,  // 61: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	69,  // 62: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	78,  // 63: lockstep.v1.GetHistoryRequest.since:type_name -> google.protobuf.Duration
-	78,  // 64: lockstep.v1.GetHistoryResponse.interval:type_name -> google.protobuf.Duration
+	78,  // 60: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	79,  // 61: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	75,  // 62: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	84,  // 63: lockstep.v1.GetHistoryRequest.since:type_name -> google.protobuf.Duration
+	84,  // 64: lockstep.v1.GetHistoryResponse.interval:type_name -> google.protobuf.Duration
 	51,  // 65: lockstep.v1.GetHistoryResponse.points:type_name -> lockstep.v1.HistoryPoint
-	73,  // 66: lockstep.v1.HistoryPoint.at:type_name -> google.protobuf.Timestamp
-	78,  // 67: lockstep.v1.HistoryPoint.oldest_age:type_name -> google.protobuf.Duration
-	69,  // 68: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
-	70,  // 69: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
-	69,  // 70: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	70,  // 71: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
-	80,  // 72: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	69,  // 73: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	70,  // 74: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	27,  // 75: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	69,  // 76: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	66,  // 77: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	73,  // 78: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	67,  // 79: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,   // 80: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,   // 81: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,   // 82: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,   // 83: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,   // 84: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11,  // 85: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	49,  // 86: lockstep.v1.QueueService.GetHistory:input_type -> lockstep.v1.GetHistoryRequest
-	13,  // 87: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15,  // 88: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17,  // 89: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19,  // 90: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	22,  // 91: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	26,  // 92: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	33,  // 93: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	37,  // 94: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	41,  // 95: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	43,  // 96: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	45,  // 97: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	47,  // 98: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	52,  // 99: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
-	54,  // 100: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
-	56,  // 101: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	58,  // 102: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	60,  // 103: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	62,  // 104: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	64,  // 105: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,   // 106: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,   // 107: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,   // 108: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,   // 109: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10,  // 110: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12,  // 111: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	50,  // 112: lockstep.v1.QueueService.GetHistory:output_type -> lockstep.v1.GetHistoryResponse
-	14,  // 113: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16,  // 114: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18,  // 115: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20,  // 116: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	23,  // 117: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	31,  // 118: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	36,  // 119: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	38,  // 120: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	42,  // 121: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	44,  // 122: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	46,  // 123: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	48,  // 124: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	53,  // 125: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
-	55,  // 126: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
-	57,  // 127: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	59,  // 128: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	61,  // 129: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	63,  // 130: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	65,  // 131: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	106, // [106:132] is the sub-list for method output_type
-	80,  // [80:106] is the sub-list for method input_type
-	80,  // [80:80] is the sub-list for extension type_name
-	80,  // [80:80] is the sub-list for extension extendee
-	0,   // [0:80] is the sub-list for field type_name
+	79,  // 66: lockstep.v1.HistoryPoint.at:type_name -> google.protobuf.Timestamp
+	84,  // 67: lockstep.v1.HistoryPoint.oldest_age:type_name -> google.protobuf.Duration
+	86,  // 68: lockstep.v1.PutPolicyRequest.policy:type_name -> lockstep.v1.QueuePolicy
+	75,  // 69: lockstep.v1.PutPolicyRequest.producer:type_name -> lockstep.v1.Producer
+	86,  // 70: lockstep.v1.PutPolicyResponse.policy:type_name -> lockstep.v1.QueuePolicy
+	75,  // 71: lockstep.v1.DeletePolicyRequest.producer:type_name -> lockstep.v1.Producer
+	86,  // 72: lockstep.v1.ListPoliciesResponse.policies:type_name -> lockstep.v1.QueuePolicy
+	75,  // 73: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
+	76,  // 74: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
+	75,  // 75: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	76,  // 76: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
+	87,  // 77: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	75,  // 78: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	76,  // 79: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	27,  // 80: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	75,  // 81: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	72,  // 82: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	79,  // 83: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	73,  // 84: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,   // 85: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,   // 86: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,   // 87: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,   // 88: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,   // 89: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11,  // 90: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	49,  // 91: lockstep.v1.QueueService.GetHistory:input_type -> lockstep.v1.GetHistoryRequest
+	13,  // 92: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15,  // 93: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17,  // 94: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19,  // 95: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	22,  // 96: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	26,  // 97: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	33,  // 98: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	37,  // 99: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	41,  // 100: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	43,  // 101: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	45,  // 102: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	47,  // 103: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	58,  // 104: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
+	60,  // 105: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
+	52,  // 106: lockstep.v1.QueueService.PutPolicy:input_type -> lockstep.v1.PutPolicyRequest
+	54,  // 107: lockstep.v1.QueueService.DeletePolicy:input_type -> lockstep.v1.DeletePolicyRequest
+	56,  // 108: lockstep.v1.QueueService.ListPolicies:input_type -> lockstep.v1.ListPoliciesRequest
+	62,  // 109: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	64,  // 110: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	66,  // 111: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	68,  // 112: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	70,  // 113: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,   // 114: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,   // 115: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,   // 116: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,   // 117: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10,  // 118: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12,  // 119: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	50,  // 120: lockstep.v1.QueueService.GetHistory:output_type -> lockstep.v1.GetHistoryResponse
+	14,  // 121: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16,  // 122: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18,  // 123: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20,  // 124: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	23,  // 125: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	31,  // 126: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	36,  // 127: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	38,  // 128: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	42,  // 129: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	44,  // 130: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	46,  // 131: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	48,  // 132: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	59,  // 133: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
+	61,  // 134: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
+	53,  // 135: lockstep.v1.QueueService.PutPolicy:output_type -> lockstep.v1.PutPolicyResponse
+	55,  // 136: lockstep.v1.QueueService.DeletePolicy:output_type -> lockstep.v1.DeletePolicyResponse
+	57,  // 137: lockstep.v1.QueueService.ListPolicies:output_type -> lockstep.v1.ListPoliciesResponse
+	63,  // 138: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	65,  // 139: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	67,  // 140: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	69,  // 141: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	71,  // 142: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	114, // [114:143] is the sub-list for method output_type
+	85,  // [85:114] is the sub-list for method input_type
+	85,  // [85:85] is the sub-list for extension type_name
+	85,  // [85:85] is the sub-list for extension extendee
+	0,   // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -5531,7 +5862,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   67,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

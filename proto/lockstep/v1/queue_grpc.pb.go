@@ -44,6 +44,9 @@ const (
 	QueueService_SeekSubscription_FullMethodName   = "/lockstep.v1.QueueService/SeekSubscription"
 	QueueService_PauseQueue_FullMethodName         = "/lockstep.v1.QueueService/PauseQueue"
 	QueueService_ResumeQueue_FullMethodName        = "/lockstep.v1.QueueService/ResumeQueue"
+	QueueService_PutPolicy_FullMethodName          = "/lockstep.v1.QueueService/PutPolicy"
+	QueueService_DeletePolicy_FullMethodName       = "/lockstep.v1.QueueService/DeletePolicy"
+	QueueService_ListPolicies_FullMethodName       = "/lockstep.v1.QueueService/ListPolicies"
 	QueueService_SetForwards_FullMethodName        = "/lockstep.v1.QueueService/SetForwards"
 	QueueService_Prepare_FullMethodName            = "/lockstep.v1.QueueService/Prepare"
 	QueueService_CommitPrepared_FullMethodName     = "/lockstep.v1.QueueService/CommitPrepared"
@@ -145,6 +148,13 @@ type QueueServiceClient interface {
 	PauseQueue(ctx context.Context, in *PauseQueueRequest, opts ...grpc.CallOption) (*PauseQueueResponse, error)
 	// ResumeQueue ends a pause, in whole or in part.
 	ResumeQueue(ctx context.Context, in *ResumeQueueRequest, opts ...grpc.CallOption) (*ResumeQueueResponse, error)
+	// PutPolicy sets the defaults and limits for the queues whose names match a pattern. They apply immediately to all of
+	// these queues, in one transaction. It requires the right `operate`. FEATURE_MISSING while a node runs release 0.1.0.
+	PutPolicy(ctx context.Context, in *PutPolicyRequest, opts ...grpc.CallOption) (*PutPolicyResponse, error)
+	// DeletePolicy deletes a policy. Its queues keep only the options that they set themselves and those of other policies.
+	DeletePolicy(ctx context.Context, in *DeletePolicyRequest, opts ...grpc.CallOption) (*DeletePolicyResponse, error)
+	// ListPolicies returns all policies, ordered by pattern. There are at most 1,000.
+	ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error)
 	// SetForwards replaces the forwarding rules of a queue.
 	SetForwards(ctx context.Context, in *SetForwardsRequest, opts ...grpc.CallOption) (*SetForwardsResponse, error)
 	// Prepare executes the first phase of a two-phase commit. It performs all checks of Commit, reserves space within the
@@ -410,6 +420,36 @@ func (c *queueServiceClient) ResumeQueue(ctx context.Context, in *ResumeQueueReq
 	return out, nil
 }
 
+func (c *queueServiceClient) PutPolicy(ctx context.Context, in *PutPolicyRequest, opts ...grpc.CallOption) (*PutPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PutPolicyResponse)
+	err := c.cc.Invoke(ctx, QueueService_PutPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *queueServiceClient) DeletePolicy(ctx context.Context, in *DeletePolicyRequest, opts ...grpc.CallOption) (*DeletePolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeletePolicyResponse)
+	err := c.cc.Invoke(ctx, QueueService_DeletePolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *queueServiceClient) ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPoliciesResponse)
+	err := c.cc.Invoke(ctx, QueueService_ListPolicies_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *queueServiceClient) SetForwards(ctx context.Context, in *SetForwardsRequest, opts ...grpc.CallOption) (*SetForwardsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SetForwardsResponse)
@@ -554,6 +594,13 @@ type QueueServiceServer interface {
 	PauseQueue(context.Context, *PauseQueueRequest) (*PauseQueueResponse, error)
 	// ResumeQueue ends a pause, in whole or in part.
 	ResumeQueue(context.Context, *ResumeQueueRequest) (*ResumeQueueResponse, error)
+	// PutPolicy sets the defaults and limits for the queues whose names match a pattern. They apply immediately to all of
+	// these queues, in one transaction. It requires the right `operate`. FEATURE_MISSING while a node runs release 0.1.0.
+	PutPolicy(context.Context, *PutPolicyRequest) (*PutPolicyResponse, error)
+	// DeletePolicy deletes a policy. Its queues keep only the options that they set themselves and those of other policies.
+	DeletePolicy(context.Context, *DeletePolicyRequest) (*DeletePolicyResponse, error)
+	// ListPolicies returns all policies, ordered by pattern. There are at most 1,000.
+	ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error)
 	// SetForwards replaces the forwarding rules of a queue.
 	SetForwards(context.Context, *SetForwardsRequest) (*SetForwardsResponse, error)
 	// Prepare executes the first phase of a two-phase commit. It performs all checks of Commit, reserves space within the
@@ -656,6 +703,15 @@ func (UnimplementedQueueServiceServer) PauseQueue(context.Context, *PauseQueueRe
 }
 func (UnimplementedQueueServiceServer) ResumeQueue(context.Context, *ResumeQueueRequest) (*ResumeQueueResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResumeQueue not implemented")
+}
+func (UnimplementedQueueServiceServer) PutPolicy(context.Context, *PutPolicyRequest) (*PutPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PutPolicy not implemented")
+}
+func (UnimplementedQueueServiceServer) DeletePolicy(context.Context, *DeletePolicyRequest) (*DeletePolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeletePolicy not implemented")
+}
+func (UnimplementedQueueServiceServer) ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPolicies not implemented")
 }
 func (UnimplementedQueueServiceServer) SetForwards(context.Context, *SetForwardsRequest) (*SetForwardsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetForwards not implemented")
@@ -1042,6 +1098,60 @@ func _QueueService_ResumeQueue_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueueService_PutPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PutPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).PutPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_PutPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).PutPolicy(ctx, req.(*PutPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _QueueService_DeletePolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeletePolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).DeletePolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_DeletePolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).DeletePolicy(ctx, req.(*DeletePolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _QueueService_ListPolicies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPoliciesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).ListPolicies(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_ListPolicies_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).ListPolicies(ctx, req.(*ListPoliciesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _QueueService_SetForwards_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SetForwardsRequest)
 	if err := dec(in); err != nil {
@@ -1210,6 +1320,18 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResumeQueue",
 			Handler:    _QueueService_ResumeQueue_Handler,
+		},
+		{
+			MethodName: "PutPolicy",
+			Handler:    _QueueService_PutPolicy_Handler,
+		},
+		{
+			MethodName: "DeletePolicy",
+			Handler:    _QueueService_DeletePolicy_Handler,
+		},
+		{
+			MethodName: "ListPolicies",
+			Handler:    _QueueService_ListPolicies_Handler,
 		},
 		{
 			MethodName: "SetForwards",

@@ -1340,7 +1340,10 @@ type Queue struct {
 	// Message ids kept for `dedup_window`. Up to a quarter of them may be older than the window.
 	MessageIds uint64 `protobuf:"varint,30,opt,name=message_ids,json=messageIds,proto3" json:"message_ids,omitempty"`
 	// Messages discarded as duplicates while the queue has had a `dedup_window`.
-	Duplicates    uint64 `protobuf:"varint,31,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
+	Duplicates uint64 `protobuf:"varint,31,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
+	// Options that the queue sets itself, and policies that apply to it. Not set if there is no such policy and no option
+	// is explicitly 0: `config` then contains the options that the queue sets.
+	Sources       *QueueSources `protobuf:"bytes,32,opt,name=sources,proto3" json:"sources,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1487,6 +1490,176 @@ func (x *Queue) GetDuplicates() uint64 {
 	return 0
 }
 
+func (x *Queue) GetSources() *QueueSources {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+// QueueSources contains the sources of the values in Queue.config.
+type QueueSources struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Values of the options that the queue sets itself.
+	Own *QueueConfig `protobuf:"bytes,1,opt,name=own,proto3" json:"own,omitempty"`
+	// Names of the QueueConfig fields that the queue sets itself; their values can be 0.
+	OwnFields []string `protobuf:"bytes,2,rep,name=own_fields,json=ownFields,proto3" json:"own_fields,omitempty"`
+	// Pattern of the policy that sets the other fields; empty without one.
+	Policy string `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Pattern of the policy whose limits apply; empty without one.
+	LimitPolicy string `protobuf:"bytes,4,opt,name=limit_policy,json=limitPolicy,proto3" json:"limit_policy,omitempty"`
+	// Names of the fields whose value is the limit of that policy, since they would be larger or unlimited.
+	LimitedFields []string `protobuf:"bytes,5,rep,name=limited_fields,json=limitedFields,proto3" json:"limited_fields,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueSources) Reset() {
+	*x = QueueSources{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueSources) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueSources) ProtoMessage() {}
+
+func (x *QueueSources) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueSources.ProtoReflect.Descriptor instead.
+func (*QueueSources) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *QueueSources) GetOwn() *QueueConfig {
+	if x != nil {
+		return x.Own
+	}
+	return nil
+}
+
+func (x *QueueSources) GetOwnFields() []string {
+	if x != nil {
+		return x.OwnFields
+	}
+	return nil
+}
+
+func (x *QueueSources) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *QueueSources) GetLimitPolicy() string {
+	if x != nil {
+		return x.LimitPolicy
+	}
+	return ""
+}
+
+func (x *QueueSources) GetLimitedFields() []string {
+	if x != nil {
+		return x.LimitedFields
+	}
+	return nil
+}
+
+// QueuePolicy contains defaults and upper limits for the queues whose names match a pattern. They apply to existing
+// queues, and to queues that are created later.
+//
+// If several policies match, the one with the highest priority applies; on a tie, the first pattern in byte order. The
+// policy that sets defaults and the one that sets limits are determined separately. Policies are not merged.
+type QueuePolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Pattern of queue names, 1 to 255 bytes: `*` matches any sequence of characters, `?` one character. A policy is
+	// identified by its pattern.
+	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	// Priority, 0 to 1,000,000.
+	Priority uint32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Values of options that a queue does not set itself. Options that are 0 are not set. `priorities` is not allowed.
+	// `dead_letter` must exist and cannot be deleted. It does not apply to itself, nor to queues that its dead letters
+	// lead to; `max_deliveries` and `dead_letter_expired` do not apply to them either.
+	Defaults *QueueConfig `protobuf:"bytes,3,opt,name=defaults,proto3" json:"defaults,omitempty"`
+	// Upper limits of `max_messages`, `max_bytes`, `max_deliveries` and `ttl`, regardless of their source: the queue, a
+	// subscription or a policy. 0 means no limit. Other options are not allowed.
+	Limits        *QueueConfig `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueuePolicy) Reset() {
+	*x = QueuePolicy{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueuePolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueuePolicy) ProtoMessage() {}
+
+func (x *QueuePolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueuePolicy.ProtoReflect.Descriptor instead.
+func (*QueuePolicy) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *QueuePolicy) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *QueuePolicy) GetPriority() uint32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *QueuePolicy) GetDefaults() *QueueConfig {
+	if x != nil {
+		return x.Defaults
+	}
+	return nil
+}
+
+func (x *QueuePolicy) GetLimits() *QueueConfig {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
 // QueuePause is the pause of a queue or of one of its subscriptions. It is stored: it survives failover, restart, backup and
 // restore.
 type QueuePause struct {
@@ -1508,7 +1681,7 @@ type QueuePause struct {
 
 func (x *QueuePause) Reset() {
 	*x = QueuePause{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	mi := &file_lockstep_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1693,7 @@ func (x *QueuePause) String() string {
 func (*QueuePause) ProtoMessage() {}
 
 func (x *QueuePause) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[11]
+	mi := &file_lockstep_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1706,7 @@ func (x *QueuePause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueuePause.ProtoReflect.Descriptor instead.
 func (*QueuePause) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *QueuePause) GetPublish() bool {
@@ -1592,7 +1765,7 @@ type QueueActivity struct {
 
 func (x *QueueActivity) Reset() {
 	*x = QueueActivity{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[12]
+	mi := &file_lockstep_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1777,7 @@ func (x *QueueActivity) String() string {
 func (*QueueActivity) ProtoMessage() {}
 
 func (x *QueueActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[12]
+	mi := &file_lockstep_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1790,7 @@ func (x *QueueActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueActivity.ProtoReflect.Descriptor instead.
 func (*QueueActivity) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *QueueActivity) GetPublishedPerSecond() float64 {
@@ -1699,7 +1872,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[13]
+	mi := &file_lockstep_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +1884,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[13]
+	mi := &file_lockstep_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +1897,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Producer) GetId() string {
@@ -1770,7 +1943,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[14]
+	mi := &file_lockstep_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +1955,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[14]
+	mi := &file_lockstep_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +1968,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Position) GetTerm() uint64 {
@@ -1836,7 +2009,7 @@ type NotActive struct {
 
 func (x *NotActive) Reset() {
 	*x = NotActive{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[15]
+	mi := &file_lockstep_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1848,7 +2021,7 @@ func (x *NotActive) String() string {
 func (*NotActive) ProtoMessage() {}
 
 func (x *NotActive) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[15]
+	mi := &file_lockstep_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1861,7 +2034,7 @@ func (x *NotActive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotActive.ProtoReflect.Descriptor instead.
 func (*NotActive) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NotActive) GetActiveAddress() string {
@@ -1912,7 +2085,7 @@ type Forward struct {
 
 func (x *Forward) Reset() {
 	*x = Forward{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[16]
+	mi := &file_lockstep_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2097,7 @@ func (x *Forward) String() string {
 func (*Forward) ProtoMessage() {}
 
 func (x *Forward) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[16]
+	mi := &file_lockstep_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2110,7 @@ func (x *Forward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forward.ProtoReflect.Descriptor instead.
 func (*Forward) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Forward) GetTo() string {
@@ -2118,7 +2291,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x16_redelivery_multiplier\"\\\n" +
 	"\x0eActiveConsumer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x120\n" +
-	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xb5\x04\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xea\x04\n" +
 	"\x05Queue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x120\n" +
@@ -2138,7 +2311,20 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"messageIds\x12\x1e\n" +
 	"\n" +
 	"duplicates\x18\x1f \x01(\x04R\n" +
-	"duplicates\"\xae\x01\n" +
+	"duplicates\x123\n" +
+	"\asources\x18  \x01(\v2\x19.lockstep.v1.QueueSourcesR\asources\"\xbb\x01\n" +
+	"\fQueueSources\x12*\n" +
+	"\x03own\x18\x01 \x01(\v2\x18.lockstep.v1.QueueConfigR\x03own\x12\x1d\n" +
+	"\n" +
+	"own_fields\x18\x02 \x03(\tR\townFields\x12\x16\n" +
+	"\x06policy\x18\x03 \x01(\tR\x06policy\x12!\n" +
+	"\flimit_policy\x18\x04 \x01(\tR\vlimitPolicy\x12%\n" +
+	"\x0elimited_fields\x18\x05 \x03(\tR\rlimitedFields\"\xab\x01\n" +
+	"\vQueuePolicy\x12\x18\n" +
+	"\apattern\x18\x01 \x01(\tR\apattern\x12\x1a\n" +
+	"\bpriority\x18\x02 \x01(\rR\bpriority\x124\n" +
+	"\bdefaults\x18\x03 \x01(\v2\x18.lockstep.v1.QueueConfigR\bdefaults\x120\n" +
+	"\x06limits\x18\x04 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06limits\"\xae\x01\n" +
 	"\n" +
 	"QueuePause\x12\x18\n" +
 	"\apublish\x18\x01 \x01(\bR\apublish\x12\x18\n" +
@@ -2205,7 +2391,7 @@ func file_lockstep_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_lockstep_v1_types_proto_goTypes = []any{
 	(DeadLetterReason)(0),             // 0: lockstep.v1.DeadLetterReason
 	(Overflow)(0),                     // 1: lockstep.v1.Overflow
@@ -2221,61 +2407,67 @@ var file_lockstep_v1_types_proto_goTypes = []any{
 	(*RedeliveryPolicy)(nil),          // 11: lockstep.v1.RedeliveryPolicy
 	(*ActiveConsumer)(nil),            // 12: lockstep.v1.ActiveConsumer
 	(*Queue)(nil),                     // 13: lockstep.v1.Queue
-	(*QueuePause)(nil),                // 14: lockstep.v1.QueuePause
-	(*QueueActivity)(nil),             // 15: lockstep.v1.QueueActivity
-	(*Producer)(nil),                  // 16: lockstep.v1.Producer
-	(*Position)(nil),                  // 17: lockstep.v1.Position
-	(*NotActive)(nil),                 // 18: lockstep.v1.NotActive
-	(*Forward)(nil),                   // 19: lockstep.v1.Forward
-	nil,                               // 20: lockstep.v1.Message.PropertiesEntry
-	nil,                               // 21: lockstep.v1.Message.TypedPropertiesEntry
-	(*timestamppb.Timestamp)(nil),     // 22: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 23: google.protobuf.Duration
-	(*descriptorpb.FieldOptions)(nil), // 24: google.protobuf.FieldOptions
+	(*QueueSources)(nil),              // 14: lockstep.v1.QueueSources
+	(*QueuePolicy)(nil),               // 15: lockstep.v1.QueuePolicy
+	(*QueuePause)(nil),                // 16: lockstep.v1.QueuePause
+	(*QueueActivity)(nil),             // 17: lockstep.v1.QueueActivity
+	(*Producer)(nil),                  // 18: lockstep.v1.Producer
+	(*Position)(nil),                  // 19: lockstep.v1.Position
+	(*NotActive)(nil),                 // 20: lockstep.v1.NotActive
+	(*Forward)(nil),                   // 21: lockstep.v1.Forward
+	nil,                               // 22: lockstep.v1.Message.PropertiesEntry
+	nil,                               // 23: lockstep.v1.Message.TypedPropertiesEntry
+	(*timestamppb.Timestamp)(nil),     // 24: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 25: google.protobuf.Duration
+	(*descriptorpb.FieldOptions)(nil), // 26: google.protobuf.FieldOptions
 }
 var file_lockstep_v1_types_proto_depIdxs = []int32{
-	20, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
-	22, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
-	23, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
-	22, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
-	23, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
-	21, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
-	22, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
+	22, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
+	24, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
+	25, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
+	24, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
+	25, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
+	23, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
+	24, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
 	3,  // 7: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
 	6,  // 8: lockstep.v1.StoredMessage.dead_letter:type_name -> lockstep.v1.DeadLetter
 	0,  // 9: lockstep.v1.DeadLetter.reason:type_name -> lockstep.v1.DeadLetterReason
-	22, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
-	23, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
-	23, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
-	23, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
-	23, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
-	23, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
+	24, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
+	25, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
+	25, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
+	25, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
+	25, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
+	25, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
 	1,  // 16: lockstep.v1.QueueConfig.overflow:type_name -> lockstep.v1.Overflow
-	23, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
-	23, // 18: lockstep.v1.QueueConfig.ack_timeout:type_name -> google.protobuf.Duration
-	23, // 19: lockstep.v1.QueueConfig.dedup_window:type_name -> google.protobuf.Duration
+	25, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
+	25, // 18: lockstep.v1.QueueConfig.ack_timeout:type_name -> google.protobuf.Duration
+	25, // 19: lockstep.v1.QueueConfig.dedup_window:type_name -> google.protobuf.Duration
 	11, // 20: lockstep.v1.Subscription.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
 	12, // 21: lockstep.v1.Subscription.active_consumer:type_name -> lockstep.v1.ActiveConsumer
-	14, // 22: lockstep.v1.Subscription.pause:type_name -> lockstep.v1.QueuePause
-	23, // 23: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
-	23, // 24: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
-	22, // 25: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
+	16, // 22: lockstep.v1.Subscription.pause:type_name -> lockstep.v1.QueuePause
+	25, // 23: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
+	25, // 24: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
+	24, // 25: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
 	9,  // 26: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
 	10, // 27: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	19, // 28: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
-	15, // 29: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
-	14, // 30: lockstep.v1.Queue.pause:type_name -> lockstep.v1.QueuePause
-	22, // 31: lockstep.v1.QueuePause.paused_at:type_name -> google.protobuf.Timestamp
-	22, // 32: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
-	23, // 33: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
-	4,  // 34: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	24, // 35: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
-	8,  // 36: lockstep.v1.queue_option:type_name -> lockstep.v1.QueueOption
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	36, // [36:37] is the sub-list for extension type_name
-	35, // [35:36] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	21, // 28: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
+	17, // 29: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
+	16, // 30: lockstep.v1.Queue.pause:type_name -> lockstep.v1.QueuePause
+	14, // 31: lockstep.v1.Queue.sources:type_name -> lockstep.v1.QueueSources
+	9,  // 32: lockstep.v1.QueueSources.own:type_name -> lockstep.v1.QueueConfig
+	9,  // 33: lockstep.v1.QueuePolicy.defaults:type_name -> lockstep.v1.QueueConfig
+	9,  // 34: lockstep.v1.QueuePolicy.limits:type_name -> lockstep.v1.QueueConfig
+	24, // 35: lockstep.v1.QueuePause.paused_at:type_name -> google.protobuf.Timestamp
+	24, // 36: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
+	25, // 37: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	4,  // 38: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
+	26, // 39: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
+	8,  // 40: lockstep.v1.queue_option:type_name -> lockstep.v1.QueueOption
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	40, // [40:41] is the sub-list for extension type_name
+	39, // [39:40] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_types_proto_init() }
@@ -2291,14 +2483,14 @@ func file_lockstep_v1_types_proto_init() {
 		(*PropertyValue_BytesValue)(nil),
 	}
 	file_lockstep_v1_types_proto_msgTypes[8].OneofWrappers = []any{}
-	file_lockstep_v1_types_proto_msgTypes[12].OneofWrappers = []any{}
+	file_lockstep_v1_types_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_types_proto_rawDesc), len(file_lockstep_v1_types_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 1,
 			NumServices:   0,
 		},

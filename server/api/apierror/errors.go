@@ -175,6 +175,8 @@ var errorTable = []mapping{
 	{txn.ErrMetaChanged, pb.ErrorReason_ERROR_REASON_SCHEDULE_CHANGED},
 	{ErrTooManySchedules, pb.ErrorReason_ERROR_REASON_TOO_MANY_SCHEDULES},
 	{txn.ErrQueuePaused, pb.ErrorReason_ERROR_REASON_QUEUE_PAUSED},
+	{txn.ErrPolicyNotFound, pb.ErrorReason_ERROR_REASON_POLICY_NOT_FOUND},
+	{txn.ErrTooManyPolicies, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
 	{txn.ErrTooManyQueues, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},
 	{txn.ErrTooManySubscriptions, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS},
 	{txn.ErrTooManyMeta, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},

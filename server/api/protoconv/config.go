@@ -29,6 +29,48 @@ func ConfigField(name string) txn.ConfigMask {
 	return 1 << (f.Number() - 1)
 }
 
+// fieldNames is the inverse of ConfigField. It omits internal fields.
+func fieldNames(fields txn.ConfigMask) (names []string) {
+	for i := range configFields.Len() {
+		if f := configFields.Get(i); fields>>(f.Number()-1)&1 == 1 {
+			names = append(names, string(f.Name()))
+		}
+	}
+	return names
+}
+
+// QueuePolicy converts a policy. It ignores dead_letter, which only the store can resolve. Errors wrap ErrInvalid.
+func QueuePolicy(in *pb.QueuePolicy) (p txn.QueuePolicy, err error) {
+	if p.Priority = uint64(in.GetPriority()); p.Priority > txn.MaxPolicyPriority {
+		return p, fmt.Errorf("%w: priority is %d, maximum is %d", apierror.ErrInvalid, p.Priority, txn.MaxPolicyPriority)
+	}
+	if p.Defaults, err = Config(in.GetDefaults()); err != nil {
+		return p, fmt.Errorf("defaults: %w", err)
+	}
+	if p.Limits, err = Config(in.GetLimits()); err != nil {
+		return p, fmt.Errorf("limits: %w", err)
+	}
+	if p.Defaults.Priorities != 0 {
+		return p, fmt.Errorf("%w: defaults: priorities can only be set at the creation of a queue", apierror.ErrInvalid)
+	}
+	if in.GetLimits().GetDeadLetter() != "" || p.Limits.Fields()&^txn.LimitFields != 0 {
+		return p, fmt.Errorf("%w: limits: only max_messages, max_bytes, max_deliveries and ttl have a limit",
+			apierror.ErrInvalid)
+	}
+	if in.GetDefaults().GetDeadLetter() == "" && p.Defaults.Fields()|p.Limits.Fields() == 0 {
+		return p, fmt.Errorf("%w: the policy sets no option", apierror.ErrInvalid)
+	}
+	return p, nil
+}
+
+// QueuePolicyToProto converts a policy. deadLetter is the name of its dead-letter queue.
+func QueuePolicyToProto(pattern string, p *txn.QueuePolicy, deadLetter string) *pb.QueuePolicy {
+	return &pb.QueuePolicy{
+		Pattern: pattern, Priority: uint32(p.Priority), Defaults: ConfigToProto(&p.Defaults, deadLetter),
+		Limits: ConfigToProto(&p.Limits, ""),
+	}
+}
+
 // Config converts a queue's configuration. It ignores dead_letter, which only the store can resolve. Errors wrap
 // ErrInvalid and name the field.
 func Config(in *pb.QueueConfig) (c txn.Config, err error) {

@@ -28,6 +28,12 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 		MessageIds: q.MessageIDs, Duplicates: q.Duplicates,
 		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
 	}
+	if own := q.Own; own != nil {
+		out.Sources = &pb.QueueSources{
+			Own: ConfigToProto(&own.Config, own.DeadLetter), OwnFields: fieldNames(own.Fields),
+			Policy: own.Sources.Defaults, LimitPolicy: own.Sources.Limits, LimitedFields: fieldNames(own.Sources.Limited),
+		}
+	}
 	for _, f := range q.Forwards {
 		out.Forwards = append(out.Forwards, &pb.Forward{To: f.To, Move: f.Move, Filter: f.Filter})
 	}

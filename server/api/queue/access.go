@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 	"github.com/lockstep-mq/lockstep/server/delivery/twophase"
 	"github.com/lockstep-mq/lockstep/store/query"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // Operations that the pair performs itself (dead-lettering, forwards, expiry) are authorized once, when a caller with
@@ -105,7 +106,7 @@ func (c *caller) uses(pattern string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name := range c.used {
-		if access.MatchGlob(pattern, name) {
+		if txn.MatchGlob(pattern, name) {
 			return true
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
@@ -41,6 +42,10 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	if err != nil {
 		return nil, err
 	}
+	explicit, err := configFields("explicit_fields", req.GetExplicitFields())
+	if err != nil {
+		return nil, fmt.Errorf("create queue %q: %w", req.GetName(), err)
+	}
 	config, _, err := s.config(session, req.GetConfig(), txn.AllFields)
 	if o.missing(err) || o.prior != nil {
 		err = nil // queues that it names may have been deleted since an earlier attempt
@@ -56,7 +61,7 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	var result *txn.Result
 	if err == nil {
 		result, err = s.commit(ctx, session, o, func(b *txn.Builder) {
-			b.CreateQueue(req.GetName(), config, names...)
+			b.CreateQueueWith(req.GetName(), config, s.explicit(session, &config, explicit), names...)
 		})
 	}
 	switch {
@@ -102,7 +107,7 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 	if err := s.mayConfigure(ctx, req.GetName(), req.GetConfig()); err != nil {
 		return nil, err
 	}
-	mask, err := configMask(req.GetUpdateMask())
+	fields, err := alteredBy(req)
 	if err != nil {
 		return nil, err
 	}
@@ -110,14 +115,21 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 	if err != nil {
 		return nil, err
 	}
-	config, mask, configErr := s.config(session, req.GetConfig(), mask)
+	if fields.reset != 0 {
+		if err := s.serving.Require(session, failover.FeatureQueues); err != nil {
+			return nil, err
+		}
+	}
+	config, mask, configErr := s.config(session, req.GetConfig(), fields.set)
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
 		if configErr != nil {
 			return txn.NoQueue, txn.NoSub, configErr
 		}
 		id, err := s.find(req.GetName())
 		return id, txn.NoSub, err
-	}, func(b *txn.Builder, id uint64, _ uint32) { b.AlterQueue(id, config, mask) })
+	}, func(b *txn.Builder, id uint64, _ uint32) {
+		b.AlterQueueWith(id, config, mask|fields.reset, s.explicit(session, &config, fields.explicit))
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -6,8 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-
-	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"slices"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -70,20 +69,49 @@ const deadLetterFields = txn.PlainFields | txn.FieldMaxDeliveries | txn.FieldDea
 // byteLimits contains the fields that require an exact count of the queue's bytes.
 const byteLimits = txn.FieldMaxBytes | txn.FieldRetentionBytes
 
-func configMask(in *fieldmaskpb.FieldMask) (mask txn.ConfigMask, err error) {
-	if len(in.GetPaths()) == 0 {
-		return txn.PlainFields, nil
+// alteredFields are the fields that a request changes.
+type alteredFields struct {
+	set      txn.ConfigMask
+	explicit txn.ConfigMask // of set: the queue sets them itself afterwards even if they are 0
+	reset    txn.ConfigMask // the queue no longer sets them itself
+}
+
+func alteredBy(req *pb.AlterQueueRequest) (f alteredFields, err error) {
+	if f.reset, err = configFields("reset_fields", req.GetResetFields()); err != nil {
+		return f, err
 	}
-	for _, name := range in.GetPaths() {
+	switch paths := req.GetUpdateMask().GetPaths(); {
+	case slices.Contains(paths, "*"):
+		f.set = txn.AllFields
+	case len(paths) > 0:
+		f.explicit, err = configFields("update_mask", paths)
+		f.set = f.explicit
+	case f.reset == 0:
+		f.set = txn.PlainFields
+	}
+	if f.explicit&f.reset != 0 {
+		return f, fmt.Errorf("%w: reset_fields: a field in update_mask cannot be reset", apierror.ErrInvalid)
+	}
+	f.set &^= f.reset
+	return f, err
+}
+
+func configFields(label string, names []string) (mask txn.ConfigMask, err error) {
+	for _, name := range names {
 		field := protoconv.ConfigField(name)
-		switch {
-		case name == "*":
-			mask |= txn.AllFields
-		case field != 0:
-			mask |= field
-		default:
-			return 0, fmt.Errorf("%w: update_mask: unknown QueueConfig field %.100q", apierror.ErrInvalid, name)
+		if field == 0 {
+			return 0, fmt.Errorf("%w: %s: unknown QueueConfig field %.100q", apierror.ErrInvalid, label, name)
 		}
+		mask |= field
 	}
 	return mask, nil
+}
+
+// explicit returns the fields that a queue sets itself: those that are not 0 and, if all nodes support it, the given
+// ones.
+func (s *Service) explicit(session *session.Session, c *txn.Config, fields txn.ConfigMask) txn.ConfigMask {
+	if s.serving.Require(session, failover.FeatureQueues) != nil {
+		fields = 0
+	}
+	return c.Fields() | fields
 }

@@ -12,6 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/store/query"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 const (
@@ -68,7 +69,7 @@ func (q *quotas) of(name string) (meters []*meter) {
 		return nil
 	}
 	for _, m := range q.meters {
-		if access.MatchGlob(m.GetQueue(), name) {
+		if txn.MatchGlob(m.GetQueue(), name) {
 			meters = append(meters, m)
 		}
 	}
@@ -103,8 +104,8 @@ func (m *meter) sample(s *Service) {
 }
 
 func (m *meter) usage(s *Service) (queues, bytes uint64) {
-	return query.Usage(s.store, access.LiteralPrefix(m.GetQueue()), func(name string) bool {
-		return access.MatchGlob(m.GetQueue(), name)
+	return query.Usage(s.store, txn.LiteralPrefix(m.GetQueue()), func(name string) bool {
+		return txn.MatchGlob(m.GetQueue(), name)
 	})
 }
 

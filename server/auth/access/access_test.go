@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,41 +20,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
-
-func TestMatchGlob(t *testing.T) {
-	for _, tt := range []struct {
-		glob, name string
-		want       bool
-	}{
-		{"", "", true},
-		{"", "a", false},
-		{"*", "", true},
-		{"*", "team-a/orders.eu", true},
-		{"orders", "orders", true},
-		{"orders", "orders2", false},
-		{"orders.*", "orders.eu", true},
-		{"orders.*", "orders.", true},
-		{"orders.*", "orders", false},
-		{"*.eu", "orders.eu", true},
-		{"*.eu", "orders.eu.x", false},
-		{"team-a/*", "team-a/b/c", true},
-		{"a?c", "abc", true},
-		{"a?c", "ac", false},
-		{"*a*b*", "xxaxxbxx", true},
-		{"*a*b*", "xxbxxaxx", false},
-		{"**", "x", true},
-		{"*x", "xxxx", true},
-		{"?", "", false},
-		{"a", "", false},
-	} {
-		require.Equal(t, tt.want, access.MatchGlob(tt.glob, tt.name), "%q %q", tt.glob, tt.name)
-	}
-	// A backtracking matcher would not return from this.
-	require.False(t, access.MatchGlob(strings.Repeat("*a", 120)+"b", strings.Repeat("a", 255)))
-	require.Equal(t, "orders.", access.LiteralPrefix("orders.*"))
-	require.Equal(t, "a", access.LiteralPrefix("a?b*"))
-	require.Equal(t, "orders", access.LiteralPrefix("orders"))
-}
 
 func entries(t *testing.T, messages ...proto.Message) (list []queue.AccessEntry) {
 	t.Helper()

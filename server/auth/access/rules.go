@@ -18,6 +18,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 var (
@@ -335,7 +336,7 @@ func (g *grants) on(name string) Right {
 		return rights
 	}
 	for i := range g.queues {
-		if q := &g.queues[i]; q.rights&^rights != 0 && MatchGlob(q.pattern, name) {
+		if q := &g.queues[i]; q.rights&^rights != 0 && txn.MatchGlob(q.pattern, name) {
 			rights |= q.rights
 		}
 	}

@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // Kinds of entries in the access table. Values are messages of access.proto, except for KindPeer. Entries of an unknown
@@ -119,7 +119,7 @@ func (r *rule) matches(id *Identity) bool {
 	if r.GetGroup() == "" {
 		return matchPrincipal(r.GetPrincipal(), id.Principal)
 	}
-	return slices.ContainsFunc(id.Groups, func(g string) bool { return MatchGlob(r.GetGroup(), g) })
+	return slices.ContainsFunc(id.Groups, func(g string) bool { return txn.MatchGlob(r.GetGroup(), g) })
 }
 
 // RightsFromProto converts rights, except those unknown to this release.
@@ -194,37 +194,11 @@ func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string,
 func (t *Table) Granting(right Right, name string) (rules []*pb.AccessRule) {
 	for i := range t.rules {
 		r := &t.rules[i]
-		if r.pair&right != 0 || r.queues&right != 0 && MatchGlob(r.GetQueue(), name) {
+		if r.pair&right != 0 || r.queues&right != 0 && txn.MatchGlob(r.GetQueue(), name) {
 			rules = append(rules, r.AccessRule)
 		}
 	}
 	return rules
-}
-
-// MatchGlob reports whether a name matches a glob: `*` matches any sequence of bytes, `?` one byte. The running time is
-// at most proportional to the product of the lengths.
-func MatchGlob(glob, name string) bool {
-	g, n := 0, 0
-	star, resume := -1, 0 // the last `*`, and the current end of its match
-	for n < len(name) {
-		switch {
-		case g < len(glob) && glob[g] == '*':
-			star, resume = g, n
-			g++
-		case g < len(glob) && (glob[g] == '?' || glob[g] == name[n]):
-			g++
-			n++
-		case star >= 0:
-			resume++
-			g, n = star+1, resume
-		default:
-			return false
-		}
-	}
-	for g < len(glob) && glob[g] == '*' {
-		g++
-	}
-	return g == len(glob)
 }
 
 // matchPrincipal is like MatchGlob, but no wildcard matches the anonymous principal.
@@ -232,13 +206,5 @@ func matchPrincipal(glob, principal string) bool {
 	if principal == Anonymous {
 		return glob == Anonymous
 	}
-	return MatchGlob(glob, principal)
-}
-
-// LiteralPrefix returns the common prefix of all names that match a glob.
-func LiteralPrefix(glob string) string {
-	if i := strings.IndexAny(glob, "*?"); i >= 0 {
-		return glob[:i]
-	}
-	return glob
+	return txn.MatchGlob(glob, principal)
 }

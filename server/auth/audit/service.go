@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 const responseRecords = 100 // maximum
@@ -72,11 +72,11 @@ func send(
 }
 
 func wanted(req *pb.TailAuditRequest, r *Record) bool {
-	if p := req.GetPrincipal(); p != "" && !access.MatchGlob(p, r.Principal) {
+	if p := req.GetPrincipal(); p != "" && !txn.MatchGlob(p, r.Principal) {
 		return false
 	}
 	m := strings.TrimPrefix(req.GetMethod(), "/")
-	return m == "" || access.MatchGlob(m, r.Method) || access.MatchGlob(m, path.Base(r.Method))
+	return m == "" || txn.MatchGlob(m, r.Method) || txn.MatchGlob(m, path.Base(r.Method))
 }
 
 // FromProto converts an API record.

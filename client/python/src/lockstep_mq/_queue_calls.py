@@ -13,7 +13,17 @@ from lockstep_mq import _rpc, errors, message, queues
 from lockstep_mq._calls import Caller, Request
 from lockstep_mq._proto import queue_pb2
 from lockstep_mq.queue_config import QueueConfig
-from lockstep_mq.queues import Forward, History, Order, Queue, QueueList, RedeliveryPolicy, Start, Subscription
+from lockstep_mq.queues import (
+    Forward,
+    History,
+    Order,
+    Policy,
+    Queue,
+    QueueList,
+    RedeliveryPolicy,
+    Start,
+    Subscription,
+)
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -51,16 +61,21 @@ class QueueCalls:
         subscriptions: Iterable[str] = (),
         topic: bool = False,
         if_not_exists: bool = False,
+        explicit: Iterable[str] = (),
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Create a queue with its initial subscriptions, by default "default"; with `topic`, without subscriptions."""
+        """Create a queue with its initial subscriptions, by default "default"; with `topic`, without subscriptions.
+
+        `explicit` names fields that the queue sets itself although they are 0, so that no policy sets them.
+        """
         asked = queue_pb2.CreateQueueRequest(
             name=name,
             config=queues.encode_config(config or QueueConfig()),
             subscriptions=list(subscriptions),
             topic=topic,
             if_not_exists=if_not_exists,
+            explicit_fields=list(explicit),
         )
         response = await self._change(
             f"create queue {name}", "CreateQueue", asked, queue_pb2.CreateQueueResponse, request, timeout
@@ -73,12 +88,20 @@ class QueueCalls:
         config: QueueConfig,
         change: Iterable[str],
         *,
+        reset: Iterable[str] = (),
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Change the fields of a queue's configuration that `change` names; "*" means all of them."""
+        """Change the fields of a queue's configuration that `change` names; "*" means all of them.
+
+        The queue sets the named fields itself afterwards, even to 0. With "*", fields that are 0 are left to policies,
+        as are those that `reset` names.
+        """
         asked = queue_pb2.AlterQueueRequest(
-            name=name, config=queues.encode_config(config), update_mask=FieldMask(paths=list(change))
+            name=name,
+            config=queues.encode_config(config),
+            update_mask=FieldMask(paths=list(change)),
+            reset_fields=list(reset),
         )
         response = await self._change(
             f"alter queue {name}", "AlterQueue", asked, queue_pb2.AlterQueueResponse, request, timeout
@@ -122,6 +145,36 @@ class QueueCalls:
             f"forward {queue}", "SetForwards", asked, queue_pb2.SetForwardsResponse, request, timeout
         )
         return queues.decode_queue(response.queue)
+
+    async def put_policy(
+        self, policy: Policy, *, request: Request | None = None, timeout: float | None = None
+    ) -> Policy:
+        """Set a policy, or replace the one with the same pattern. It requires the right to operate."""
+        asked = queue_pb2.PutPolicyRequest(policy=queues.encode_queue_policy(policy))
+        response = await self._change(
+            f"set policy {policy.pattern}", "PutPolicy", asked, queue_pb2.PutPolicyResponse, request, timeout
+        )
+        return queues.decode_queue_policy(response.policy)
+
+    async def delete_policy(
+        self, pattern: str, *, request: Request | None = None, timeout: float | None = None
+    ) -> None:
+        """Delete a policy. It requires the right to operate."""
+        asked = queue_pb2.DeletePolicyRequest(pattern=pattern)
+        await self._change(
+            f"delete policy {pattern}", "DeletePolicy", asked, queue_pb2.DeletePolicyResponse, request, timeout
+        )
+
+    async def policies(self, *, timeout: float | None = None) -> tuple[Policy, ...]:
+        """Return all policies, sorted by pattern."""
+        response = await self._ask(
+            "list policies",
+            "ListPolicies",
+            queue_pb2.ListPoliciesRequest(),
+            queue_pb2.ListPoliciesResponse,
+            timeout,
+        )
+        return tuple(queues.decode_queue_policy(p) for p in response.policies)
 
     async def pause_queue(
         self,

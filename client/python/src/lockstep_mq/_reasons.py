@@ -29,6 +29,7 @@ BY_KIND: Final[dict[errors_pb2.ErrorKind, type[errors.Refused] | None]] = {
     errors_pb2.ERROR_KIND_DECIDED: errors.Decided,
     errors_pb2.ERROR_KIND_HEURISTIC: errors.Heuristic,
     errors_pb2.ERROR_KIND_NO_RULE: errors.WrongState,
+    errors_pb2.ERROR_KIND_NO_POLICY: errors.WrongState,
     errors_pb2.ERROR_KIND_DATA_LOSS: errors.DataLoss,
     errors_pb2.ERROR_KIND_INTERNAL: errors.NodeFailed,
     errors_pb2.ERROR_KIND_DENIED: errors.Denied,

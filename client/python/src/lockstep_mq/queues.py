@@ -163,10 +163,49 @@ class History:
 
 
 @dataclass(frozen=True)
+class Policy:
+    """Defaults and upper limits for the queues whose names match a pattern, existing and new ones.
+
+    Attributes:
+        pattern: Identifies the policy: `*` matches any sequence of characters, `?` one character.
+        priority: The matching policy with the highest priority applies, 0 to 1,000,000.
+        defaults: Values of options that a queue does not set itself. Values of a new queue are not set. `priorities`
+            is not allowed.
+        limits: Upper limits of `max_messages`, `max_bytes`, `max_deliveries` and `ttl`; 0 means no limit.
+    """
+
+    pattern: str
+    priority: int = 0
+    defaults: QueueConfig = field(default_factory=QueueConfig)
+    limits: QueueConfig = field(default_factory=QueueConfig)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The sources of the values in the configuration of a queue.
+
+    Attributes:
+        own: Values of the options that the queue sets itself.
+        own_fields: Names of these options; their values can be 0.
+        policy: Pattern of the policy that sets the other options; empty for none.
+        limit_policy: Pattern of the policy with limits; empty for none.
+        limited_fields: Names of the options whose value is a limit.
+    """
+
+    own: QueueConfig
+    own_fields: tuple[str, ...]
+    policy: str
+    limit_policy: str
+    limited_fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Queue:
     """The current state of a queue.
 
     `message_ids` are kept for the dedup_window, and `duplicates` were discarded.
+    `sources` is None if no policy applies and no option is explicitly 0: `config` then contains the options that the
+    queue sets itself.
     """
 
     name: str
@@ -184,6 +223,7 @@ class Queue:
     pause: Pause | None = None
     message_ids: int = 0
     duplicates: int = 0
+    sources: Sources | None = None
 
 
 @dataclass(frozen=True)
@@ -325,7 +365,27 @@ def decode_queue(q: types_pb2.Queue) -> Queue:
         pause=_decode_pause(q.pause) if q.HasField("pause") else None,
         message_ids=q.message_ids,
         duplicates=q.duplicates,
+        sources=_decode_sources(q.sources) if q.HasField("sources") else None,
     )
+
+
+def _decode_sources(s: types_pb2.QueueSources) -> Sources:
+    return Sources(decode_config(s.own), tuple(s.own_fields), s.policy, s.limit_policy, tuple(s.limited_fields))
+
+
+def encode_queue_policy(p: Policy) -> types_pb2.QueuePolicy:
+    """Encode a policy."""
+    return types_pb2.QueuePolicy(
+        pattern=p.pattern,
+        priority=p.priority,
+        defaults=encode_config(p.defaults),
+        limits=encode_config(p.limits),
+    )
+
+
+def decode_queue_policy(p: types_pb2.QueuePolicy) -> Policy:
+    """Decode a policy."""
+    return Policy(p.pattern, p.priority, decode_config(p.defaults), decode_config(p.limits))
 
 
 def decode_subscription(s: types_pb2.Subscription) -> Subscription:

@@ -33,8 +33,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "definitions", Aliases: []string{"defs"}, GroupID: "use",
 		Short: "Export, compare and import queue definitions",
-		Long: `A definitions file contains the queues of a pair, their configuration, subscriptions and forwards,
-in YAML, sorted by name and without default values, suitable for version control. It contains no messages.`,
+		Long: `A definitions file contains the queues of a pair, their own configuration, subscriptions and forwards,
+and the policies, in YAML, sorted by name and without default values, suitable for version control. It contains no
+messages.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -51,33 +52,34 @@ they belong to their clients.`,
 		Example: "  lockstep definitions export > queues.yaml\n  lockstep definitions export queues.yaml --prefix orders.",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var queues []queue
+			var content document
 			err := env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				there, err := list(ctx, c, prefix)
+				there, policies, err := list(ctx, c, prefix)
 				for _, q := range there {
-					if q.Config.TemporaryGrace == 0 {
-						queues = append(queues, fromClient(q))
+					if q.Own.Config.TemporaryGrace == 0 {
+						content.queues = append(content.queues, fromClient(q))
 					}
 				}
+				content.policies = policies
 				return err
 			})
 			if err != nil {
 				return err
 			}
 			if env.Print.JSON() && len(args) == 0 {
-				return env.Print.Object(whole(queues))
+				return env.Print.Object(content.object())
 			}
-			content, err := encode(queues)
+			text, err := encode(&content)
 			if err != nil {
 				return err
 			}
 			if len(args) == 0 || args[0] == "-" {
-				return env.Print.Raw(content)
+				return env.Print.Raw(text)
 			}
-			if err := os.WriteFile(args[0], content, 0o600); err != nil {
+			if err := os.WriteFile(args[0], text, 0o600); err != nil {
 				return fmt.Errorf("write the definitions: %w", err)
 			}
-			return env.Print.Sentence("wrote %s to %s", output.Plural(len(queues), "queue"), args[0])
+			return env.Print.Sentence("wrote %s to %s", output.Plural(len(content.queues), "queue"), args[0])
 		},
 	}
 	addPrefix(cmd, &prefix)
@@ -156,20 +158,26 @@ if there are differences.`,
 }
 
 func addPrefix(cmd *cobra.Command, prefix *string) {
-	cmd.Flags().StringVar(prefix, "prefix", "", "prefix of queue names, in the file and on the pair")
+	cmd.Flags().StringVar(prefix, "prefix", "", "prefix of queue names, in the file and on the pair; excludes policies")
 }
 
-func list(ctx context.Context, c *client.Client, prefix string) (queues []admin.Queue, err error) {
+// list returns the queues with a prefix and, without a prefix, the policies.
+func list(
+	ctx context.Context, c *client.Client, prefix string,
+) (queues []admin.Queue, policies []admin.Policy, err error) {
 	for q, err := range admin.New(c).Queues(ctx, prefix) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		queues = append(queues, q)
 	}
-	return queues, nil
+	if prefix == "" {
+		policies, err = admin.New(c).Policies(ctx)
+	}
+	return queues, policies, err
 }
 
-func readFile(env *cli.Env, name, prefix string) ([]queue, error) {
+func readFile(env *cli.Env, name, prefix string) (*document, error) {
 	in := env.Stdin
 	if name == "-" {
 		name = "standard input"
@@ -188,20 +196,23 @@ func readFile(env *cli.Env, name, prefix string) ([]queue, error) {
 	if len(content) > maxFileBytes {
 		return nil, fmt.Errorf("%s: %w: larger than %s", name, errFile, output.Bytes(maxFileBytes))
 	}
-	queues, err := decode(name, content)
-	return slices.DeleteFunc(queues, func(q queue) bool {
-		return len(q.name) < len(prefix) || q.name[:len(prefix)] != prefix
-	}), err
+	wanted, err := decode(name, content)
+	if err != nil || prefix == "" {
+		return wanted, err
+	}
+	wanted.policies = nil
+	wanted.queues = slices.DeleteFunc(wanted.queues, func(q queue) bool { return !strings.HasPrefix(q.name, prefix) })
+	return wanted, nil
 }
 
-func planFor(ctx context.Context, env *cli.Env, c *client.Client, wanted []queue, prefix string) (plan, error) {
+func planFor(ctx context.Context, env *cli.Env, c *client.Client, wanted *document, prefix string) (plan, error) {
 	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
-	there, err := list(ctx, c, prefix)
+	there, policies, err := list(ctx, c, prefix)
 	if err != nil {
 		return plan{}, err
 	}
-	return compare(wanted, there), nil
+	return compare(wanted, there, policies), nil
 }
 
 type result struct {

@@ -119,4 +119,61 @@ queues:
 	_, stderr, code = c.Run("version: 1\nqueues: [{name: a, tl: 3s}]\n", "definitions", "import", "-")
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, `standard input:2: invalid definitions file: unknown key in a queue: "tl"`)
+	testPolicies(t, c)
+}
+
+// Policies are created after their dead-letter queues and before the queues that depend on them. A file without
+// policies does not affect them.
+func testPolicies(t *testing.T, c clitest.CLI) {
+	t.Helper()
+	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\n"))
+	file := writeFile(t, `version: 1
+queues:
+  - name: shop.bad
+  - name: shop.a
+    max_messages: 10
+    overflow: dead-letter-head
+  - name: shop.own
+    max_deliveries: 0
+policies:
+  - {pattern: gone, ttl: 1h}
+  - {pattern: shop.*, priority: 10, max_deliveries: 5, dead_letter: shop.bad, limits: {max_bytes: 1GiB}}
+`)
+	require.Equal(t, `+ queue shop.bad
++ policy gone  ttl: 1h
++ policy shop.*  priority: 0 -> 10, max_deliveries: 5, dead_letter: shop.bad, limits.max_bytes: 1GiB
++ queue shop.a  max_messages: 10, overflow: dead-letter-head
++ queue shop.own  max_deliveries: 0
+no changes made: --dry-run
+`, c.OK("definitions", "import", file, "--dry-run"))
+	c.OK("definitions", "import", file)
+	require.Equal(t, "the pair matches the file\n", c.OK("definitions", "diff", file))
+	q := c.Lines("queue", "show", "shop.a")[0]
+	require.Equal(t, "shop.bad", q["dead_letter"])
+	require.Equal(t, map[string]any{
+		"dead_letter": "policy shop.*", "max_bytes": "policy shop.*", "max_deliveries": "policy shop.*",
+		"max_messages": "queue", "overflow": "queue",
+	}, q["sources"])
+
+	c.OK("policy", "delete", "gone")
+	c.OK("policy", "put", "shop.*", "--max-deliveries", "3")
+	c.OK("queue", "alter", "shop.own", "--reset", "max-deliveries")
+	stdout, _, _ := c.Run("", "definitions", "diff", file)
+	require.Equal(t, `+ policy gone  ttl: 1h
+~ policy shop.*  priority: 0 -> 10, max_deliveries: 3 -> 5, dead_letter: - -> shop.bad, limits.max_bytes: - -> 1GiB
+~ queue shop.own  max_deliveries: - -> 0
+`, stdout)
+	exported := writeFile(t, c.OK("definitions", "export"))
+	require.Equal(t, "the pair matches the file\n", c.OK("definitions", "diff", exported))
+	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\n"))
+	require.Len(t, c.Lines("policy", "list"), 1)
+	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\npolicies: []\n"))
+	require.Empty(t, c.Lines("policy", "list"))
+}
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "definitions.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
 }

@@ -40,13 +40,25 @@ func (s *subscription) options() admin.SubscriptionOptions {
 	return admin.SubscriptionOptions{Filter: s.filter, Redelivery: admin.PolicyOf(s.policy, strings.Fields(s.own))}
 }
 
-func (s *subscription) setOwn(fields []string) {
-	s.own = ""
-	for _, f := range queueconfig.PolicyFields() {
+func (s *subscription) setOwn(fields []string) { s.own = ownOf(queueconfig.PolicyFields(), fields) }
+
+func ownOf(all []queueconfig.Field, fields []string) (own string) {
+	for _, f := range all {
 		if slices.Contains(fields, f.Name) {
-			s.own += f.Name + " "
+			own += f.Name + " "
 		}
 	}
+	return own
+}
+
+func (q *queue) has(field string) bool { return slices.Contains(strings.Fields(q.own), field) }
+
+// text returns the value of an option; "-" if the queue does not set it.
+func (q *queue) text(f queueconfig.Field) string {
+	if !q.has(f.Name) {
+		return "-"
+	}
+	return cmp.Or(fmt.Sprint(f.Own(&q.config)), `""`)
 }
 
 func subscriptionOf(s admin.Subscription) subscription {
@@ -57,9 +69,17 @@ func subscriptionOf(s admin.Subscription) subscription {
 	return sub
 }
 
+// document is the content of a definitions file. policies is nil if the file does not define policies.
+type document struct {
+	queues   []queue
+	policies []admin.Policy
+}
+
 type queue struct {
-	name          string
+	name string
+	// config contains the options that the queue sets itself, and own their names, each followed by a space.
 	config        admin.QueueConfig
+	own           string
 	subscriptions []subscription
 	forwards      []admin.Forward
 }
@@ -70,7 +90,8 @@ func isDefault(subs []subscription) bool {
 }
 
 func fromClient(q admin.Queue) queue {
-	d := queue{name: q.Name, config: q.Config, forwards: slices.Clone(q.Forwards)}
+	d := queue{name: q.Name, config: q.Own.Config, forwards: slices.Clone(q.Forwards)}
+	d.own = ownOf(queueconfig.Fields(), q.Own.Fields)
 	for _, s := range q.Subscriptions {
 		d.subscriptions = append(d.subscriptions, subscriptionOf(s))
 	}
@@ -91,12 +112,12 @@ type entry struct {
 
 type object []entry
 
-// object returns the values that differ from the defaults of a new queue.
+// object returns the options that the queue sets itself.
 func (q *queue) object() object {
 	o := object{{"name", q.name}}
 	for _, f := range queueconfig.Fields() {
-		if v := f.Get(&q.config); v != nil {
-			o = append(o, entry{f.Name, v})
+		if q.has(f.Name) {
+			o = append(o, entry{f.Name, f.Own(&q.config)})
 		}
 	}
 	if !isDefault(q.subscriptions) {
@@ -132,12 +153,20 @@ func (q *queue) object() object {
 	return append(o, entry{"forwards", list})
 }
 
-func whole(queues []queue) object {
-	list := []object{}
-	for i := range queues {
-		list = append(list, queues[i].object())
+func (d *document) object() object {
+	o, list := object{{"version", uint64(version)}}, []object{}
+	for i := range d.queues {
+		list = append(list, d.queues[i].object())
 	}
-	return object{{"version", uint64(version)}, {"queues", list}}
+	o = append(o, entry{"queues", list})
+	if d.policies == nil {
+		return o
+	}
+	list = []object{}
+	for i := range d.policies {
+		list = append(list, policyObject(&d.policies[i]))
+	}
+	return append(o, entry{"policies", list})
 }
 
 // MarshalJSON keeps the order of the entries.
@@ -192,21 +221,21 @@ func node(v any) *yaml.Node {
 	}
 }
 
-func encode(queues []queue) ([]byte, error) {
+func encode(d *document) ([]byte, error) {
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
-	if err := enc.Encode(node(whole(queues))); err != nil {
+	if err := enc.Encode(node(d.object())); err != nil {
 		return nil, fmt.Errorf("encode the definitions: %w", err)
 	}
 	return b.Bytes(), nil
 }
 
 // decode parses YAML or JSON and checks its consistency, without a pair.
-func decode(name string, content []byte) ([]queue, error) {
-	var document, more yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(content))
-	if err := dec.Decode(&document); errors.Is(err, io.EOF) {
+func decode(name string, text []byte) (*document, error) {
+	var root, more yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	if err := dec.Decode(&root); errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s: %w: the file is empty; for no queues, write `version: 1` and `queues: []`", name, errFile)
 	} else if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", name, errFile, err)
@@ -215,12 +244,13 @@ func decode(name string, content []byte) ([]queue, error) {
 		return nil, fmt.Errorf("%s: %w: data after the first document", name, errFile)
 	}
 	d := decoder{file: name}
-	queues := d.document(document.Content[0])
+	content := d.document(root.Content[0])
 	if d.err != nil {
 		return nil, d.err
 	}
-	slices.SortFunc(queues, func(a, b queue) int { return cmp.Compare(a.name, b.name) })
-	return queues, nil
+	slices.SortFunc(content.queues, func(a, b queue) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(content.policies, func(a, b admin.Policy) int { return cmp.Compare(a.Pattern, b.Pattern) })
+	return content, nil
 }
 
 // decoder decodes a file, and keeps the first error.
@@ -235,8 +265,8 @@ func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
 	}
 }
 
-func (d *decoder) document(n *yaml.Node) (queues []queue) {
-	has := false
+func (d *decoder) document(n *yaml.Node) *document {
+	has, content := false, &document{}
 	d.mapping(n, "a definitions file", func(key string, v *yaml.Node) bool {
 		switch key {
 		case "version":
@@ -246,7 +276,12 @@ func (d *decoder) document(n *yaml.Node) (queues []queue) {
 			}
 		case "queues":
 			for _, q := range d.sequence(v) {
-				queues = append(queues, d.queue(q))
+				content.queues = append(content.queues, d.queue(q))
+			}
+		case "policies":
+			content.policies = []admin.Policy{}
+			for _, p := range d.sequence(v) {
+				content.policies = append(content.policies, d.policy(p))
 			}
 		default:
 			return false
@@ -257,17 +292,25 @@ func (d *decoder) document(n *yaml.Node) (queues []queue) {
 		d.fail(n, "missing version; add `version: %d`", version)
 	}
 	lines := map[string]bool{}
-	for _, q := range queues {
+	for _, q := range content.queues {
 		if lines[q.name] {
 			d.fail(n, "queue %q is defined twice", q.name)
 		}
 		lines[q.name] = true
 	}
-	return queues
+	clear(lines)
+	for _, p := range content.policies {
+		if lines[p.Pattern] {
+			d.fail(n, "policy %q is defined twice", p.Pattern)
+		}
+		lines[p.Pattern] = true
+	}
+	return content
 }
 
 func (d *decoder) queue(n *yaml.Node) queue {
 	q := queue{subscriptions: []subscription{{name: client.DefaultSubscription}}}
+	var own []string
 	d.mapping(n, "a queue", func(key string, v *yaml.Node) bool {
 		switch key {
 		case "name":
@@ -277,10 +320,12 @@ func (d *decoder) queue(n *yaml.Node) queue {
 		case "forwards":
 			q.forwards = d.forwards(v)
 		default:
+			own = append(own, key)
 			return d.field(queueconfig.Fields(), key, &q.config, v)
 		}
 		return true
 	})
+	q.own = ownOf(queueconfig.Fields(), own)
 	if q.name == "" {
 		d.fail(n, "missing queue name")
 	}

@@ -30,6 +30,9 @@ func everything() queue {
 		forwards: []admin.Forward{{To: "copies"}, {To: "moved", Move: true, Filter: "size > 10"}},
 	}
 	golden.FillStruct(&q.config)
+	for _, f := range queueconfig.Fields() {
+		q.own += f.Name + " "
+	}
 	q.config.TTL, q.config.RetentionBytes = 90*time.Minute, 10<<30
 	q.config.Overflow = admin.OverflowDropHead
 	return q
@@ -42,19 +45,23 @@ func TestRoundTrip(t *testing.T) {
 	for i := range reflect.TypeFor[admin.QueueConfig]().NumField() {
 		require.False(t, reflect.ValueOf(queues[1].config).Field(i).IsZero(), "field %d", i)
 	}
-	content, err := encode(queues)
+	document := &document{queues: queues, policies: []admin.Policy{
+		{Pattern: "*", Limits: admin.PolicyLimits{MaxBytes: 10 << 30, TTL: time.Hour}},
+		{Pattern: "orders.*", Priority: 10, Defaults: admin.QueueConfig{MaxDeliveries: 5, DeadLetter: "orders.dead"}},
+	}}
+	content, err := encode(document)
 	require.NoError(t, err)
 	golden.Text(t, "queues.yaml", string(content))
 	back, err := decode("f", content)
 	require.NoError(t, err)
-	require.Equal(t, queues, back)
+	require.Equal(t, document, back)
 
-	text, err := whole(queues).MarshalJSON()
+	text, err := document.object().MarshalJSON()
 	require.NoError(t, err)
 	back, err = decode("f", text)
 	require.NoError(t, err, "JSON is YAML")
-	require.Equal(t, queues, back)
-	golden.JSON(t, "queues", whole(queues))
+	require.Equal(t, document, back)
+	golden.JSON(t, "queues", document.object())
 }
 
 func TestNamesOfFields(t *testing.T) {
@@ -107,7 +114,7 @@ func TestBadFiles(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	content, err := encode([]queue{everything()})
+	content, err := encode(&document{queues: []queue{everything()}, policies: []admin.Policy{{Pattern: "*"}}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -115,11 +122,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("version: 1\nqueues: &a [{name: x, subscriptions: [y]}]\n"))
 	f.Add([]byte("&a [*a]"))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		queues, err := decode("f", content)
+		first, err := decode("f", content)
 		if err != nil {
 			return
 		}
-		again, err := encode(queues)
+		again, err := encode(first)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,8 +134,8 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%s: %v", again, err)
 		}
-		require.Len(t, back, len(queues))
-		compare(queues, nil)
+		require.Len(t, back.queues, len(first.queues))
+		compare(first, nil, nil)
 	})
 }
 

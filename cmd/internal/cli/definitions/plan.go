@@ -23,11 +23,15 @@ const (
 	setForwards        = "set-forwards"
 	deleteSubscription = "delete-subscription"
 	deleteQueue        = "delete-queue"
+	createPolicy       = "create-policy"
+	alterPolicy        = "alter-policy"
+	deletePolicy       = "delete-policy"
 )
 
 type step struct {
 	Action       string   `json:"action"`
-	Queue        string   `json:"queue"`
+	Queue        string   `json:"queue,omitempty"`
+	Policy       string   `json:"policy,omitempty"`
 	Subscription string   `json:"subscription,omitempty"`
 	Changes      []change `json:"changes,omitempty"`
 	// Messages is the number of messages deleted with the object.
@@ -35,6 +39,8 @@ type step struct {
 
 	want queue // of a queue or its forwards
 	sub  subscription
+
+	policy admin.Policy
 }
 
 // change is a change of a field; "-" is the value of a new queue.
@@ -54,20 +60,22 @@ type plan struct {
 
 func (p *plan) empty() bool { return len(p.steps)+len(p.prune)+len(p.conflicts) == 0 }
 
-func (s *step) deletes() bool { return s.Action == deleteSubscription || s.Action == deleteQueue }
+func (s *step) deletes() bool {
+	return s.Action == deleteSubscription || s.Action == deleteQueue || s.Action == deletePolicy
+}
 
 func (s *step) text() string {
 	sign := "~"
 	switch s.Action {
-	case createQueue, createSubscription:
+	case createQueue, createSubscription, createPolicy:
 		sign = "+"
-	case deleteQueue, deleteSubscription:
+	case deleteQueue, deleteSubscription, deletePolicy:
 		sign = "-"
 	}
 	var parts []string
 	for _, c := range s.Changes {
 		text := c.Field + ": " + c.To
-		if s.Action == alterQueue || s.Action == alterSubscription || c.From != "-" {
+		if s.Action == alterQueue || s.Action == alterSubscription || s.Action == alterPolicy || c.From != "-" {
 			text = fmt.Sprintf("%s: %s -> %s", c.Field, c.From, c.To)
 		}
 		parts = append(parts, text)
@@ -80,6 +88,8 @@ func (s *step) text() string {
 
 func (s *step) what() string {
 	switch {
+	case s.Policy != "":
+		return "policy " + s.Policy
 	case s.Action == setForwards:
 		return "forwards of " + s.Queue
 	case s.Subscription != "":
@@ -89,16 +99,21 @@ func (s *step) what() string {
 	}
 }
 
-// compare returns the plan that changes the queues there into the wanted queues. Both lists are sorted by name.
+// compare returns the plan that changes a pair into the wanted document. Queues are sorted by name, policies by pattern.
 // Temporary queues that are not in the file belong to their clients and are ignored.
-func compare(wanted []queue, there []admin.Queue) plan {
+func compare(content *document, there []admin.Queue, policies []admin.Policy) plan {
+	wanted := content.queues
 	byName := make(map[string]admin.Queue, len(there))
 	for _, q := range there {
 		byName[q.Name] = q
 	}
 	var p plan
 	named := make(map[string]bool, len(wanted))
-	for _, want := range targetsFirst(wanted) {
+	ordered, before := policiesFirst(targetsFirst(wanted), content.policies)
+	for i, want := range ordered {
+		if i == before {
+			p.policies(content.policies, policies)
+		}
 		named[want.name] = true
 		have, is := byName[want.name]
 		if !is {
@@ -107,6 +122,9 @@ func compare(wanted []queue, there []admin.Queue) plan {
 		}
 		p.alter(want, fromClient(have))
 		p.subscriptions(want, have)
+	}
+	if before == len(ordered) {
+		p.policies(content.policies, policies)
 	}
 	for _, want := range wanted { // when all queues exist
 		have := fromClient(byName[want.name])
@@ -118,7 +136,7 @@ func compare(wanted []queue, there []admin.Queue) plan {
 	}
 	var unnamed []queue
 	for _, q := range there {
-		if !named[q.Name] && q.Config.TemporaryGrace == 0 {
+		if !named[q.Name] && q.Own.Config.TemporaryGrace == 0 {
 			unnamed = append(unnamed, fromClient(q))
 		}
 	}
@@ -164,6 +182,32 @@ func targetsFirst(queues []queue) []queue {
 	return ordered
 }
 
+// policiesFirst moves the dead-letter queues of policies, and the queues before them that they need, to the front. The
+// policies must be set before the queue with the returned index, since a queue can depend on the dead-letter queue of a
+// policy.
+func policiesFirst(queues []queue, policies []admin.Policy) (ordered []queue, before int) {
+	needed := make(map[string]bool)
+	for _, p := range policies {
+		needed[p.Defaults.DeadLetter] = true
+	}
+	for _, q := range slices.Backward(queues) { // each queue follows its dead-letter queues
+		for _, name := range q.deadLetters() {
+			needed[name] = needed[name] || needed[q.name]
+		}
+	}
+	for _, first := range []bool{true, false} {
+		for _, q := range queues {
+			if needed[q.name] == first {
+				ordered = append(ordered, q)
+			}
+		}
+		if first {
+			before = len(ordered)
+		}
+	}
+	return ordered, before
+}
+
 func (q *queue) deadLetters() []string {
 	names := []string{q.config.DeadLetter}
 	for _, s := range q.subscriptions {
@@ -175,8 +219,8 @@ func (q *queue) deadLetters() []string {
 func (p *plan) create(want queue) {
 	s := step{Action: createQueue, Queue: want.name, want: want}
 	for _, f := range queueconfig.Fields() {
-		if f.Get(&want.config) != nil {
-			s.Changes = append(s.Changes, change{f.Name, "-", f.Text(&want.config)})
+		if want.has(f.Name) {
+			s.Changes = append(s.Changes, change{f.Name, "-", want.text(f)})
 		}
 	}
 	if !isDefault(want.subscriptions) {
@@ -229,11 +273,14 @@ func subscriptionChanges(from, to *subscription) (changes []change) {
 func (p *plan) alter(want, have queue) {
 	s := step{Action: alterQueue, Queue: want.name, want: want}
 	for _, f := range queueconfig.Fields() {
-		from, to := f.Text(&have.config), f.Text(&want.config)
+		from, to := have.text(f), want.text(f)
 		if from == to {
 			continue
 		}
 		if f.Name == "priorities" {
+			if have.config.Priorities == want.config.Priorities {
+				continue
+			}
 			p.conflicts = append(p.conflicts, fmt.Sprintf(
 				"queue %s: priorities cannot be changed after creation: create another queue", want.name))
 			continue
@@ -320,11 +367,25 @@ func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
 func (s *step) do(ctx context.Context, c *client.Client) (err error) {
 	switch s.Action {
 	case createQueue:
-		o := admin.CreateQueueOptions{Config: s.want.config, Subscriptions: s.want.plain()}
+		o := admin.CreateQueueOptions{
+			Config: s.want.config, Explicit: strings.Fields(s.want.own), Subscriptions: s.want.plain(),
+		}
 		o.Topic = len(o.Subscriptions) == 0
 		_, _, err = admin.New(c).CreateQueue(ctx, s.Queue, o)
 	case alterQueue:
-		_, err = admin.New(c).AlterQueue(ctx, s.Queue, s.want.config)
+		what := admin.QueueChange{Config: s.want.config}
+		for _, c := range s.Changes {
+			if s.want.has(c.Field) {
+				what.Set = append(what.Set, c.Field)
+			} else {
+				what.Reset = append(what.Reset, c.Field)
+			}
+		}
+		_, err = admin.New(c).ChangeQueue(ctx, s.Queue, what)
+	case createPolicy, alterPolicy:
+		_, err = admin.New(c).PutPolicy(ctx, s.policy)
+	case deletePolicy:
+		err = admin.New(c).DeletePolicy(ctx, s.Policy)
 	case createSubscription:
 		_, _, err = admin.New(c).CreateSubscription(ctx, s.Queue, s.Subscription, s.sub.options())
 	case alterSubscription:

@@ -166,8 +166,10 @@ func (v configFlag) Type() string {
 	return strings.TrimRight(v.field.Value(v.config).Kind().String(), "0123456789")
 }
 
-func (f *configFlags) register(cmd *cobra.Command) {
-	for _, field := range queueconfig.Fields() {
+func (f *configFlags) register(cmd *cobra.Command) { f.registerFields(cmd, queueconfig.Fields()) }
+
+func (f *configFlags) registerFields(cmd *cobra.Command, fields []queueconfig.Field) {
+	for _, field := range fields {
 		flag := cmd.Flags().VarPF(configFlag{field, &f.config}, field.Flag(), "", field.Usage())
 		if field.Value(&f.config).Kind() == reflect.Bool {
 			flag.NoOptDefVal = "true"
@@ -175,12 +177,15 @@ func (f *configFlags) register(cmd *cobra.Command) {
 	}
 }
 
-func (f *configFlags) change(cmd *cobra.Command, c *admin.QueueConfig) {
+// change copies the values of the given flags to c, and returns the names of their fields.
+func (f *configFlags) change(cmd *cobra.Command, c *admin.QueueConfig) (names []string) {
 	for _, field := range queueconfig.Fields() {
 		if cmd.Flags().Changed(field.Flag()) {
 			field.Value(c).Set(field.Value(&f.config))
+			names = append(names, field.Name)
 		}
 	}
+	return names
 }
 
 func showQueue(env *cli.Env, q admin.Queue) error {
@@ -219,6 +224,9 @@ func showQueue(env *cli.Env, q admin.Queue) error {
 		pairs = append(pairs, [2]string{"Forwards", describeForward(f)})
 	}
 	err := env.Print.Pairs(append(pairs, [2]string{"Digest", fmt.Sprintf("%016x", q.Digest)}))
+	if err == nil {
+		err = printSources(env, q)
+	}
 	if err != nil || len(q.Subscriptions) == 0 {
 		return err
 	}

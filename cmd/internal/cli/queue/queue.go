@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -49,6 +50,8 @@ type queueState struct {
 	Digest        string              `json:"digest"`
 	Activity      *activityState      `json:"activity,omitempty"`
 	Pause         *pauseState         `json:"pause,omitempty"`
+	// Sources contains the source of each option in the state.
+	Sources map[string]string `json:"sources"`
 
 	config admin.QueueConfig
 }
@@ -104,6 +107,10 @@ func newQueueState(q admin.Queue) queueState {
 		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired, MessageIDs: q.MessageIDs, Duplicates: q.Duplicates,
 		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
 		Activity: newActivityState(q.Activity), Pause: newPauseState(q.Pause),
+		Sources: make(map[string]string),
+	}
+	for _, name := range slices.AppendSeq(slices.Clone(q.Own.Fields), maps.Keys(configJSON(&q.Config))) {
+		j.Sources[name] = q.Source(name)
 	}
 	for _, s := range q.Subscriptions {
 		j.Subscriptions = append(j.Subscriptions, newSubscriptionState(s))
@@ -125,7 +132,7 @@ func createCommand(env *cli.Env) *cobra.Command {
   lockstep queue create events --topic --retention-age 168h --retention-bytes 10GiB`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			given.change(cmd, &o.Config)
+			o.Explicit = given.change(cmd, &o.Config)
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				q, created, err := admin.New(c).CreateQueue(ctx, args[0], o)
 				if err != nil {
@@ -216,24 +223,32 @@ func printSubscriptions(env *cli.Env, q admin.Queue) error {
 
 func alterCommand(env *cli.Env) *cobra.Command {
 	var given configFlags
+	var reset []string
 	cmd := &cobra.Command{
 		Use: "alter NAME", Short: "Change the configuration of a queue",
 		Long: `Change the configuration of a queue. Settings that are not given stay unchanged. To turn a boolean
-setting off, add =false to its flag; 0 and "" restore the default of a new queue.`,
+setting off, add =false to its flag. Settings of the queue override the defaults of policies, even if they are 0 or
+"": use --reset to return a setting to the policies.`,
 		Example: `  lockstep queue alter orders --max-messages 1000000
   lockstep queue alter orders --max-bytes 0
   lockstep queue alter orders --max-deliveries 5 --dead-letter orders.dead
   lockstep queue alter orders --dead-letter ""
-  lockstep queue alter orders --retention-age 168h --exclusive=false`,
+  lockstep queue alter orders --retention-age 168h --exclusive=false
+  lockstep queue alter orders --reset max-deliveries --reset dead-letter`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			options, err := optionNames(reset)
+			if err != nil {
+				return err
+			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				q, err := admin.New(c).GetQueue(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				given.change(cmd, &q.Config)
-				if q, err = admin.New(c).AlterQueue(ctx, args[0], q.Config); err != nil {
+				// Nodes of release 0.1.0 change both limits, so that the request must contain both values.
+				change := admin.QueueChange{Set: given.change(cmd, &q.Config), Reset: options, Config: q.Config}
+				if q, err = admin.New(c).ChangeQueue(ctx, args[0], change); err != nil {
 					return err
 				}
 				return showQueue(env, q)
@@ -241,7 +256,9 @@ setting off, add =false to its flag; 0 and "" restore the default of a new queue
 		},
 	}
 	given.register(cmd)
-	cmd.MarkFlagsOneRequired(configFlagNames()...)
+	cmd.Flags().StringSliceVar(&reset, "reset", nil,
+		"option that the queue no longer sets itself, so that policies apply; may be repeated")
+	cmd.MarkFlagsOneRequired(append(configFlagNames(), "reset")...)
 	return cmd
 }
 

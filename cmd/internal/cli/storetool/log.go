@@ -287,6 +287,11 @@ func describeOp(op *txn.Op) string {
 		s += " with subscriptions " + strings.Join(names, ", ")
 	case txn.OpCreateSubscriptionWith:
 		s += optionsText(op.SubscriptionOptions())
+	case txn.OpPolicy:
+		s += fmt.Sprintf(" of %s", op.Name)
+		if _, set := op.Policy(); !set {
+			s += ": delete"
+		}
 	case txn.OpPause:
 		p, resume := op.Pause()
 		if resume {

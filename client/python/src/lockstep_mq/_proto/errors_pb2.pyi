@@ -39,6 +39,7 @@ class ErrorKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_KIND_BACKUP_NOT_FOUND: _ClassVar[ErrorKind]
     ERROR_KIND_NO_CONNECTION: _ClassVar[ErrorKind]
     ERROR_KIND_NO_SCHEDULE: _ClassVar[ErrorKind]
+    ERROR_KIND_NO_POLICY: _ClassVar[ErrorKind]
 
 class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -68,6 +69,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_SCHEDULE_NOT_FOUND: _ClassVar[ErrorReason]
     ERROR_REASON_SCHEDULE_CHANGED: _ClassVar[ErrorReason]
     ERROR_REASON_TOO_MANY_SCHEDULES: _ClassVar[ErrorReason]
+    ERROR_REASON_POLICY_NOT_FOUND: _ClassVar[ErrorReason]
     ERROR_REASON_SUBSCRIPTION_MOVED: _ClassVar[ErrorReason]
     ERROR_REASON_NO_DEAD_LETTER: _ClassVar[ErrorReason]
     ERROR_REASON_DEAD_LETTER_CYCLE: _ClassVar[ErrorReason]
@@ -175,6 +177,7 @@ ERROR_KIND_NO_JOB: ErrorKind
 ERROR_KIND_BACKUP_NOT_FOUND: ErrorKind
 ERROR_KIND_NO_CONNECTION: ErrorKind
 ERROR_KIND_NO_SCHEDULE: ErrorKind
+ERROR_KIND_NO_POLICY: ErrorKind
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_OUTCOME_UNKNOWN: ErrorReason
 ERROR_REASON_NOT_ACTIVE: ErrorReason
@@ -201,6 +204,7 @@ ERROR_REASON_QUEUE_PAUSED: ErrorReason
 ERROR_REASON_SCHEDULE_NOT_FOUND: ErrorReason
 ERROR_REASON_SCHEDULE_CHANGED: ErrorReason
 ERROR_REASON_TOO_MANY_SCHEDULES: ErrorReason
+ERROR_REASON_POLICY_NOT_FOUND: ErrorReason
 ERROR_REASON_SUBSCRIPTION_MOVED: ErrorReason
 ERROR_REASON_NO_DEAD_LETTER: ErrorReason
 ERROR_REASON_DEAD_LETTER_CYCLE: ErrorReason

@@ -36,20 +36,22 @@ QUEUE_ORDER_ACKNOWLEDGED: QueueOrder
 QUEUE_ORDER_CONSUMERS: QueueOrder
 
 class CreateQueueRequest(_message.Message):
-    __slots__ = ("name", "config", "subscriptions", "topic", "if_not_exists", "producer")
+    __slots__ = ("name", "config", "subscriptions", "topic", "if_not_exists", "producer", "explicit_fields")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    EXPLICIT_FIELDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     config: _types_pb2.QueueConfig
     subscriptions: _containers.RepeatedScalarFieldContainer[str]
     topic: bool
     if_not_exists: bool
     producer: _types_pb2.Producer
-    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Union[_types_pb2.QueueConfig, _Mapping]] = ..., subscriptions: _Optional[_Iterable[str]] = ..., topic: bool = ..., if_not_exists: bool = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ...) -> None: ...
+    explicit_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Union[_types_pb2.QueueConfig, _Mapping]] = ..., subscriptions: _Optional[_Iterable[str]] = ..., topic: bool = ..., if_not_exists: bool = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ..., explicit_fields: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CreateQueueResponse(_message.Message):
     __slots__ = ("queue", "created")
@@ -60,16 +62,18 @@ class CreateQueueResponse(_message.Message):
     def __init__(self, queue: _Optional[_Union[_types_pb2.Queue, _Mapping]] = ..., created: bool = ...) -> None: ...
 
 class AlterQueueRequest(_message.Message):
-    __slots__ = ("name", "config", "producer", "update_mask")
+    __slots__ = ("name", "config", "producer", "update_mask", "reset_fields")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     config: _types_pb2.QueueConfig
     producer: _types_pb2.Producer
     update_mask: _field_mask_pb2.FieldMask
-    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Union[_types_pb2.QueueConfig, _Mapping]] = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
+    reset_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Union[_types_pb2.QueueConfig, _Mapping]] = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., reset_fields: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AlterQueueResponse(_message.Message):
     __slots__ = ("queue",)
@@ -628,6 +632,42 @@ class HistoryPoint(_message.Message):
     bytes: int
     oldest_age: _duration_pb2.Duration
     def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., published_per_second: _Optional[float] = ..., delivered_per_second: _Optional[float] = ..., acknowledged_per_second: _Optional[float] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., oldest_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class PutPolicyRequest(_message.Message):
+    __slots__ = ("policy", "producer")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    policy: _types_pb2.QueuePolicy
+    producer: _types_pb2.Producer
+    def __init__(self, policy: _Optional[_Union[_types_pb2.QueuePolicy, _Mapping]] = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ...) -> None: ...
+
+class PutPolicyResponse(_message.Message):
+    __slots__ = ("policy",)
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    policy: _types_pb2.QueuePolicy
+    def __init__(self, policy: _Optional[_Union[_types_pb2.QueuePolicy, _Mapping]] = ...) -> None: ...
+
+class DeletePolicyRequest(_message.Message):
+    __slots__ = ("pattern", "producer")
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    pattern: str
+    producer: _types_pb2.Producer
+    def __init__(self, pattern: _Optional[str] = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ...) -> None: ...
+
+class DeletePolicyResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPoliciesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListPoliciesResponse(_message.Message):
+    __slots__ = ("policies",)
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
+    policies: _containers.RepeatedCompositeFieldContainer[_types_pb2.QueuePolicy]
+    def __init__(self, policies: _Optional[_Iterable[_Union[_types_pb2.QueuePolicy, _Mapping]]] = ...) -> None: ...
 
 class PauseQueueRequest(_message.Message):
     __slots__ = ("queue", "subscription", "publish", "deliver", "reason", "producer")

@@ -247,7 +247,7 @@ class ActiveConsumer(_message.Message):
     def __init__(self, address: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Queue(_message.Message):
-    __slots__ = ("name", "id", "config", "next_sequence", "messages", "bytes", "subscriptions", "digest", "forwards", "delayed", "dropped", "expired", "activity", "pause", "message_ids", "duplicates")
+    __slots__ = ("name", "id", "config", "next_sequence", "messages", "bytes", "subscriptions", "digest", "forwards", "delayed", "dropped", "expired", "activity", "pause", "message_ids", "duplicates", "sources")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +264,7 @@ class Queue(_message.Message):
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     config: QueueConfig
@@ -280,7 +281,34 @@ class Queue(_message.Message):
     pause: QueuePause
     message_ids: int
     duplicates: int
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., next_sequence: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., digest: _Optional[int] = ..., forwards: _Optional[_Iterable[_Union[Forward, _Mapping]]] = ..., delayed: _Optional[int] = ..., dropped: _Optional[int] = ..., expired: _Optional[int] = ..., activity: _Optional[_Union[QueueActivity, _Mapping]] = ..., pause: _Optional[_Union[QueuePause, _Mapping]] = ..., message_ids: _Optional[int] = ..., duplicates: _Optional[int] = ...) -> None: ...
+    sources: QueueSources
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., config: _Optional[_Union[QueueConfig, _Mapping]] = ..., next_sequence: _Optional[int] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., digest: _Optional[int] = ..., forwards: _Optional[_Iterable[_Union[Forward, _Mapping]]] = ..., delayed: _Optional[int] = ..., dropped: _Optional[int] = ..., expired: _Optional[int] = ..., activity: _Optional[_Union[QueueActivity, _Mapping]] = ..., pause: _Optional[_Union[QueuePause, _Mapping]] = ..., message_ids: _Optional[int] = ..., duplicates: _Optional[int] = ..., sources: _Optional[_Union[QueueSources, _Mapping]] = ...) -> None: ...
+
+class QueueSources(_message.Message):
+    __slots__ = ("own", "own_fields", "policy", "limit_policy", "limited_fields")
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_POLICY_FIELD_NUMBER: _ClassVar[int]
+    LIMITED_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    own: QueueConfig
+    own_fields: _containers.RepeatedScalarFieldContainer[str]
+    policy: str
+    limit_policy: str
+    limited_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, own: _Optional[_Union[QueueConfig, _Mapping]] = ..., own_fields: _Optional[_Iterable[str]] = ..., policy: _Optional[str] = ..., limit_policy: _Optional[str] = ..., limited_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class QueuePolicy(_message.Message):
+    __slots__ = ("pattern", "priority", "defaults", "limits")
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    pattern: str
+    priority: int
+    defaults: QueueConfig
+    limits: QueueConfig
+    def __init__(self, pattern: _Optional[str] = ..., priority: _Optional[int] = ..., defaults: _Optional[_Union[QueueConfig, _Mapping]] = ..., limits: _Optional[_Union[QueueConfig, _Mapping]] = ...) -> None: ...
 
 class QueuePause(_message.Message):
     __slots__ = ("publish", "deliver", "paused_at", "paused_by", "reason")
