@@ -67,7 +67,8 @@ func (c *rpcCaller) may(method string, need access.Need) bool {
 		return c.all || c.known || c.rights&access.QueueRights != 0
 	case strings.HasPrefix(method, "/lockstep.v1.ScheduleService/") && name != "ListSchedules":
 		return c.all || c.known || c.rights&need.Right != 0
-	case need.Right == 0 || name == "ListQueues" || name == "ListSchedules" || name == "CommitPrepared" || name == "RollbackPrepared":
+	case need.Right == 0 || name == "ListQueues" || name == "ListSchedules" || name == "CommitPrepared" ||
+		name == "RollbackPrepared":
 		return known // lists are empty for callers without rights, and no transaction is prepared under this xid
 	case name == "GetQueue" || name == "GetHistory":
 		return c.all || c.rights&access.QueueRights != 0

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/test/simpair"
-	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
 func (n *testNode) schedules() pb.ScheduleServiceClient { return pb.NewScheduleServiceClient(n.conn) }
@@ -37,7 +37,7 @@ func (n *testNode) schedule(name string) *pb.Schedule {
 // occurrences does not apply to such short failovers.
 func TestScheduleAcrossFailovers(t *testing.T) {
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
-		failovers := tier.Count(10, 40)
+		const failovers = 40
 		active, standby := w.StartPair()
 		ctx := t.Context()
 		_, err := active.Queues().CreateQueue(ctx, &pb.CreateQueueRequest{Name: "q"})
@@ -271,4 +271,76 @@ func testCancelDelayedMessage(t *testing.T) {
 	c := standby.attach(&pb.Attach{Queue: "q", Subscription: "default"}, 5)
 	require.Equal(t, "delivered", string(c.take(1)[0].GetMessage().GetBody()))
 	require.Empty(t, standby.browse("q")[1:])
+}
+
+// A schedule gives no access to a queue on which its creator may not publish, and is visible to callers with a right
+// on its queue.
+func TestScheduleRights(t *testing.T) { simulated(t, testScheduleRights) }
+
+func testScheduleRights(t *testing.T) {
+	n := startNamedAlone(t, nil)
+	n.grant("alice", "a/*", mayManage, mayPublish)
+	n.grant("bob", "a/*", mayManage)
+	n.grant("bob", "b/*", mayManage, mayPublish)
+	put := func(principal, queue string) error {
+		_, err := n.schedules().PutSchedule(as(t.Context(), principal), &pb.PutScheduleRequest{Schedule: &pb.Schedule{
+			Name: "s", Queue: queue, Cron: "@daily",
+		}})
+		return err
+	}
+	run := func(principal string) error {
+		_, err := n.schedules().RunSchedule(as(t.Context(), principal), &pb.RunScheduleRequest{Name: "s"})
+		return err
+	}
+	listed := func(principal string) int {
+		resp, err := n.schedules().ListSchedules(as(t.Context(), principal), &pb.ListSchedulesRequest{})
+		require.NoError(t, err)
+		return len(resp.GetSchedules())
+	}
+	require.NoError(t, n.createAs("root", "a/q"))
+	denied(t, put("bob", "a/q"), "publish")
+	denied(t, put("alice", "b/q"), "manage")
+	require.NoError(t, put("alice", "a/q"))
+	require.NoError(t, run("alice"))
+	denied(t, run("bob"), "publish")
+	require.Equal(t, []int{1, 1, 1}, []int{listed("alice"), listed("bob"), listed("root")})
+
+	require.NoError(t, put("root", "b/q"))
+	require.Equal(t, []int{0, 1}, []int{listed("alice"), listed("bob")})
+	denied(t, put("alice", "a/q"), "manage")
+	denied(t, run("alice"), "manage")
+	_, err := n.schedules().GetSchedule(as(t.Context(), "alice"), &pb.GetScheduleRequest{Name: "s"})
+	denied(t, err)
+	_, err = n.schedules().DeleteSchedule(as(t.Context(), "alice"), &pb.DeleteScheduleRequest{Name: "s"})
+	denied(t, err, "manage")
+	_, err = n.schedules().DeleteSchedule(as(t.Context(), "bob"), &pb.DeleteScheduleRequest{Name: "s"})
+	require.NoError(t, err)
+}
+
+// Snapshots and backups contain schedules: a node that joins with an empty store continues them.
+func TestScheduleInSnapshot(t *testing.T) { simulated(t, testScheduleInSnapshot) }
+
+func testScheduleInSnapshot(t *testing.T) {
+	etcd := startEtcd(t)
+	active := start(t, settingsOfPair(t, "a", etcd))
+	active.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	active.createQueue("q")
+	active.putSchedule(&pb.Schedule{Name: "s", Queue: "q", Every: durationpb.New(time.Second)})
+	<-time.After(3500 * time.Millisecond)
+	before := active.schedule("s")
+	standby := start(t, settingsOfPair(t, "b", etcd))
+	standby.waitFor(pb.Role_ROLE_STANDBY)
+	active.waitFor(pb.Role_ROLE_ACTIVE)
+	active.stop()
+	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	<-time.After(2 * time.Second)
+	after := standby.schedule("s")
+	require.True(t, proto.Equal(before.GetStartedAt(), after.GetStartedAt()))
+	messages := standby.browse("q")
+	require.Len(t, messages, len(after.GetHistory()))
+	for i, m := range messages {
+		run := after.GetHistory()[len(messages)-1-i]
+		require.Equal(t, m.GetSequence(), run.GetSequence())
+		require.Equal(t, "s@"+run.GetDueAt().AsTime().Format(time.RFC3339Nano), m.GetMessage().GetMessageId())
+	}
 }

@@ -110,7 +110,9 @@ func ofUsage(cmd *cobra.Command) (args []string) {
 		case word == "NAME" && group == "subscription" && i == 1:
 			k = "subscription"
 		case word == "NAME":
-			k = map[string]string{"job": "job", "schedule": "schedule", "token": "token", "role": "role", "settings": "setting"}[group]
+			k = map[string]string{
+				"job": "job", "schedule": "schedule", "token": "token", "role": "role", "settings": "setting",
+			}[group]
 		case word == "PATTERN" && group == "quota":
 			k = "quota"
 		case word == "ADDRESS" && group != "voters":

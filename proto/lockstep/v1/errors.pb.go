@@ -283,7 +283,7 @@ const (
 	ErrorReason_ERROR_REASON_TOO_MANY_QUEUES ErrorReason = 42
 	// The queue has 1,000 subscriptions.
 	ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS ErrorReason = 43
-	// The pair has 1,000 settings and jobs, 1,000 policies, or 10,000 rules, roles, tokens and quotas.
+	// The pair has 1,000 settings, jobs and schedules, 1,000 policies, or 10,000 rules, roles, tokens and quotas.
 	ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES ErrorReason = 44
 	// `limits.consumers` is reached, or clients that do not read use all of the memory for browsing.
 	ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS ErrorReason = 45

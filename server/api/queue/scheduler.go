@@ -25,6 +25,8 @@ const (
 	commitRetryInterval = 200 * time.Millisecond // after an error of the node, not of the queue
 	minScheduleBackoff  = time.Second            // after a refused publish
 	maxScheduleBackoff  = time.Minute
+	// maxScheduleWait bounds the delay after a forward jump of the clock, which timers do not follow.
+	maxScheduleWait = 10 * time.Second
 )
 
 // Run publishes due occurrences while the node is active, until ctx ends.
@@ -85,7 +87,7 @@ func (r *scheduler) run(ctx context.Context, changed <-chan struct{}) {
 		r.showFailed(names)
 		wait := time.Hour
 		if !wake.IsZero() {
-			wait = min(wait, time.Until(wake))
+			wait = min(maxScheduleWait, time.Until(wake))
 		}
 		timer := time.NewTimer(wait)
 		select {

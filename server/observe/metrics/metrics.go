@@ -52,9 +52,11 @@ type Extra struct {
 	DiskLow                     bool
 	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.
-	Filtered    uint64
-	Prepared    int // transactions that await a decision
-	Connections admission.Stats
+	Filtered uint64
+	Prepared int // transactions that await a decision
+	// SchedulesFailed is the number of schedules with a failed last occurrence.
+	SchedulesFailed int
+	Connections     admission.Stats
 	// AMQPDefects counts AMQP connections closed because of an internal error.
 	AMQPDefects uint64
 	Audit       audit.Stats
