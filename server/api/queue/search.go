@@ -157,7 +157,7 @@ func (s *search) ascend(ctx context.Context, most uint64) (found []store.Deliver
 	return found, corrupt, nil
 }
 
-// readFrom reads messages of the range from a sequence on. next is the end of the range if it has no more messages.
+// readFrom reads messages of the range from a sequence on. next is the end of the range if no messages remain.
 func (s *search) readFrom(
 	ctx context.Context, from uint64,
 ) (batch []store.Delivery, corrupt []uint64, next uint64, err error) {
