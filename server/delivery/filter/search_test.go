@@ -203,7 +203,7 @@ func TestResultsAreThoseOfNaiveEvaluation(t *testing.T) {
 	seed := uint64(1)
 	r := random{rand.New(rand.NewPCG(seed, 2))}
 	matched, compiled := 0, 0
-	for i := range 3000 {
+	for i := range 1500 {
 		text := r.expression(i % 4)
 		f, err := filter.CompileSearch(text)
 		if err != nil {
@@ -222,8 +222,8 @@ func TestResultsAreThoseOfNaiveEvaluation(t *testing.T) {
 			require.Equal(t, want, got == filter.Matches, "%s of %q", text, m)
 		}
 	}
-	require.Greater(t, compiled, 1500)
-	require.Greater(t, matched, 3000)
+	require.Greater(t, compiled, 750)
+	require.Greater(t, matched, 1500)
 }
 
 func FuzzJSON(f *testing.F) {
