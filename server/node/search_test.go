@@ -26,12 +26,9 @@ const everyTenth = `properties.kind == "c3" && body.customer.id == "4711"`
 // publishOrders publishes messages in batches. Every tenth matches everyTenth. Every 7th is large.
 func (n *testNode) publishOrders(queue string, first, count int) {
 	n.t.Helper()
-	for batch := range slices.Chunk(slices.Collect(func(yield func(int) bool) {
-		for i := first; i < first+count && yield(i); i++ {
-		}
-	}), 50) {
+	for begin := first; begin < first+count; begin += 50 {
 		var messages []*pb.Message
-		for _, i := range batch {
+		for i := begin; i < min(begin+50, first+count); i++ {
 			text := "x"
 			if i%7 == 0 {
 				text = strings.Repeat("x", 20_000)
