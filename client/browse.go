@@ -40,8 +40,8 @@ type BrowseOptions struct {
 type SearchProgress struct {
 	// Scanned is the number of messages read so far.
 	Scanned uint64
-	// Unevaluated is the number of them that were treated as not matching because of a limit: the cost limit of the filter,
-	// or a limit for JSON bodies.
+	// Unevaluated is the number of them that were treated as not matching because of a limit: the cost limit of the
+	// filter, or a limit for JSON bodies.
 	Unevaluated uint64
 	// From and Before are the remaining range: sequences from From up to, but not including, Before.
 	From, Before uint64
@@ -49,8 +49,8 @@ type SearchProgress struct {
 	QueueID uint64
 }
 
-// Browse reads messages without consuming them, in sequence order. Messages published after the call are not part of the
-// result. Browse continues after a failover and ends after the first error. Errors: [ErrQueueNotFound],
+// Browse reads messages without consuming them, in sequence order. Messages published after the call are not part of
+// the result. Browse continues after a failover and ends after the first error. Errors: [ErrQueueNotFound],
 // [ErrSubscriptionNotFound], [ErrInvalid] for an invalid filter, [ErrUnavailable], [ErrDataLoss].
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
@@ -119,7 +119,7 @@ func (b *browser) stream(ctx context.Context, t *target) (finished bool, err err
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
-			return isEOF(err) && b.complete(), err
+			return isEOF(err) && b.complete(), err //nolint:wrapcheck // asError reads it
 		}
 		for _, sequence := range resp.GetDamaged() {
 			if b.options.Damaged == nil {

@@ -71,6 +71,8 @@ type fakePair struct {
 	chosen func() error
 	// replay implements ReplayDeadLetters.
 	replay func(r *pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error)
+	// browse implements Browse.
+	browse func(r *pb.BrowseRequest, send func(*pb.BrowseResponse)) error
 	// plan is the plan that WatchPlan returns.
 	plan *pb.Plan
 

@@ -93,7 +93,7 @@ func (b *browser) browse() error {
 			continue
 		}
 		if err != nil {
-			return err //nolint:wrapcheck // refusal reads it
+			return err
 		}
 		if p := resp.GetProgress(); p != nil {
 			req.FromSequence, req.BeforeSequence = p.GetFromSequence(), p.GetBeforeSequence()

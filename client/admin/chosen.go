@@ -80,7 +80,8 @@ type Matching struct {
 	Filter string
 	// From is the first sequence; 0 means the oldest message.
 	From uint64
-	// Before, if not 0, is the sequence after the last one. If it is 0, messages published after the call are not selected.
+	// Before, if not 0, is the sequence after the last one. If it is 0, messages published after the call are not
+	// selected.
 	Before uint64
 	// Progress, if not nil, is called after each part of the search.
 	Progress func(client.SearchProgress)
@@ -148,7 +149,7 @@ func (m *Matching) run(fn func(search *pb.Search, queueID uint64) (*pb.SearchPro
 		if m.Progress != nil {
 			m.Progress(total)
 		}
-		if err != nil || total.From >= total.Before {
+		if errors.Is(err, errEnough) || total.From >= total.Before {
 			return nil
 		}
 	}

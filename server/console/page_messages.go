@@ -163,10 +163,10 @@ func loadMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (a
 		Limit: messagesPerPage + 1, MaxResponseBytes: maxMessageBytes, Filter: d.Filter, MaxScanned: maxSearched,
 		Newest: d.Order == newestFirst,
 	})
-	if err != nil && d.Filter != "" && status.Code(err) == codes.InvalidArgument {
-		d.FilterError, err = status.Convert(err).Message(), nil
-	}
-	if err != nil {
+	switch {
+	case d.Filter != "" && status.Code(err) == codes.InvalidArgument:
+		d.FilterError = status.Convert(err).Message()
+	case err != nil:
 		return nil, err
 	}
 	newest := d.Order == newestFirst

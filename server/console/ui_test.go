@@ -162,13 +162,13 @@ func testMessagesPageSearches(t *testing.T) {
 		}
 		return list
 	}
-	page := b.get(address("filter", `body.customer.id == "2"`)).body
+	byID := `body.customer.id == "2"`
+	page := b.get(address("filter", byID)).body
 	require.Equal(t, []string{"61", "62", "63"}, rows(page))
-	require.Contains(t, page, "63 messages searched.")
-	require.NotContains(t, page, "Continue the search")
-	require.Contains(t, page, `value="body.customer.id == &#34;2&#34;"`)
+	require.NotContains(t, page, `rel="next"`)
+	require.Contains(t, html.UnescapeString(page), byID)
 	require.Regexp(t, `href="/messages/remove\?[^"]*filter=body[^"]*sequence=61[&"]`, page)
-	page = b.get(address("filter", `body.customer.id == "2"`, "order", "newest")).body
+	page = b.get(address("filter", byID, "order", "newest")).body
 	require.Equal(t, []string{"63", "62", "61"}, rows(page))
 
 	first := b.get(address("order", "newest")).body
@@ -182,7 +182,7 @@ func testMessagesPageSearches(t *testing.T) {
 	require.Equal(t, "1", second[12])
 
 	page = b.get(address("filter", `body.customer.id =`)).body
-	require.Contains(t, page, "1:18: Syntax error")
+	require.Contains(t, page, "1:18:")
 	require.Empty(t, rows(page))
 	a := b.act("/messages/remove?name=orders&filter=true&order=newest&before=13&sequence=5", nil)
 	require.Equal(t, "/messages?before=13&filter=true&name=orders&order=newest", a.head.Get("Hx-Redirect"))

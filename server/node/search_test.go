@@ -26,12 +26,9 @@ const everyTenth = `properties.kind == "c3" && body.customer.id == "4711"`
 // publishOrders publishes messages in batches. Every tenth matches everyTenth. Every 7th is large.
 func (n *testNode) publishOrders(queue string, first, count int) {
 	n.t.Helper()
-	for batch := range slices.Chunk(slices.Collect(func(yield func(int) bool) {
-		for i := first; i < first+count && yield(i); i++ {
-		}
-	}), 50) {
+	for begin := first; begin < first+count; begin += 50 {
 		var messages []*pb.Message
-		for _, i := range batch {
+		for i := begin; i < min(begin+50, first+count); i++ {
 			text := "x"
 			if i%7 == 0 {
 				text = strings.Repeat("x", 20_000)
@@ -189,8 +186,8 @@ func testSearchLimits(t *testing.T) {
 	}
 }
 
-// The result of a search is a snapshot: messages that are published later are not part of it. A client continues it
-// after a failover, without repeated or missing messages.
+// The result of a search is a snapshot: messages that are published later are not part of it, and those that are
+// acknowledged in the meantime may be. A client continues it after a failover, without repeated or missing messages.
 func TestSearchSnapshotAndFailover(t *testing.T) { simulated(t, testSearchSnapshotAndFailover) }
 
 func testSearchSnapshotAndFailover(t *testing.T) {
@@ -223,13 +220,20 @@ func testSearchSnapshotAndFailover(t *testing.T) {
 				active.publishOrders("q", 1001+10*published, 10) // one matches
 				published++
 			}
+			if len(got) == 5 {
+				_, err := active.queues.RemoveMessages(t.Context(), &pb.RemoveMessagesRequest{
+					Queue: "q", Sequences: append(sequences(13, 283, 593), &pb.SequenceRange{First: 100, Last: 110}),
+				})
+				require.NoError(t, err)
+			}
 			if len(got) == 10 && !newest {
 				active.stop()
 				standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 				active = standby
 			}
 		}
-		require.Equal(t, want, got)
+		removed := func(seq uint64) bool { return seq == 13 || seq == 103 || seq == 283 || seq == 593 }
+		require.Equal(t, slices.DeleteFunc(want, removed), slices.DeleteFunc(got, removed))
 	}
 }
 
@@ -301,7 +305,7 @@ func testMoveMatching(t *testing.T) {
 	}
 }
 
-// A search whose client does not read ends after some time, and can be continued.
+// A search ends after some time if its client does not read, and can be continued.
 func TestSearchTimeLimit(t *testing.T) { simulated(t, testSearchTimeLimit) }
 
 func testSearchTimeLimit(t *testing.T) {
@@ -310,7 +314,7 @@ func testSearchTimeLimit(t *testing.T) {
 	n.publishOrders("q", 1, 2000)
 	stream, err := n.queues.Browse(t.Context(), &pb.BrowseRequest{Queue: "q", Filter: `size > 10000`})
 	require.NoError(t, err)
-	time.Sleep(10 * time.Second)
+	<-time.After(10 * time.Second)
 	var last *pb.SearchProgress
 	found := 0
 	for {

@@ -57,7 +57,7 @@ func (s *Search) Clear() {
 func (s *Search) End() {
 	s.Clear()
 	if n := s.last.Unevaluated; n > 0 {
-		fmt.Fprintf(s.w, "lockstep: %s did not match because of a limit: the cost of the filter, or the size of a JSON body\n",
+		fmt.Fprintf(s.w, "lockstep: %s did not match because of a limit: cost of the filter, or size of a JSON body\n",
 			output.Plural(n, "message"))
 	}
 }

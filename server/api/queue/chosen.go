@@ -161,7 +161,10 @@ func (s *Service) choose(ctx context.Context, req interface {
 	if err := checkQueueID(c.key.Queue, req.GetQueueId()); err != nil || req.GetSearch() == nil {
 		return c, err
 	}
-	return c, c.find(ctx, req.GetSearch(), most)
+	if err := c.find(ctx, req.GetSearch(), most); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // find selects the first messages of a search that fit in a transaction.

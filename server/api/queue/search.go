@@ -24,6 +24,10 @@ const (
 	maxSearchMessages = 1_000_000
 	maxSearchBytes    = 1 << 30
 	searchTimeout     = 5 * time.Second
+	// stepTimeout limits one step, which may have thousands of expensive evaluations. The time, and the client's
+	// cancellation, are checked after checkEvery messages.
+	stepTimeout = time.Second
+	checkEvery  = 64
 )
 
 const (
@@ -52,6 +56,8 @@ type search struct {
 	maxScanned   uint64
 	began        time.Time
 	stepped      bool
+	stepTimeout  time.Duration
+	stepBegan    time.Time
 	scanned      uint64
 	unevaluated  uint64
 	readBytes    int64
@@ -82,7 +88,7 @@ func (s *search) begin(req *pb.Search) (err error) {
 	if n := req.GetMaxScanned(); n != 0 {
 		s.maxScanned = min(n, maxSearchMessages)
 	}
-	s.read.IncludeCorrupt, s.window, s.began = true, firstWindow, time.Now()
+	s.read.IncludeCorrupt, s.window, s.began, s.stepTimeout = true, firstWindow, time.Now(), stepTimeout
 	return nil
 }
 
@@ -120,7 +126,7 @@ func (s *search) step(ctx context.Context, maxBytes int, most uint64) ([]store.D
 			return nil, nil, fmt.Errorf("search: %w", ctx.Err())
 		}
 	}
-	s.stepped = true
+	s.stepped, s.stepBegan = true, time.Now()
 	s.read.MaxBytes, s.read.MaxMessages = maxBytes, txn.MaxPublishMessages
 	if !s.newest {
 		return s.ascend(ctx, most)
@@ -145,11 +151,15 @@ func (s *search) ascend(ctx context.Context, most uint64) (found []store.Deliver
 	if err != nil {
 		return nil, nil, err
 	}
-	s.from = next
-	s.scanned += uint64(len(rest))
-	if found, err = s.matching(nil, rest); err != nil {
+	var n int
+	found, n, err = s.matching(ctx, nil, rest)
+	if err != nil {
 		return nil, nil, err
 	}
+	if s.from = next; n < len(rest) {
+		s.from = rest[n].Sequence
+	}
+	s.scanned += uint64(n)
 	if uint64(len(found)) > most {
 		found = found[:most]
 		s.from = found[most-1].Sequence + 1
@@ -157,7 +167,7 @@ func (s *search) ascend(ctx context.Context, most uint64) (found []store.Deliver
 	return found, corrupt, nil
 }
 
-// readFrom reads messages of the range from a sequence on. next is the end of the range if it has no more messages.
+// readFrom reads messages of the range from a sequence on. next is the end of the range if no messages remain.
 func (s *search) readFrom(
 	ctx context.Context, from uint64,
 ) (batch []store.Delivery, corrupt []uint64, next uint64, err error) {
@@ -180,6 +190,7 @@ func (s *search) descend(
 ) (found []store.Delivery, corrupt []uint64, ok bool, err error) {
 	size := min(s.window, s.before-s.from)
 	low, limited, scanned, unevaluated := s.before-size, false, 0, s.unevaluated
+	s.stepBegan = time.Now()
 	for at := low; at < s.before; {
 		rest, damaged, next, err := s.readFrom(ctx, at)
 		if err != nil {
@@ -188,15 +199,20 @@ func (s *search) descend(
 		at = next
 		scanned += len(rest)
 		corrupt = append(corrupt, damaged...)
-		if found, err = s.matching(found, rest); err != nil {
+		var n int
+		if found, n, err = s.matching(ctx, found, rest); err != nil {
 			return nil, nil, false, err
 		}
 		if extra := len(found) - int(min(most, maxWindow)); extra > 0 {
 			found, limited = slices.Delete(found, 0, extra), true
 		}
 		tooLarge := len(found) > 1 && recordBytes(found) > int64(s.read.MaxBytes)
-		if size > 1 && (tooLarge || scanned > maxWindowMessages) {
-			s.window, s.unevaluated = size/2, unevaluated
+		slow := n < len(rest)
+		if size > 1 && (slow || tooLarge || scanned > maxWindowMessages) {
+			if s.window = size / 2; slow {
+				s.window = max(size/8, 1)
+			}
+			s.unevaluated = unevaluated
 			return nil, nil, false, nil
 		}
 	}
@@ -214,17 +230,28 @@ func (s *search) descend(
 	return found, corrupt, true, nil
 }
 
-// matching appends the messages of a batch that match.
-func (s *search) matching(found, batch []store.Delivery) ([]store.Delivery, error) {
+// matching appends the messages of a batch that match. It stops before the end of the batch when stepTimeout has
+// passed, and returns the number of evaluated messages.
+func (s *search) matching(
+	ctx context.Context, found, batch []store.Delivery,
+) (all []store.Delivery, evaluated int, err error) {
 	if s.filter == nil {
-		return append(found, batch...), nil
+		return append(found, batch...), len(batch), nil
 	}
 	for i := range batch {
+		if i > 0 && i%checkEvery == 0 {
+			if err := ctx.Err(); err != nil {
+				return nil, 0, fmt.Errorf("search: %w", err)
+			}
+			if time.Since(s.stepBegan) > s.stepTimeout {
+				return found, i, nil
+			}
+		}
 		m := &batch[i]
 		result, err := s.filter.Evaluate(m.Record)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+			return nil, 0, fmt.Errorf("sequence %d: %w", m.Sequence, err)
 		case result == filter.Unevaluated:
 			s.unevaluated++
 		case result == filter.Matches && s.records:
@@ -234,5 +261,5 @@ func (s *search) matching(found, batch []store.Delivery) ([]store.Delivery, erro
 			found = append(found, *m)
 		}
 	}
-	return found, nil
+	return found, len(batch), nil
 }

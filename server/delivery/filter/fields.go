@@ -26,7 +26,7 @@ func (u *uses) collect(e celast.Expr) {
 		u.add(root, path)
 		return
 	}
-	switch e.Kind() {
+	switch e.Kind() { //nolint:exhaustive // others have no operands
 	case celast.CallKind:
 		call := e.AsCall()
 		if call.IsMemberFunction() {
@@ -93,8 +93,8 @@ func (u *uses) field(path []string, create bool) *field {
 	return f
 }
 
-// pathOf splits an expression such as body.a["b"] into the variable, properties or body, and the keys. root is empty for
-// other expressions.
+// pathOf splits an expression such as body.a["b"] into the variable, properties or body, and the keys. root is empty
+// for other expressions.
 func pathOf(e celast.Expr) (root string, path []string) {
 	for {
 		switch e.Kind() {

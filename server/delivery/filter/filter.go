@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filter implements message filters for subscriptions, consumers and searches. A filter is an expression in CEL,
-// the Common Expression Language (https://cel.dev).
+// Package filter implements message filters for subscriptions, consumers and searches. A filter is an expression in
+// CEL, the Common Expression Language (https://cel.dev).
 //
 // An expression can use all parts of a message except the body, and that of a search also the body:
 //

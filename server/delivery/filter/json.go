@@ -380,7 +380,7 @@ func (d *document) decodeArray() any {
 // number converts a number: int64, or uint64 if it is larger, or float64 for fractions, exponents and larger integers.
 func number(text []byte) any {
 	s := string(text)
-	if bytes.IndexAny(text, ".eE") < 0 {
+	if !bytes.ContainsAny(text, ".eE") {
 		if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 			return n
 		}

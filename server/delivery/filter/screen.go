@@ -22,9 +22,9 @@ import (
 // screen is a necessary condition of an expression, which is evaluated without allocating memory. A message that it
 // excludes does not match. CEL evaluates the expression for the other messages.
 //
-// An expression is true only if all operands of a conjunction are true, or one operand of a disjunction. An operand that
-// is false, or whose evaluation fails, is not true. A screen therefore consists of these operators, and of comparisons
-// of one part of the message with literals.
+// An expression is true only if all operands of a conjunction are true, or one operand of a disjunction. An operand
+// that is false, or that fails, is not true. A screen therefore consists of these operators, and of comparisons of one
+// part of the message with literals.
 type screen struct {
 	op    string // operators.LogicalAnd, LogicalOr, or that of a comparison
 	parts []screen
@@ -61,9 +61,9 @@ type scalar struct {
 	at   time.Time
 }
 
-// newScreen returns the necessary condition of e; ok is false if there is none.
+// newScreen returns the necessary condition of e; ok is false if none is known.
 func newScreen(e celast.Expr, u *uses) (s screen, ok bool) {
-	switch e.Kind() {
+	switch e.Kind() { //nolint:exhaustive // others have no screen
 	case celast.SelectKind:
 		if s.of, ok = newPart(e, u); ok && e.AsSelect().IsTestOnly() {
 			s.op = operators.Has
@@ -278,7 +278,7 @@ func (v *scalar) number() bool { return v.kind == kindInteger || v.kind == kindD
 
 // compare compares values of the same kind.
 func (v *scalar) compare(with *scalar) int {
-	switch v.kind {
+	switch v.kind { //nolint:exhaustive // others are in n
 	case kindText:
 		return bytes.Compare(v.text, with.text)
 	case kindDouble:
@@ -351,7 +351,7 @@ func (a *activation) field(f *field) scalar {
 		}
 		return scalar{kind: kindText, text: raw[1 : len(raw)-1]}
 	}
-	if len(raw) <= maxIntDigits && bytes.IndexAny(raw, ".eE") < 0 {
+	if len(raw) <= maxIntDigits && !bytes.ContainsAny(raw, ".eE") {
 		n, err := strconv.ParseInt(string(raw), 10, 64)
 		if err == nil {
 			return scalar{kind: kindInteger, n: n}
