@@ -131,8 +131,8 @@ func TestMessageIDsMemory(t *testing.T) {
 	for i := range probes {
 		require.Zero(t, n.publishIDs(timeMS, strconv.Itoa(i*7919%count)).Changed)
 	}
-	t.Logf("%d message ids: published in %v, started in %v, %d KiB of memory, a lookup takes %v, %.0f bytes each in page.db",
-		count, took, started, used>>10, time.Since(begin)/probes, perID)
+	t.Logf("%d message ids: published in %v, started in %v, %d KiB of memory, a lookup takes %v, %.0f bytes each in "+
+		"page.db", count, took, started, used>>10, time.Since(begin)/probes, perID)
 	require.Less(t, used, int64(16<<20))
 	require.Less(t, reads, uint64(500), "a start does not read the ids")
 	require.Less(t, perID, 100.0)

@@ -59,7 +59,8 @@ func (s *State) applyAdmitted(r *txn.Result) {
 		}
 	}
 	clear(s.ids.found)
-	if r.Op, r.Code = s.check(); s.ids.err != nil {
+	r.Op, r.Code = s.check()
+	if s.ids.err != nil {
 		return
 	}
 	fingerprint := uint32(0)

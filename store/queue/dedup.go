@@ -22,8 +22,8 @@ import (
 // entries, where first is the sequence of the generation's first entry.
 //
 // Whether an entry is valid depends only on the entry and the configuration; an entry that is not valid never becomes
-// valid again. A generation is removed when its last entry is no longer valid, at the cost of removing one key range. A due entry of the schedule removes the
-// generations of an idle queue.
+// valid again. A generation is removed when its last entry is no longer valid, at the cost of removing one key range. A
+// due entry of the schedule removes the generations of an idle queue.
 //
 // Only the entries added since the last checkpoint are in memory. Apply reads others from the tree while it checks a
 // transaction, before it changes anything.

@@ -4,8 +4,8 @@ package queue
 
 import "encoding/binary"
 
-// idFilter is a Bloom filter of the message ids of a generation. It avoids page reads for new ids and never influences a
-// result: without it, an id is looked up in the tree. A loaded generation has none.
+// idFilter is a Bloom filter of the message ids of a generation. It avoids page reads for new ids and never influences
+// a result: without it, an id is looked up in the tree. A loaded generation has none.
 //
 // It grows by parts of increasing capacity, so that a queue with few ids needs little memory.
 type idFilter struct {

@@ -164,4 +164,4 @@ func (s *secured) refused(r *run) {
 }
 
 // failsOver: the token is valid on the other node as well.
-func (s *secured) failsOver(r *run) { r.killWhilePublishingTo(r.name, 1, false) }
+func (s *secured) failsOver(r *run) { r.killWhilePublishingTo(r.name) }

@@ -213,7 +213,7 @@ func (f *feature) resend(id historycheck.ID) {
 	r, err := f.client.Publish(ctx, f.queue(f.into), message)
 	switch {
 	case err == nil && m.outcome == historycheck.Acked && !r.Duplicate:
-		f.broken(historycheck.RuleDuplicate, "message %v was acknowledged, and is stored again as sequence %d", id, r.Sequence)
+		f.broken(historycheck.RuleDuplicate, "message %v was acknowledged, and is stored again as %d", id, r.Sequence)
 	case err == nil:
 		m.outcome = historycheck.Acked
 	case m.outcome == historycheck.Refused:

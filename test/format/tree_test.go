@@ -64,8 +64,8 @@ var treeKinds = map[byte]struct {
 			key.take(16), value.uvarint(), value.varint(), value.uvarint())
 	}},
 	'g': {"message ids", func(key, value *reader) string {
-		s := fmt.Sprintf("queue %d, version %d, duplicates %d, next %d, valid from time %d and number %d", key.be64(), value.u8(),
-			value.uvarint(), value.uvarint(), value.varint(), value.uvarint())
+		s := fmt.Sprintf("queue %d, version %d, duplicates %d, next %d, valid from time %d and number %d", key.be64(),
+			value.u8(), value.uvarint(), value.uvarint(), value.varint(), value.uvarint())
 		for range value.uvarint() {
 			s += fmt.Sprintf(", from sequence %d, time %d to %+d, number %d, entries %d", value.uvarint(), value.varint(),
 				value.varint(), value.uvarint(), value.uvarint())

@@ -152,17 +152,18 @@ func (c *client) sendAll(ctx context.Context, r *request) *reply {
 	return out
 }
 
-// send sends a message until it is accepted or rejected: at least once.
+// send sends a message until it is accepted or rejected: at least once, with one message ID.
 func (c *client) send(ctx context.Context, r *request, m *messageForm) error {
+	encoded := encode(m)
 	for {
-		err := c.sendOnce(ctx, r, m)
+		err := c.sendOnce(ctx, r, encoded)
 		if err == nil || !c.again(ctx, err) {
 			return err
 		}
 	}
 }
 
-func (c *client) sendOnce(ctx context.Context, r *request, m *messageForm) error {
+func (c *client) sendOnce(ctx context.Context, r *request, m *amqp.Message) error {
 	s := c.senders[r.To]
 	if s == nil {
 		var err error
@@ -172,7 +173,7 @@ func (c *client) sendOnce(ctx context.Context, r *request, m *messageForm) error
 		}
 		c.senders[r.To] = s
 	}
-	return s.Send(ctx, encode(m), nil)
+	return s.Send(ctx, m, nil)
 }
 
 func kind(k string) string {

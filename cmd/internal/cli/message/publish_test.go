@@ -94,15 +94,15 @@ func TestPublishDuplicate(t *testing.T) {
 	c.OK("publish", "orders", "first", "--message-id", "m-1")
 	c.OK("publish", "orders", "again", "--message-id", "m-1")
 	again := c.Lines("publish", "orders", "again", "--message-id", "m-1", "--output", "json")[0]
-	require.Equal(t, 1.0, again["sequence"])
+	require.EqualValues(t, 1, again["sequence"])
 	require.Equal(t, true, again["duplicate"])
 	c.OK("queue", "show", "orders")
 	shown := c.Lines("queue", "show", "orders", "--output", "json")[0]
-	require.Equal(t, 1.0, shown["messages"])
-	require.Equal(t, 2.0, shown["duplicates"])
+	require.EqualValues(t, 1, shown["messages"])
+	require.EqualValues(t, 2, shown["duplicates"])
 	c.OK("queue", "alter", "orders", "--dedup-window", "0")
 	later := c.Lines("publish", "orders", "again", "--message-id", "m-1", "--output", "json")[0]
-	require.Equal(t, 2.0, later["sequence"])
+	require.EqualValues(t, 2, later["sequence"])
 }
 
 // The fields set by flags appear in the output of consume and browse, and in the files.
