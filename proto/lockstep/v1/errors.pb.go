@@ -244,6 +244,9 @@ const (
 	// Publishing to the queue, or to a queue that it forwards to, is paused. Publish again after an operator has resumed
 	// it.
 	ErrorReason_ERROR_REASON_QUEUE_PAUSED ErrorReason = 251
+	// The acknowledgement deadline of the message had passed: it is redelivered to any consumer. The ack or reject had no
+	// effect. Discard the results of processing the message, or make the processing idempotent.
+	ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED ErrorReason = 252
 	// `SeekSubscription` moved the subscription of this consumer. Attach again. Do not acknowledge messages that were
 	// received before, even if their acknowledgement was not confirmed: messages from the new position on are
 	// redelivered.
@@ -439,6 +442,7 @@ var (
 		24:  "ERROR_REASON_QUEUE_NOT_EMPTY",
 		25:  "ERROR_REASON_QUEUE_IN_USE",
 		251: "ERROR_REASON_QUEUE_PAUSED",
+		252: "ERROR_REASON_ACK_DEADLINE_EXPIRED",
 		193: "ERROR_REASON_SUBSCRIPTION_MOVED",
 		192: "ERROR_REASON_NO_DEAD_LETTER",
 		69:  "ERROR_REASON_DEAD_LETTER_CYCLE",
@@ -541,6 +545,7 @@ var (
 		"ERROR_REASON_QUEUE_NOT_EMPTY":        24,
 		"ERROR_REASON_QUEUE_IN_USE":           25,
 		"ERROR_REASON_QUEUE_PAUSED":           251,
+		"ERROR_REASON_ACK_DEADLINE_EXPIRED":   252,
 		"ERROR_REASON_SUBSCRIPTION_MOVED":     193,
 		"ERROR_REASON_NO_DEAD_LETTER":         192,
 		"ERROR_REASON_DEAD_LETTER_CYCLE":      69,
@@ -760,7 +765,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x12ERROR_KIND_NO_PLAN\x10\x19\x12\x15\n" +
 	"\x11ERROR_KIND_NO_JOB\x10\x1a\x12\x1f\n" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
-	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c*\xa0,\n" +
+	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c*\xe5,\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -809,6 +814,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x13FAILED_PRECONDITION\x10\n" +
 	"\x12;\n" +
 	"\x19ERROR_REASON_QUEUE_PAUSED\x10\xfb\x01\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x12C\n" +
+	"!ERROR_REASON_ACK_DEADLINE_EXPIRED\x10\xfc\x01\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\n" +
 	"\x129\n" +
 	"\x1fERROR_REASON_SUBSCRIPTION_MOVED\x10\xc1\x01\x1a\x13\xfa\xf8#\x0f\n" +

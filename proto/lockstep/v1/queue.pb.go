@@ -2260,7 +2260,9 @@ type ConsumeRequest struct {
 	Drain uint64 `protobuf:"varint,9,opt,name=drain,proto3" json:"drain,omitempty"`
 	// The consumer detaches. Sent in its last request, before it half-closes the stream, and processed after the other
 	// fields of the request. Ignored by nodes of release 0.1.0: all unanswered deliveries then count as delivered.
-	Leave         *Leave `protobuf:"bytes,10,opt,name=leave,proto3" json:"leave,omitempty"`
+	Leave *Leave `protobuf:"bytes,10,opt,name=leave,proto3" json:"leave,omitempty"`
+	// Set the acknowledgement deadline of messages. Processed before the answers of the request.
+	Extend        *Extend `protobuf:"bytes,11,opt,name=extend,proto3" json:"extend,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2365,6 +2367,70 @@ func (x *ConsumeRequest) GetLeave() *Leave {
 	return nil
 }
 
+func (x *ConsumeRequest) GetExtend() *Extend {
+	if x != nil {
+		return x.Extend
+	}
+	return nil
+}
+
+// Extend sets the acknowledgement deadline of messages in flight to this consumer. It has no effect on other messages,
+// and none if the consumer has no `ack_timeout`. `confirm` covers it: when `confirmed` arrives, the messages have the
+// new deadline, or an earlier response has reported them in `expired`.
+type Extend struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequences of the messages.
+	Sequences []*SequenceRange `protobuf:"bytes,1,rep,name=sequences,proto3" json:"sequences,omitempty"`
+	// Time from now to the deadline, 1 s to 24 h; INVALID for other values. If not set, the `ack_timeout` of the consumer.
+	Duration      *durationpb.Duration `protobuf:"bytes,2,opt,name=duration,proto3" json:"duration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Extend) Reset() {
+	*x = Extend{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Extend) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Extend) ProtoMessage() {}
+
+func (x *Extend) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Extend.ProtoReflect.Descriptor instead.
+func (*Extend) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Extend) GetSequences() []*SequenceRange {
+	if x != nil {
+		return x.Sequences
+	}
+	return nil
+}
+
+func (x *Extend) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
 // Leave lists the unanswered messages that the application of a detaching consumer has received. All other unanswered
 // messages of the stream are released as with `release`, including messages that are still being sent, and no further
 // messages are delivered.
@@ -2378,7 +2444,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2456,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2469,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Leave) GetSeen() []*SequenceRange {
@@ -2435,13 +2501,17 @@ type Attach struct {
 	// The consumer supports ConsumeResponse.waiting. Otherwise a reject without space in the dead-letter queue delays
 	// `confirmed` for all later requests of the consumer. Ignored by nodes of release 0.1.0.
 	ReportWaiting bool `protobuf:"varint,6,opt,name=report_waiting,json=reportWaiting,proto3" json:"report_waiting,omitempty"`
+	// Time within which the consumer must acknowledge a message or extend its deadline, 1 s to 24 h; INVALID for other
+	// values. Not set or 0: that of the subscription. If the subscription has one too, the shorter one applies. Ignored by
+	// nodes of release 0.1.0.
+	AckTimeout    *durationpb.Duration `protobuf:"bytes,7,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2453,7 +2523,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2466,7 +2536,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Attach) GetQueue() string {
@@ -2511,6 +2581,13 @@ func (x *Attach) GetReportWaiting() bool {
 	return false
 }
 
+func (x *Attach) GetAckTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.AckTimeout
+	}
+	return nil
+}
+
 // ConsumeResponse is a response of a consume stream.
 type ConsumeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2532,14 +2609,23 @@ type ConsumeResponse struct {
 	// them.
 	Waiting []*SequenceRange `protobuf:"bytes,7,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// Messages of an earlier `waiting` that were moved now, or removed from the subscription in the meantime.
-	Moved         []*SequenceRange `protobuf:"bytes,8,rep,name=moved,proto3" json:"moved,omitempty"`
+	Moved []*SequenceRange `protobuf:"bytes,8,rep,name=moved,proto3" json:"moved,omitempty"`
+	// Messages after their acknowledgement deadline. They are no longer in flight to this consumer: the delivery is
+	// counted and they are redelivered to any consumer. The node delivers no further message to this consumer until its
+	// next request; an empty request is sufficient. Sent before a redelivery of the messages to this consumer.
+	Expired []*SequenceRange `protobuf:"bytes,9,rep,name=expired,proto3" json:"expired,omitempty"`
+	// Acks and rejects that had no effect. Sent before `confirmed` of their request. Its other answers are applied.
+	Refused *RefusedAnswers `protobuf:"bytes,10,opt,name=refused,proto3" json:"refused,omitempty"`
+	// `ack_timeout` of this consumer: the shorter one of Attach.ack_timeout and that of the subscription. Set in the first
+	// response if there is one, and after each change; 0 means no deadline.
+	AckTimeout    *durationpb.Duration `protobuf:"bytes,11,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumeResponse) Reset() {
 	*x = ConsumeResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2637,7 @@ func (x *ConsumeResponse) String() string {
 func (*ConsumeResponse) ProtoMessage() {}
 
 func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2650,7 @@ func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ConsumeResponse) GetMessages() []*StoredMessage {
@@ -2623,6 +2709,82 @@ func (x *ConsumeResponse) GetMoved() []*SequenceRange {
 	return nil
 }
 
+func (x *ConsumeResponse) GetExpired() []*SequenceRange {
+	if x != nil {
+		return x.Expired
+	}
+	return nil
+}
+
+func (x *ConsumeResponse) GetRefused() *RefusedAnswers {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *ConsumeResponse) GetAckTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.AckTimeout
+	}
+	return nil
+}
+
+// RefusedAnswers are acks and rejects without an effect.
+type RefusedAnswers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequences of the messages.
+	Sequences []*SequenceRange `protobuf:"bytes,1,rep,name=sequences,proto3" json:"sequences,omitempty"`
+	// Reason: ACK_DEADLINE_EXPIRED.
+	Reason        ErrorReason `protobuf:"varint,2,opt,name=reason,proto3,enum=lockstep.v1.ErrorReason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusedAnswers) Reset() {
+	*x = RefusedAnswers{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusedAnswers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusedAnswers) ProtoMessage() {}
+
+func (x *RefusedAnswers) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusedAnswers.ProtoReflect.Descriptor instead.
+func (*RefusedAnswers) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *RefusedAnswers) GetSequences() []*SequenceRange {
+	if x != nil {
+		return x.Sequences
+	}
+	return nil
+}
+
+func (x *RefusedAnswers) GetReason() ErrorReason {
+	if x != nil {
+		return x.Reason
+	}
+	return ErrorReason_ERROR_REASON_UNSPECIFIED
+}
+
 // ReplayDeadLettersRequest selects the dead letters to move.
 type ReplayDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2646,7 +2808,7 @@ type ReplayDeadLettersRequest struct {
 
 func (x *ReplayDeadLettersRequest) Reset() {
 	*x = ReplayDeadLettersRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2820,7 @@ func (x *ReplayDeadLettersRequest) String() string {
 func (*ReplayDeadLettersRequest) ProtoMessage() {}
 
 func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2833,7 @@ func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReplayDeadLettersRequest) GetQueue() string {
@@ -2729,7 +2891,7 @@ type ReplayDeadLettersResponse struct {
 
 func (x *ReplayDeadLettersResponse) Reset() {
 	*x = ReplayDeadLettersResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2741,7 +2903,7 @@ func (x *ReplayDeadLettersResponse) String() string {
 func (*ReplayDeadLettersResponse) ProtoMessage() {}
 
 func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2754,7 +2916,7 @@ func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReplayDeadLettersResponse) GetMoved() uint64 {
@@ -2792,7 +2954,7 @@ type MoveMessagesRequest struct {
 
 func (x *MoveMessagesRequest) Reset() {
 	*x = MoveMessagesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2804,7 +2966,7 @@ func (x *MoveMessagesRequest) String() string {
 func (*MoveMessagesRequest) ProtoMessage() {}
 
 func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2817,7 +2979,7 @@ func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveMessagesRequest.ProtoReflect.Descriptor instead.
 func (*MoveMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *MoveMessagesRequest) GetQueue() string {
@@ -2868,7 +3030,7 @@ type MoveMessagesResponse struct {
 
 func (x *MoveMessagesResponse) Reset() {
 	*x = MoveMessagesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +3042,7 @@ func (x *MoveMessagesResponse) String() string {
 func (*MoveMessagesResponse) ProtoMessage() {}
 
 func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +3055,7 @@ func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveMessagesResponse.ProtoReflect.Descriptor instead.
 func (*MoveMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *MoveMessagesResponse) GetMoved() uint64 {
@@ -2927,7 +3089,7 @@ type RemoveMessagesRequest struct {
 
 func (x *RemoveMessagesRequest) Reset() {
 	*x = RemoveMessagesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2939,7 +3101,7 @@ func (x *RemoveMessagesRequest) String() string {
 func (*RemoveMessagesRequest) ProtoMessage() {}
 
 func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,7 +3114,7 @@ func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMessagesRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RemoveMessagesRequest) GetQueue() string {
@@ -2994,7 +3156,7 @@ type RemoveMessagesResponse struct {
 
 func (x *RemoveMessagesResponse) Reset() {
 	*x = RemoveMessagesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3006,7 +3168,7 @@ func (x *RemoveMessagesResponse) String() string {
 func (*RemoveMessagesResponse) ProtoMessage() {}
 
 func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3019,7 +3181,7 @@ func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMessagesResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RemoveMessagesResponse) GetRemoved() uint64 {
@@ -3054,7 +3216,7 @@ type BrowseRequest struct {
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3066,7 +3228,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3079,7 +3241,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *BrowseRequest) GetQueue() string {
@@ -3145,7 +3307,7 @@ type BrowseResponse struct {
 
 func (x *BrowseResponse) Reset() {
 	*x = BrowseResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3157,7 +3319,7 @@ func (x *BrowseResponse) String() string {
 func (*BrowseResponse) ProtoMessage() {}
 
 func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3170,7 +3332,7 @@ func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseResponse.ProtoReflect.Descriptor instead.
 func (*BrowseResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *BrowseResponse) GetMessages() []*StoredMessage {
@@ -3210,7 +3372,7 @@ type SeekSubscriptionRequest struct {
 
 func (x *SeekSubscriptionRequest) Reset() {
 	*x = SeekSubscriptionRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3222,7 +3384,7 @@ func (x *SeekSubscriptionRequest) String() string {
 func (*SeekSubscriptionRequest) ProtoMessage() {}
 
 func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3235,7 +3397,7 @@ func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SeekSubscriptionRequest) GetQueue() string {
@@ -3334,7 +3496,7 @@ type SeekSubscriptionResponse struct {
 
 func (x *SeekSubscriptionResponse) Reset() {
 	*x = SeekSubscriptionResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3346,7 +3508,7 @@ func (x *SeekSubscriptionResponse) String() string {
 func (*SeekSubscriptionResponse) ProtoMessage() {}
 
 func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3359,7 +3521,7 @@ func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SeekSubscriptionResponse) GetSequence() uint64 {
@@ -3397,7 +3559,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3571,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3584,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *PauseQueueRequest) GetQueue() string {
@@ -3478,7 +3640,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3490,7 +3652,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3503,7 +3665,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -3532,7 +3694,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3544,7 +3706,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3557,7 +3719,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ResumeQueueRequest) GetQueue() string {
@@ -3606,7 +3768,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3618,7 +3780,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3631,7 +3793,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -3658,7 +3820,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3670,7 +3832,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3683,7 +3845,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -3718,7 +3880,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3730,7 +3892,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3743,7 +3905,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -3768,7 +3930,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3780,7 +3942,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3793,7 +3955,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -3830,7 +3992,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +4004,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +4017,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -3885,7 +4047,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3897,7 +4059,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3910,7 +4072,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -3938,7 +4100,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4112,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4125,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -3986,7 +4148,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3998,7 +4160,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4011,7 +4173,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -4039,7 +4201,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4051,7 +4213,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4064,7 +4226,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -4087,7 +4249,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4099,7 +4261,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4112,7 +4274,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -4146,7 +4308,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4158,7 +4320,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4171,7 +4333,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -4221,7 +4383,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4233,7 +4395,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4246,7 +4408,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -4299,7 +4461,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4311,7 +4473,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4324,7 +4486,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -4352,7 +4514,7 @@ var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
+	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18lockstep/v1/errors.proto\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
 	"\x12CreateQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x12$\n" +
@@ -4495,7 +4657,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"R\n" +
 	"\x0fOperationResult\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\x04R\achanged\"\xb1\x03\n" +
+	"\achanged\x18\x02 \x01(\x04R\achanged\"\xde\x03\n" +
 	"\x0eConsumeRequest\x12+\n" +
 	"\x06attach\x18\x01 \x01(\v2\x13.lockstep.v1.AttachR\x06attach\x12\x16\n" +
 	"\x06credit\x18\x02 \x01(\rR\x06credit\x12,\n" +
@@ -4508,16 +4670,22 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\arelease\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\arelease\x12\x14\n" +
 	"\x05drain\x18\t \x01(\x04R\x05drain\x12(\n" +
 	"\x05leave\x18\n" +
-	" \x01(\v2\x12.lockstep.v1.LeaveR\x05leave\"7\n" +
+	" \x01(\v2\x12.lockstep.v1.LeaveR\x05leave\x12+\n" +
+	"\x06extend\x18\v \x01(\v2\x13.lockstep.v1.ExtendR\x06extend\"y\n" +
+	"\x06Extend\x128\n" +
+	"\tsequences\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x125\n" +
+	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\"7\n" +
 	"\x05Leave\x12.\n" +
-	"\x04seen\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04seen\"\xca\x01\n" +
+	"\x04seen\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04seen\"\x86\x02\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
 	"\x12max_response_bytes\x18\x03 \x01(\rR\x10maxResponseBytes\x12\x19\n" +
 	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x16\n" +
 	"\x06filter\x18\x05 \x01(\tR\x06filter\x12%\n" +
-	"\x0ereport_waiting\x18\x06 \x01(\bR\rreportWaiting\"\xc7\x02\n" +
+	"\x0ereport_waiting\x18\x06 \x01(\bR\rreportWaiting\x12:\n" +
+	"\vack_timeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"ackTimeout\"\xf0\x03\n" +
 	"\x0fConsumeResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +
@@ -4526,7 +4694,15 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\adrained\x18\x05 \x01(\x04R\adrained\x12%\n" +
 	"\x0edrained_credit\x18\x06 \x01(\rR\rdrainedCredit\x124\n" +
 	"\awaiting\x18\a \x03(\v2\x1a.lockstep.v1.SequenceRangeR\awaiting\x120\n" +
-	"\x05moved\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x05moved\"\xb7\x01\n" +
+	"\x05moved\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x05moved\x124\n" +
+	"\aexpired\x18\t \x03(\v2\x1a.lockstep.v1.SequenceRangeR\aexpired\x125\n" +
+	"\arefused\x18\n" +
+	" \x01(\v2\x1b.lockstep.v1.RefusedAnswersR\arefused\x12:\n" +
+	"\vack_timeout\x18\v \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"ackTimeout\"|\n" +
+	"\x0eRefusedAnswers\x128\n" +
+	"\tsequences\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x120\n" +
+	"\x06reason\x18\x02 \x01(\x0e2\x18.lockstep.v1.ErrorReasonR\x06reason\"\xb7\x01\n" +
 	"\x18ReplayDeadLettersRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x0e\n" +
@@ -4692,7 +4868,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
 	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
@@ -4727,172 +4903,184 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*CommitResponse)(nil),             // 30: lockstep.v1.CommitResponse
 	(*OperationResult)(nil),            // 31: lockstep.v1.OperationResult
 	(*ConsumeRequest)(nil),             // 32: lockstep.v1.ConsumeRequest
-	(*Leave)(nil),                      // 33: lockstep.v1.Leave
-	(*Attach)(nil),                     // 34: lockstep.v1.Attach
-	(*ConsumeResponse)(nil),            // 35: lockstep.v1.ConsumeResponse
-	(*ReplayDeadLettersRequest)(nil),   // 36: lockstep.v1.ReplayDeadLettersRequest
-	(*ReplayDeadLettersResponse)(nil),  // 37: lockstep.v1.ReplayDeadLettersResponse
-	(*MoveMessagesRequest)(nil),        // 38: lockstep.v1.MoveMessagesRequest
-	(*MoveMessagesResponse)(nil),       // 39: lockstep.v1.MoveMessagesResponse
-	(*RemoveMessagesRequest)(nil),      // 40: lockstep.v1.RemoveMessagesRequest
-	(*RemoveMessagesResponse)(nil),     // 41: lockstep.v1.RemoveMessagesResponse
-	(*BrowseRequest)(nil),              // 42: lockstep.v1.BrowseRequest
-	(*BrowseResponse)(nil),             // 43: lockstep.v1.BrowseResponse
-	(*SeekSubscriptionRequest)(nil),    // 44: lockstep.v1.SeekSubscriptionRequest
-	(*SeekSubscriptionResponse)(nil),   // 45: lockstep.v1.SeekSubscriptionResponse
-	(*PauseQueueRequest)(nil),          // 46: lockstep.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),         // 47: lockstep.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),         // 48: lockstep.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),        // 49: lockstep.v1.ResumeQueueResponse
-	(*SetForwardsRequest)(nil),         // 50: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 51: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 52: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 53: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 54: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 55: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 56: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 57: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 58: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 59: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 60: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 61: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 62: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 63: lockstep.v1.Producer
-	(*Queue)(nil),                      // 64: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 65: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 66: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 67: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 68: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 69: lockstep.v1.Subscription
-	(*Message)(nil),                    // 70: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 71: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 72: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 73: lockstep.v1.StoredMessage
-	(*Forward)(nil),                    // 74: lockstep.v1.Forward
+	(*Extend)(nil),                     // 33: lockstep.v1.Extend
+	(*Leave)(nil),                      // 34: lockstep.v1.Leave
+	(*Attach)(nil),                     // 35: lockstep.v1.Attach
+	(*ConsumeResponse)(nil),            // 36: lockstep.v1.ConsumeResponse
+	(*RefusedAnswers)(nil),             // 37: lockstep.v1.RefusedAnswers
+	(*ReplayDeadLettersRequest)(nil),   // 38: lockstep.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil),  // 39: lockstep.v1.ReplayDeadLettersResponse
+	(*MoveMessagesRequest)(nil),        // 40: lockstep.v1.MoveMessagesRequest
+	(*MoveMessagesResponse)(nil),       // 41: lockstep.v1.MoveMessagesResponse
+	(*RemoveMessagesRequest)(nil),      // 42: lockstep.v1.RemoveMessagesRequest
+	(*RemoveMessagesResponse)(nil),     // 43: lockstep.v1.RemoveMessagesResponse
+	(*BrowseRequest)(nil),              // 44: lockstep.v1.BrowseRequest
+	(*BrowseResponse)(nil),             // 45: lockstep.v1.BrowseResponse
+	(*SeekSubscriptionRequest)(nil),    // 46: lockstep.v1.SeekSubscriptionRequest
+	(*SeekSubscriptionResponse)(nil),   // 47: lockstep.v1.SeekSubscriptionResponse
+	(*PauseQueueRequest)(nil),          // 48: lockstep.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),         // 49: lockstep.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),         // 50: lockstep.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),        // 51: lockstep.v1.ResumeQueueResponse
+	(*SetForwardsRequest)(nil),         // 52: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 53: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 54: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 55: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 56: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 57: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 58: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 59: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 60: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 61: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 62: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 63: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 64: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 65: lockstep.v1.Producer
+	(*Queue)(nil),                      // 66: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 67: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 68: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 69: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 70: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 71: lockstep.v1.Subscription
+	(*Message)(nil),                    // 72: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 73: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 74: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 75: lockstep.v1.StoredMessage
+	(ErrorReason)(0),                   // 76: lockstep.v1.ErrorReason
+	(*Forward)(nil),                    // 77: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	62, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	63, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	62, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	63, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	65, // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	64, // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	63, // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	63, // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	0,  // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
-	64, // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	66, // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	63, // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	67, // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	68, // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	69, // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	68, // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	65, // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	63, // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	69, // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	63, // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	70, // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	63, // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
-	19, // 24: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
-	21, // 25: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
-	20, // 26: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	24, // 27: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
-	22, // 28: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
-	26, // 29: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	63, // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	27, // 31: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	28, // 32: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	29, // 33: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	70, // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	71, // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	71, // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	31, // 37: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	34, // 38: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	71, // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	71, // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	71, // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	72, // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	71, // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
-	33, // 44: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
-	71, // 45: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
-	73, // 46: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	71, // 47: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	71, // 48: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
-	71, // 49: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	71, // 50: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	73, // 51: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	66, // 52: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	67, // 53: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	63, // 54: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	63, // 55: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 56: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
-	63, // 57: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 58: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
-	74, // 59: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	63, // 60: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	64, // 61: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	26, // 62: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	63, // 63: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	60, // 64: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	67, // 65: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	61, // 66: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,  // 67: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,  // 68: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,  // 69: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,  // 70: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,  // 71: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11, // 72: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	13, // 73: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15, // 74: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17, // 75: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19, // 76: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	21, // 77: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	25, // 78: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	32, // 79: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	36, // 80: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	38, // 81: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	40, // 82: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	42, // 83: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	44, // 84: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	46, // 85: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
-	48, // 86: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
-	50, // 87: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	52, // 88: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	54, // 89: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	56, // 90: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	58, // 91: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,  // 92: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,  // 93: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,  // 94: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,  // 95: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10, // 96: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12, // 97: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	14, // 98: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16, // 99: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18, // 100: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20, // 101: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	22, // 102: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	30, // 103: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	35, // 104: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	37, // 105: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	39, // 106: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	41, // 107: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	43, // 108: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	45, // 109: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	47, // 110: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
-	49, // 111: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
-	51, // 112: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	53, // 113: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	55, // 114: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	57, // 115: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	59, // 116: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	92, // [92:117] is the sub-list for method output_type
-	67, // [67:92] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	64,  // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	65,  // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	66,  // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	64,  // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	65,  // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	67,  // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	66,  // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	65,  // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	65,  // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	66,  // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	0,   // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
+	66,  // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	68,  // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	65,  // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	69,  // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	70,  // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	71,  // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	70,  // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	67,  // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	65,  // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	71,  // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	65,  // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	72,  // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	65,  // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	19,  // 24: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
+	21,  // 25: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
+	20,  // 26: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
+	24,  // 27: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	22,  // 28: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
+	26,  // 29: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	65,  // 30: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	27,  // 31: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	28,  // 32: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	29,  // 33: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	72,  // 34: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	73,  // 35: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	73,  // 36: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	31,  // 37: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	35,  // 38: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	73,  // 39: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	73,  // 40: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	73,  // 41: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	74,  // 42: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	73,  // 43: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	34,  // 44: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
+	33,  // 45: lockstep.v1.ConsumeRequest.extend:type_name -> lockstep.v1.Extend
+	73,  // 46: lockstep.v1.Extend.sequences:type_name -> lockstep.v1.SequenceRange
+	74,  // 47: lockstep.v1.Extend.duration:type_name -> google.protobuf.Duration
+	73,  // 48: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	74,  // 49: lockstep.v1.Attach.ack_timeout:type_name -> google.protobuf.Duration
+	75,  // 50: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	73,  // 51: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	73,  // 52: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	73,  // 53: lockstep.v1.ConsumeResponse.expired:type_name -> lockstep.v1.SequenceRange
+	37,  // 54: lockstep.v1.ConsumeResponse.refused:type_name -> lockstep.v1.RefusedAnswers
+	74,  // 55: lockstep.v1.ConsumeResponse.ack_timeout:type_name -> google.protobuf.Duration
+	73,  // 56: lockstep.v1.RefusedAnswers.sequences:type_name -> lockstep.v1.SequenceRange
+	76,  // 57: lockstep.v1.RefusedAnswers.reason:type_name -> lockstep.v1.ErrorReason
+	73,  // 58: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	73,  // 59: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	75,  // 60: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	68,  // 61: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	69,  // 62: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	65,  // 63: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	65,  // 64: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
+	66,  // 65: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
+	65,  // 66: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	66,  // 67: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
+	77,  // 68: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	65,  // 69: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	66,  // 70: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	26,  // 71: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	65,  // 72: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	62,  // 73: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	69,  // 74: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	63,  // 75: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,   // 76: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,   // 77: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,   // 78: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,   // 79: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,   // 80: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11,  // 81: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	13,  // 82: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15,  // 83: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17,  // 84: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19,  // 85: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	21,  // 86: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	25,  // 87: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	32,  // 88: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	38,  // 89: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	40,  // 90: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	42,  // 91: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	44,  // 92: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	46,  // 93: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	48,  // 94: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
+	50,  // 95: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
+	52,  // 96: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	54,  // 97: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	56,  // 98: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	58,  // 99: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	60,  // 100: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,   // 101: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,   // 102: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,   // 103: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,   // 104: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10,  // 105: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12,  // 106: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	14,  // 107: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16,  // 108: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18,  // 109: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20,  // 110: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	22,  // 111: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	30,  // 112: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	36,  // 113: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	39,  // 114: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	41,  // 115: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	43,  // 116: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	45,  // 117: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	47,  // 118: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	49,  // 119: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
+	51,  // 120: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
+	53,  // 121: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	55,  // 122: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	57,  // 123: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	59,  // 124: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	61,  // 125: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	101, // [101:126] is the sub-list for method output_type
+	76,  // [76:101] is the sub-list for method input_type
+	76,  // [76:76] is the sub-list for extension type_name
+	76,  // [76:76] is the sub-list for extension extendee
+	0,   // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -4900,13 +5088,14 @@ func file_lockstep_v1_queue_proto_init() {
 	if File_lockstep_v1_queue_proto != nil {
 		return
 	}
+	file_lockstep_v1_errors_proto_init()
 	file_lockstep_v1_types_proto_init()
 	file_lockstep_v1_queue_proto_msgTypes[25].OneofWrappers = []any{
 		(*Operation_Publish)(nil),
 		(*Operation_Ack)(nil),
 		(*Operation_Release)(nil),
 	}
-	file_lockstep_v1_queue_proto_msgTypes[43].OneofWrappers = []any{
+	file_lockstep_v1_queue_proto_msgTypes[45].OneofWrappers = []any{
 		(*SeekSubscriptionRequest_Position)(nil),
 		(*SeekSubscriptionRequest_Sequence)(nil),
 		(*SeekSubscriptionRequest_Time)(nil),
@@ -4917,7 +5106,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   61,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -111,16 +111,21 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 		return nil, err
 	}
 	config, mask, configErr := s.config(session, req.GetConfig(), mask)
+	var altered uint64
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
 		if configErr != nil {
 			return txn.NoQueue, txn.NoSub, configErr
 		}
 		id, err := s.find(req.GetName())
 		return id, txn.NoSub, err
-	}, func(b *txn.Builder, id uint64, _ uint32) { b.AlterQueue(id, config, mask) })
+	}, func(b *txn.Builder, id uint64, _ uint32) {
+		altered = id
+		b.AlterQueue(id, config, mask)
+	})
 	if err != nil {
 		return nil, err
 	}
+	session.Consumers.Altered(altered)
 	described, err := s.describe(session, req.GetName())
 	if err != nil { // altered, and then deleted
 		described = &pb.Queue{Name: req.GetName(), Config: req.GetConfig()}
