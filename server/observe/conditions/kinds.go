@@ -51,6 +51,7 @@ const (
 	DigestsDiffer       Kind = "digests-differ"
 	PreparedOld         Kind = "prepared-old"
 	DeadLetterQueueFull Kind = "dead-letter-queue-full"
+	ConsumerStuck       Kind = "consumer-stuck"
 	CertificateExpires  Kind = "certificate-expires"
 	CertificateExpired  Kind = "certificate-expired"
 	CredentialsInvalid  Kind = "credentials-invalid"

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/units"
@@ -24,8 +25,8 @@ const (
 	// archiveStuckAfter is how long the archive may make no progress while records are pending.
 	archiveStuckAfter = 2 * time.Minute
 	preparedOldAfter  = time.Hour
-	// maxFullNamed is the maximum number of queues in the details of DeadLetterQueueFull.
-	maxFullNamed = 5
+	// maxNamed is the maximum number of queues or consumers in the details of a condition.
+	maxNamed = 5
 )
 
 type switchoverSeen struct {
@@ -125,16 +126,26 @@ func (f *findings) work(in *Input) {
 		f.pair(in.Now.Sub(p.At) > preparedOldAfter, PreparedOld, "transaction %q prepared at %s", p.XID,
 			p.At.UTC().Format(time.RFC3339))
 	}
-	full := in.Full
-	var text []string
-	for i := range full {
-		if i == maxFullNamed {
-			text = append(text, fmt.Sprintf("%d more", len(full)-i))
+	f.pair(len(in.Full) > 0, DeadLetterQueueFull, "%s", firstOf(in.Full, func(e *dispatch.FullError) string {
+		return e.Error()
+	}))
+	f.pair(len(in.Stuck) > 0, ConsumerStuck, "%s", firstOf(in.Stuck, func(c *StuckConsumer) string {
+		return fmt.Sprintf("consumer %s of %q, subscription %q: %d messages in flight, none answered for %v", c.Address,
+			c.Queue, c.Subscription, c.InFlight, c.For.Truncate(time.Minute))
+	}))
+}
+
+// firstOf returns the texts of the first elements of a list, and the number of the others.
+func firstOf[T any](list []T, text func(*T) string) string {
+	var parts []string
+	for i := range list {
+		if i == maxNamed {
+			parts = append(parts, fmt.Sprintf("%d more", len(list)-i))
 			break
 		}
-		text = append(text, full[i].Error())
+		parts = append(parts, text(&list[i]))
 	}
-	f.pair(len(full) > 0, DeadLetterQueueFull, "%s", strings.Join(text, "; "))
+	return strings.Join(parts, "; ")
 }
 
 func (r *Rules) archive(f *findings, st *backup.ArchiveStatus, now time.Time) {

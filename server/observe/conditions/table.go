@@ -391,6 +391,14 @@ func ofTheContent() []Definition {
 				"limits: the messages are moved within a second. For messages larger than its `max_bytes`, raise that " +
 				"limit.",
 		},
+		{
+			Kind: ConsumerStuck, Severity: Warning, Scope: OfPair,
+			Cause: "A consumer has had messages in flight for more than 10 minutes, and has not answered or extended any " +
+				"in that time. They are not delivered to other consumers.",
+			Action: "The details name the queue, the subscription and the address of the consumer. Restart the consumer, " +
+				"or disconnect it with `lockstep connection close`: its messages are redelivered. An `ack_timeout` of the " +
+				"queue redelivers the messages of a stopped consumer automatically.",
+		},
 	}
 }
 
