@@ -266,7 +266,8 @@ func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
 // AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
 // again after [ErrOutcomeUnknown], and after Ack. Errors: the context's with ErrOutcomeUnknown; [ErrInvalid] after Nack
-// or Reject; [ErrRefused] if the deadline of the message has passed; [ErrClosed]; those of [Consumer.Receive] if the consumer has ended.
+// or Reject; [ErrRefused] if the deadline of the message has passed; [ErrClosed]; those of [Consumer.Receive] if the
+// consumer has ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -395,8 +396,9 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 
 // Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that was
 // unconfirmed when the connection broke: the message is redelivered. Errors: as for [Delivery.AckSync]; [ErrLimit] if
-// rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had no effect, because
-// the deadline of the message had passed. In both cases, all other answers are committed. Each message is reported once.
+// rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had no effect,
+// because the deadline of the message had passed. In both cases, all other answers are committed. Each message is
+// reported once.
 func (co *Consumer) Flush(ctx context.Context) error {
 	if err := co.flush(ctx); err != nil {
 		return err

@@ -25,8 +25,8 @@ func requireDeadlineError(t *testing.T, err error) {
 	require.Equal(t, "ACK_DEADLINE_EXPIRED", known.Reason)
 }
 
-// An expired message is removed from the buffer, or cannot be answered if the application holds it. The consumer sends a
-// request, so that the node delivers further messages. A refused ack is reported by AckSync and once by Flush.
+// An expired message is removed from the buffer, or cannot be answered if the application holds it. The consumer sends
+// a request, so that the node delivers further messages. A refused ack is reported by AckSync and once by Flush.
 func TestExpiredDelivery(t *testing.T) { synctest.Test(t, testExpiredDelivery) }
 
 func testExpiredDelivery(t *testing.T) {
@@ -76,7 +76,7 @@ func testRunExtends(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- co.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
+		ended <- co.Run(ctx, func(ctx context.Context, _ *client.Delivery) error {
 			select {
 			case <-time.After(100 * time.Second):
 			case <-ctx.Done():
@@ -91,19 +91,22 @@ func testRunExtends(t *testing.T) {
 		list, p.extended = p.extended, nil
 		return list
 	}
-	time.Sleep(10 * time.Second)
+	pass(10 * time.Second)
 	require.Empty(t, extended())
 	for _, timeout := range []time.Duration{30 * time.Second, 3 * time.Second} {
 		p.responses <- &pb.ConsumeResponse{AckTimeout: durationpb.New(timeout)}
-		time.Sleep(timeout/3 + 1)
+		pass(timeout/3 + 1)
 		require.Equal(t, []uint64{1, 2}, extended())
 	}
-	time.Sleep(100 * time.Second)
+	pass(100 * time.Second)
 	extended()
-	time.Sleep(time.Second + 1)
+	pass(time.Second + 1)
 	require.Equal(t, []uint64{2}, extended())
 	stop()
 	require.NoError(t, <-ended)
-	time.Sleep(time.Minute)
+	pass(time.Minute)
 	require.Empty(t, extended())
 }
+
+// pass waits in simulated time.
+func pass(d time.Duration) { <-time.After(d) }

@@ -63,7 +63,7 @@ type fakePair struct {
 	leaves []*pb.Leave
 	// endConsume returns the status that ends a consumer's stream before a request is processed.
 	endConsume func(r *pb.ConsumeRequest) error
-	// responses are sent to consumers. extended are the sequences that they extended, and lastRequest is their last request.
+	// responses are sent to consumers. extended are the sequences that they extended, lastRequest is their last request.
 	responses   chan *pb.ConsumeResponse
 	extended    []uint64
 	lastRequest *pb.ConsumeRequest

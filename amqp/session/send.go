@@ -99,8 +99,8 @@ func (l *Link) Recall() []uint64 {
 	return refs
 }
 
-// Withdraw takes back the messages with the given Refs, without an outcome of the peer. It settles sent ones with state,
-// removes waiting ones, and returns the number of the latter. A partly sent message stays.
+// Withdraw takes back the messages with the given Refs, without an outcome of the peer. It settles sent ones with
+// state, removes waiting ones, and returns the number of the latter. A partly sent message stays.
 func (l *Link) Withdraw(refs map[uint64]bool, state wire.DeliveryState) (unsent int) {
 	s, q := l.session, &l.sender
 	if s.over() || l.gone {

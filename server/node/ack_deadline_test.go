@@ -92,11 +92,12 @@ func testAckTimeoutOfConsumer(t *testing.T) {
 		require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", AckTimeout: durationpb.New(own)}}))
 		return stream.Recv()
 	}
+	var err error
 	for _, invalid := range []time.Duration{-time.Second, 999 * time.Millisecond, 25 * time.Hour} {
-		_, err := attach(invalid)
+		_, err = attach(invalid)
 		require.Equal(t, codes.InvalidArgument, status.Code(err), invalid)
-		require.Equal(t, codes.InvalidArgument, status.Code(n.alter("q", &pb.QueueConfig{AckTimeout: durationpb.New(invalid)},
-			"ack_timeout")), invalid)
+		err = n.alter("q", &pb.QueueConfig{AckTimeout: durationpb.New(invalid)}, "ack_timeout")
+		require.Equal(t, codes.InvalidArgument, status.Code(err), invalid)
 	}
 	first, err := attach(0)
 	require.NoError(t, err)
@@ -107,15 +108,17 @@ func testAckTimeoutOfConsumer(t *testing.T) {
 		require.Equal(t, want, c.next().GetAckTimeout().AsDuration())
 	}
 	require.NoError(t, n.alter("q", &pb.QueueConfig{AckTimeout: in(time.Minute)}, "ack_timeout"))
-	for own, want := range map[time.Duration]time.Duration{0: time.Minute, time.Second: time.Second, time.Hour: time.Minute} {
+	for own, want := range map[time.Duration]time.Duration{
+		0: time.Minute, time.Second: time.Second, time.Hour: time.Minute,
+	} {
 		first, err := attach(own)
 		require.NoError(t, err)
 		require.Equal(t, want, first.GetAckTimeout().AsDuration())
 	}
 }
 
-// The node settles an expired delivery of an AMQP link as modified with delivery-failed, and sends further messages when
-// the client has sent a frame.
+// The node settles an expired delivery of an AMQP link as modified with delivery-failed, and sends further messages
+// when the client has sent a frame.
 func TestAMQPAckDeadline(t *testing.T) { simulated(t, testAMQPAckDeadline) }
 
 func testAMQPAckDeadline(t *testing.T) {
@@ -129,7 +132,7 @@ func testAMQPAckDeadline(t *testing.T) {
 	p.receive()
 	d := expect[*wire.Disposition](p)
 	require.True(t, d.Settled)
-	require.EqualValues(t, []uint32{0, 1}, []uint32{d.First, d.Last})
+	require.Equal(t, []uint32{0, 1}, []uint32{d.First, d.Last})
 	require.Equal(t, &wire.Modified{DeliveryFailed: true}, d.State)
 	require.Zero(t, n.subscription("q", "default").GetInFlight())
 
