@@ -97,7 +97,7 @@ func (c *Consumer) Extend(ranges []Range, by time.Duration) {
 	if c.deadlines.extended == nil {
 		c.deadlines.extended = make(map[uint64]moment)
 	}
-	for _, r := range ranges {
+	for _, r := range merged(ranges) {
 		inRange(c.inFlight, r, func(sequence uint64, sent moment) {
 			if sent != 0 {
 				c.deadlines.extended[sequence] = at
