@@ -23,6 +23,10 @@ type ConsumerOptions struct {
 	Filter string
 	// Prefetch is the number of messages that the node may send ahead of Receive. Default 256.
 	Prefetch int
+	// AckTimeout is the time after a delivery within which the message must be acknowledged or extended, 1 second to 24
+	// hours; otherwise it is redelivered. It includes the time between the delivery and Receive. 0: that of the
+	// subscription. If both are set, the shorter one applies. See [Consumer.Run] and [Delivery.Extend].
+	AckTimeout time.Duration
 }
 
 const (
@@ -43,6 +47,7 @@ type Consumer struct {
 	subscription string
 	filter       string
 	prefetch     int
+	ackTimeout   time.Duration // ConsumerOptions.AckTimeout
 	stop         context.CancelFunc
 	done         chan struct{} // closed when run has returned
 	wake         chan struct{} // capacity 1: data can be sent
@@ -62,20 +67,25 @@ type Consumer struct {
 	nack        []uint64      // …
 	nackAfter   []delayedNack // …
 	reject      []uint64      // …
+	extend      []uint64      // …
+	empty       bool          // send a request even if it is empty
 	number      uint64        // of the last request with answers
 	unconfirmed fifo[batch]
-	answered    uint64        // answers given by the application
-	settled     uint64        // how many of them, in that order, are committed
-	waiting     int           // pending calls of Flush: their answers must not be delayed
-	streaming   bool          // a stream is attached or being attached
-	leaving     bool          // Close was called
-	refused     int           // rejects that wait for a full dead-letter queue and are not yet reported by Flush
+	answered    uint64 // answers given by the application
+	settled     uint64 // how many of them, in that order, are committed
+	waiting     int    // pending calls of Flush: their answers must not be delayed
+	streaming   bool   // a stream is attached or being attached
+	leaving     bool   // Close was called
+	refused     int    // rejects that wait for a full dead-letter queue and are not yet reported by Flush
+	late        int    // acks and rejects after the deadline that are not yet reported by Flush
+	deadline    deadline
 	progress    chan struct{} // closed and replaced when settled grows or the consumer ends
 }
 
 type holding struct {
 	generation uint64 // of the stream that delivered it last
 	acked      bool   // not yet confirmed
+	delivery   *Delivery
 }
 
 type delayedNack struct {
@@ -95,6 +105,7 @@ type Delivery struct {
 	Stored
 	consumer *Consumer
 	answer   answerKind      // guarded by Consumer.mu
+	expired  bool            // its deadline has passed; guarded by Consumer.mu
 	more     *deliveryExtras // nil if empty
 }
 
@@ -129,6 +140,7 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	co := &Consumer{
 		client: c, queue: queue, subscription: o.Subscription, filter: o.Filter, prefetch: o.Prefetch, stop: stop,
+		ackTimeout: o.AckTimeout, deadline: deadline{changed: make(chan struct{})},
 		done: make(chan struct{}), wake: make(chan struct{}, 1), avail: make(chan struct{}, 1),
 		attached: make(chan struct{}),
 		held:     make(map[uint64]holding), committed: make(map[uint64]struct{}), progress: make(chan struct{}),
@@ -216,7 +228,7 @@ func (co *Consumer) isOver() error {
 // take removes the oldest message from the buffer and marks it as held. mu is held.
 func (co *Consumer) take() *Delivery {
 	d := co.buffer.pop()
-	co.held[d.Sequence] = holding{generation: co.generation}
+	co.held[d.Sequence] = holding{generation: co.generation, delivery: d}
 	co.credit++
 	return d
 }
@@ -247,21 +259,25 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 // redelivered. [Consumer.Flush] waits for the confirmation.
 //
 // An error of Ack, Nack, NackAfter or Reject means that the answer is not recorded. It is [ErrInvalid] if the message
-// has another answer or a Seek moved the subscription. It is [ErrClosed] or an error of [Consumer.Receive] if the
+// has another answer or a Seek moved the subscription. It is [ErrRefused], with the reason ACK_DEADLINE_EXPIRED, if the
+// deadline of the message has passed. It is [ErrClosed] or an error of [Consumer.Receive] if the
 // consumer has ended; the message is then redelivered.
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
 // AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
 // again after [ErrOutcomeUnknown], and after Ack. Errors: the context's with ErrOutcomeUnknown; [ErrInvalid] after Nack
-// or Reject; [ErrClosed]; those of [Consumer.Receive] if the consumer has ended.
+// or Reject; [ErrRefused] if the deadline of the message has passed; [ErrClosed]; those of [Consumer.Receive] if the
+// consumer has ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
 	}
-	if d.consumer.acknowledged(d) {
-		return nil
+	if !d.consumer.acknowledged(d) {
+		if err := d.consumer.flush(ctx); err != nil {
+			return err
+		}
 	}
-	return d.consumer.flush(ctx)
+	return d.consumer.expiredError(d)
 }
 
 func (co *Consumer) acknowledged(d *Delivery) bool {
@@ -317,6 +333,10 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		default:
 			return fmt.Errorf("%w: sequence %d of %s already has another answer", ErrInvalid, d.Sequence, co.queue)
 		}
+	}
+	if d.expired {
+		defer co.mu.Unlock()
+		return co.errExpired(d.Sequence)
 	}
 	d.answered(kind)
 	h, ok := co.held[d.Sequence]
@@ -376,21 +396,30 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 
 // Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that was
 // unconfirmed when the connection broke: the message is redelivered. Errors: as for [Delivery.AckSync]; [ErrLimit] if
-// rejected messages wait because their dead-letter queue is full, in which case all other answers are committed. Each
-// waiting message is reported once.
+// rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had no effect,
+// because the deadline of the message had passed. In both cases, all other answers are committed. Each message is
+// reported once.
 func (co *Consumer) Flush(ctx context.Context) error {
 	if err := co.flush(ctx); err != nil {
 		return err
 	}
 	co.mu.Lock()
-	refused := co.refused
-	co.refused = 0
+	refused, late := co.refused, co.late
+	co.refused, co.late = 0, 0
 	co.mu.Unlock()
-	if refused > 0 {
-		return fmt.Errorf("%w: %d rejected messages of %s wait because its dead-letter queue is full; all other answers "+
-			"are committed", ErrLimit, refused, co.queue)
+	var err error
+	if late > 0 {
+		err = co.errLate(late)
 	}
-	return nil
+	if refused > 0 {
+		full := fmt.Errorf("%w: %d rejected messages of %s wait because its dead-letter queue is full; all other answers "+
+			"are committed", ErrLimit, refused, co.queue)
+		if err == nil {
+			return full
+		}
+		err = fmt.Errorf("%w; %w", full, err)
+	}
+	return err
 }
 
 func (co *Consumer) flush(ctx context.Context) error {

@@ -108,7 +108,7 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 	if err != nil {
 		return false, err
 	}
-	first := co.reattach()
+	first := co.reattach(t.node.address)
 	received := make(chan error, 1)
 	go func() {
 		var resp codec.Received
@@ -170,9 +170,10 @@ func (co *Consumer) send(
 // reattach returns the first request of a new stream. Unconfirmed acknowledgements are retried; this is no error if
 // they were committed. Nacked messages are redelivered in any case; rejected messages are redelivered unless they were
 // moved.
-func (co *Consumer) reattach() *pb.ConsumeRequest {
+func (co *Consumer) reattach(address string) *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()
+	co.deadline.address = address
 	co.generation++
 	clear(co.committed) // the new stream does not deliver them
 	var again []uint64
@@ -180,7 +181,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 		again = append(again, co.unconfirmed.pop().ack...)
 	}
 	co.ack = append(again, co.ack...)
-	co.nack, co.nackAfter, co.reject = nil, nil, nil
+	co.nack, co.nackAfter, co.reject, co.extend = nil, nil, nil, nil
 	co.credit = uint32(co.prefetch)
 	if len(co.ack) == 0 {
 		co.settle(co.answered)
@@ -188,7 +189,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 	r := co.request(true)
 	r.Attach = &pb.Attach{
 		Queue: co.queue, Subscription: co.subscription, MaxResponseBytes: maxReceiveBytes, QueueId: co.queueID,
-		Filter: co.filter, ReportWaiting: true,
+		Filter: co.filter, ReportWaiting: true, AckTimeout: link.DurationToProto(co.ackTimeout),
 	}
 	return r
 }
@@ -199,7 +200,7 @@ func (co *Consumer) forget() {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	co.unconfirmed.clear()
-	co.ack, co.nack, co.nackAfter, co.reject = nil, nil, nil, nil
+	co.ack, co.nack, co.nackAfter, co.reject, co.extend = nil, nil, nil, nil, nil
 	clear(co.held)
 	clear(co.committed)
 	co.settle(co.answered)
@@ -221,8 +222,8 @@ func (co *Consumer) nextRequest() (r *pb.ConsumeRequest, last bool) {
 	if co.waiting > 0 {
 		limit = maxConfirms
 	}
-	answers := pending > 0 && (co.unconfirmed.len() < limit || pending >= fullAcks)
-	if !answers && int(co.credit) < (co.prefetch+1)/2 {
+	answers := pending > 0 && (co.unconfirmed.len() < limit || pending >= fullAcks || len(co.extend) > 0)
+	if !answers && int(co.credit) < (co.prefetch+1)/2 && !co.empty {
 		return nil, false
 	}
 	return co.request(answers), false
@@ -246,13 +247,13 @@ func (co *Consumer) leave() *pb.Leave {
 
 // mu is held.
 func (co *Consumer) pending() int {
-	return len(co.ack) + len(co.nack) + len(co.nackAfter) + len(co.reject)
+	return len(co.ack) + len(co.nack) + len(co.nackAfter) + len(co.reject) + len(co.extend)
 }
 
 // request takes the credit and, if requested, the answers to be sent. mu is held.
 func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	r := &pb.ConsumeRequest{Credit: co.credit}
-	co.credit = 0
+	co.credit, co.empty = 0, false
 	if !answers || co.pending() == 0 {
 		return r
 	}
@@ -262,6 +263,11 @@ func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 		nack, r.NackDelay = co.cutNackAfter()
 	}
 	reject, co.reject = cut(co.reject)
+	if len(co.extend) > 0 {
+		r.Extend = &pb.Extend{}
+		extend, left := cut(co.extend)
+		r.Extend.Sequences, co.extend = toRanges(extend), left
+	}
 	co.number++
 	b := batch{number: co.number, ack: ack}
 	if co.pending() == 0 {
@@ -321,6 +327,7 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	if resp.GetQueueId() != 0 {
 		co.queueID = resp.GetQueueId()
 	}
+	co.handleDeadlines(resp)
 	for _, r := range resp.GetWaiting() {
 		co.refused += int(r.GetLast()-r.GetFirst()) + 1
 	}

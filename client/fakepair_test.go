@@ -63,6 +63,10 @@ type fakePair struct {
 	leaves []*pb.Leave
 	// endConsume returns the status that ends a consumer's stream before a request is processed.
 	endConsume func(r *pb.ConsumeRequest) error
+	// responses are sent to consumers. extended are the sequences that they extended, lastRequest is their last request.
+	responses   chan *pb.ConsumeResponse
+	extended    []uint64
+	lastRequest *pb.ConsumeRequest
 	// beforeMessages is called before messages are sent to a consumer.
 	beforeMessages func(n *fakeNode)
 	// altered are the requests of AlterQueue.
@@ -436,6 +440,12 @@ func (p *fakePair) settle(queue string, r *pb.ConsumeRequest) error {
 		}
 	}
 	p.ack(queue, r.GetAck())
+	for _, x := range r.GetExtend().GetSequences() {
+		for s := x.GetFirst(); s <= x.GetLast(); s++ {
+			p.extended = append(p.extended, s)
+		}
+	}
+	p.lastRequest = r
 	if r.GetLeave() != nil {
 		p.leaves = append(p.leaves, r.GetLeave())
 	}
@@ -528,7 +538,12 @@ func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 			}
 			if err := s.Send(&pb.ConsumeResponse{
 				Attached: r.GetAttach() != nil, QueueId: n.pair.attached(r.GetAttach()), Confirmed: r.GetConfirm(),
+				AckTimeout: r.GetAttach().GetAckTimeout(),
 			}); err != nil {
+				return err
+			}
+		case resp := <-n.pair.responses:
+			if err := s.Send(resp); err != nil {
 				return err
 			}
 		case <-changed:

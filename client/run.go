@@ -33,7 +33,20 @@ func (r *rejection) Unwrap() error { return r.reason }
 // closed. It returns after all handlers have returned: nil, or an error of [Consumer.Receive]. Answers are
 // asynchronous; [Consumer.Close] sends the pending ones, and [Consumer.Flush] waits for their confirmation. A message
 // that always fails is redelivered until QueueConfig.MaxDeliveries is reached.
+//
+// If the consumer has an acknowledgement deadline, Run extends that of all messages that the consumer has received,
+// until the handler returns. A process that stops therefore loses its messages, and a slow handler does not.
 func (co *Consumer) Run(ctx context.Context, handle Handler, concurrency int) error {
+	extending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	extended := make(chan struct{})
+	go func() {
+		defer close(extended)
+		co.keepExtended(extending)
+	}()
+	defer func() {
+		stop()
+		<-extended
+	}()
 	var workers errgroup.Group
 	for range max(concurrency, 1) {
 		workers.Go(func() error {

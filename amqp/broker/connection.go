@@ -71,6 +71,7 @@ type conn struct {
 	creating    int             // links in creation
 	held        int             // bytes of large messages, as counted by the server
 	waits       bool            // the connection is not being read
+	silent      []*consumer     // with expired messages, since the client's last frame
 	ended       bool
 	leaving     bool      // no frames are applied; the connection ends when received data is processed
 	closing     time.Time // time of termination, after a close by the node
@@ -253,6 +254,9 @@ func (c *conn) receive(f *wire.Frame) error {
 	for {
 		err := c.core.Receive(f, time.Now())
 		c.handleEvents()
+		if c.silent != nil {
+			c.resume()
+		}
 		if err != nil || c.core.PeerClosed() || c.leaving || c.ended || c.busy() || c.held != c.core.Partial() ||
 			!c.reader.Whole() {
 			return err

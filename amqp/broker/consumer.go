@@ -64,6 +64,8 @@ type consumer struct {
 	limit   *time.Timer // cancels the stream; nil before finish
 	drains  uint64      // number of the last drain request
 	gone    bool
+	silent  bool      // messages have expired, and the client has sent no frame since
+	alive   bool      // the node waits for a request
 	unseen  *pb.Leave // nil: unanswered messages count as delivered
 }
 
@@ -220,11 +222,11 @@ func (s *consumer) nextRequest() (req *pb.ConsumeRequest, over bool) {
 func (s *consumer) request() *pb.ConsumeRequest {
 	confirm := s.confirms > s.confirmed && s.answers.confirm < s.confirms
 	drain := s.drain != nil && s.drain.number != 0 && !s.drain.sent
-	if s.given == 0 && s.answers.empty() && !confirm && !drain {
+	if s.given == 0 && s.answers.empty() && !confirm && !drain && !s.alive {
 		return nil
 	}
 	req := s.answers.take()
-	req.Credit, s.given = s.given, 0
+	req.Credit, s.given, s.alive = s.given, 0, false
 	if drain {
 		req.Drain, s.drain.sent = s.drain.number, true
 	}
@@ -238,6 +240,9 @@ func (s *consumer) request() *pb.ConsumeRequest {
 }
 
 func (s *consumer) pass(resp *pb.ConsumeResponse) {
+	if len(resp.GetExpired()) > 0 {
+		s.c.locked(func() { s.expire(resp.GetExpired()) })
+	}
 	list := resp.GetMessages()
 	for len(list) > 0 {
 		// Messages are encoded without mu, which is locked once per batch.
@@ -373,6 +378,9 @@ func (s *consumer) credit(e *session.Credit) {
 
 // grant passes the client's credit on to the node, up to maxCredit. mu is held.
 func (s *consumer) grant() {
+	if s.silent {
+		return
+	}
 	if credit := min(s.asked, maxCredit); credit > s.granted {
 		s.given += credit - s.granted
 		s.granted = credit

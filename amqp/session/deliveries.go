@@ -139,6 +139,19 @@ func (d *deliveries) each(first, last uint32, f func(id uint32, e *delivery)) {
 	}
 }
 
+// all calls f for all deliveries; f must not add or remove any.
+func (d *deliveries) all(f func(id uint32, e *delivery)) {
+	for id, e := range d.old {
+		f(id, e)
+	}
+	for i := range d.n {
+		id := d.base + uint32(i)
+		if e := &d.ring[id&uint32(len(d.ring)-1)]; e.link != nil {
+			f(id, e)
+		}
+	}
+}
+
 func (d *deliveries) removeLink(l *Link) {
 	for id, e := range d.old {
 		if e.link == l {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
@@ -96,6 +97,41 @@ func (l *Link) Recall() []uint64 {
 	q.waiting = q.waiting[:keep]
 	l.finishDrain()
 	return refs
+}
+
+// Withdraw takes back the messages with the given Refs, without an outcome of the peer. It settles sent ones with
+// state, removes waiting ones, and returns the number of the latter. A partly sent message stays.
+func (l *Link) Withdraw(refs map[uint64]bool, state wire.DeliveryState) (unsent int) {
+	s, q := l.session, &l.sender
+	if s.over() || l.gone {
+		return 0
+	}
+	part := false
+	keep := q.head
+	for i := q.head; i < len(q.waiting); i++ {
+		if w := &q.waiting[i]; w.part || !refs[w.Ref] {
+			part = part || w.part && refs[w.Ref]
+			q.waiting[keep] = *w
+			keep++
+			continue
+		}
+		s.conn.unsent -= len(q.waiting[i].Payload)
+		unsent++
+	}
+	clear(q.waiting[keep:])
+	q.waiting = q.waiting[:keep]
+	var sent []uint32
+	s.out.all(func(id uint32, e *delivery) {
+		if e.link == l && refs[e.ref] && !(part && id == q.waiting[q.head].id) {
+			sent = append(sent, id)
+		}
+	})
+	slices.SortFunc(sent, func(a, b uint32) int { return int(distance(b, a)) })
+	for _, id := range sent {
+		l.settleSent(id, state)
+	}
+	l.finishDrain()
+	return unsent
 }
 
 func (l *Link) releaseUnsent() {

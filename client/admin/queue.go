@@ -125,6 +125,8 @@ type Subscription struct {
 	Active *ActiveConsumer
 	// Pause of the subscription; nil if it is not paused itself. Its queue may be paused.
 	Pause *Pause
+	// OldestInFlightAge is the time since the delivery of the message that has been in flight longest; 0 if none is.
+	OldestInFlightAge time.Duration
 }
 
 // ActiveConsumer is the consumer that receives the messages of an exclusive queue's subscription.

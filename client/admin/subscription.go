@@ -24,6 +24,7 @@ type RedeliveryPolicy struct {
 	RedeliveryDelay      *time.Duration
 	RedeliveryMultiplier *float64
 	RedeliveryMaxDelay   *time.Duration
+	AckTimeout           *time.Duration
 }
 
 // Names of the fields of a RedeliveryPolicy, for SubscriptionChange.Inherit.
@@ -33,12 +34,14 @@ const (
 	PolicyRedeliveryDelay      = "redelivery_delay"
 	PolicyRedeliveryMultiplier = "redelivery_multiplier"
 	PolicyRedeliveryMaxDelay   = "redelivery_max_delay"
+	PolicyAckTimeout           = "ack_timeout"
 )
 
 // PolicyFields returns the names of all fields of a RedeliveryPolicy.
 func PolicyFields() []string {
 	return []string{
 		PolicyMaxDeliveries, PolicyDeadLetter, PolicyRedeliveryDelay, PolicyRedeliveryMultiplier, PolicyRedeliveryMaxDelay,
+		PolicyAckTimeout,
 	}
 }
 
@@ -49,6 +52,7 @@ func (p RedeliveryPolicy) Config() (c QueueConfig, set []string) {
 	set = override(set, PolicyRedeliveryDelay, &c.RedeliveryDelay, p.RedeliveryDelay)
 	set = override(set, PolicyRedeliveryMultiplier, &c.RedeliveryMultiplier, p.RedeliveryMultiplier)
 	set = override(set, PolicyRedeliveryMaxDelay, &c.RedeliveryMaxDelay, p.RedeliveryMaxDelay)
+	set = override(set, PolicyAckTimeout, &c.AckTimeout, p.AckTimeout)
 	return c, set
 }
 
@@ -68,6 +72,7 @@ func PolicyOf(c QueueConfig, set []string) RedeliveryPolicy {
 		RedeliveryDelay:      ifSet(set, PolicyRedeliveryDelay, c.RedeliveryDelay),
 		RedeliveryMultiplier: ifSet(set, PolicyRedeliveryMultiplier, c.RedeliveryMultiplier),
 		RedeliveryMaxDelay:   ifSet(set, PolicyRedeliveryMaxDelay, c.RedeliveryMaxDelay),
+		AckTimeout:           ifSet(set, PolicyAckTimeout, c.AckTimeout),
 	}
 }
 
@@ -96,6 +101,9 @@ func (p RedeliveryPolicy) toProto() *pb.RedeliveryPolicy {
 	if p.RedeliveryMaxDelay != nil {
 		out.RedeliveryMaxDelay = durationpb.New(*p.RedeliveryMaxDelay)
 	}
+	if p.AckTimeout != nil {
+		out.AckTimeout = durationpb.New(*p.AckTimeout)
+	}
 	return out
 }
 
@@ -110,6 +118,9 @@ func policyFromProto(in *pb.RedeliveryPolicy) (p RedeliveryPolicy) {
 	if in.RedeliveryMaxDelay != nil {
 		p.RedeliveryMaxDelay = new(in.GetRedeliveryMaxDelay().AsDuration())
 	}
+	if in.AckTimeout != nil {
+		p.AckTimeout = new(in.GetAckTimeout().AsDuration())
+	}
 	return p
 }
 
@@ -117,7 +128,7 @@ func subscriptionFromProto(s *pb.Subscription) Subscription {
 	out := Subscription{
 		Name: s.GetName(), Floor: s.GetFloor(), Backlog: s.GetBacklog(), InFlight: s.GetInFlight(),
 		Consumers: s.GetConsumers(), Filter: s.GetFilter(), Redelivery: policyFromProto(s.GetRedelivery()),
-		Pause: pauseFromProto(s.GetPause()),
+		Pause: pauseFromProto(s.GetPause()), OldestInFlightAge: s.GetOldestInFlightAge().AsDuration(),
 	}
 	if a := s.GetActiveConsumer(); a != nil {
 		out.Active = &ActiveConsumer{Address: a.GetAddress(), Since: a.GetSince().AsTime()}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -105,6 +106,7 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	}
 	if session := n.serving.Get(); session != nil {
 		in.Full, in.PausedQueues = session.Consumers.Full(), query.PausedQueues(n.store)
+		in.Stuck = n.stuckConsumers(session.Consumers)
 	}
 	if plan, err := n.maintenance.Plan(); err == nil {
 		in.Plan = plan
@@ -125,6 +127,17 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	n.secrets.check()
 	in.Certificates, in.Credentials = n.secrets.certificates(), n.secrets.refused()
 	return in
+}
+
+func (n *node) stuckConsumers(consumers *dispatch.Registry) (list []conditions.StuckConsumer) {
+	for _, c := range consumers.Stuck(conditions.ConsumerStuckAfter) {
+		if of, err := query.OriginOf(n.store, c.Key.Queue, c.Key.Sub); err == nil {
+			list = append(list, conditions.StuckConsumer{
+				Queue: of.Queue, Subscription: of.Subscription, Address: c.From, InFlight: c.InFlight, For: c.For,
+			})
+		}
+	}
+	return list
 }
 
 func (l *conditionMonitor) switchoverEnded(term uint64, err error) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/store/query"
@@ -60,10 +61,18 @@ func (n *node) activity() nodestatus.Activity {
 
 func (n *node) metricsOptions() metrics.Options {
 	return metrics.Options{
-		State: n.state, Extra: n.extraMetrics, Store: n.store, Latencies: n.latencies,
+		State: n.state, Extra: n.extraMetrics, OldestInFlight: n.oldestInFlight, Store: n.store, Latencies: n.latencies,
 		Address: n.cfg.Metrics.Listen, Listen: n.environment.Listen, Queues: n.cfg.Metrics.Queues,
 		TLS: portTLS(n.secrets.metrics), CanRead: n.mayRead, CanProfile: n.mayProfile,
 	}
+}
+
+func (n *node) oldestInFlight(queue uint64, sub uint32) time.Duration {
+	s := n.serving.Get()
+	if s == nil {
+		return 0
+	}
+	return s.Consumers.OldestInFlight(dispatch.Key{Queue: queue, Sub: sub})
 }
 
 func (n *node) extraMetrics() metrics.Extra {
@@ -71,6 +80,7 @@ func (n *node) extraMetrics() metrics.Extra {
 		DiskLow:        n.serving.DiskLow(),
 		DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
 		Redelivered:    n.deliveries.Redelivered.Load(), Filtered: n.deliveries.Filtered.Load(),
+		AckExpired:      n.deliveries.AckExpired.Load(),
 		SchedulesFailed: len(n.schedules.Failed()),
 		Connections:     n.connections.Stats(), Voters: n.monitor.lastVoters(),
 		Background:   n.store.Governor().Status(),

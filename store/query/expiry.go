@@ -67,6 +67,12 @@ func Paused(s *store.Store, id uint64, sub uint32) (paused bool) {
 	return paused
 }
 
+// AckTimeout returns the acknowledgement deadline of a subscription in milliseconds; 0 for none.
+func AckTimeout(s *store.Store, id uint64, sub uint32) (ms uint64) {
+	viewSub(s, id, sub, func(of *queue.Sub) { ms = of.Config().AckTimeout })
+	return ms
+}
+
 // TTLs returns the TTL in milliseconds, by queue number, of each queue that has one.
 func TTLs(s *store.Store) (ms map[uint64]int64) {
 	s.View(func(state *queue.State) { ms = state.TTLs() })

@@ -87,7 +87,7 @@ const (
 	PlainFields = FieldMaxMessages | FieldMaxBytes
 	// PolicyFields are the fields that a subscription can override.
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
-		FieldRedeliveryMaxDelay
+		FieldRedeliveryMaxDelay | FieldAckTimeout
 	AllFields = FieldDedupMax<<1 - 1
 
 	// DefaultFields are the fields that a QueuePolicy can set: those that can be altered and are visible to clients.

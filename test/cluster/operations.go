@@ -24,6 +24,8 @@ const (
 	// side clients. The other applications begin at historycheck.FirstApplication.
 	firstPinned     = 150
 	firstSideClient = 200
+	// appAckTimeout expires while an application waits for the result of a call.
+	appAckTimeout = time.Second
 	// maxAttempts is the maximum number of attempts of a call.
 	maxAttempts = 6
 	// deadlines is the number of different deadlines, from 1 ms, which may be too short, to 2 s, which is enough for
@@ -241,8 +243,11 @@ func (a *application) hold(o *historycheck.Operation, err error) {
 	if o.Outcome != historycheck.Refused {
 		return
 	}
-	if known, ok := errors.AsType[*client.Error](err); ok && known.Reason == "QUEUE_PAUSED" {
-		return
+	if known, ok := errors.AsType[*client.Error](err); ok {
+		switch {
+		case known.Reason == "QUEUE_PAUSED", known.Reason == "ACK_DEADLINE_EXPIRED" && o.Kind == historycheck.KindAck:
+			return
+		}
 	}
 	for _, e := range allowed {
 		if errors.Is(err, e) {
@@ -342,7 +347,9 @@ func (a *application) receive() *client.Delivery {
 		a.consumer = nil
 	}
 	if a.consumer == nil {
-		c, err := a.client.Consume(ctx, a.names.in, client.ConsumerOptions{Subscription: SubWork, Prefetch: 4})
+		c, err := a.client.Consume(ctx, a.names.in, client.ConsumerOptions{
+			Subscription: SubWork, Prefetch: 4, AckTimeout: appAckTimeout,
+		})
 		if err != nil {
 			return nil
 		}

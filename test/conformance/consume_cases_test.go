@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -20,6 +21,7 @@ func consumeCases() []testCase {
 		{name: "unacknowledged messages are redelivered", run: redelivery},
 		{name: "nack and nack after", run: nacks},
 		{name: "reject goes to the dead letters", run: rejects},
+		{name: "an acknowledgement deadline", run: deadline},
 		{name: "filters", run: filters},
 		{name: "priorities", run: priorities},
 		{name: "time to live and delay", run: times},
@@ -121,6 +123,30 @@ func nacks(t *testing.T, r *run) {
 	d, m = r.receive("k")
 	require.Equal(t, 2, m.DeliveryCount)
 	require.GreaterOrEqual(t, time.Since(start), delay)
+	r.answer("k", d, "ack", nil)
+	r.flush("k")
+	r.settle("k")
+	r.verify()
+}
+
+// A message that is extended is not redelivered. Later it is, and a late ack of its first delivery has no effect.
+func deadline(t *testing.T, r *run) {
+	r.open("c", nil)
+	const timeout = time.Second
+	q := r.queue("", &pb.QueueConfig{AckTimeout: durationpb.New(timeout)})
+	r.stored(q, nil)
+	r.consume("k", q, nil)
+	late, _ := r.receive("k")
+	for start := time.Now(); time.Since(start) < 2*timeout; {
+		r.answer("k", late, "extend", request{"timeout_ms": bound.Milliseconds()})
+		r.settle("k")
+	}
+	d, m := r.receive("k")
+	require.Equal(t, 1, m.DeliveryCount)
+	r.answer("k", late, "ack", nil)
+	r.answer("k", d, "nack", nil)
+	d, m = r.receive("k")
+	require.Equal(t, 2, m.DeliveryCount)
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
 	r.settle("k")

@@ -57,6 +57,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if text := os.Getenv(envFrozen); text != "" {
+		if err := runFrozen(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(envDecoy) != "" {
 		if err := runDecoy(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

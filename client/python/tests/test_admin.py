@@ -14,6 +14,7 @@ from scripted import Context, Node, abort
 
 from lockstep_mq import (
     Client,
+    Delivery,
     Forward,
     Message,
     Policy,
@@ -184,6 +185,41 @@ async def test_schedules(client: Client) -> None:
     with pytest.raises(errors.InvalidRequest):
         await client.admin.put_schedule("sched", "sched", "x", cron="sometimes")
     await client.admin.delete_schedule("nightly")
+
+
+async def test_ack_deadline(client: Client) -> None:
+    second = timedelta(seconds=1)
+    await client.admin.create_queue("deadline")
+    altered = await client.admin.alter_subscription(
+        "deadline", "default", redelivery=RedeliveryPolicy(ack_timeout=second)
+    )
+    assert altered.redelivery.ack_timeout == second
+    await client.publish("deadline", b"late")
+    async with await client.consume("deadline", ack_timeout=timedelta(hours=1)) as consumer:
+        assert consumer.ack_timeout == second
+        late = await consumer.receive(timeout=BOUND)
+        await late.extend(timeout=BOUND)
+        again = await consumer.receive(timeout=BOUND)
+        assert (again.sequence, again.delivery_count) == (late.sequence, 1)
+        assert late.expired
+        with pytest.raises(errors.WrongState) as refused:
+            await late.extend(timeout=BOUND)
+        assert refused.value.reason == "ACK_DEADLINE_EXPIRED"
+        late.ack()
+        again.nack()
+        handled: list[int] = []
+
+        async def handle(d: Delivery) -> None:
+            handled.append(d.delivery_count)
+            await asyncio.sleep(2.5)  # longer than the deadline
+
+        running = asyncio.create_task(consumer.run(handle))
+        while (await client.admin.get_queue("deadline")).messages:
+            await asyncio.sleep(0.1)
+        assert handled == [2]
+        running.cancel()
+    with pytest.raises(errors.InvalidRequest):
+        await client.consume("deadline", ack_timeout=timedelta(milliseconds=1))
 
 
 async def test_dead_letters_are_replayed(client: Client) -> None:

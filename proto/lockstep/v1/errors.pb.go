@@ -252,6 +252,9 @@ const (
 	// Publishing to the queue, or to a queue that it forwards to, is paused. Publish again after an operator has resumed
 	// it.
 	ErrorReason_ERROR_REASON_QUEUE_PAUSED ErrorReason = 251
+	// The acknowledgement deadline of the message had passed: it is redelivered to any consumer. The ack or reject had no
+	// effect. Discard the results of processing the message, or make the processing idempotent.
+	ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED ErrorReason = 252
 	// Schedule not found.
 	ErrorReason_ERROR_REASON_SCHEDULE_NOT_FOUND ErrorReason = 255
 	// The schedule was changed concurrently; nothing was changed. Send the request as a new one.
@@ -455,6 +458,7 @@ var (
 		24:  "ERROR_REASON_QUEUE_NOT_EMPTY",
 		25:  "ERROR_REASON_QUEUE_IN_USE",
 		251: "ERROR_REASON_QUEUE_PAUSED",
+		252: "ERROR_REASON_ACK_DEADLINE_EXPIRED",
 		255: "ERROR_REASON_SCHEDULE_NOT_FOUND",
 		256: "ERROR_REASON_SCHEDULE_CHANGED",
 		257: "ERROR_REASON_TOO_MANY_SCHEDULES",
@@ -561,6 +565,7 @@ var (
 		"ERROR_REASON_QUEUE_NOT_EMPTY":        24,
 		"ERROR_REASON_QUEUE_IN_USE":           25,
 		"ERROR_REASON_QUEUE_PAUSED":           251,
+		"ERROR_REASON_ACK_DEADLINE_EXPIRED":   252,
 		"ERROR_REASON_SCHEDULE_NOT_FOUND":     255,
 		"ERROR_REASON_SCHEDULE_CHANGED":       256,
 		"ERROR_REASON_TOO_MANY_SCHEDULES":     257,
@@ -786,7 +791,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
 	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c\x12\x1a\n" +
 	"\x16ERROR_KIND_NO_SCHEDULE\x10\x1e\x12\x18\n" +
-	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\x87.\n" +
+	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xcc.\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -835,6 +840,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x13FAILED_PRECONDITION\x10\n" +
 	"\x12;\n" +
 	"\x19ERROR_REASON_QUEUE_PAUSED\x10\xfb\x01\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x12C\n" +
+	"!ERROR_REASON_ACK_DEADLINE_EXPIRED\x10\xfc\x01\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\n" +
 	"\x127\n" +
 	"\x1fERROR_REASON_SCHEDULE_NOT_FOUND\x10\xff\x01\x1a\x11\xfa\xf8#\r\n" +

@@ -2354,7 +2354,9 @@ type ConsumeRequest struct {
 	Drain uint64 `protobuf:"varint,9,opt,name=drain,proto3" json:"drain,omitempty"`
 	// The consumer detaches. Sent in its last request, before it half-closes the stream, and processed after the other
 	// fields of the request. Ignored by nodes of release 0.1.0: all unanswered deliveries then count as delivered.
-	Leave         *Leave `protobuf:"bytes,10,opt,name=leave,proto3" json:"leave,omitempty"`
+	Leave *Leave `protobuf:"bytes,10,opt,name=leave,proto3" json:"leave,omitempty"`
+	// Set the acknowledgement deadline of messages. Processed before the answers of the request.
+	Extend        *Extend `protobuf:"bytes,11,opt,name=extend,proto3" json:"extend,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2459,6 +2461,70 @@ func (x *ConsumeRequest) GetLeave() *Leave {
 	return nil
 }
 
+func (x *ConsumeRequest) GetExtend() *Extend {
+	if x != nil {
+		return x.Extend
+	}
+	return nil
+}
+
+// Extend sets the acknowledgement deadline of messages in flight to this consumer. It has no effect on other messages,
+// and none if the consumer has no `ack_timeout`. `confirm` covers it: when `confirmed` arrives, the messages have the
+// new deadline, or an earlier response has reported them in `expired`.
+type Extend struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequences of the messages.
+	Sequences []*SequenceRange `protobuf:"bytes,1,rep,name=sequences,proto3" json:"sequences,omitempty"`
+	// Time from now to the deadline, 1 s to 24 h; INVALID for other values. If not set, the `ack_timeout` of the consumer.
+	Duration      *durationpb.Duration `protobuf:"bytes,2,opt,name=duration,proto3" json:"duration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Extend) Reset() {
+	*x = Extend{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Extend) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Extend) ProtoMessage() {}
+
+func (x *Extend) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Extend.ProtoReflect.Descriptor instead.
+func (*Extend) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Extend) GetSequences() []*SequenceRange {
+	if x != nil {
+		return x.Sequences
+	}
+	return nil
+}
+
+func (x *Extend) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
 // Leave lists the unanswered messages that the application of a detaching consumer has received. All other unanswered
 // messages of the stream are released as with `release`, including messages that are still being sent, and no further
 // messages are delivered.
@@ -2472,7 +2538,7 @@ type Leave struct {
 
 func (x *Leave) Reset() {
 	*x = Leave{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +2550,7 @@ func (x *Leave) String() string {
 func (*Leave) ProtoMessage() {}
 
 func (x *Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +2563,7 @@ func (x *Leave) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leave.ProtoReflect.Descriptor instead.
 func (*Leave) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Leave) GetSeen() []*SequenceRange {
@@ -2529,13 +2595,17 @@ type Attach struct {
 	// The consumer supports ConsumeResponse.waiting. Otherwise a reject without space in the dead-letter queue delays
 	// `confirmed` for all later requests of the consumer. Ignored by nodes of release 0.1.0.
 	ReportWaiting bool `protobuf:"varint,6,opt,name=report_waiting,json=reportWaiting,proto3" json:"report_waiting,omitempty"`
+	// Time within which the consumer must acknowledge a message or extend its deadline, 1 s to 24 h; INVALID for other
+	// values. Not set or 0: that of the subscription. If the subscription has one too, the shorter one applies. Ignored by
+	// nodes of release 0.1.0.
+	AckTimeout    *durationpb.Duration `protobuf:"bytes,7,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2547,7 +2617,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[34]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2560,7 +2630,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Attach) GetQueue() string {
@@ -2605,6 +2675,13 @@ func (x *Attach) GetReportWaiting() bool {
 	return false
 }
 
+func (x *Attach) GetAckTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.AckTimeout
+	}
+	return nil
+}
+
 // ConsumeResponse is a response of a consume stream.
 type ConsumeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2626,14 +2703,23 @@ type ConsumeResponse struct {
 	// them.
 	Waiting []*SequenceRange `protobuf:"bytes,7,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// Messages of an earlier `waiting` that were moved now, or removed from the subscription in the meantime.
-	Moved         []*SequenceRange `protobuf:"bytes,8,rep,name=moved,proto3" json:"moved,omitempty"`
+	Moved []*SequenceRange `protobuf:"bytes,8,rep,name=moved,proto3" json:"moved,omitempty"`
+	// Messages after their acknowledgement deadline. They are no longer in flight to this consumer: the delivery is
+	// counted and they are redelivered to any consumer. The node delivers no further message to this consumer until its
+	// next request; an empty request is sufficient. Sent before a redelivery of the messages to this consumer.
+	Expired []*SequenceRange `protobuf:"bytes,9,rep,name=expired,proto3" json:"expired,omitempty"`
+	// Acks and rejects that had no effect. Sent before `confirmed` of their request. Its other answers are applied.
+	Refused *RefusedAnswers `protobuf:"bytes,10,opt,name=refused,proto3" json:"refused,omitempty"`
+	// `ack_timeout` of this consumer: the shorter one of Attach.ack_timeout and that of the subscription. Set in the first
+	// response if there is one, and after each change; 0 means no deadline.
+	AckTimeout    *durationpb.Duration `protobuf:"bytes,11,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumeResponse) Reset() {
 	*x = ConsumeResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2645,7 +2731,7 @@ func (x *ConsumeResponse) String() string {
 func (*ConsumeResponse) ProtoMessage() {}
 
 func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[35]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2658,7 +2744,7 @@ func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ConsumeResponse) GetMessages() []*StoredMessage {
@@ -2717,6 +2803,82 @@ func (x *ConsumeResponse) GetMoved() []*SequenceRange {
 	return nil
 }
 
+func (x *ConsumeResponse) GetExpired() []*SequenceRange {
+	if x != nil {
+		return x.Expired
+	}
+	return nil
+}
+
+func (x *ConsumeResponse) GetRefused() *RefusedAnswers {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *ConsumeResponse) GetAckTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.AckTimeout
+	}
+	return nil
+}
+
+// RefusedAnswers are acks and rejects without an effect.
+type RefusedAnswers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequences of the messages.
+	Sequences []*SequenceRange `protobuf:"bytes,1,rep,name=sequences,proto3" json:"sequences,omitempty"`
+	// Reason: ACK_DEADLINE_EXPIRED.
+	Reason        ErrorReason `protobuf:"varint,2,opt,name=reason,proto3,enum=lockstep.v1.ErrorReason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefusedAnswers) Reset() {
+	*x = RefusedAnswers{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefusedAnswers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefusedAnswers) ProtoMessage() {}
+
+func (x *RefusedAnswers) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefusedAnswers.ProtoReflect.Descriptor instead.
+func (*RefusedAnswers) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *RefusedAnswers) GetSequences() []*SequenceRange {
+	if x != nil {
+		return x.Sequences
+	}
+	return nil
+}
+
+func (x *RefusedAnswers) GetReason() ErrorReason {
+	if x != nil {
+		return x.Reason
+	}
+	return ErrorReason_ERROR_REASON_UNSPECIFIED
+}
+
 // ReplayDeadLettersRequest selects the dead letters to move.
 type ReplayDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2742,7 +2904,7 @@ type ReplayDeadLettersRequest struct {
 
 func (x *ReplayDeadLettersRequest) Reset() {
 	*x = ReplayDeadLettersRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2754,7 +2916,7 @@ func (x *ReplayDeadLettersRequest) String() string {
 func (*ReplayDeadLettersRequest) ProtoMessage() {}
 
 func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[36]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2767,7 +2929,7 @@ func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReplayDeadLettersRequest) GetQueue() string {
@@ -2835,7 +2997,7 @@ type ReplayDeadLettersResponse struct {
 
 func (x *ReplayDeadLettersResponse) Reset() {
 	*x = ReplayDeadLettersResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2847,7 +3009,7 @@ func (x *ReplayDeadLettersResponse) String() string {
 func (*ReplayDeadLettersResponse) ProtoMessage() {}
 
 func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[37]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2860,7 +3022,7 @@ func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReplayDeadLettersResponse) GetMoved() uint64 {
@@ -2901,7 +3063,7 @@ type Search struct {
 
 func (x *Search) Reset() {
 	*x = Search{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2913,7 +3075,7 @@ func (x *Search) String() string {
 func (*Search) ProtoMessage() {}
 
 func (x *Search) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[38]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2926,7 +3088,7 @@ func (x *Search) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Search.ProtoReflect.Descriptor instead.
 func (*Search) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Search) GetFilter() string {
@@ -2979,7 +3141,7 @@ type SearchProgress struct {
 
 func (x *SearchProgress) Reset() {
 	*x = SearchProgress{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +3153,7 @@ func (x *SearchProgress) String() string {
 func (*SearchProgress) ProtoMessage() {}
 
 func (x *SearchProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[39]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +3166,7 @@ func (x *SearchProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchProgress.ProtoReflect.Descriptor instead.
 func (*SearchProgress) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SearchProgress) GetFromSequence() uint64 {
@@ -3065,7 +3227,7 @@ type MoveMessagesRequest struct {
 
 func (x *MoveMessagesRequest) Reset() {
 	*x = MoveMessagesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3077,7 +3239,7 @@ func (x *MoveMessagesRequest) String() string {
 func (*MoveMessagesRequest) ProtoMessage() {}
 
 func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[40]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3090,7 +3252,7 @@ func (x *MoveMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveMessagesRequest.ProtoReflect.Descriptor instead.
 func (*MoveMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *MoveMessagesRequest) GetQueue() string {
@@ -3150,7 +3312,7 @@ type MoveMessagesResponse struct {
 
 func (x *MoveMessagesResponse) Reset() {
 	*x = MoveMessagesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3162,7 +3324,7 @@ func (x *MoveMessagesResponse) String() string {
 func (*MoveMessagesResponse) ProtoMessage() {}
 
 func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[41]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3175,7 +3337,7 @@ func (x *MoveMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveMessagesResponse.ProtoReflect.Descriptor instead.
 func (*MoveMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *MoveMessagesResponse) GetMoved() uint64 {
@@ -3218,7 +3380,7 @@ type RemoveMessagesRequest struct {
 
 func (x *RemoveMessagesRequest) Reset() {
 	*x = RemoveMessagesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3230,7 +3392,7 @@ func (x *RemoveMessagesRequest) String() string {
 func (*RemoveMessagesRequest) ProtoMessage() {}
 
 func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[42]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3243,7 +3405,7 @@ func (x *RemoveMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMessagesRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RemoveMessagesRequest) GetQueue() string {
@@ -3294,7 +3456,7 @@ type RemoveMessagesResponse struct {
 
 func (x *RemoveMessagesResponse) Reset() {
 	*x = RemoveMessagesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3306,7 +3468,7 @@ func (x *RemoveMessagesResponse) String() string {
 func (*RemoveMessagesResponse) ProtoMessage() {}
 
 func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[43]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3319,7 +3481,7 @@ func (x *RemoveMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMessagesResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RemoveMessagesResponse) GetRemoved() uint64 {
@@ -3369,7 +3531,7 @@ type BrowseRequest struct {
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3543,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[44]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3556,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *BrowseRequest) GetQueue() string {
@@ -3484,7 +3646,7 @@ type BrowseResponse struct {
 
 func (x *BrowseResponse) Reset() {
 	*x = BrowseResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3496,7 +3658,7 @@ func (x *BrowseResponse) String() string {
 func (*BrowseResponse) ProtoMessage() {}
 
 func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[45]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3509,7 +3671,7 @@ func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseResponse.ProtoReflect.Descriptor instead.
 func (*BrowseResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *BrowseResponse) GetMessages() []*StoredMessage {
@@ -3556,7 +3718,7 @@ type SeekSubscriptionRequest struct {
 
 func (x *SeekSubscriptionRequest) Reset() {
 	*x = SeekSubscriptionRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3568,7 +3730,7 @@ func (x *SeekSubscriptionRequest) String() string {
 func (*SeekSubscriptionRequest) ProtoMessage() {}
 
 func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[46]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3581,7 +3743,7 @@ func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SeekSubscriptionRequest) GetQueue() string {
@@ -3680,7 +3842,7 @@ type SeekSubscriptionResponse struct {
 
 func (x *SeekSubscriptionResponse) Reset() {
 	*x = SeekSubscriptionResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +3854,7 @@ func (x *SeekSubscriptionResponse) String() string {
 func (*SeekSubscriptionResponse) ProtoMessage() {}
 
 func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[47]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +3867,7 @@ func (x *SeekSubscriptionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionResponse.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SeekSubscriptionResponse) GetSequence() uint64 {
@@ -3736,7 +3898,7 @@ type GetHistoryRequest struct {
 
 func (x *GetHistoryRequest) Reset() {
 	*x = GetHistoryRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3748,7 +3910,7 @@ func (x *GetHistoryRequest) String() string {
 func (*GetHistoryRequest) ProtoMessage() {}
 
 func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[48]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3761,7 +3923,7 @@ func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
 func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{48}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetHistoryRequest) GetQueue() string {
@@ -3792,7 +3954,7 @@ type GetHistoryResponse struct {
 
 func (x *GetHistoryResponse) Reset() {
 	*x = GetHistoryResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +3966,7 @@ func (x *GetHistoryResponse) String() string {
 func (*GetHistoryResponse) ProtoMessage() {}
 
 func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[49]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +3979,7 @@ func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
 func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{49}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetHistoryResponse) GetInterval() *durationpb.Duration {
@@ -3858,7 +4020,7 @@ type HistoryPoint struct {
 
 func (x *HistoryPoint) Reset() {
 	*x = HistoryPoint{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3870,7 +4032,7 @@ func (x *HistoryPoint) String() string {
 func (*HistoryPoint) ProtoMessage() {}
 
 func (x *HistoryPoint) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[50]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3883,7 +4045,7 @@ func (x *HistoryPoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryPoint.ProtoReflect.Descriptor instead.
 func (*HistoryPoint) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{50}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *HistoryPoint) GetAt() *timestamppb.Timestamp {
@@ -3948,7 +4110,7 @@ type PutPolicyRequest struct {
 
 func (x *PutPolicyRequest) Reset() {
 	*x = PutPolicyRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3960,7 +4122,7 @@ func (x *PutPolicyRequest) String() string {
 func (*PutPolicyRequest) ProtoMessage() {}
 
 func (x *PutPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[51]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3973,7 +4135,7 @@ func (x *PutPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicyRequest.ProtoReflect.Descriptor instead.
 func (*PutPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{51}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PutPolicyRequest) GetPolicy() *QueuePolicy {
@@ -4001,7 +4163,7 @@ type PutPolicyResponse struct {
 
 func (x *PutPolicyResponse) Reset() {
 	*x = PutPolicyResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4013,7 +4175,7 @@ func (x *PutPolicyResponse) String() string {
 func (*PutPolicyResponse) ProtoMessage() {}
 
 func (x *PutPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[52]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4026,7 +4188,7 @@ func (x *PutPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicyResponse.ProtoReflect.Descriptor instead.
 func (*PutPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{52}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PutPolicyResponse) GetPolicy() *QueuePolicy {
@@ -4049,7 +4211,7 @@ type DeletePolicyRequest struct {
 
 func (x *DeletePolicyRequest) Reset() {
 	*x = DeletePolicyRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4061,7 +4223,7 @@ func (x *DeletePolicyRequest) String() string {
 func (*DeletePolicyRequest) ProtoMessage() {}
 
 func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[53]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4074,7 +4236,7 @@ func (x *DeletePolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicyRequest.ProtoReflect.Descriptor instead.
 func (*DeletePolicyRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{53}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *DeletePolicyRequest) GetPattern() string {
@@ -4100,7 +4262,7 @@ type DeletePolicyResponse struct {
 
 func (x *DeletePolicyResponse) Reset() {
 	*x = DeletePolicyResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4112,7 +4274,7 @@ func (x *DeletePolicyResponse) String() string {
 func (*DeletePolicyResponse) ProtoMessage() {}
 
 func (x *DeletePolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[54]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4125,7 +4287,7 @@ func (x *DeletePolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicyResponse.ProtoReflect.Descriptor instead.
 func (*DeletePolicyResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{54}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
 }
 
 // ListPoliciesRequest requests all policies.
@@ -4137,7 +4299,7 @@ type ListPoliciesRequest struct {
 
 func (x *ListPoliciesRequest) Reset() {
 	*x = ListPoliciesRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4149,7 +4311,7 @@ func (x *ListPoliciesRequest) String() string {
 func (*ListPoliciesRequest) ProtoMessage() {}
 
 func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[55]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4162,7 +4324,7 @@ func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{55}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
 }
 
 // ListPoliciesResponse contains all policies.
@@ -4176,7 +4338,7 @@ type ListPoliciesResponse struct {
 
 func (x *ListPoliciesResponse) Reset() {
 	*x = ListPoliciesResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4188,7 +4350,7 @@ func (x *ListPoliciesResponse) String() string {
 func (*ListPoliciesResponse) ProtoMessage() {}
 
 func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[56]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4201,7 +4363,7 @@ func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{56}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListPoliciesResponse) GetPolicies() []*QueuePolicy {
@@ -4232,7 +4394,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4244,7 +4406,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[57]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4257,7 +4419,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{57}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *PauseQueueRequest) GetQueue() string {
@@ -4313,7 +4475,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4325,7 +4487,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[58]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4338,7 +4500,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{58}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -4367,7 +4529,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4379,7 +4541,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[59]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4392,7 +4554,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{59}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ResumeQueueRequest) GetQueue() string {
@@ -4441,7 +4603,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4453,7 +4615,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[60]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4466,7 +4628,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{60}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -4493,7 +4655,7 @@ type SetForwardsRequest struct {
 
 func (x *SetForwardsRequest) Reset() {
 	*x = SetForwardsRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4505,7 +4667,7 @@ func (x *SetForwardsRequest) String() string {
 func (*SetForwardsRequest) ProtoMessage() {}
 
 func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[61]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4518,7 +4680,7 @@ func (x *SetForwardsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsRequest.ProtoReflect.Descriptor instead.
 func (*SetForwardsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{61}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SetForwardsRequest) GetQueue() string {
@@ -4553,7 +4715,7 @@ type SetForwardsResponse struct {
 
 func (x *SetForwardsResponse) Reset() {
 	*x = SetForwardsResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4565,7 +4727,7 @@ func (x *SetForwardsResponse) String() string {
 func (*SetForwardsResponse) ProtoMessage() {}
 
 func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[62]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4578,7 +4740,7 @@ func (x *SetForwardsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetForwardsResponse.ProtoReflect.Descriptor instead.
 func (*SetForwardsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{62}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SetForwardsResponse) GetQueue() *Queue {
@@ -4603,7 +4765,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4615,7 +4777,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[63]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4628,7 +4790,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{63}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *PrepareRequest) GetXid() string {
@@ -4665,7 +4827,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4677,7 +4839,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[64]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4690,7 +4852,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{64}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *PrepareResponse) GetLsn() uint64 {
@@ -4720,7 +4882,7 @@ type CommitPreparedRequest struct {
 
 func (x *CommitPreparedRequest) Reset() {
 	*x = CommitPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4732,7 +4894,7 @@ func (x *CommitPreparedRequest) String() string {
 func (*CommitPreparedRequest) ProtoMessage() {}
 
 func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[65]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4745,7 +4907,7 @@ func (x *CommitPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedRequest.ProtoReflect.Descriptor instead.
 func (*CommitPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{65}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *CommitPreparedRequest) GetXid() string {
@@ -4773,7 +4935,7 @@ type CommitPreparedResponse struct {
 
 func (x *CommitPreparedResponse) Reset() {
 	*x = CommitPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4785,7 +4947,7 @@ func (x *CommitPreparedResponse) String() string {
 func (*CommitPreparedResponse) ProtoMessage() {}
 
 func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[66]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4798,7 +4960,7 @@ func (x *CommitPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitPreparedResponse.ProtoReflect.Descriptor instead.
 func (*CommitPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{66}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *CommitPreparedResponse) GetHeuristic() bool {
@@ -4821,7 +4983,7 @@ type RollbackPreparedRequest struct {
 
 func (x *RollbackPreparedRequest) Reset() {
 	*x = RollbackPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[67]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4833,7 +4995,7 @@ func (x *RollbackPreparedRequest) String() string {
 func (*RollbackPreparedRequest) ProtoMessage() {}
 
 func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[67]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4846,7 +5008,7 @@ func (x *RollbackPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedRequest.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{67}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *RollbackPreparedRequest) GetXid() string {
@@ -4874,7 +5036,7 @@ type RollbackPreparedResponse struct {
 
 func (x *RollbackPreparedResponse) Reset() {
 	*x = RollbackPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[68]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4886,7 +5048,7 @@ func (x *RollbackPreparedResponse) String() string {
 func (*RollbackPreparedResponse) ProtoMessage() {}
 
 func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[68]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4899,7 +5061,7 @@ func (x *RollbackPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackPreparedResponse.ProtoReflect.Descriptor instead.
 func (*RollbackPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{68}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RollbackPreparedResponse) GetHeuristic() bool {
@@ -4922,7 +5084,7 @@ type ListPreparedRequest struct {
 
 func (x *ListPreparedRequest) Reset() {
 	*x = ListPreparedRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[69]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4934,7 +5096,7 @@ func (x *ListPreparedRequest) String() string {
 func (*ListPreparedRequest) ProtoMessage() {}
 
 func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[69]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4947,7 +5109,7 @@ func (x *ListPreparedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedRequest.ProtoReflect.Descriptor instead.
 func (*ListPreparedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{69}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListPreparedRequest) GetAfterLsn() uint64 {
@@ -4981,7 +5143,7 @@ type ListPreparedResponse struct {
 
 func (x *ListPreparedResponse) Reset() {
 	*x = ListPreparedResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[70]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4993,7 +5155,7 @@ func (x *ListPreparedResponse) String() string {
 func (*ListPreparedResponse) ProtoMessage() {}
 
 func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[70]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5006,7 +5168,7 @@ func (x *ListPreparedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPreparedResponse.ProtoReflect.Descriptor instead.
 func (*ListPreparedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{70}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListPreparedResponse) GetTransactions() []*PreparedTransaction {
@@ -5056,7 +5218,7 @@ type PreparedTransaction struct {
 
 func (x *PreparedTransaction) Reset() {
 	*x = PreparedTransaction{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[71]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5068,7 +5230,7 @@ func (x *PreparedTransaction) String() string {
 func (*PreparedTransaction) ProtoMessage() {}
 
 func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[71]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5081,7 +5243,7 @@ func (x *PreparedTransaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedTransaction.ProtoReflect.Descriptor instead.
 func (*PreparedTransaction) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{71}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *PreparedTransaction) GetXid() string {
@@ -5134,7 +5296,7 @@ type PreparedQueue struct {
 
 func (x *PreparedQueue) Reset() {
 	*x = PreparedQueue{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[72]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5146,7 +5308,7 @@ func (x *PreparedQueue) String() string {
 func (*PreparedQueue) ProtoMessage() {}
 
 func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[72]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5159,7 +5321,7 @@ func (x *PreparedQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreparedQueue.ProtoReflect.Descriptor instead.
 func (*PreparedQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{72}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PreparedQueue) GetQueue() string {
@@ -5187,7 +5349,7 @@ var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\x96\x02\n" +
+	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18lockstep/v1/errors.proto\x1a\x17lockstep/v1/types.proto\"\x96\x02\n" +
 	"\x12CreateQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x12$\n" +
@@ -5341,7 +5503,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\achanged\x18\x02 \x01(\x04R\achanged\x12=\n" +
 	"\n" +
 	"duplicates\x18\x03 \x03(\v2\x1d.lockstep.v1.DuplicateMessageR\n" +
-	"duplicates\"\xb1\x03\n" +
+	"duplicates\"\xde\x03\n" +
 	"\x0eConsumeRequest\x12+\n" +
 	"\x06attach\x18\x01 \x01(\v2\x13.lockstep.v1.AttachR\x06attach\x12\x16\n" +
 	"\x06credit\x18\x02 \x01(\rR\x06credit\x12,\n" +
@@ -5354,16 +5516,22 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\arelease\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\arelease\x12\x14\n" +
 	"\x05drain\x18\t \x01(\x04R\x05drain\x12(\n" +
 	"\x05leave\x18\n" +
-	" \x01(\v2\x12.lockstep.v1.LeaveR\x05leave\"7\n" +
+	" \x01(\v2\x12.lockstep.v1.LeaveR\x05leave\x12+\n" +
+	"\x06extend\x18\v \x01(\v2\x13.lockstep.v1.ExtendR\x06extend\"y\n" +
+	"\x06Extend\x128\n" +
+	"\tsequences\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x125\n" +
+	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\"7\n" +
 	"\x05Leave\x12.\n" +
-	"\x04seen\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04seen\"\xca\x01\n" +
+	"\x04seen\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04seen\"\x86\x02\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
 	"\x12max_response_bytes\x18\x03 \x01(\rR\x10maxResponseBytes\x12\x19\n" +
 	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x16\n" +
 	"\x06filter\x18\x05 \x01(\tR\x06filter\x12%\n" +
-	"\x0ereport_waiting\x18\x06 \x01(\bR\rreportWaiting\"\xc7\x02\n" +
+	"\x0ereport_waiting\x18\x06 \x01(\bR\rreportWaiting\x12:\n" +
+	"\vack_timeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"ackTimeout\"\xf0\x03\n" +
 	"\x0fConsumeResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +
@@ -5372,7 +5540,15 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\adrained\x18\x05 \x01(\x04R\adrained\x12%\n" +
 	"\x0edrained_credit\x18\x06 \x01(\rR\rdrainedCredit\x124\n" +
 	"\awaiting\x18\a \x03(\v2\x1a.lockstep.v1.SequenceRangeR\awaiting\x120\n" +
-	"\x05moved\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x05moved\"\xe0\x01\n" +
+	"\x05moved\x18\b \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x05moved\x124\n" +
+	"\aexpired\x18\t \x03(\v2\x1a.lockstep.v1.SequenceRangeR\aexpired\x125\n" +
+	"\arefused\x18\n" +
+	" \x01(\v2\x1b.lockstep.v1.RefusedAnswersR\arefused\x12:\n" +
+	"\vack_timeout\x18\v \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"ackTimeout\"|\n" +
+	"\x0eRefusedAnswers\x128\n" +
+	"\tsequences\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x120\n" +
+	"\x06reason\x18\x02 \x01(\x0e2\x18.lockstep.v1.ErrorReasonR\x06reason\"\xe0\x01\n" +
 	"\x18ReplayDeadLettersRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12\x0e\n" +
@@ -5597,7 +5773,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 75)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(QueueOrder)(0),                    // 0: lockstep.v1.QueueOrder
 	(*CreateQueueRequest)(nil),         // 1: lockstep.v1.CreateQueueRequest
@@ -5633,86 +5809,89 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*CommitResponse)(nil),             // 31: lockstep.v1.CommitResponse
 	(*OperationResult)(nil),            // 32: lockstep.v1.OperationResult
 	(*ConsumeRequest)(nil),             // 33: lockstep.v1.ConsumeRequest
-	(*Leave)(nil),                      // 34: lockstep.v1.Leave
-	(*Attach)(nil),                     // 35: lockstep.v1.Attach
-	(*ConsumeResponse)(nil),            // 36: lockstep.v1.ConsumeResponse
-	(*ReplayDeadLettersRequest)(nil),   // 37: lockstep.v1.ReplayDeadLettersRequest
-	(*ReplayDeadLettersResponse)(nil),  // 38: lockstep.v1.ReplayDeadLettersResponse
-	(*Search)(nil),                     // 39: lockstep.v1.Search
-	(*SearchProgress)(nil),             // 40: lockstep.v1.SearchProgress
-	(*MoveMessagesRequest)(nil),        // 41: lockstep.v1.MoveMessagesRequest
-	(*MoveMessagesResponse)(nil),       // 42: lockstep.v1.MoveMessagesResponse
-	(*RemoveMessagesRequest)(nil),      // 43: lockstep.v1.RemoveMessagesRequest
-	(*RemoveMessagesResponse)(nil),     // 44: lockstep.v1.RemoveMessagesResponse
-	(*BrowseRequest)(nil),              // 45: lockstep.v1.BrowseRequest
-	(*BrowseResponse)(nil),             // 46: lockstep.v1.BrowseResponse
-	(*SeekSubscriptionRequest)(nil),    // 47: lockstep.v1.SeekSubscriptionRequest
-	(*SeekSubscriptionResponse)(nil),   // 48: lockstep.v1.SeekSubscriptionResponse
-	(*GetHistoryRequest)(nil),          // 49: lockstep.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),         // 50: lockstep.v1.GetHistoryResponse
-	(*HistoryPoint)(nil),               // 51: lockstep.v1.HistoryPoint
-	(*PutPolicyRequest)(nil),           // 52: lockstep.v1.PutPolicyRequest
-	(*PutPolicyResponse)(nil),          // 53: lockstep.v1.PutPolicyResponse
-	(*DeletePolicyRequest)(nil),        // 54: lockstep.v1.DeletePolicyRequest
-	(*DeletePolicyResponse)(nil),       // 55: lockstep.v1.DeletePolicyResponse
-	(*ListPoliciesRequest)(nil),        // 56: lockstep.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),       // 57: lockstep.v1.ListPoliciesResponse
-	(*PauseQueueRequest)(nil),          // 58: lockstep.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),         // 59: lockstep.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),         // 60: lockstep.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),        // 61: lockstep.v1.ResumeQueueResponse
-	(*SetForwardsRequest)(nil),         // 62: lockstep.v1.SetForwardsRequest
-	(*SetForwardsResponse)(nil),        // 63: lockstep.v1.SetForwardsResponse
-	(*PrepareRequest)(nil),             // 64: lockstep.v1.PrepareRequest
-	(*PrepareResponse)(nil),            // 65: lockstep.v1.PrepareResponse
-	(*CommitPreparedRequest)(nil),      // 66: lockstep.v1.CommitPreparedRequest
-	(*CommitPreparedResponse)(nil),     // 67: lockstep.v1.CommitPreparedResponse
-	(*RollbackPreparedRequest)(nil),    // 68: lockstep.v1.RollbackPreparedRequest
-	(*RollbackPreparedResponse)(nil),   // 69: lockstep.v1.RollbackPreparedResponse
-	(*ListPreparedRequest)(nil),        // 70: lockstep.v1.ListPreparedRequest
-	(*ListPreparedResponse)(nil),       // 71: lockstep.v1.ListPreparedResponse
-	(*PreparedTransaction)(nil),        // 72: lockstep.v1.PreparedTransaction
-	(*PreparedQueue)(nil),              // 73: lockstep.v1.PreparedQueue
-	(*QueueConfig)(nil),                // 74: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 75: lockstep.v1.Producer
-	(*Queue)(nil),                      // 76: lockstep.v1.Queue
-	(*fieldmaskpb.FieldMask)(nil),      // 77: google.protobuf.FieldMask
-	(StartPosition)(0),                 // 78: lockstep.v1.StartPosition
-	(*timestamppb.Timestamp)(nil),      // 79: google.protobuf.Timestamp
-	(*RedeliveryPolicy)(nil),           // 80: lockstep.v1.RedeliveryPolicy
-	(*Subscription)(nil),               // 81: lockstep.v1.Subscription
-	(*Message)(nil),                    // 82: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 83: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 84: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 85: lockstep.v1.StoredMessage
-	(*QueuePolicy)(nil),                // 86: lockstep.v1.QueuePolicy
-	(*Forward)(nil),                    // 87: lockstep.v1.Forward
+	(*Extend)(nil),                     // 34: lockstep.v1.Extend
+	(*Leave)(nil),                      // 35: lockstep.v1.Leave
+	(*Attach)(nil),                     // 36: lockstep.v1.Attach
+	(*ConsumeResponse)(nil),            // 37: lockstep.v1.ConsumeResponse
+	(*RefusedAnswers)(nil),             // 38: lockstep.v1.RefusedAnswers
+	(*ReplayDeadLettersRequest)(nil),   // 39: lockstep.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil),  // 40: lockstep.v1.ReplayDeadLettersResponse
+	(*Search)(nil),                     // 41: lockstep.v1.Search
+	(*SearchProgress)(nil),             // 42: lockstep.v1.SearchProgress
+	(*MoveMessagesRequest)(nil),        // 43: lockstep.v1.MoveMessagesRequest
+	(*MoveMessagesResponse)(nil),       // 44: lockstep.v1.MoveMessagesResponse
+	(*RemoveMessagesRequest)(nil),      // 45: lockstep.v1.RemoveMessagesRequest
+	(*RemoveMessagesResponse)(nil),     // 46: lockstep.v1.RemoveMessagesResponse
+	(*BrowseRequest)(nil),              // 47: lockstep.v1.BrowseRequest
+	(*BrowseResponse)(nil),             // 48: lockstep.v1.BrowseResponse
+	(*SeekSubscriptionRequest)(nil),    // 49: lockstep.v1.SeekSubscriptionRequest
+	(*SeekSubscriptionResponse)(nil),   // 50: lockstep.v1.SeekSubscriptionResponse
+	(*GetHistoryRequest)(nil),          // 51: lockstep.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),         // 52: lockstep.v1.GetHistoryResponse
+	(*HistoryPoint)(nil),               // 53: lockstep.v1.HistoryPoint
+	(*PutPolicyRequest)(nil),           // 54: lockstep.v1.PutPolicyRequest
+	(*PutPolicyResponse)(nil),          // 55: lockstep.v1.PutPolicyResponse
+	(*DeletePolicyRequest)(nil),        // 56: lockstep.v1.DeletePolicyRequest
+	(*DeletePolicyResponse)(nil),       // 57: lockstep.v1.DeletePolicyResponse
+	(*ListPoliciesRequest)(nil),        // 58: lockstep.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),       // 59: lockstep.v1.ListPoliciesResponse
+	(*PauseQueueRequest)(nil),          // 60: lockstep.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),         // 61: lockstep.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),         // 62: lockstep.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),        // 63: lockstep.v1.ResumeQueueResponse
+	(*SetForwardsRequest)(nil),         // 64: lockstep.v1.SetForwardsRequest
+	(*SetForwardsResponse)(nil),        // 65: lockstep.v1.SetForwardsResponse
+	(*PrepareRequest)(nil),             // 66: lockstep.v1.PrepareRequest
+	(*PrepareResponse)(nil),            // 67: lockstep.v1.PrepareResponse
+	(*CommitPreparedRequest)(nil),      // 68: lockstep.v1.CommitPreparedRequest
+	(*CommitPreparedResponse)(nil),     // 69: lockstep.v1.CommitPreparedResponse
+	(*RollbackPreparedRequest)(nil),    // 70: lockstep.v1.RollbackPreparedRequest
+	(*RollbackPreparedResponse)(nil),   // 71: lockstep.v1.RollbackPreparedResponse
+	(*ListPreparedRequest)(nil),        // 72: lockstep.v1.ListPreparedRequest
+	(*ListPreparedResponse)(nil),       // 73: lockstep.v1.ListPreparedResponse
+	(*PreparedTransaction)(nil),        // 74: lockstep.v1.PreparedTransaction
+	(*PreparedQueue)(nil),              // 75: lockstep.v1.PreparedQueue
+	(*QueueConfig)(nil),                // 76: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 77: lockstep.v1.Producer
+	(*Queue)(nil),                      // 78: lockstep.v1.Queue
+	(*fieldmaskpb.FieldMask)(nil),      // 79: google.protobuf.FieldMask
+	(StartPosition)(0),                 // 80: lockstep.v1.StartPosition
+	(*timestamppb.Timestamp)(nil),      // 81: google.protobuf.Timestamp
+	(*RedeliveryPolicy)(nil),           // 82: lockstep.v1.RedeliveryPolicy
+	(*Subscription)(nil),               // 83: lockstep.v1.Subscription
+	(*Message)(nil),                    // 84: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 85: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 86: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 87: lockstep.v1.StoredMessage
+	(ErrorReason)(0),                   // 88: lockstep.v1.ErrorReason
+	(*QueuePolicy)(nil),                // 89: lockstep.v1.QueuePolicy
+	(*Forward)(nil),                    // 90: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	74,  // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	75,  // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	76,  // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	74,  // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	75,  // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	77,  // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	76,  // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	75,  // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	75,  // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	76,  // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	76,  // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	77,  // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	78,  // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	76,  // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	77,  // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	79,  // 5: lockstep.v1.AlterQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	78,  // 6: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	77,  // 7: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	77,  // 8: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	78,  // 9: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
 	0,   // 10: lockstep.v1.ListQueuesRequest.order:type_name -> lockstep.v1.QueueOrder
-	76,  // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	78,  // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	75,  // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	79,  // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
-	80,  // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	81,  // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	80,  // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
-	77,  // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	75,  // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	81,  // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	75,  // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	82,  // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	75,  // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	78,  // 11: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	80,  // 12: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	77,  // 13: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	81,  // 14: lockstep.v1.CreateSubscriptionRequest.start_time:type_name -> google.protobuf.Timestamp
+	82,  // 15: lockstep.v1.CreateSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	83,  // 16: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	82,  // 17: lockstep.v1.AlterSubscriptionRequest.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
+	79,  // 18: lockstep.v1.AlterSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	77,  // 19: lockstep.v1.AlterSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	83,  // 20: lockstep.v1.AlterSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	77,  // 21: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	84,  // 22: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	77,  // 23: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	21,  // 24: lockstep.v1.PublishResponse.duplicates:type_name -> lockstep.v1.DuplicateMessage
 	19,  // 25: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
 	22,  // 26: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
@@ -5720,123 +5899,132 @@ var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	25,  // 28: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	23,  // 29: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
 	27,  // 30: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	75,  // 31: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	77,  // 31: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
 	28,  // 32: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
 	29,  // 33: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
 	30,  // 34: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	82,  // 35: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	83,  // 36: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	83,  // 37: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	84,  // 35: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	85,  // 36: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	85,  // 37: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
 	32,  // 38: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
 	21,  // 39: lockstep.v1.OperationResult.duplicates:type_name -> lockstep.v1.DuplicateMessage
-	35,  // 40: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	83,  // 41: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	83,  // 42: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	83,  // 43: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	84,  // 44: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	83,  // 45: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
-	34,  // 46: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
-	83,  // 47: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
-	85,  // 48: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	83,  // 49: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	83,  // 50: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
-	40,  // 51: lockstep.v1.ReplayDeadLettersResponse.progress:type_name -> lockstep.v1.SearchProgress
-	83,  // 52: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	39,  // 53: lockstep.v1.MoveMessagesRequest.search:type_name -> lockstep.v1.Search
-	40,  // 54: lockstep.v1.MoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
-	83,  // 55: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	39,  // 56: lockstep.v1.RemoveMessagesRequest.search:type_name -> lockstep.v1.Search
-	40,  // 57: lockstep.v1.RemoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
-	85,  // 58: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	40,  // 59: lockstep.v1.BrowseResponse.progress:type_name -> lockstep.v1.SearchProgress
-	78,  // 60: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	79,  // 61: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	75,  // 62: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	84,  // 63: lockstep.v1.GetHistoryRequest.since:type_name -> google.protobuf.Duration
-	84,  // 64: lockstep.v1.GetHistoryResponse.interval:type_name -> google.protobuf.Duration
-	51,  // 65: lockstep.v1.GetHistoryResponse.points:type_name -> lockstep.v1.HistoryPoint
-	79,  // 66: lockstep.v1.HistoryPoint.at:type_name -> google.protobuf.Timestamp
-	84,  // 67: lockstep.v1.HistoryPoint.oldest_age:type_name -> google.protobuf.Duration
-	86,  // 68: lockstep.v1.PutPolicyRequest.policy:type_name -> lockstep.v1.QueuePolicy
-	75,  // 69: lockstep.v1.PutPolicyRequest.producer:type_name -> lockstep.v1.Producer
-	86,  // 70: lockstep.v1.PutPolicyResponse.policy:type_name -> lockstep.v1.QueuePolicy
-	75,  // 71: lockstep.v1.DeletePolicyRequest.producer:type_name -> lockstep.v1.Producer
-	86,  // 72: lockstep.v1.ListPoliciesResponse.policies:type_name -> lockstep.v1.QueuePolicy
-	75,  // 73: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
-	76,  // 74: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
-	75,  // 75: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	76,  // 76: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
-	87,  // 77: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	75,  // 78: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	76,  // 79: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	27,  // 80: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	75,  // 81: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	72,  // 82: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	79,  // 83: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	73,  // 84: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,   // 85: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,   // 86: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,   // 87: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,   // 88: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,   // 89: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11,  // 90: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	49,  // 91: lockstep.v1.QueueService.GetHistory:input_type -> lockstep.v1.GetHistoryRequest
-	13,  // 92: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15,  // 93: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17,  // 94: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19,  // 95: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	22,  // 96: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	26,  // 97: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	33,  // 98: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	37,  // 99: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	41,  // 100: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	43,  // 101: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	45,  // 102: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	47,  // 103: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	58,  // 104: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
-	60,  // 105: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
-	52,  // 106: lockstep.v1.QueueService.PutPolicy:input_type -> lockstep.v1.PutPolicyRequest
-	54,  // 107: lockstep.v1.QueueService.DeletePolicy:input_type -> lockstep.v1.DeletePolicyRequest
-	56,  // 108: lockstep.v1.QueueService.ListPolicies:input_type -> lockstep.v1.ListPoliciesRequest
-	62,  // 109: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	64,  // 110: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	66,  // 111: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	68,  // 112: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	70,  // 113: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,   // 114: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,   // 115: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,   // 116: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,   // 117: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10,  // 118: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12,  // 119: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	50,  // 120: lockstep.v1.QueueService.GetHistory:output_type -> lockstep.v1.GetHistoryResponse
-	14,  // 121: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16,  // 122: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18,  // 123: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20,  // 124: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	23,  // 125: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	31,  // 126: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	36,  // 127: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	38,  // 128: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	42,  // 129: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	44,  // 130: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	46,  // 131: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	48,  // 132: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	59,  // 133: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
-	61,  // 134: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
-	53,  // 135: lockstep.v1.QueueService.PutPolicy:output_type -> lockstep.v1.PutPolicyResponse
-	55,  // 136: lockstep.v1.QueueService.DeletePolicy:output_type -> lockstep.v1.DeletePolicyResponse
-	57,  // 137: lockstep.v1.QueueService.ListPolicies:output_type -> lockstep.v1.ListPoliciesResponse
-	63,  // 138: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	65,  // 139: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	67,  // 140: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	69,  // 141: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	71,  // 142: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	114, // [114:143] is the sub-list for method output_type
-	85,  // [85:114] is the sub-list for method input_type
-	85,  // [85:85] is the sub-list for extension type_name
-	85,  // [85:85] is the sub-list for extension extendee
-	0,   // [0:85] is the sub-list for field type_name
+	36,  // 40: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	85,  // 41: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	85,  // 42: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	85,  // 43: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	86,  // 44: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	85,  // 45: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	35,  // 46: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
+	34,  // 47: lockstep.v1.ConsumeRequest.extend:type_name -> lockstep.v1.Extend
+	85,  // 48: lockstep.v1.Extend.sequences:type_name -> lockstep.v1.SequenceRange
+	86,  // 49: lockstep.v1.Extend.duration:type_name -> google.protobuf.Duration
+	85,  // 50: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	86,  // 51: lockstep.v1.Attach.ack_timeout:type_name -> google.protobuf.Duration
+	87,  // 52: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	85,  // 53: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	85,  // 54: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	85,  // 55: lockstep.v1.ConsumeResponse.expired:type_name -> lockstep.v1.SequenceRange
+	38,  // 56: lockstep.v1.ConsumeResponse.refused:type_name -> lockstep.v1.RefusedAnswers
+	86,  // 57: lockstep.v1.ConsumeResponse.ack_timeout:type_name -> google.protobuf.Duration
+	85,  // 58: lockstep.v1.RefusedAnswers.sequences:type_name -> lockstep.v1.SequenceRange
+	88,  // 59: lockstep.v1.RefusedAnswers.reason:type_name -> lockstep.v1.ErrorReason
+	42,  // 60: lockstep.v1.ReplayDeadLettersResponse.progress:type_name -> lockstep.v1.SearchProgress
+	85,  // 61: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	41,  // 62: lockstep.v1.MoveMessagesRequest.search:type_name -> lockstep.v1.Search
+	42,  // 63: lockstep.v1.MoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
+	85,  // 64: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	41,  // 65: lockstep.v1.RemoveMessagesRequest.search:type_name -> lockstep.v1.Search
+	42,  // 66: lockstep.v1.RemoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
+	87,  // 67: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	42,  // 68: lockstep.v1.BrowseResponse.progress:type_name -> lockstep.v1.SearchProgress
+	80,  // 69: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	81,  // 70: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	77,  // 71: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	86,  // 72: lockstep.v1.GetHistoryRequest.since:type_name -> google.protobuf.Duration
+	86,  // 73: lockstep.v1.GetHistoryResponse.interval:type_name -> google.protobuf.Duration
+	53,  // 74: lockstep.v1.GetHistoryResponse.points:type_name -> lockstep.v1.HistoryPoint
+	81,  // 75: lockstep.v1.HistoryPoint.at:type_name -> google.protobuf.Timestamp
+	86,  // 76: lockstep.v1.HistoryPoint.oldest_age:type_name -> google.protobuf.Duration
+	89,  // 77: lockstep.v1.PutPolicyRequest.policy:type_name -> lockstep.v1.QueuePolicy
+	77,  // 78: lockstep.v1.PutPolicyRequest.producer:type_name -> lockstep.v1.Producer
+	89,  // 79: lockstep.v1.PutPolicyResponse.policy:type_name -> lockstep.v1.QueuePolicy
+	77,  // 80: lockstep.v1.DeletePolicyRequest.producer:type_name -> lockstep.v1.Producer
+	89,  // 81: lockstep.v1.ListPoliciesResponse.policies:type_name -> lockstep.v1.QueuePolicy
+	77,  // 82: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
+	78,  // 83: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
+	77,  // 84: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	78,  // 85: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
+	90,  // 86: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	77,  // 87: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	78,  // 88: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	27,  // 89: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	77,  // 90: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	74,  // 91: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	81,  // 92: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	75,  // 93: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,   // 94: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,   // 95: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,   // 96: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,   // 97: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,   // 98: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11,  // 99: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	51,  // 100: lockstep.v1.QueueService.GetHistory:input_type -> lockstep.v1.GetHistoryRequest
+	13,  // 101: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15,  // 102: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17,  // 103: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19,  // 104: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	22,  // 105: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	26,  // 106: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	33,  // 107: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	39,  // 108: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	43,  // 109: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	45,  // 110: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	47,  // 111: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	49,  // 112: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	60,  // 113: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
+	62,  // 114: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
+	54,  // 115: lockstep.v1.QueueService.PutPolicy:input_type -> lockstep.v1.PutPolicyRequest
+	56,  // 116: lockstep.v1.QueueService.DeletePolicy:input_type -> lockstep.v1.DeletePolicyRequest
+	58,  // 117: lockstep.v1.QueueService.ListPolicies:input_type -> lockstep.v1.ListPoliciesRequest
+	64,  // 118: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	66,  // 119: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	68,  // 120: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	70,  // 121: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	72,  // 122: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,   // 123: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,   // 124: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,   // 125: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,   // 126: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10,  // 127: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12,  // 128: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	52,  // 129: lockstep.v1.QueueService.GetHistory:output_type -> lockstep.v1.GetHistoryResponse
+	14,  // 130: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16,  // 131: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18,  // 132: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20,  // 133: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	23,  // 134: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	31,  // 135: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	37,  // 136: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	40,  // 137: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	44,  // 138: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	46,  // 139: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	48,  // 140: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	50,  // 141: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	61,  // 142: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
+	63,  // 143: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
+	55,  // 144: lockstep.v1.QueueService.PutPolicy:output_type -> lockstep.v1.PutPolicyResponse
+	57,  // 145: lockstep.v1.QueueService.DeletePolicy:output_type -> lockstep.v1.DeletePolicyResponse
+	59,  // 146: lockstep.v1.QueueService.ListPolicies:output_type -> lockstep.v1.ListPoliciesResponse
+	65,  // 147: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	67,  // 148: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	69,  // 149: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	71,  // 150: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	73,  // 151: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	123, // [123:152] is the sub-list for method output_type
+	94,  // [94:123] is the sub-list for method input_type
+	94,  // [94:94] is the sub-list for extension type_name
+	94,  // [94:94] is the sub-list for extension extendee
+	0,   // [0:94] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
@@ -5844,25 +6032,26 @@ func file_lockstep_v1_queue_proto_init() {
 	if File_lockstep_v1_queue_proto != nil {
 		return
 	}
+	file_lockstep_v1_errors_proto_init()
 	file_lockstep_v1_types_proto_init()
 	file_lockstep_v1_queue_proto_msgTypes[26].OneofWrappers = []any{
 		(*Operation_Publish)(nil),
 		(*Operation_Ack)(nil),
 		(*Operation_Release)(nil),
 	}
-	file_lockstep_v1_queue_proto_msgTypes[46].OneofWrappers = []any{
+	file_lockstep_v1_queue_proto_msgTypes[48].OneofWrappers = []any{
 		(*SeekSubscriptionRequest_Position)(nil),
 		(*SeekSubscriptionRequest_Sequence)(nil),
 		(*SeekSubscriptionRequest_Time)(nil),
 	}
-	file_lockstep_v1_queue_proto_msgTypes[50].OneofWrappers = []any{}
+	file_lockstep_v1_queue_proto_msgTypes[52].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   73,
+			NumMessages:   75,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1065,9 +1065,11 @@ type Subscription struct {
 	// consumer is attached.
 	ActiveConsumer *ActiveConsumer `protobuf:"bytes,8,opt,name=active_consumer,json=activeConsumer,proto3" json:"active_consumer,omitempty"`
 	// Pause of the subscription; not set if it is not paused itself. Its queue may be paused.
-	Pause         *QueuePause `protobuf:"bytes,9,opt,name=pause,proto3" json:"pause,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Pause *QueuePause `protobuf:"bytes,9,opt,name=pause,proto3" json:"pause,omitempty"`
+	// Time since the delivery of the message that has been in flight longest (active node only); not set if none is.
+	OldestInFlightAge *durationpb.Duration `protobuf:"bytes,10,opt,name=oldest_in_flight_age,json=oldestInFlightAge,proto3" json:"oldest_in_flight_age,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Subscription) Reset() {
@@ -1163,6 +1165,13 @@ func (x *Subscription) GetPause() *QueuePause {
 	return nil
 }
 
+func (x *Subscription) GetOldestInFlightAge() *durationpb.Duration {
+	if x != nil {
+		return x.OldestInFlightAge
+	}
+	return nil
+}
+
 // RedeliveryPolicy contains the overrides of the queue configuration for one subscription. A field that is not set uses
 // the current value of the queue. A field that is set overrides it, even with 0 or an empty value. Limits, units and
 // semantics are those of the fields with the same names in QueueConfig.
@@ -1181,8 +1190,10 @@ type RedeliveryPolicy struct {
 	RedeliveryMultiplier *float64 `protobuf:"fixed64,4,opt,name=redelivery_multiplier,json=redeliveryMultiplier,proto3,oneof" json:"redelivery_multiplier,omitempty"`
 	// Maximum redelivery delay, up to 100 years; 0 means no limit.
 	RedeliveryMaxDelay *durationpb.Duration `protobuf:"bytes,5,opt,name=redelivery_max_delay,json=redeliveryMaxDelay,proto3" json:"redelivery_max_delay,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Time within which a consumer must acknowledge a message, 1 second to 24 hours; 0 means no deadline.
+	AckTimeout    *durationpb.Duration `protobuf:"bytes,6,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RedeliveryPolicy) Reset() {
@@ -1246,6 +1257,13 @@ func (x *RedeliveryPolicy) GetRedeliveryMultiplier() float64 {
 func (x *RedeliveryPolicy) GetRedeliveryMaxDelay() *durationpb.Duration {
 	if x != nil {
 		return x.RedeliveryMaxDelay
+	}
+	return nil
+}
+
+func (x *RedeliveryPolicy) GetAckTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.AckTimeout
 	}
 	return nil
 }
@@ -2266,7 +2284,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\fdedup_window\x18\x14 \x01(\v2\x19.google.protobuf.DurationBs\x82\xf9#o\n" +
 	"Ndiscard publishes with a message id seen within this time, such as 10m; 0: off\x12\x1dDeduplicate by message id forR\vdedupWindow\x12\x85\x01\n" +
 	"\tdedup_max\x18\x15 \x01(\x04Bh\x82\xf9#d\n" +
-	"Cmaximum number of message ids kept for --dedup-window; 0: unlimited\x12\x1dMaximum deduplication entriesR\bdedupMaxJ\x04\b\x12\x10\x13\"\xd9\x02\n" +
+	"Cmaximum number of message ids kept for --dedup-window; 0: unlimited\x12\x1dMaximum deduplication entriesR\bdedupMaxJ\x04\b\x12\x10\x13\"\xa5\x03\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x18\n" +
@@ -2278,14 +2296,18 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"redelivery\x18\a \x01(\v2\x1d.lockstep.v1.RedeliveryPolicyR\n" +
 	"redelivery\x12D\n" +
 	"\x0factive_consumer\x18\b \x01(\v2\x1b.lockstep.v1.ActiveConsumerR\x0eactiveConsumer\x12-\n" +
-	"\x05pause\x18\t \x01(\v2\x17.lockstep.v1.QueuePauseR\x05pause\"\xee\x02\n" +
+	"\x05pause\x18\t \x01(\v2\x17.lockstep.v1.QueuePauseR\x05pause\x12J\n" +
+	"\x14oldest_in_flight_age\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x11oldestInFlightAge\"\xaa\x03\n" +
 	"\x10RedeliveryPolicy\x12*\n" +
 	"\x0emax_deliveries\x18\x01 \x01(\rH\x00R\rmaxDeliveries\x88\x01\x01\x12$\n" +
 	"\vdead_letter\x18\x02 \x01(\tH\x01R\n" +
 	"deadLetter\x88\x01\x01\x12D\n" +
 	"\x10redelivery_delay\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x0fredeliveryDelay\x128\n" +
 	"\x15redelivery_multiplier\x18\x04 \x01(\x01H\x02R\x14redeliveryMultiplier\x88\x01\x01\x12K\n" +
-	"\x14redelivery_max_delay\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x12redeliveryMaxDelayB\x11\n" +
+	"\x14redelivery_max_delay\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x12redeliveryMaxDelay\x12:\n" +
+	"\vack_timeout\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"ackTimeoutB\x11\n" +
 	"\x0f_max_deliveriesB\x0e\n" +
 	"\f_dead_letterB\x18\n" +
 	"\x16_redelivery_multiplier\"\\\n" +
@@ -2445,29 +2467,31 @@ var file_lockstep_v1_types_proto_depIdxs = []int32{
 	11, // 20: lockstep.v1.Subscription.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
 	12, // 21: lockstep.v1.Subscription.active_consumer:type_name -> lockstep.v1.ActiveConsumer
 	16, // 22: lockstep.v1.Subscription.pause:type_name -> lockstep.v1.QueuePause
-	25, // 23: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
-	25, // 24: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
-	24, // 25: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
-	9,  // 26: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
-	10, // 27: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	21, // 28: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
-	17, // 29: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
-	16, // 30: lockstep.v1.Queue.pause:type_name -> lockstep.v1.QueuePause
-	14, // 31: lockstep.v1.Queue.sources:type_name -> lockstep.v1.QueueSources
-	9,  // 32: lockstep.v1.QueueSources.own:type_name -> lockstep.v1.QueueConfig
-	9,  // 33: lockstep.v1.QueuePolicy.defaults:type_name -> lockstep.v1.QueueConfig
-	9,  // 34: lockstep.v1.QueuePolicy.limits:type_name -> lockstep.v1.QueueConfig
-	24, // 35: lockstep.v1.QueuePause.paused_at:type_name -> google.protobuf.Timestamp
-	24, // 36: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
-	25, // 37: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
-	4,  // 38: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	26, // 39: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
-	8,  // 40: lockstep.v1.queue_option:type_name -> lockstep.v1.QueueOption
-	41, // [41:41] is the sub-list for method output_type
-	41, // [41:41] is the sub-list for method input_type
-	40, // [40:41] is the sub-list for extension type_name
-	39, // [39:40] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	25, // 23: lockstep.v1.Subscription.oldest_in_flight_age:type_name -> google.protobuf.Duration
+	25, // 24: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
+	25, // 25: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
+	25, // 26: lockstep.v1.RedeliveryPolicy.ack_timeout:type_name -> google.protobuf.Duration
+	24, // 27: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
+	9,  // 28: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
+	10, // 29: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
+	21, // 30: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
+	17, // 31: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
+	16, // 32: lockstep.v1.Queue.pause:type_name -> lockstep.v1.QueuePause
+	14, // 33: lockstep.v1.Queue.sources:type_name -> lockstep.v1.QueueSources
+	9,  // 34: lockstep.v1.QueueSources.own:type_name -> lockstep.v1.QueueConfig
+	9,  // 35: lockstep.v1.QueuePolicy.defaults:type_name -> lockstep.v1.QueueConfig
+	9,  // 36: lockstep.v1.QueuePolicy.limits:type_name -> lockstep.v1.QueueConfig
+	24, // 37: lockstep.v1.QueuePause.paused_at:type_name -> google.protobuf.Timestamp
+	24, // 38: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
+	25, // 39: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	4,  // 40: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
+	26, // 41: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
+	8,  // 42: lockstep.v1.queue_option:type_name -> lockstep.v1.QueueOption
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	42, // [42:43] is the sub-list for extension type_name
+	41, // [41:42] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_types_proto_init() }

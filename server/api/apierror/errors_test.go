@@ -40,12 +40,12 @@ func TestErrorTableRoundTrip(t *testing.T) {
 	}
 }
 
-// Every reason of the API is used. Two reasons have no error value, and two are used by server/auth/authn, which
-// returns statuses.
+// Every reason of the API is used. Two reasons have no error value, two are used by server/auth/authn, which returns
+// statuses, and one is a field of a response.
 func TestEveryReasonIsUsed(t *testing.T) {
 	used := map[pb.ErrorReason]bool{
 		pb.ErrorReason_ERROR_REASON_UNSPECIFIED: true, pb.ErrorReason_ERROR_REASON_INTERNAL: true,
-		pb.ErrorReason_ERROR_REASON_UNDECODABLE:   true,
+		pb.ErrorReason_ERROR_REASON_UNDECODABLE: true, pb.ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED: true,
 		pb.ErrorReason_ERROR_REASON_TOKEN_EXPIRED: true, pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE: true,
 	}
 	for _, m := range errorTable {

@@ -105,6 +105,7 @@ func (i *item) into(v any, limit int) error {
 				from.GetAttached(), from.GetQueueId()
 			to.Drained, to.DrainedCredit = from.GetDrained(), from.GetDrainedCredit()
 			to.Waiting, to.Moved = from.GetWaiting(), from.GetMoved()
+			to.Expired, to.Refused, to.AckTimeout = from.GetExpired(), from.GetRefused(), from.GetAckTimeout()
 			return nil
 		}
 	}
@@ -133,7 +134,7 @@ func passConsume(to, from *pb.ConsumeRequest) {
 	to.Reject, to.NackDelay, to.Confirm, to.Release = from.GetReject(), from.GetNackDelay(), from.GetConfirm(),
 		from.GetRelease()
 	to.Drain = from.GetDrain()
-	to.Leave = from.GetLeave()
+	to.Leave, to.Extend = from.GetLeave(), from.GetExtend()
 }
 
 // succeeded reports whether a response and its additional responses contain no errors.

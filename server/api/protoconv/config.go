@@ -90,7 +90,23 @@ func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 		}
 		*to = v
 	}
-	return c, nil
+	return c, CheckAckTimeout(time.Duration(c.AckTimeout) * time.Millisecond)
+}
+
+// Limits of an acknowledgement deadline.
+const (
+	minAckTimeout = time.Second
+	maxAckTimeout = 24 * time.Hour
+)
+
+// CheckAckTimeout returns an error that wraps ErrInvalid if an acknowledgement deadline is neither 0 nor 1 second to 24
+// hours.
+func CheckAckTimeout(d time.Duration) error {
+	if d != 0 && (d < minAckTimeout || d > maxAckTimeout) {
+		return fmt.Errorf("%w: ack_timeout is %v, must be 0 or %v to %v", apierror.ErrInvalid, d, minAckTimeout,
+			maxAckTimeout)
+	}
+	return nil
 }
 
 func configValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (uint64, error) {

@@ -142,6 +142,7 @@ func TestDeliveriesEncodeEveryField(t *testing.T) {
 			"messages": fieldMessages, "confirmed": fieldConfirmed,
 			// rarely sent, in responses encoded by the library
 			"attached": 3, "queue_id": 4, "drained": 5, "drained_credit": 6, "waiting": 7, "moved": 8,
+			"expired": 9, "refused": 10, "ack_timeout": 11,
 		},
 		message.Fields().ByName("properties").Message(): {"key": fieldKey, "value": fieldValue},
 		(&pb.StoredMessage{}).ProtoReflect().Descriptor(): {

@@ -25,12 +25,14 @@ func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err
 	values, err = Config(&pb.QueueConfig{
 		MaxDeliveries: in.GetMaxDeliveries(), RedeliveryDelay: in.GetRedeliveryDelay(),
 		RedeliveryMultiplier: in.GetRedeliveryMultiplier(), RedeliveryMaxDelay: in.GetRedeliveryMaxDelay(),
+		AckTimeout: in.GetAckTimeout(),
 	})
 	for field, set := range map[txn.ConfigMask]bool{
 		txn.FieldMaxDeliveries: in.MaxDeliveries != nil, txn.FieldDeadLetter: in.DeadLetter != nil,
 		txn.FieldRedeliveryDelay:      in.RedeliveryDelay != nil,
 		txn.FieldRedeliveryMultiplier: in.RedeliveryMultiplier != nil,
 		txn.FieldRedeliveryMaxDelay:   in.RedeliveryMaxDelay != nil,
+		txn.FieldAckTimeout:           in.AckTimeout != nil,
 	} {
 		if set {
 			own |= field
@@ -60,6 +62,9 @@ func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.Redelivery
 	}
 	if o.Own&txn.FieldRedeliveryMaxDelay != 0 {
 		out.RedeliveryMaxDelay = ownDuration(all.GetRedeliveryMaxDelay())
+	}
+	if o.Own&txn.FieldAckTimeout != 0 {
+		out.AckTimeout = ownDuration(all.GetAckTimeout())
 	}
 	return out
 }

@@ -121,6 +121,7 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 		}
 	}
 	config, mask, configErr := s.config(session, req.GetConfig(), fields.set)
+	var altered uint64
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
 		if configErr != nil {
 			return txn.NoQueue, txn.NoSub, configErr
@@ -128,11 +129,13 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 		id, err := s.find(req.GetName())
 		return id, txn.NoSub, err
 	}, func(b *txn.Builder, id uint64, _ uint32) {
+		altered = id
 		b.AlterQueueWith(id, config, mask|fields.reset, s.explicit(session, &config, fields.explicit))
 	})
 	if err != nil {
 		return nil, err
 	}
+	session.Consumers.Altered(altered)
 	described, err := s.describe(session, req.GetName())
 	if err != nil { // altered, and then deleted
 		described = &pb.Queue{Name: req.GetName(), Config: req.GetConfig()}

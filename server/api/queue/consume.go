@@ -84,6 +84,11 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if attach.GetReportWaiting() {
 		consumer.EnablePendingEvents()
 	}
+	own, err := ackTimeout("ack_timeout", attach.GetAckTimeout())
+	if err != nil {
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
+	}
+	consumer.SetAckTimeout(own)
 	identity := s.callerOf(stream.Context())
 	identity.begin(access.Consume, consumer.Fail, func(use *admission.Use) {
 		use.Subscription = subscriptionName(attach.GetSubscription())
@@ -97,7 +102,9 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
 		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
-	if err := stream.Send(&pb.ConsumeResponse{Attached: true, QueueId: queueID}); err != nil {
+	if err := stream.Send(&pb.ConsumeResponse{
+		Attached: true, QueueId: queueID, AckTimeout: optionalDuration(consumer.AckTimeout()),
+	}); err != nil {
 		return fmt.Errorf("confirm the consumer: %w", err)
 	}
 	c := &consumeStream{
@@ -189,6 +196,9 @@ func (c *consumeStream) handle(ctx context.Context, req *pb.ConsumeRequest) erro
 			return fmt.Errorf("reject: %w", err)
 		}
 	}
+	if err := c.extend(req.GetExtend()); err != nil {
+		return err
+	}
 	if total > 0 || o.Confirm != 0 {
 		var err error
 		if o.NackDelay, err = nackDelay(req.GetNackDelay()); err != nil {
@@ -206,8 +216,8 @@ func (c *consumeStream) handle(ctx context.Context, req *pb.ConsumeRequest) erro
 		c.consumer.Detach(seen)
 		return nil
 	}
-	if req.GetCredit() != 0 {
-		if err := c.consumer.AddCredit(req.GetCredit()); err != nil {
+	if n := req.GetCredit(); n != 0 || total == 0 && o.Confirm == 0 { // an empty request shows that the client is running
+		if err := c.consumer.AddCredit(n); err != nil {
 			return err
 		}
 	}
@@ -215,6 +225,38 @@ func (c *consumeStream) handle(ctx context.Context, req *pb.ConsumeRequest) erro
 		c.consumer.Drain(req.GetDrain())
 	}
 	return nil
+}
+
+// extend sets the deadline of messages.
+func (c *consumeStream) extend(e *pb.Extend) error {
+	if e == nil {
+		return nil
+	}
+	list, err := ranges(e.GetSequences(), maxRequestRanges)
+	if err != nil {
+		return err
+	}
+	by, err := ackTimeout("extend.duration", e.GetDuration())
+	if err != nil {
+		return err
+	}
+	c.consumer.Extend(list, by)
+	return nil
+}
+
+// ackTimeout converts an acknowledgement deadline; 0 if it is not set.
+func ackTimeout(field string, in *durationpb.Duration) (time.Duration, error) {
+	if in == nil {
+		return 0, nil
+	}
+	d := in.AsDuration()
+	if !in.IsValid() {
+		return 0, fmt.Errorf("%w: %s is not a valid duration", apierror.ErrInvalid, field)
+	}
+	if err := protoconv.CheckAckTimeout(d); err != nil {
+		return 0, fmt.Errorf("%s: %w", field, err)
+	}
+	return d, nil
 }
 
 const maxNackDelay = 24 * time.Hour
@@ -246,6 +288,11 @@ func (c *consumeStream) deliver(ctx context.Context) error {
 }
 
 func (c *consumeStream) send(event dispatch.Event) error {
+	if event.AckTimeout != nil || len(event.Expired)+len(event.Refused) > 0 {
+		if err := c.sendDeadlines(&event); err != nil {
+			return err
+		}
+	}
 	if len(event.PendingRejects) > 0 || len(event.Moved) > 0 { // before the confirmation of the request that rejected them
 		resp := &pb.ConsumeResponse{Waiting: toRanges(event.PendingRejects), Moved: toRanges(event.Moved)}
 		if err := c.stream.Send(resp); err != nil {
@@ -263,6 +310,23 @@ func (c *consumeStream) send(event dispatch.Event) error {
 	err := c.stream.Send(&pb.ConsumeResponse{Drained: event.Drained, DrainedCredit: event.DrainedCredit})
 	if err != nil {
 		return fmt.Errorf("send drain response: %w", err)
+	}
+	return nil
+}
+
+// sendDeadlines sends the news about deadlines, before messages and confirmations.
+func (c *consumeStream) sendDeadlines(event *dispatch.Event) error {
+	resp := &pb.ConsumeResponse{Expired: toRanges(event.Expired)}
+	if len(event.Refused) > 0 {
+		resp.Refused = &pb.RefusedAnswers{
+			Sequences: toRanges(event.Refused), Reason: pb.ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED,
+		}
+	}
+	if event.AckTimeout != nil {
+		resp.AckTimeout = durationpb.New(*event.AckTimeout)
+	}
+	if err := c.stream.Send(resp); err != nil {
+		return fmt.Errorf("send expired messages: %w", err)
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func (s *Service) changePause(
 	if err != nil {
 		return nil, err
 	}
-	session.Consumers.PauseChanged(paused)
+	session.Consumers.Altered(paused)
 	described, err := s.describe(session, req.GetQueue())
 	if err != nil { // changed, and then deleted
 		described = &pb.Queue{Name: req.GetQueue()}

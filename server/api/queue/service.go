@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -221,6 +222,7 @@ func queueToProto(q *query.QueueInfo, session *session.Session) *pb.Queue {
 	return protoconv.QueueToProto(q, func(sub uint32, out *pb.Subscription) {
 		key := dispatch.Key{Queue: q.ID, Sub: sub}
 		out.InFlight, out.Consumers = session.Consumers.Stats(key)
+		out.OldestInFlightAge = optionalDuration(session.Consumers.OldestInFlight(key))
 		if q.Config.Exclusive == 0 {
 			return
 		}
@@ -228,4 +230,12 @@ func queueToProto(q *query.QueueInfo, session *session.Session) *pb.Queue {
 			out.ActiveConsumer = &pb.ActiveConsumer{Address: from, Since: timestamppb.New(since)}
 		}
 	})
+}
+
+// optionalDuration returns nil for 0.
+func optionalDuration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
 }

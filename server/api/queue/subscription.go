@@ -136,15 +136,20 @@ func (s *Service) alterSubscription(
 	options.Own &= change.Fields
 	options.Policy = txn.Config{}.With(options.Policy, options.Own)
 	change.Options = options
+	var altered uint64
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
 		if optionsErr != nil { // queues that it names may have been deleted since an earlier attempt
 			return txn.NoQueue, txn.NoSub, optionsErr
 		}
 		return s.findSub(req.GetQueue(), req.GetName())
-	}, func(b *txn.Builder, id uint64, sub uint32) { b.AlterSubscription(id, sub, change) })
+	}, func(b *txn.Builder, id uint64, sub uint32) {
+		altered = id
+		b.AlterSubscription(id, sub, change)
+	})
 	if err != nil {
 		return nil, err
 	}
+	session.Consumers.Altered(altered)
 	name := subscriptionName(req.GetName())
 	described, err := s.describe(session, req.GetQueue())
 	for _, sub := range described.GetSubscriptions() {

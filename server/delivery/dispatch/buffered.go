@@ -60,6 +60,9 @@ func (c *Consumer) updateCount(step int) {
 }
 
 func (c *Consumer) clientResponded() {
+	if c.deadlines.silent {
+		c.d.resumed(c)
+	}
 	c.unconfirmedBytes = 0
 	c.updateCount(minOutbox)
 }

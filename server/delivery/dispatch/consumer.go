@@ -22,9 +22,10 @@ type Consumer struct {
 	credit           int
 	outbox           []Message
 	outboxBytes      int
-	unconfirmedBytes int             // bytes delivered since the client's last message
-	counted          int             // bytes counted in the registry, see updateCount
-	inFlight         map[uint64]bool // assigned and unanswered; true once returned by Next
+	unconfirmedBytes int // bytes delivered since the client's last message
+	counted          int // bytes counted in the registry, see updateCount
+	// inFlight contains the assigned and unanswered messages, with the time at which Next returned them, or 0 before.
+	inFlight         map[uint64]moment
 	requestedConfirm uint64
 	confirmed        uint64
 	reportedConfirm  uint64 // last confirmation returned by Next
@@ -36,6 +37,7 @@ type Consumer struct {
 	// reportsPending is set if the client supports Event.PendingRejects. The next event reports pendingRejects and moved.
 	reportsPending        bool
 	pendingRejects, moved []uint64
+	deadlines             consumerDeadlines
 	// accepts reports whether the consumer accepts a message; nil accepts all.
 	accepts func(m *Message) bool
 	// from is the origin of the consumer. firstSince is the time at which it became the longest-attached one, or zero.
@@ -61,6 +63,19 @@ type Event struct {
 	PendingRejects []uint64
 	// Moved contains earlier PendingRejects that are no longer pending.
 	Moved []uint64
+	// Expired contains messages that left the consumer because their acknowledgement deadline has passed. It precedes
+	// Messages.
+	Expired []uint64
+	// Refused contains the sequences of acks and rejects without effect, since the message was in Expired. It precedes
+	// the confirmation of these outcomes.
+	Refused []uint64
+	// AckTimeout is set if Consumer.AckTimeout has changed.
+	AckTimeout *time.Duration
+}
+
+func (e *Event) empty() bool {
+	return e.Confirmed == 0 && e.Drained == 0 && len(e.Messages) == 0 && len(e.PendingRejects) == 0 &&
+		len(e.Moved) == 0 && len(e.Expired) == 0 && len(e.Refused) == 0 && e.AckTimeout == nil
 }
 
 // EnablePendingEvents enables Event.PendingRejects. Otherwise a pending reject blocks all later confirmations.
@@ -118,6 +133,7 @@ func (c *Consumer) Settle(ctx context.Context, a Outcomes) error {
 		return c.err
 	}
 	c.clientResponded()
+	c.answered(&a)
 	var settled []uint64
 	held := &settled
 	if !d.order.tracks() {
@@ -184,7 +200,7 @@ func (c *Consumer) Detach(seen []Range) {
 	for sequence := range c.inFlight {
 		i := sort.Search(len(seen), func(i int) bool { return seen[i].Last >= sequence })
 		if i == len(seen) || sequence < seen[i].First {
-			c.inFlight[sequence] = false
+			c.inFlight[sequence] = 0
 		}
 	}
 	c.outbox, c.outboxBytes = nil, 0
@@ -204,8 +220,10 @@ func (c *Consumer) Finish() {
 }
 
 // requeueUnsent requeues the messages in the outbox. d.mu is held.
-func (c *Consumer) requeueUnsent() {
-	var unsent []uint64
+func (c *Consumer) requeueUnsent() { c.d.requeue(c.takeUnsent()) }
+
+// takeUnsent removes the messages in the outbox, and returns those without an outcome. d.mu is held.
+func (c *Consumer) takeUnsent() (unsent []uint64) {
 	for _, m := range c.outbox {
 		if _, still := c.inFlight[m.Sequence]; still {
 			c.removeInFlight(m.Sequence, false)
@@ -214,7 +232,7 @@ func (c *Consumer) requeueUnsent() {
 	}
 	c.outbox, c.outboxBytes = nil, 0
 	c.updateCount(1)
-	c.d.requeue(unsent)
+	return unsent
 }
 
 // Fail ends the consumer: Next returns err.
@@ -232,8 +250,7 @@ func (c *Consumer) Fail(err error) {
 func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()
-		if err != nil || event.Confirmed != 0 || event.Drained != 0 || len(event.Messages) > 0 ||
-			len(event.PendingRejects) > 0 || len(event.Moved) > 0 {
+		if err != nil || !event.empty() {
 			return event, err
 		}
 		select {
@@ -257,10 +274,12 @@ func (c *Consumer) take() (Event, error) {
 	var event Event
 	event.PendingRejects, c.pendingRejects = c.pendingRejects, nil
 	event.Moved, c.moved = c.moved, nil
+	c.takeDeadlines(&event)
 	if c.confirmed > c.reportedConfirm {
 		event.Confirmed, c.reportedConfirm = c.confirmed, c.confirmed
 	}
-	if c.finishing && event.Confirmed == 0 && len(event.PendingRejects) == 0 && c.reportedConfirm >= c.requestedConfirm {
+	if c.finishing && event.Confirmed == 0 && len(event.PendingRejects)+len(event.Refused) == 0 &&
+		c.reportedConfirm >= c.requestedConfirm {
 		return Event{}, ErrFinished
 	}
 	if d.paused { // INV-2: a blocked node delivers nothing
@@ -276,6 +295,10 @@ func (c *Consumer) takeOutbox() []Message {
 	bytes, taken, kept, now := 0, 0, 0, int64(0)
 	most := d.registry.batchBytes()
 	var overdue []uint64
+	var sent moment
+	if len(c.outbox) > 0 {
+		sent = d.registry.elapsed()
+	}
 	for _, m := range c.outbox {
 		if taken > 0 && bytes+len(m.Record) > most {
 			break
@@ -289,7 +312,10 @@ func (c *Consumer) takeOutbox() []Message {
 			overdue = append(overdue, m.Sequence)
 			continue
 		}
-		c.inFlight[m.Sequence] = true
+		c.inFlight[m.Sequence] = sent
+		if c.deadlines.late != nil {
+			delete(c.deadlines.late, m.Sequence)
+		}
 		bytes += len(m.Record)
 		c.outbox[kept] = m // in place: the removed messages belong to the caller
 		kept++
@@ -314,12 +340,15 @@ func (c *Consumer) takeOutbox() []Message {
 		d.registry.counters.Delivered.Add(uint64(kept))
 		d.registry.counters.DeliveredBytes.Add(uint64(bytes))
 	}
+	if taken > 0 {
+		c.startDeadlines(sent)
+	}
 	return out
 }
 
 func (c *Consumer) capacity() int {
 	r := c.d.registry
-	if c.finishing || c.err != nil || c.outboxBytes >= r.outboxBytes() {
+	if c.finishing || c.err != nil || c.deadlines.silent || c.outboxBytes >= r.outboxBytes() {
 		return 0
 	}
 	return max(0, min(c.credit, r.limits.Load().Outstanding-len(c.inFlight)))
@@ -327,9 +356,10 @@ func (c *Consumer) capacity() int {
 
 func (c *Consumer) deliver(m Message, more int) {
 	c.credit--
-	c.inFlight[m.Sequence] = false
+	c.inFlight[m.Sequence] = 0
 	if c.outbox == nil {
 		c.outbox = make([]Message, 0, 1+more) // avoid growing in steps
+		c.startOutbox()
 	}
 	c.outbox = append(c.outbox, m)
 	c.outboxBytes += len(m.Record)
@@ -340,18 +370,21 @@ func (c *Consumer) deliver(m Message, more int) {
 // drop removes the sequences of r from the consumer's messages, appends them to held unless that is nil, and returns
 // their number.
 func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
-	inRange(c.inFlight, r, func(sequence uint64, sent bool) {
+	inRange(c.inFlight, r, func(sequence uint64, sent moment) {
 		n++
 		if held != nil {
 			*held = append(*held, sequence)
 		}
-		c.removeInFlight(sequence, sent)
+		c.removeInFlight(sequence, sent != 0)
 	})
 	return n
 }
 
 func (c *Consumer) removeInFlight(sequence uint64, sent bool) {
 	delete(c.inFlight, sequence)
+	if c.deadlines.extended != nil {
+		delete(c.deadlines.extended, sequence)
+	}
 	if !sent {
 		c.credit++
 	}

@@ -24,6 +24,8 @@
 //   - An expired message is not delivered; server/delivery/expiry removes it.
 //   - A requeued message with a delay blocks only messages of its group.
 //   - The bytes buffered for a slow connection are bounded, regardless of the consumer's credit.
+//   - After its acknowledgement deadline, a message leaves its consumer, and its delivery is counted. Later outcomes of
+//     that delivery have no effect (INV-22, see deadline.go).
 //   - While other work needs the CPU, the dispatchers may use only a fraction of it, in turns (see throttle).
 //
 // The package does not depend on gRPC, protobuf or replication. It uses a Source and a Settler.
@@ -99,6 +101,8 @@ type Source interface {
 	TTL(queue uint64) int64
 	// Paused reports whether the delivery of the subscription is paused. It can be altered.
 	Paused(key Key) bool
+	// AckTimeout returns the acknowledgement deadline of a subscription; 0 for none. It can be altered.
+	AckTimeout(key Key) time.Duration
 	// RedeliveryDelays returns the redelivery delays of requeued sequences, or nil if they have none.
 	RedeliveryDelays(key Key, sequences []uint64) []time.Duration
 	// Filter returns a function that reports whether a stored record matches the subscription's filter, or nil without a
@@ -160,6 +164,8 @@ type Counters struct {
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
 	// Filtered counts messages that were acknowledged because they did not match the filter of their subscription.
 	Filtered atomic.Uint64
+	// AckExpired counts messages that were requeued because their acknowledgement deadline has passed.
+	AckExpired atomic.Uint64
 }
 
 // Registry contains the dispatchers of one term in which the node is active.
@@ -169,6 +175,7 @@ type Registry struct {
 	limits   atomic.Pointer[Limits]
 	counters *Counters
 	log      *zap.Logger
+	began    time.Time // origin of each moment
 	throttle *throttle
 	buffered bufferedBytes
 	running  sync.WaitGroup
@@ -184,6 +191,8 @@ type Registry struct {
 	holding   map[Key]int             // running Withdraw calls
 	// detachedCounts contains the messages delivered by removed dispatchers, by queue number, until TakeDetached.
 	detachedCounts map[uint64]uint64
+	stuck          []Stuck // result of the last check for stuck consumers
+	checkedAt      moment  // time of that check
 }
 
 // NewRegistry creates an empty registry. Close must be called.
@@ -193,7 +202,7 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 	}
 	r := &Registry{
 		source: source, settler: settler, log: logger, byKey: make(map[Key]*dispatcher), moving: make(map[Key]int),
-		throttle: newThrottle(limits.Busy, 0),
+		throttle: newThrottle(limits.Busy, 0), began: time.Now(),
 	}
 	r.counters = limits.Counters
 	r.SetLimits(limits)
@@ -263,9 +272,9 @@ func (r *Registry) SetPaused(paused bool) {
 	}
 }
 
-// PauseChanged applies the pause of a queue and its subscriptions. It must be called after the transaction was applied
-// and before it is answered: Next then returns no message of a paused subscription.
-func (r *Registry) PauseChanged(queue uint64) {
+// Altered applies the pause and the acknowledgement deadline of a queue and its subscriptions. It must be called after
+// the transaction was applied and before it is answered: Next then returns no message of a paused subscription.
+func (r *Registry) Altered(queue uint64) {
 	r.mu.Lock()
 	dispatchers := make([]*dispatcher, 0, 1)
 	for key, d := range r.byKey {
@@ -276,6 +285,7 @@ func (r *Registry) PauseChanged(queue uint64) {
 	r.mu.Unlock()
 	for _, d := range dispatchers {
 		d.followPause()
+		d.followAckTimeout()
 	}
 }
 

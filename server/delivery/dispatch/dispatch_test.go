@@ -35,6 +35,7 @@ type memoryQueue struct {
 
 	prioritized, exclusive bool
 	paused                 bool
+	ackTimeout             time.Duration
 
 	most      uint64 // deliveries of a message; 0: no limit
 	dead      []dispatch.Dead
@@ -168,6 +169,12 @@ func (q *memoryQueue) Paused(dispatch.Key) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.paused
+}
+
+func (q *memoryQueue) AckTimeout(dispatch.Key) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ackTimeout
 }
 
 func (q *memoryQueue) RedeliveryDelays(_ dispatch.Key, sequences []uint64) (delays []time.Duration) {

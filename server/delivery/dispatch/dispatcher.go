@@ -72,6 +72,7 @@ type dispatcher struct {
 	// dueInRead contains messages that became deliverable during the running read and are not in the result.
 	dueInRead []uint64
 	delivered uint64
+	deadlines deadlines
 }
 
 func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
@@ -93,12 +94,14 @@ func signal(ch chan struct{}) {
 }
 
 func (d *dispatcher) attach(from string, accepts func(*Message) bool) *Consumer {
+	timeout := d.registry.source.AckTimeout(d.key)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := &Consumer{
-		d: d, notify: make(chan struct{}, 1), inFlight: make(map[uint64]bool), err: d.stopped, accepts: accepts,
-		from: from,
+		d: d, notify: make(chan struct{}, 1), inFlight: make(map[uint64]moment), err: d.stopped, accepts: accepts,
+		from: from, deadlines: consumerDeadlines{reported: timeout, answered: d.registry.elapsed()},
 	}
+	d.setAckTimeout(timeout)
 	d.consumers = append(d.consumers, c)
 	d.updateFirst()
 	if accepts != nil {
@@ -128,6 +131,7 @@ func (d *dispatcher) stop(reason error) {
 	}
 	d.order.stop()
 	d.delayed.stop()
+	d.deadlines.stop()
 	d.cancel()
 }
 
@@ -138,6 +142,7 @@ func (d *dispatcher) stopIfIdle() bool {
 		return false
 	}
 	d.stopped = ErrClosed
+	d.deadlines.stop()
 	d.cancel()
 	return true
 }
@@ -152,6 +157,7 @@ func (d *dispatcher) stats() (inFlight uint64, consumers uint32) {
 }
 
 func (d *dispatcher) updateFirst() {
+	d.passActive()
 	if len(d.consumers) > 0 && d.consumers[0].firstSince.IsZero() {
 		d.consumers[0].firstSince = time.Now()
 	}
@@ -194,6 +200,7 @@ func (d *dispatcher) deliver(ctx context.Context) {
 			d.queueChanged()
 		case <-again.C:
 			d.retryCorrupt()
+			d.followAckTimeout()
 			if rounds++; rounds%overdueRetryInterval == 0 {
 				d.retryOverdue()
 			}
@@ -475,8 +482,8 @@ func (d *dispatcher) detach(c *Consumer) {
 	d.updateFirst()
 	d.turn = 0
 	var unsent, sent []uint64
-	for sequence, wasSent := range c.inFlight {
-		if wasSent {
+	for sequence, sentAt := range c.inFlight {
+		if sentAt != 0 {
 			sent = append(sent, sequence)
 		} else {
 			unsent = append(unsent, sequence)

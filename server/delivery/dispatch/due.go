@@ -35,7 +35,7 @@ func (r *Registry) InFlight(queue uint64, sequences []uint64) (held []uint64) {
 func (d *dispatcher) inFlight(sequences []uint64) (sent []uint64) {
 	for _, c := range d.consumers {
 		for _, sequence := range sequences {
-			if c.inFlight[sequence] {
+			if c.inFlight[sequence] != 0 {
 				sent = append(sent, sequence)
 			}
 		}

@@ -15,10 +15,10 @@ func (f *fixture) pause(paused bool) {
 	f.queue.mu.Lock()
 	f.queue.paused = paused
 	f.queue.mu.Unlock()
-	f.registry.PauseChanged(1)
+	f.registry.Altered(1)
 }
 
-// After PauseChanged has returned, no message of a paused subscription is delivered, not even one that was assigned to
+// After Altered has returned, no message of a paused subscription is delivered, not even one that was assigned to
 // a consumer before. Messages in flight are settled. After the pause, the messages follow in order (INV-21).
 func TestPausedSubscriptionDeliversNothing(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "prioritized": true} {

@@ -152,6 +152,10 @@ func (s storeSource) TTL(id uint64) int64 { return query.TTL(s.store, id) }
 
 func (s storeSource) Paused(key dispatch.Key) bool { return query.Paused(s.store, key.Queue, key.Sub) }
 
+func (s storeSource) AckTimeout(key dispatch.Key) time.Duration {
+	return time.Duration(query.AckTimeout(s.store, key.Queue, key.Sub)) * time.Millisecond
+}
+
 func (s storeSource) RedeliveryDelays(key dispatch.Key, sequences []uint64) []time.Duration {
 	return query.RedeliveryDelays(s.store, key.Queue, key.Sub, sequences)
 }

@@ -39,6 +39,7 @@ type Input struct {
 	OldestPrepared *Prepared
 	Full           []dispatch.FullError // full dead-letter queues
 	PausedQueues   []string             // names
+	Stuck          []StuckConsumer
 
 	// Archive is the status of the log archive of this node.
 	Plan    *maintenance.Plan
@@ -63,6 +64,17 @@ type Input struct {
 
 // FailedSchedule is a schedule with a failed last occurrence.
 type FailedSchedule struct{ Name, Error string }
+
+// StuckConsumer is a consumer that has messages in flight and does not answer any.
+type StuckConsumer struct {
+	Queue, Subscription, Address string
+	// InFlight is the number of its messages, and For the time without an answer.
+	InFlight int
+	For      time.Duration
+}
+
+// ConsumerStuckAfter is the time without an answer after which a consumer is stuck.
+const ConsumerStuckAfter = 10 * time.Minute
 
 // Prepared is a prepared transaction.
 type Prepared struct {

@@ -53,6 +53,7 @@ const (
 	PreparedOld         Kind = "prepared-old"
 	DeadLetterQueueFull Kind = "dead-letter-queue-full"
 	QueuesPaused        Kind = "queues-paused"
+	ConsumerStuck       Kind = "consumer-stuck"
 	CertificateExpires  Kind = "certificate-expires"
 	CertificateExpired  Kind = "certificate-expired"
 	CredentialsInvalid  Kind = "credentials-invalid"

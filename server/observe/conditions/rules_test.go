@@ -171,6 +171,14 @@ func TestDeadLettersWaitCondition(t *testing.T) {
 	require.Contains(t, f.all[0].Details, `"orders"`)
 	require.Contains(t, f.all[0].Details, `"orders.dead"`)
 	f.all = nil
+	f.work(&Input{Stuck: []StuckConsumer{{
+		Queue: "orders", Subscription: "default", Address: "10.0.0.1:5000", InFlight: 3, For: 11*time.Minute + time.Second,
+	}}})
+	require.Equal(t, []Kind{ConsumerStuck}, kinds(&f))
+	for _, part := range []string{"orders", "default", "10.0.0.1:5000", "3 messages", "11m0s"} {
+		require.Contains(t, f.all[0].Details, part)
+	}
+	f.all = nil
 	f.work(&Input{Full: make([]dispatch.FullError, 2*maxNamed)})
 	require.Len(t, f.all, 1)
 }

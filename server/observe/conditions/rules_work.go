@@ -26,7 +26,7 @@ const (
 	// archiveStuckAfter is how long the archive may make no progress while records are pending.
 	archiveStuckAfter = 2 * time.Minute
 	preparedOldAfter  = time.Hour
-	// maxNamed is the maximum number of queues in the details of a condition.
+	// maxNamed is the maximum number of queues or consumers in the details of a condition.
 	maxNamed = 5
 )
 
@@ -131,22 +131,29 @@ func (f *findings) work(in *Input) {
 		f.pair(in.Now.Sub(p.At) > preparedOldAfter, PreparedOld, "transaction %q prepared at %s", p.XID,
 			p.At.UTC().Format(time.RFC3339))
 	}
-	full := func(e dispatch.FullError) string { return e.Error() }
-	f.pair(len(in.Full) > 0, DeadLetterQueueFull, "%s", list(in.Full, full))
-	f.pair(len(in.PausedQueues) > 0, QueuesPaused, "%s", list(in.PausedQueues, strconv.Quote))
+	f.pair(len(in.Full) > 0, DeadLetterQueueFull, "%s", firstOf(in.Full, func(e *dispatch.FullError) string {
+		return e.Error()
+	}))
+	f.pair(len(in.Stuck) > 0, ConsumerStuck, "%s", firstOf(in.Stuck, func(c *StuckConsumer) string {
+		return fmt.Sprintf("consumer %s of %q, subscription %q: %d messages in flight, none answered for %v", c.Address,
+			c.Queue, c.Subscription, c.InFlight, c.For.Truncate(time.Minute))
+	}))
+	f.pair(len(in.PausedQueues) > 0, QueuesPaused, "%s", firstOf(in.PausedQueues, func(name *string) string {
+		return strconv.Quote(*name)
+	}))
 }
 
-// list describes the first elements, and the number of the others.
-func list[T any](all []T, describe func(T) string) string {
-	var text []string
-	for i, v := range all {
+// firstOf returns the texts of the first elements of a list, and the number of the others.
+func firstOf[T any](list []T, text func(*T) string) string {
+	var parts []string
+	for i := range list {
 		if i == maxNamed {
-			text = append(text, fmt.Sprintf("%d more", len(all)-i))
+			parts = append(parts, fmt.Sprintf("%d more", len(list)-i))
 			break
 		}
-		text = append(text, describe(v))
+		parts = append(parts, text(&list[i]))
 	}
-	return strings.Join(text, "; ")
+	return strings.Join(parts, "; ")
 }
 
 func (r *Rules) archive(f *findings, st *backup.ArchiveStatus, now time.Time) {

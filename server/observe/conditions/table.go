@@ -404,6 +404,14 @@ func ofTheContent() []Definition {
 			Action: "`lockstep queue show` shows who paused the queue, when and why. Run `lockstep queue resume` or " +
 				"`lockstep subscription resume` when the work is finished.",
 		},
+		{
+			Kind: ConsumerStuck, Severity: Warning, Scope: OfPair,
+			Cause: "A consumer has had messages in flight for more than 10 minutes, and has not answered or extended any " +
+				"in that time. They are not delivered to other consumers.",
+			Action: "The details name the queue, the subscription and the address of the consumer. Restart the consumer, " +
+				"or disconnect it with `lockstep connection close`: its messages are redelivered. An `ack_timeout` of the " +
+				"queue redelivers the messages of a stopped consumer automatically.",
+		},
 	}
 }
 

@@ -36,6 +36,7 @@ type queueSnapshot struct {
 
 	age      time.Duration
 	ageKnown bool
+	inFlight []time.Duration // OldestInFlight of each subscription
 }
 
 func (s *snapshot) isRaised(k conditions.Kind) bool {
@@ -123,7 +124,15 @@ func (c *collector) exportedQueues() []queueSnapshot {
 			})
 			q.Subscriptions = q.Subscriptions[:c.o.Queues]
 		}
-		s := queueSnapshot{QueueInfo: q, ageKnown: q.Messages == 0}
+		s := queueSnapshot{
+			QueueInfo: q, ageKnown: q.Messages == 0, inFlight: make([]time.Duration, len(q.Subscriptions)),
+		}
+		for i := range q.Subscriptions {
+			if c.o.OldestInFlight == nil {
+				break
+			}
+			s.inFlight[i] = c.o.OldestInFlight(q.ID, q.Subscriptions[i].ID)
+		}
 		if old, ok := c.oldestMessage(ctx, &q); ok {
 			s.age, s.ageKnown = max(time.Since(old.accepted), 0), true
 			kept[q.ID] = old

@@ -164,6 +164,9 @@ func messageFamilies() []family {
 			func(s *snapshot) float64 { return float64(s.extra.DeliveredBytes) }),
 		counter("messages_redelivered_total", "Messages redelivered after a nack, release or consumer disconnect.",
 			func(s *snapshot) float64 { return float64(s.extra.Redelivered) }),
+		counter("messages_ack_expired_total", "Messages requeued by this node because their acknowledgement deadline had "+
+			"passed.",
+			func(s *snapshot) float64 { return float64(s.extra.AckExpired) }),
 		counter("messages_filtered_total", "Messages that did not match a subscription's filter and were acknowledged "+
 			"by this node.",
 			func(s *snapshot) float64 { return float64(s.extra.Filtered) }),
@@ -231,6 +234,9 @@ func queueFamilies() []family {
 			func(q *queueSnapshot) (float64, bool) { return float64(q.NextSequence - 1), true }),
 		subscriptions("subscription_backlog_messages", Gauge, "Messages not yet acknowledged by the subscription.",
 			func(q *queueSnapshot, at int) float64 { return float64(q.Subscriptions[at].Backlog) }),
+		subscriptions("subscription_oldest_in_flight_age_seconds", Gauge, "Time since the delivery of the message that has "+
+			"been in flight longest; 0 if none is, and on a node that is not active.",
+			func(q *queueSnapshot, at int) float64 { return q.inFlight[at].Seconds() }),
 		subscriptions("subscription_messages_settled_total", Counter,
 			"Messages acknowledged by the subscription or purged.",
 			func(q *queueSnapshot, at int) float64 {

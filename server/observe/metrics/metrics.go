@@ -53,7 +53,9 @@ type Extra struct {
 	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.
 	Filtered uint64
-	Prepared int // transactions that await a decision
+	// AckExpired counts messages that were requeued because their acknowledgement deadline had passed.
+	AckExpired uint64
+	Prepared   int // transactions that await a decision
 	// SchedulesFailed is the number of schedules with a failed last occurrence.
 	SchedulesFailed int
 	Connections     admission.Stats
@@ -89,7 +91,10 @@ type Options struct {
 	// State returns the state of the node; Extra returns the data exported only by metrics.
 	State func() nodestatus.Node
 	Extra func() Extra
-	Store *store.Store
+	// OldestInFlight returns the age of the message of a subscription that has been in flight longest; 0 if none is. If it
+	// is nil, all are 0.
+	OldestInFlight func(queue uint64, sub uint32) time.Duration
+	Store          *store.Store
 	// Address is the address to listen on, host:port; port 0 selects a free port.
 	Address string
 	// Listen binds the address; if nil, a TCP port of the host.

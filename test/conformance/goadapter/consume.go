@@ -54,7 +54,7 @@ func (a *adapter) receive(ctx context.Context, r *request) (later, error) {
 	}, nil
 }
 
-func (a *adapter) answer(r *request) (later, error) {
+func (a *adapter) answer(ctx context.Context, r *request) (later, error) {
 	d, err := named(a, a.deliveries, held{Consumer: r.Consumer, Delivery: r.Delivery}.key())
 	if err != nil {
 		return nil, err
@@ -68,6 +68,12 @@ func (a *adapter) answer(r *request) (later, error) {
 		_ = d.NackAfter(time.Duration(r.DelayMS) * time.Millisecond)
 	case r.How == "nack":
 		_ = d.Nack()
+	case r.How == "extend":
+		return func() (any, error) {
+			ctx, cancel := r.within(ctx)
+			defer cancel()
+			return done{}, d.Extend(ctx)
+		}, nil
 	default:
 		return nil, fmt.Errorf("this adapter knows no answer %q", r.How)
 	}

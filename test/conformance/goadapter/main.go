@@ -126,7 +126,7 @@ func (a *adapter) begin(ctx context.Context, r *request) (later, error) {
 	case "publish":
 		return a.publish(ctx, r)
 	case "answer":
-		return a.answer(r)
+		return a.answer(ctx, r)
 	case "receive":
 		return a.receive(ctx, r)
 	case "flush", "consumer_close":

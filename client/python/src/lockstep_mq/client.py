@@ -205,6 +205,7 @@ class Client:
         subscription: str = "default",
         filter: str = "",  # noqa: A002 # the protocol's name
         prefetch: int = 256,
+        ack_timeout: timedelta = timedelta(),
         timeout: float | None = None,
     ) -> Consumer:
         """Attach to a subscription, and return when a node has accepted the consumer.
@@ -214,9 +215,12 @@ class Client:
             subscription: Name of the subscription.
             filter: A CEL expression; other messages remain available to other consumers.
             prefetch: Number of messages that the node may send ahead of receive().
+            ack_timeout: Time after a delivery, 1 second to 24 hours, within which the message must be answered or
+                extended; otherwise it is redelivered. 0: that of the subscription. If both are set, the shorter one
+                applies. It includes the time until receive() returns the message.
             timeout: Seconds to wait for a node.
         """
-        c = self._opened(Consumer(self._called(), queue, subscription, filter, prefetch))
+        c = self._opened(Consumer(self._called(), queue, subscription, filter, prefetch, ack_timeout))
         try:
             await c._await_attached(timeout)
         except BaseException:

@@ -212,6 +212,8 @@ class Adapter:
                 d.ack()
             case "reject":
                 d.reject()
+            case "extend":
+                await d.extend(timeout=_timeout(r))
             case _ if "delay_ms" in r:
                 d.nack_after(timedelta(milliseconds=r["delay_ms"]))
             case _:

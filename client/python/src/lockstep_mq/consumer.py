@@ -34,6 +34,8 @@ _MAX_CONFIRMS = 64  # the same limit while flush() waits
 _FULL = 1024  # answers that are sent regardless of the requests in flight
 _MAX_ANSWERS = 5000  # of one kind per request: a node accepts 10,000 ranges of each
 
+_EXTEND_PARTS = 3  # number of times that run() extends a message in each acknowledgement deadline
+
 _CLOSE_WAIT = 2.0  # maximum seconds that close() waits for the node
 
 _Kind = Literal["ack", "nack", "reject"]
@@ -42,7 +44,7 @@ _Kind = Literal["ack", "nack", "reject"]
 class Delivery(StoredMessage):
     """A message delivered to the application, to be answered once. Only the first answer counts."""
 
-    __slots__ = ("_acked", "_answer", "_generation", "_trace", "consumer")
+    __slots__ = ("_acked", "_answer", "_expired", "_generation", "_trace", "consumer")
 
     def __init__(self, stored: types_pb2.StoredMessage, consumer: Consumer) -> None:
         self._stored = stored
@@ -52,6 +54,7 @@ class Delivery(StoredMessage):
         # State of the message while the consumer holds it, valid if this is its last delivery.
         self._generation = 0  # of the stream that delivered it last
         self._acked = False  # acknowledged by the application, not yet confirmed
+        self._expired = False  # its acknowledgement deadline has passed
 
     @property
     def queue(self) -> str:
@@ -72,11 +75,30 @@ class Delivery(StoredMessage):
         Raises:
             OutcomeUnknown: The timeout expired, or the consumer has ended; the message may be redelivered.
             InvalidRequest: The message was already nacked or rejected.
+            WrongState: The acknowledgement deadline of the message has passed: it is redelivered.
         """
         if self._answer not in {"", "ack"}:
             raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} already has another answer")
         self.ack()
         await self.consumer._flush(timeout)
+        self.consumer._check_deadline(self)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the acknowledgement deadline has passed: the message is redelivered, and an answer has no effect."""
+        return self._expired
+
+    async def extend(self, *, timeout: float | None = None) -> None:
+        """Restart the acknowledgement deadline of the message, and return when the node has done so.
+
+        It has no effect if the consumer has no deadline, if the message was answered, or after a failover, when the
+        message may already be redelivered. Consumer.run() extends messages automatically.
+
+        Raises:
+            WrongState: The deadline had passed: the message is redelivered.
+            OutcomeUnknown: The timeout expired, or the consumer has ended.
+        """
+        await self.consumer._extend(self, timeout)
 
     def nack(self) -> None:
         """Requeue the message: it is redelivered to any consumer of the subscription, with a higher delivery_count."""
@@ -113,9 +135,10 @@ class _Answers:
     nack: list[int] = field(default_factory=list)
     later: list[tuple[int, timedelta]] = field(default_factory=list)
     reject: list[int] = field(default_factory=list)
+    extend: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.ack) + len(self.nack) + len(self.later) + len(self.reject)
+        return len(self.ack) + len(self.nack) + len(self.later) + len(self.reject) + len(self.extend)
 
 
 class Reject(Exception):
@@ -131,13 +154,26 @@ class Consumer:
     once.
     """
 
-    def __init__(self, caller: Caller, queue: str, subscription: str, filter: str, prefetch: int) -> None:  # noqa: A002
+    def __init__(
+        self,
+        caller: Caller,
+        queue: str,
+        subscription: str,
+        filter: str,  # noqa: A002
+        prefetch: int,
+        ack_timeout: timedelta,
+    ) -> None:
         if not queue:
             raise errors.InvalidRequest("the name of the queue is empty", reason="INVALID_NAME")
         if not 1 <= prefetch <= MAX_PREFETCH:
             raise errors.InvalidRequest(f"prefetch is {prefetch}, must be 1 to {MAX_PREFETCH}")
         self.queue, self.subscription = queue, subscription
         self._caller, self._filter, self._prefetch = caller, filter, prefetch
+        self._own_ack_timeout = ack_timeout
+        self._ack_timeout = timedelta()  # as reported by the node; 0: none
+        self._ack_timeout_changed = asyncio.Event()
+        self._late = 0  # answers after the deadline that are not yet raised by flush()
+        self._alive = False  # send a request even if it is empty
         self._tracer = caller.tracer
         self._refill = (prefetch + 1) // 2  # credit that is worth a request
         self._op = f"consume {queue}/{subscription}"
@@ -225,15 +261,19 @@ class Consumer:
 
         A handler that returns acknowledges the message; one that raises Reject rejects it; any other exception
         requeues it. A handler can answer the message itself: only the first answer counts. If run() is cancelled, the
-        messages that are being processed are requeued.
+        messages that are being processed are requeued. If the consumer has an acknowledgement deadline, run() extends
+        that of all messages that the consumer has received, until the handler returns.
         """
         workers = [asyncio.create_task(self._work(handle)) for _ in range(max(concurrency, 1))]
+        extending = asyncio.create_task(self._keep_extended())
         try:
             await asyncio.gather(*workers)
         finally:
             for worker in workers:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+            extending.cancel()
+            await asyncio.gather(extending, return_exceptions=True)
 
     async def _work(self, handle: Callable[[Delivery], Awaitable[object]]) -> None:
         async for d in self:
@@ -249,6 +289,37 @@ class Consumer:
                 raise
             else:
                 d.ack()
+
+    @property
+    def ack_timeout(self) -> timedelta:
+        """The acknowledgement deadline of the consumer, as reported by the node; 0 if it has none."""
+        return self._ack_timeout
+
+    async def _extend(self, d: Delivery, timeout: float | None) -> None:
+        if self._held.get(d.sequence) is d and not d._acked and self._ack_timeout:
+            self._answered += 1
+            self._answers.extend.append(d.sequence)
+            await self._flush(timeout)
+        self._check_deadline(d)
+
+    async def _keep_extended(self) -> None:
+        """Extend the messages of the consumer."""
+        while True:
+            self._ack_timeout_changed.clear()
+            due = self._ack_timeout.total_seconds() / _EXTEND_PARTS or None
+            try:
+                await asyncio.wait_for(self._ack_timeout_changed.wait(), due)
+            except asyncio.TimeoutError:
+                held = [sequence for sequence, d in self._held.items() if not d._acked]
+                self._answers.extend = held + [d.sequence for d in self._buffer]
+                self._wake.set()
+
+    def _check_deadline(self, d: Delivery) -> None:
+        if d._expired:
+            raise self._late_error(f"acknowledgement deadline of sequence {d.sequence} of {self.queue} has passed")
+
+    def _late_error(self, text: str) -> errors.WrongState:
+        return errors.WrongState(text, reason="ACK_DEADLINE_EXPIRED")
 
     def _hand_out(self, d: Delivery) -> None:
         d._generation = self._generation
@@ -288,10 +359,18 @@ class Consumer:
 
         Raises:
             OutcomeUnknown: The timeout expired, or the consumer has ended.
+            WrongState: Acks or rejects had no effect, because the acknowledgement deadline of the message had passed;
+                all other answers are committed. Each one is reported once.
             LimitExceeded: Rejected messages wait because their dead-letter queue is full; all other answers are
                 committed. Each waiting message is reported once.
         """
         await self._flush(timeout)
+        late, self._late = self._late, 0
+        if late:
+            raise self._late_error(
+                f"{late} acks or rejects on {self.queue} had no effect, because the acknowledgement deadlines of the "
+                "messages had passed; all other answers are committed"
+            )
         refused, self._refused = self._refused, 0
         if refused:
             raise errors.LimitExceeded(
@@ -346,7 +425,7 @@ class Consumer:
             raise
 
     def _answer(self, d: Delivery, kind: _Kind, delay: timedelta | None) -> None:
-        if d._answer or self._error is not None:
+        if d._answer or d._expired or self._error is not None:
             return
         d._answer = kind
         if d._trace is not None:
@@ -473,6 +552,7 @@ class Consumer:
                 queue_id=self._queue_id,
                 filter=self._filter,
                 report_waiting=True,
+                ack_timeout=message.duration(self._own_ack_timeout) if self._own_ack_timeout else None,
             )
         )
         return request
@@ -488,20 +568,23 @@ class Consumer:
     def _next_request(self) -> queue_pb2.ConsumeRequest | None:
         pending = len(self._answers)
         limit = _MAX_CONFIRMS if self._flushing else _EAGER_CONFIRMS
-        answers = pending > 0 and (len(self._unconfirmed) < limit or pending >= _FULL)
-        if not answers and self._credit < self._refill:
+        answers = pending > 0 and (len(self._unconfirmed) < limit or pending >= _FULL or len(self._answers.extend) > 0)
+        if not answers and self._credit < self._refill and not self._alive:
             return None
         return self._request(answers=answers)
 
     def _request(self, *, answers: bool) -> queue_pb2.ConsumeRequest:
         request = queue_pb2.ConsumeRequest(credit=self._credit)
-        self._credit = 0
+        self._credit, self._alive = 0, False
         todo = self._answers
         if not answers or len(todo) == 0:
             return request
         acks, todo.ack = todo.ack[:_MAX_ANSWERS], todo.ack[_MAX_ANSWERS:]
         rejects, todo.reject = todo.reject[:_MAX_ANSWERS], todo.reject[_MAX_ANSWERS:]
         nacks, todo.nack = todo.nack[:_MAX_ANSWERS], todo.nack[_MAX_ANSWERS:]
+        if todo.extend:
+            request.extend.sequences.extend(ranges(todo.extend[:_MAX_ANSWERS]))
+            todo.extend = todo.extend[_MAX_ANSWERS:]
         if not nacks and todo.later:
             delay = todo.later[0][1]
             while todo.later and todo.later[0][1] == delay and len(nacks) < _MAX_ANSWERS:
@@ -527,6 +610,11 @@ class Consumer:
         self._is_attached()
         if response.queue_id:
             self._queue_id = response.queue_id
+        if response.attached or response.HasField("ack_timeout"):
+            self._ack_timeout = response.ack_timeout.ToTimedelta()
+            self._ack_timeout_changed.set()
+        if response.expired or response.HasField("refused"):
+            self._handle_expired(response)
         for r in response.waiting:
             self._refused += r.last - r.first + 1
         while self._unconfirmed and self._unconfirmed[0].number <= response.confirmed:
@@ -544,6 +632,26 @@ class Consumer:
             self._available.set()
         if self._credit >= self._refill:
             self._wake.set()
+
+    def _handle_expired(self, response: queue_pb2.ConsumeResponse) -> None:
+        """Remove messages whose acknowledgement deadline has passed."""
+        for r in response.refused.sequences:
+            for sequence in range(r.first, r.last + 1):
+                self._late += 1
+                late = self._held.pop(sequence, None)
+                if late is not None:
+                    late._expired = True
+        expired = {sequence for r in response.expired for sequence in range(r.first, r.last + 1)}
+        for sequence in expired:
+            held = self._held.get(sequence)
+            if held is not None and not held._acked:  # the node refuses the ack otherwise
+                held._expired = True
+                del self._held[sequence]
+        remaining = [d for d in self._buffer if d.sequence not in expired]
+        self._credit += len(self._buffer) - len(remaining)
+        self._buffer = deque(remaining)
+        self._alive = True  # the node delivers nothing until the next request
+        self._wake.set()
 
     def _known(self, sequence: int) -> bool:
         """Return whether the application holds or has acknowledged the message since an earlier stream.

@@ -50,6 +50,7 @@ class RedeliveryPolicy:
     redelivery_delay: timedelta | None = None
     redelivery_multiplier: float | None = None
     redelivery_max_delay: timedelta | None = None
+    ack_timeout: timedelta | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,12 @@ class Pause:
 
 @dataclass(frozen=True)
 class Subscription:
-    """A durable cursor on a queue. `backlog` is the number of unacknowledged messages; an upper bound with a filter."""
+    """A durable cursor on a queue.
+
+    Attributes:
+        backlog: Number of unacknowledged messages; an upper bound with a filter.
+        oldest_in_flight_age: Time since the delivery of the message that has been in flight longest; 0 if none is.
+    """
 
     name: str
     floor: int
@@ -92,6 +98,7 @@ class Subscription:
     redelivery: RedeliveryPolicy = RedeliveryPolicy()
     active_consumer: ActiveConsumer | None = None
     pause: Pause | None = None
+    oldest_in_flight_age: timedelta = timedelta()
 
 
 @dataclass(frozen=True)
@@ -403,6 +410,7 @@ def decode_subscription(s: types_pb2.Subscription) -> Subscription:
             ActiveConsumer(active.address, message.when(active.since)) if s.HasField("active_consumer") else None
         ),
         pause=_decode_pause(s.pause) if s.HasField("pause") else None,
+        oldest_in_flight_age=s.oldest_in_flight_age.ToTimedelta(),
     )
 
 

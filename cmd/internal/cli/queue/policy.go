@@ -24,6 +24,7 @@ type policyState struct {
 	RedeliveryDelay      *string  `json:"redelivery_delay,omitempty"`
 	RedeliveryMultiplier *float64 `json:"redelivery_multiplier,omitempty"`
 	RedeliveryMaxDelay   *string  `json:"redelivery_max_delay,omitempty"`
+	AckTimeout           *string  `json:"ack_timeout,omitempty"`
 }
 
 func newPolicyState(p admin.RedeliveryPolicy) *policyState {
@@ -40,6 +41,7 @@ func newPolicyState(p admin.RedeliveryPolicy) *policyState {
 	return &policyState{
 		MaxDeliveries: p.MaxDeliveries, DeadLetter: p.DeadLetter, RedeliveryMultiplier: p.RedeliveryMultiplier,
 		RedeliveryDelay: span(p.RedeliveryDelay), RedeliveryMaxDelay: span(p.RedeliveryMaxDelay),
+		AckTimeout: span(p.AckTimeout),
 	}
 }
 
@@ -64,6 +66,9 @@ func policyText(p admin.RedeliveryPolicy) string {
 	}
 	if p.RedeliveryMaxDelay != nil {
 		add("max delay %s", spanText(*p.RedeliveryMaxDelay))
+	}
+	if p.AckTimeout != nil {
+		add("ack timeout %s", spanText(*p.AckTimeout))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -90,6 +95,8 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 		"multiplier of the delay for each redelivery; overrides the queue")
 	cmd.Flags().DurationVar(&f.config.RedeliveryMaxDelay, "redelivery-max-delay", 0,
 		"maximum redelivery delay; overrides the queue; 0: unlimited")
+	cmd.Flags().DurationVar(&f.config.AckTimeout, "ack-timeout", 0,
+		"requeue unacknowledged messages after this time; overrides the queue; 0: never")
 }
 
 func flagOf(field string) string { return strings.ReplaceAll(field, "_", "-") }
@@ -117,6 +124,7 @@ A new filter applies to messages that are read for a consumer from then on. Mess
 skipped are acknowledged and are not delivered later. With --filter "" the subscription receives all messages.`,
 		Example: `  lockstep subscription alter orders billing --max-deliveries 3 --dead-letter billing.dead
   lockstep subscription alter orders billing --redelivery-delay 5s --redelivery-multiplier 2
+  lockstep subscription alter orders billing --ack-timeout 5m
   lockstep subscription alter orders billing --inherit max-deliveries,dead-letter
   lockstep subscription alter orders large --filter 'properties.amount > 5000'`,
 		Args: cobra.ExactArgs(2),

@@ -81,6 +81,8 @@ type subscriptionState struct {
 	Redelivery *policyState `json:"redelivery,omitempty"`
 	Active     *activeState `json:"active_consumer,omitempty"`
 	Pause      *pauseState  `json:"pause,omitempty"`
+	// OldestInFlight is the age of the message that has been in flight longest; 0 if none is.
+	OldestInFlight float64 `json:"oldest_in_flight_seconds,omitempty"`
 }
 
 type activeState struct {
@@ -93,6 +95,7 @@ func newSubscriptionState(s admin.Subscription) subscriptionState {
 		Name: s.Name, Floor: s.Floor, Backlog: s.Backlog, InFlight: s.InFlight, Consumers: s.Consumers,
 		Filter:     s.Filter,
 		Redelivery: newPolicyState(s.Redelivery), Pause: newPauseState(s.Pause),
+		OldestInFlight: s.OldestInFlightAge.Seconds(),
 	}
 	if s.Active != nil {
 		state.Active = &activeState{Address: s.Active.Address, Since: s.Active.Since.UTC()}
@@ -128,6 +131,7 @@ func createCommand(env *cli.Env) *cobra.Command {
   lockstep queue create prices --subscription billing --subscription audit
   lockstep queue create orders --if-not-exists --max-messages 1000000
   lockstep queue create orders.dead && lockstep queue create orders --max-deliveries 5 --dead-letter orders.dead
+  lockstep queue create jobs --ack-timeout 5m
   lockstep queue create mails --priorities --ttl 24h --redelivery-delay 5s --redelivery-multiplier 2
   lockstep queue create events --topic --retention-age 168h --retention-bytes 10GiB`,
 		Args: cobra.ExactArgs(1),
@@ -209,6 +213,7 @@ func printSubscriptions(env *cli.Env, q admin.Queue) error {
 		{"Overrides", func(s admin.Subscription) string { return policyText(s.Redelivery) }},
 		{"Active consumer", func(s admin.Subscription) string { return activeText(s.Active) }},
 		{"Paused", func(s admin.Subscription) string { return pauseText(s.Pause) }},
+		{"In flight for", func(s admin.Subscription) string { return output.Span(s.OldestInFlightAge.Round(time.Second)) }},
 	} {
 		if !slices.ContainsFunc(q.Subscriptions, func(s admin.Subscription) bool { return column.text(s) != "" }) {
 			continue

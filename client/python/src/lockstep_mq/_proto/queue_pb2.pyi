@@ -4,6 +4,7 @@ import datetime
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from lockstep_mq._proto import errors_pb2 as _errors_pb2
 from lockstep_mq._proto import types_pb2 as _types_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -374,7 +375,7 @@ class OperationResult(_message.Message):
     def __init__(self, first_sequence: _Optional[int] = ..., changed: _Optional[int] = ..., duplicates: _Optional[_Iterable[_Union[DuplicateMessage, _Mapping]]] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("attach", "credit", "ack", "nack", "confirm", "reject", "nack_delay", "release", "drain", "leave")
+    __slots__ = ("attach", "credit", "ack", "nack", "confirm", "reject", "nack_delay", "release", "drain", "leave", "extend")
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -385,6 +386,7 @@ class ConsumeRequest(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
     attach: Attach
     credit: int
     ack: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
@@ -395,7 +397,16 @@ class ConsumeRequest(_message.Message):
     release: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
     drain: int
     leave: Leave
-    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[int] = ..., ack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., confirm: _Optional[int] = ..., reject: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., release: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., drain: _Optional[int] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    extend: Extend
+    def __init__(self, attach: _Optional[_Union[Attach, _Mapping]] = ..., credit: _Optional[int] = ..., ack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., confirm: _Optional[int] = ..., reject: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., nack_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., release: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., drain: _Optional[int] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., extend: _Optional[_Union[Extend, _Mapping]] = ...) -> None: ...
+
+class Extend(_message.Message):
+    __slots__ = ("sequences", "duration")
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    sequences: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
+    duration: _duration_pb2.Duration
+    def __init__(self, sequences: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("seen",)
@@ -404,23 +415,25 @@ class Leave(_message.Message):
     def __init__(self, seen: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter", "report_waiting")
+    __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter", "report_waiting", "ack_timeout")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     REPORT_WAITING_FIELD_NUMBER: _ClassVar[int]
+    ACK_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     max_response_bytes: int
     queue_id: int
     filter: str
     report_waiting: bool
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ..., report_waiting: bool = ...) -> None: ...
+    ack_timeout: _duration_pb2.Duration
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ..., report_waiting: bool = ..., ack_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
-    __slots__ = ("messages", "confirmed", "attached", "queue_id", "drained", "drained_credit", "waiting", "moved")
+    __slots__ = ("messages", "confirmed", "attached", "queue_id", "drained", "drained_credit", "waiting", "moved", "expired", "refused", "ack_timeout")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
@@ -429,6 +442,9 @@ class ConsumeResponse(_message.Message):
     DRAINED_CREDIT_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ACK_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_types_pb2.StoredMessage]
     confirmed: int
     attached: bool
@@ -437,7 +453,18 @@ class ConsumeResponse(_message.Message):
     drained_credit: int
     waiting: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
     moved: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
-    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., confirmed: _Optional[int] = ..., attached: bool = ..., queue_id: _Optional[int] = ..., drained: _Optional[int] = ..., drained_credit: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., moved: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
+    expired: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
+    refused: RefusedAnswers
+    ack_timeout: _duration_pb2.Duration
+    def __init__(self, messages: _Optional[_Iterable[_Union[_types_pb2.StoredMessage, _Mapping]]] = ..., confirmed: _Optional[int] = ..., attached: bool = ..., queue_id: _Optional[int] = ..., drained: _Optional[int] = ..., drained_credit: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., moved: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., expired: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., refused: _Optional[_Union[RefusedAnswers, _Mapping]] = ..., ack_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class RefusedAnswers(_message.Message):
+    __slots__ = ("sequences", "reason")
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    sequences: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
+    reason: _errors_pb2.ErrorReason
+    def __init__(self, sequences: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., reason: _Optional[_Union[_errors_pb2.ErrorReason, str]] = ...) -> None: ...
 
 class ReplayDeadLettersRequest(_message.Message):
     __slots__ = ("queue", "subscription", "to", "from_sequence", "limit", "filter", "before_sequence")

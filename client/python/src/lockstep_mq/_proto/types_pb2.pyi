@@ -203,7 +203,7 @@ class QueueConfig(_message.Message):
     def __init__(self, max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., redelivery_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., redelivery_multiplier: _Optional[float] = ..., redelivery_max_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention_bytes: _Optional[int] = ..., retention_messages: _Optional[int] = ..., overflow: _Optional[_Union[Overflow, str]] = ..., priorities: bool = ..., exclusive: bool = ..., dead_letter_expired: bool = ..., temporary_grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ack_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., dedup_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., dedup_max: _Optional[int] = ...) -> None: ...
 
 class Subscription(_message.Message):
-    __slots__ = ("name", "floor", "backlog", "in_flight", "consumers", "filter", "redelivery", "active_consumer", "pause")
+    __slots__ = ("name", "floor", "backlog", "in_flight", "consumers", "filter", "redelivery", "active_consumer", "pause", "oldest_in_flight_age")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FLOOR_FIELD_NUMBER: _ClassVar[int]
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +213,7 @@ class Subscription(_message.Message):
     REDELIVERY_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_CONSUMER_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_IN_FLIGHT_AGE_FIELD_NUMBER: _ClassVar[int]
     name: str
     floor: int
     backlog: int
@@ -222,21 +223,24 @@ class Subscription(_message.Message):
     redelivery: RedeliveryPolicy
     active_consumer: ActiveConsumer
     pause: QueuePause
-    def __init__(self, name: _Optional[str] = ..., floor: _Optional[int] = ..., backlog: _Optional[int] = ..., in_flight: _Optional[int] = ..., consumers: _Optional[int] = ..., filter: _Optional[str] = ..., redelivery: _Optional[_Union[RedeliveryPolicy, _Mapping]] = ..., active_consumer: _Optional[_Union[ActiveConsumer, _Mapping]] = ..., pause: _Optional[_Union[QueuePause, _Mapping]] = ...) -> None: ...
+    oldest_in_flight_age: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., floor: _Optional[int] = ..., backlog: _Optional[int] = ..., in_flight: _Optional[int] = ..., consumers: _Optional[int] = ..., filter: _Optional[str] = ..., redelivery: _Optional[_Union[RedeliveryPolicy, _Mapping]] = ..., active_consumer: _Optional[_Union[ActiveConsumer, _Mapping]] = ..., pause: _Optional[_Union[QueuePause, _Mapping]] = ..., oldest_in_flight_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class RedeliveryPolicy(_message.Message):
-    __slots__ = ("max_deliveries", "dead_letter", "redelivery_delay", "redelivery_multiplier", "redelivery_max_delay")
+    __slots__ = ("max_deliveries", "dead_letter", "redelivery_delay", "redelivery_multiplier", "redelivery_max_delay", "ack_timeout")
     MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
     REDELIVERY_DELAY_FIELD_NUMBER: _ClassVar[int]
     REDELIVERY_MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
     REDELIVERY_MAX_DELAY_FIELD_NUMBER: _ClassVar[int]
+    ACK_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     max_deliveries: int
     dead_letter: str
     redelivery_delay: _duration_pb2.Duration
     redelivery_multiplier: float
     redelivery_max_delay: _duration_pb2.Duration
-    def __init__(self, max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., redelivery_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., redelivery_multiplier: _Optional[float] = ..., redelivery_max_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    ack_timeout: _duration_pb2.Duration
+    def __init__(self, max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., redelivery_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., redelivery_multiplier: _Optional[float] = ..., redelivery_max_delay: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., ack_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ActiveConsumer(_message.Message):
     __slots__ = ("address", "since")

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/mutate"
+)
+
+// Acknowledgement deadlines (INV-22). A message has ack_timeout from the time at which Next returned it, or from its
+// last Extend. One timer per subscription checks all messages in flight: it fires at the first deadline known at the
+// last check, but at most every deadlineStep. Without an ack_timeout there is no timer.
+//
+// An overdue message is released like that of a lost consumer. Its consumer is silent until its next request and
+// receives no messages in the meantime; unsent messages are requeued, so that a stopped process holds nothing.
+
+// deadlineStep is the minimum time between two checks, and the maximum delay of an expiry.
+const deadlineStep = 250 * time.Millisecond
+
+// moment is a time since the creation of the registry, by the monotonic clock; at least 1.
+type moment time.Duration
+
+func (r *Registry) elapsed() moment { return moment(time.Since(r.began) + 1) }
+
+func (m moment) add(d time.Duration) moment { return m + moment(d) }
+
+// deadlines is the state of a subscription, guarded by dispatcher.mu.
+type deadlines struct {
+	timeout time.Duration // ack_timeout of the subscription; 0 for none
+	since   moment        // when timeout was changed: messages then in flight count as delivered at that time
+	next    moment        // time of the next check; 0 for none
+	timer   *time.Timer   // nil before the first check
+}
+
+// consumerDeadlines is the state of a consumer, guarded by dispatcher.mu.
+type consumerDeadlines struct {
+	timeout  time.Duration     // ack_timeout of the consumer; 0 for none
+	reported time.Duration     // last AckTimeout that the client was notified of
+	extended map[uint64]moment // deadlines set by Extend; nil without any
+	outbox   moment            // when Next last made progress with the outbox, or when it became non-empty
+	answered moment            // time of the last outcome or Extend
+	silent   bool              // a message has expired, and the client has sent no request since
+
+	expired, refused []uint64            // for the next event
+	late             map[uint64]struct{} // expired and not delivered again: outcomes are refused; nil without any
+	lateOrder        []uint64            // the sequences of late, in the order of their expiry
+}
+
+func (s *deadlines) stop() {
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+// SetAckTimeout sets the acknowledgement deadline of the consumer; 0 for none. It must be called before AddCredit.
+func (c *Consumer) SetAckTimeout(timeout time.Duration) {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	c.deadlines.timeout = timeout
+	c.deadlines.reported = c.timeout()
+}
+
+// AckTimeout returns the shorter one of the acknowledgement deadlines of the consumer and its subscription; 0 for none.
+// The caller must report it to the client: events contain only changes.
+func (c *Consumer) AckTimeout() time.Duration {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	c.deadlines.reported = c.timeout()
+	return c.deadlines.reported
+}
+
+// timeout returns the effective ack_timeout. d.mu is held.
+func (c *Consumer) timeout() time.Duration {
+	own, of := c.deadlines.timeout, c.d.deadlines.timeout
+	if own == 0 || of == 0 {
+		return max(own, of)
+	}
+	return min(own, of)
+}
+
+// Extend sets the deadline of messages in flight at the consumer to the given time from now; 0 means AckTimeout. It has
+// no effect on other messages, and none without an AckTimeout.
+func (c *Consumer) Extend(ranges []Range, by time.Duration) {
+	d := c.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.clientResponded()
+	timeout := c.timeout()
+	if timeout == 0 {
+		return
+	}
+	c.deadlines.answered = d.registry.elapsed()
+	at := c.deadlines.answered.add(cmp.Or(by, timeout))
+	if c.deadlines.extended == nil {
+		c.deadlines.extended = make(map[uint64]moment)
+	}
+	for _, r := range merged(ranges) {
+		inRange(c.inFlight, r, func(sequence uint64, sent moment) {
+			if sent != 0 {
+				c.deadlines.extended[sequence] = at
+			}
+		})
+	}
+	d.checkDeadlinesAt(at)
+}
+
+// startDeadlines starts the deadlines of messages that Next returns. d.mu is held.
+func (c *Consumer) startDeadlines(now moment) {
+	if timeout := c.timeout(); timeout > 0 {
+		c.deadlines.outbox = now
+		c.d.checkDeadlinesAt(now.add(timeout))
+	}
+}
+
+// startOutbox starts the deadline for sending a message that was added to an empty outbox. d.mu is held.
+func (c *Consumer) startOutbox() {
+	if c.timeout() > 0 {
+		c.startDeadlines(c.d.registry.elapsed())
+	}
+}
+
+// takeDeadlines adds news about deadlines to an event. d.mu is held.
+func (c *Consumer) takeDeadlines(e *Event) {
+	s := &c.deadlines
+	e.Expired, s.expired = s.expired, nil
+	e.Refused, s.refused = s.refused, nil
+	if timeout := c.timeout(); timeout != s.reported {
+		s.reported = timeout
+		e.AckTimeout = new(timeout)
+	}
+}
+
+// followAckTimeout applies the current ack_timeout of the subscription.
+func (d *dispatcher) followAckTimeout() {
+	timeout := d.registry.source.AckTimeout(d.key)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.setAckTimeout(timeout)
+}
+
+// setAckTimeout changes the ack_timeout of the subscription. Messages in flight get the new one from now on, so that
+// clients can extend them. d.mu is held.
+func (d *dispatcher) setAckTimeout(timeout time.Duration) {
+	if d.deadlines.timeout == timeout {
+		return
+	}
+	d.deadlines.timeout, d.deadlines.since = timeout, d.registry.elapsed()
+	for _, c := range d.consumers {
+		signal(c.notify)
+		if own := c.timeout(); own > 0 {
+			d.checkDeadlinesAt(d.deadlines.since.add(own))
+		}
+	}
+}
+
+// checkDeadlinesAt requires a check at a time, or earlier. d.mu is held.
+func (d *dispatcher) checkDeadlinesAt(at moment) {
+	s := &d.deadlines
+	if s.next != 0 && s.next <= at || d.stopped != nil {
+		return
+	}
+	s.next = at
+	wait := time.Duration(at - d.registry.elapsed())
+	if s.timer == nil {
+		s.timer = time.AfterFunc(wait, d.checkDeadlines)
+		return
+	}
+	s.timer.Reset(wait)
+}
+
+// checkDeadlines releases all overdue messages.
+func (d *dispatcher) checkDeadlines() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped != nil {
+		return
+	}
+	d.deadlines.next = 0
+	now := d.registry.elapsed()
+	next := moment(0)
+	for _, c := range slices.Clone(d.consumers) { // expire reorders them
+		due, unsent, first := c.overdue(now)
+		if len(due) > 0 || unsent {
+			d.expire(c, due)
+		}
+		if first != 0 && (next == 0 || first < next) {
+			next = first
+		}
+	}
+	if next != 0 {
+		d.checkDeadlinesAt(max(next, now.add(deadlineStep)))
+	}
+}
+
+// overdue returns the overdue messages of a consumer, whether its unsent messages are overdue, and the first deadline
+// of its other messages; 0 for none. d.mu is held.
+func (c *Consumer) overdue(now moment) (due []uint64, unsent bool, next moment) {
+	timeout := c.timeout()
+	if timeout == 0 {
+		return nil, false, 0
+	}
+	passed := func(at moment) bool {
+		if at > now && (next == 0 || at < next) {
+			next = at
+		}
+		return at <= now
+	}
+	since := c.d.deadlines.since
+	for sequence, sent := range c.inFlight {
+		at, extended := c.deadlines.extended[sequence]
+		if !extended {
+			at = max(sent, since).add(timeout)
+		}
+		if sent != 0 && passed(at) {
+			due = append(due, sequence)
+		}
+	}
+	unsent = len(c.outbox) > 0 && passed(max(c.deadlines.outbox, since).add(timeout))
+	return due, unsent, next
+}
+
+// expire takes overdue messages, and all unsent ones, from a consumer. d.mu is held.
+func (d *dispatcher) expire(c *Consumer, due []uint64) {
+	c.deadlines.silent = true
+	d.takeBack(c, due)
+	d.passActive()
+	d.order.left(c) // groups that it owns
+}
+
+// takeBack releases messages of a consumer, and requeues its unsent ones. d.mu is held.
+func (d *dispatcher) takeBack(c *Consumer, sent []uint64) {
+	unsent := c.takeUnsent()
+	if len(sent) == 0 {
+		d.requeue(unsent)
+		return
+	}
+	slices.Sort(sent)
+	for _, sequence := range sent {
+		c.removeInFlight(sequence, true)
+	}
+	c.addLate(sent)
+	c.deadlines.expired = append(c.deadlines.expired, sent...)
+	d.registry.counters.AckExpired.Add(uint64(len(sent)))
+	d.pending.releases = append(d.pending.releases, sent...)
+	d.pending.unsent = append(d.pending.unsent, unsent...) // to keep them in order
+	d.returning, d.pending.returns = true, true
+	signal(c.notify)
+	signal(d.work)
+}
+
+// addLate records expired messages, at most as many as a consumer may have in flight.
+func (c *Consumer) addLate(sequences []uint64) {
+	s := &c.deadlines
+	if s.late == nil {
+		s.late = make(map[uint64]struct{})
+	}
+	for _, sequence := range sequences {
+		s.late[sequence] = struct{}{}
+	}
+	s.lateOrder = append(s.lateOrder, sequences...)
+	for len(s.lateOrder) > c.d.registry.limits.Load().Outstanding {
+		delete(s.late, s.lateOrder[0])
+		s.lateOrder = s.lateOrder[1:]
+	}
+}
+
+// passActive makes the next consumer active if that of an exclusive queue is silent. All messages of the silent one are
+// released: only one consumer processes messages. d.mu is held.
+func (d *dispatcher) passActive() {
+	s, selects := d.order.(*selective)
+	if !selects || !s.exclusive || len(d.consumers) == 0 || !d.consumers[0].deadlines.silent {
+		return
+	}
+	at := slices.IndexFunc(d.consumers, func(c *Consumer) bool { return !c.deadlines.silent })
+	if at < 0 {
+		return
+	}
+	silent, next := d.consumers[0], d.consumers[at]
+	d.consumers = slices.Insert(slices.Delete(d.consumers, at, at+1), 0, next)
+	silent.firstSince, next.firstSince = time.Time{}, time.Now()
+	d.turn = 0
+	var sent []uint64
+	for sequence, at := range silent.inFlight {
+		if at != 0 {
+			sent = append(sent, sequence)
+		}
+	}
+	d.takeBack(silent, sent)
+	s.consumersChanged()
+}
+
+// resumed records a request of a silent consumer. d.mu is held.
+func (d *dispatcher) resumed(c *Consumer) {
+	c.deadlines.silent = false
+	d.passActive()
+	signal(d.wake)
+}
+
+// answered records outcomes, and removes acks and rejects of expired messages from them. d.mu is held.
+func (c *Consumer) answered(a *Outcomes) {
+	if len(a.Acks)+len(a.Nacks)+len(a.Rejects)+len(a.Releases) == 0 {
+		return
+	}
+	s := &c.deadlines
+	s.answered = c.d.registry.elapsed()
+	if s.late == nil || mutate.Off("INV-22-a-late-ack-counts") {
+		return
+	}
+	for _, ranges := range [...]*[]Range{&a.Acks, &a.Rejects} {
+		sorted := merged(*ranges)
+		var late []uint64
+		for sequence := range s.late {
+			i, found := slices.BinarySearchFunc(sorted, sequence, func(r Range, sequence uint64) int {
+				return cmp.Compare(r.First, sequence)
+			})
+			if found || i > 0 && sorted[i-1].Last >= sequence {
+				late = append(late, sequence)
+			}
+		}
+		if len(late) > 0 {
+			slices.Sort(late)
+			*ranges = withoutSequences(sorted, late)
+			s.refused = append(s.refused, late...)
+			signal(c.notify)
+		}
+	}
+}
+
+// withoutSequences removes sequences from ranges; both are sorted, and the ranges contain the sequences.
+func withoutSequences(ranges []Range, sequences []uint64) (left []Range) {
+	for _, r := range ranges {
+		for len(sequences) > 0 && sequences[0] <= r.Last {
+			if r.First < sequences[0] {
+				left = append(left, Range{First: r.First, Last: sequences[0] - 1})
+			}
+			r.First = sequences[0] + 1
+			sequences = sequences[1:]
+		}
+		if r.First <= r.Last {
+			left = append(left, r)
+		}
+	}
+	return left
+}
+
+// OldestInFlight returns the time since the first delivery in flight of a subscription; 0 if no message is in flight.
+func (r *Registry) OldestInFlight(key Key) time.Duration {
+	d := r.of(key)
+	if d == nil {
+		return 0
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	oldest := moment(0)
+	for _, c := range d.consumers {
+		oldest = earliest(oldest, c.oldest())
+	}
+	if oldest == 0 {
+		return 0
+	}
+	return time.Duration(r.elapsed() - oldest)
+}
+
+// earliest returns the earlier of two moments, without those that are 0.
+func earliest(a, b moment) moment {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// oldest returns the time of the first delivery in flight, or 0. d.mu is held.
+func (c *Consumer) oldest() (first moment) {
+	for _, sent := range c.inFlight {
+		first = earliest(first, sent)
+	}
+	return first
+}
+
+// Stuck is a consumer that has messages in flight and has not answered any for some time.
+type Stuck struct {
+	Key Key
+	// From is the origin of the consumer.
+	From     string
+	InFlight int
+	// For is the time since the last outcome or Extend, or since the first delivery in flight if that is later.
+	For time.Duration
+}
+
+// stuckInterval is the minimum time between two checks for stuck consumers.
+const stuckInterval = 10 * time.Second
+
+// Stuck returns the consumers that have messages in flight, the oldest one for at least the given time, and have not
+// answered or extended any message in that time. The result may be stuckInterval old.
+func (r *Registry) Stuck(after time.Duration) []Stuck {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.elapsed()
+	if r.checkedAt != 0 && now < r.checkedAt.add(stuckInterval) {
+		return r.stuck
+	}
+	r.checkedAt, r.stuck = now, nil
+	for _, d := range r.byKey {
+		r.stuck = d.appendStuck(r.stuck, now, after)
+	}
+	slices.SortFunc(r.stuck, func(a, b Stuck) int {
+		return cmp.Or(cmp.Compare(b.For, a.For), cmp.Compare(a.Key.Queue, b.Key.Queue), cmp.Compare(a.Key.Sub, b.Key.Sub))
+	})
+	return r.stuck
+}
+
+func (d *dispatcher) appendStuck(list []Stuck, now moment, after time.Duration) []Stuck {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.consumers {
+		if len(c.inFlight) == 0 || now < c.deadlines.answered.add(after) {
+			continue
+		}
+		first := c.oldest()
+		if since := max(first, c.deadlines.answered); first != 0 && now >= since.add(after) {
+			list = append(list, Stuck{
+				Key: d.key, From: c.from, InFlight: len(c.inFlight), For: time.Duration(now - since),
+			})
+		}
+	}
+	return list
+}
