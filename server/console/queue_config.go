@@ -86,7 +86,7 @@ func configFields(q *pb.Queue) (list []configField) {
 	return list
 }
 
-// setFields returns the fields whose value is not the default.
+// setFields returns the fields without their default value.
 func setFields(q *pb.Queue) (list []configField) {
 	return slices.DeleteFunc(configFields(q), func(f configField) bool {
 		return !f.Checked && (f.Value == "" || len(f.Options) > 0 && f.Value == f.Options[0])

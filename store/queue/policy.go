@@ -90,10 +90,10 @@ func (q *Queue) Own() (c txn.Config, fields txn.ConfigMask) {
 	return *q.config.ownConfig(), q.config.fields
 }
 
-// Sources contains the patterns of the policies whose defaults and limits apply to a queue; "" for none.
+// Sources contains the patterns of the policies that set defaults and limits of a queue; "" for none.
 type Sources struct {
 	Defaults, Limits string
-	// Limited contains the fields whose value is a limit.
+	// Limited contains the fields that are at a limit.
 	Limited txn.ConfigMask
 }
 
@@ -144,7 +144,7 @@ func (t *policyTable) compile() {
 	slices.SortFunc(t.limits, first)
 }
 
-// lookup returns the policies whose defaults and limits apply to a queue; nil for none.
+// lookup returns the policies that set defaults and limits of a queue; nil for none.
 func (t *policyTable) lookup(name string) (defaults, limits *Policy) {
 	find := func(list []rule) *Policy {
 		for i := range list {
