@@ -93,8 +93,8 @@ func setFields(q *pb.Queue) (list []configField) {
 	})
 }
 
-// changedFields returns the fields that a form changes. A field of the queue that was cleared is reset, so that policies
-// apply. A field of a policy that was cleared is set to 0 for this queue.
+// changedFields returns the fields that a form changes. A cleared field of the queue is reset, so that policies apply.
+// A cleared field of a policy is set to 0 for this queue.
 func changedFields(q *pb.Queue, config *pb.QueueConfig) (set, reset []string) {
 	before, after := q.GetConfig().ProtoReflect(), config.ProtoReflect()
 	for _, f := range configFields(q) {

@@ -183,8 +183,8 @@ func (p applied) settings(own *txn.Config, fields txn.ConfigMask) *settings {
 	return c
 }
 
-// settingsOf returns the settings of a queue with own fields; q is nil for a new queue. It shares the settings of queues
-// without own fields.
+// settingsOf returns the settings of a queue with own fields; q is nil for a new queue. Queues without own fields share
+// their settings.
 func (s *State) settingsOf(q *Queue, name string, own *txn.Config, fields txn.ConfigMask) *settings {
 	p := s.policiesOf(q, name)
 	switch {
@@ -199,6 +199,14 @@ func (s *State) settingsOf(q *Queue, name string, own *txn.Config, fields txn.Co
 		s.policies.shared[p] = c
 	}
 	return c
+}
+
+// checkTable verifies an operation on the access table or the policies.
+func (s *State) checkTable(o *txn.Op) txn.Code {
+	if o.Code == txn.OpAccess {
+		return s.checkAccess(o)
+	}
+	return s.checkPolicy(o)
 }
 
 func (s *State) checkPolicy(o *txn.Op) txn.Code {

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// put, list and delete manage policies. queue show displays the source of each value; alter --reset returns an option to
-// the policy.
+// put, list and delete manage policies. queue show displays the source of each value, and alter --reset returns an
+// option to the policy.
 func TestPolicies(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	require.Equal(t, "no policies\n", c.OK("policy", "list"))
