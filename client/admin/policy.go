@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Policy contains defaults and upper limits for the queues whose names match a pattern: existing queues, and queues
+// Policy contains defaults and upper limits for the queues that match a name pattern: existing queues, and queues
 // that are created later. If several policies match, the one with the highest priority applies; on a tie, the first
 // pattern in byte order. The policy that sets defaults and the one that sets limits are determined separately.
 type Policy struct {
@@ -89,7 +89,7 @@ type OwnConfig struct {
 	// Fields are the names of the options, such as "max_deliveries". Their values can be 0.
 	Fields []string
 	// Policy is the pattern of the policy that sets other options, and LimitPolicy that of the one with limits; "" for
-	// none. Limited are the names of the options whose value is a limit.
+	// none. Limited are the names of options that a limit determines.
 	Policy, LimitPolicy string
 	Limited             []string
 }

@@ -143,7 +143,9 @@ func (d *queuesView) loadPolicies(ctx context.Context, queues pb.QueueServiceCli
 		return strings.Join(parts, ", ")
 	}
 	for _, p := range list.GetPolicies() {
-		d.Policies = append(d.Policies, policyRow{p.GetPattern(), p.GetPriority(), text(p.GetDefaults()), text(p.GetLimits())})
+		d.Policies = append(d.Policies, policyRow{
+			Pattern: p.GetPattern(), Priority: p.GetPriority(), Defaults: text(p.GetDefaults()), Limits: text(p.GetLimits()),
+		})
 	}
 	return nil
 }

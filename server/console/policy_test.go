@@ -19,11 +19,13 @@ func TestChangedFields(t *testing.T) {
 			Policy: "orders.*", LimitPolicy: "*", LimitedFields: []string{"max_messages"},
 		},
 	}
-	var sources []string
+	sources := map[string]string{}
 	for _, f := range setFields(q) {
-		sources = append(sources, f.Name+" "+f.Policy)
+		sources[f.Name] = f.Policy
 	}
-	require.Equal(t, []string{"max_messages *", "max_bytes ", "max_deliveries orders.*", "dead_letter orders.*"}, sources)
+	require.Equal(t, map[string]string{
+		"max_messages": "*", "max_bytes": "", "max_deliveries": "orders.*", "dead_letter": "orders.*",
+	}, sources)
 
 	set, reset := changedFields(q, &pb.QueueConfig{
 		MaxMessages: 10, MaxDeliveries: 5, DeadLetter: "dead", MaxBytes: 1024, Overflow: pb.Overflow_OVERFLOW_REJECT,

@@ -86,15 +86,15 @@ func configFields(q *pb.Queue) (list []configField) {
 	return list
 }
 
-// setFields returns the fields whose value is not the default.
+// setFields returns the fields without their default value.
 func setFields(q *pb.Queue) (list []configField) {
 	return slices.DeleteFunc(configFields(q), func(f configField) bool {
 		return !f.Checked && (f.Value == "" || len(f.Options) > 0 && f.Value == f.Options[0])
 	})
 }
 
-// changedFields returns the fields that a form changes. A field of the queue that was cleared is reset, so that policies
-// apply. A field of a policy that was cleared is set to 0 for this queue.
+// changedFields returns the fields that a form changes. A cleared field of the queue is reset, so that policies apply.
+// A cleared field of a policy is set to 0 for this queue.
 func changedFields(q *pb.Queue, config *pb.QueueConfig) (set, reset []string) {
 	before, after := q.GetConfig().ProtoReflect(), config.ProtoReflect()
 	for _, f := range configFields(q) {

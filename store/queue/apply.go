@@ -131,10 +131,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return s.checkMeta(o)
 	case txn.OpDeleteMeta, txn.OpDue:
 		return txn.OK
-	case txn.OpAccess:
-		return s.checkAccess(o)
-	case txn.OpPolicy:
-		return s.checkPolicy(o)
+	case txn.OpAccess, txn.OpPolicy:
+		return s.checkTable(o)
 	case txn.OpPrepare:
 		return s.checkPrepare(o)
 	case txn.OpCommitPrepared, txn.OpRollbackPrepared:
@@ -305,6 +303,8 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 			}
 			s.swapMeta(o, r.LSN, sequence)
 			results[0].Changed = 1
+		case o.Code == txn.OpPolicy:
+			s.changePolicy(o)
 		case o.Code >= txn.OpPrepare && o.Code <= txn.OpRollbackPrepared:
 			s.changePrepared(o, r.LSN, counted, &results[0])
 		default:
@@ -335,9 +335,6 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		return
 	case txn.OpDue:
 		r.Changed = s.due(o)
-		return
-	case txn.OpPolicy:
-		s.changePolicy(o)
 		return
 	}
 	q := s.queues.get(o.Queue)

@@ -68,7 +68,8 @@ type modelSub struct {
 func newModel(seed uint64) *model {
 	return &model{
 		rng: rand.New(rand.NewPCG(seed, 1)), queues: map[uint64]*modelQueue{}, nextID: 1,
-		done: map[string]txn.Result{}, policies: map[string]txn.QueuePolicy{}, epochs: map[string]uint32{}, meta: map[string]string{},
+		done: map[string]txn.Result{}, epochs: map[string]uint32{}, meta: map[string]string{},
+		policies: map[string]txn.QueuePolicy{},
 		prepared: map[string]*modelPrepared{}, outcomes: map[string]*modelOutcome{},
 		schedule: map[txn.Due]bool{},
 	}

@@ -90,10 +90,10 @@ func (q *Queue) Own() (c txn.Config, fields txn.ConfigMask) {
 	return *q.config.ownConfig(), q.config.fields
 }
 
-// Sources contains the patterns of the policies whose defaults and limits apply to a queue; "" for none.
+// Sources contains the patterns of the policies that set defaults and limits of a queue; "" for none.
 type Sources struct {
 	Defaults, Limits string
-	// Limited contains the fields whose value is a limit.
+	// Limited contains the fields that are at a limit.
 	Limited txn.ConfigMask
 }
 
@@ -144,7 +144,7 @@ func (t *policyTable) compile() {
 	slices.SortFunc(t.limits, first)
 }
 
-// lookup returns the policies whose defaults and limits apply to a queue; nil for none.
+// lookup returns the policies that set defaults and limits of a queue; nil for none.
 func (t *policyTable) lookup(name string) (defaults, limits *Policy) {
 	find := func(list []rule) *Policy {
 		for i := range list {
@@ -183,8 +183,8 @@ func (p applied) settings(own *txn.Config, fields txn.ConfigMask) *settings {
 	return c
 }
 
-// settingsOf returns the settings of a queue with own fields; q is nil for a new queue. It shares the settings of queues
-// without own fields.
+// settingsOf returns the settings of a queue with own fields; q is nil for a new queue. Queues without own fields share
+// their settings.
 func (s *State) settingsOf(q *Queue, name string, own *txn.Config, fields txn.ConfigMask) *settings {
 	p := s.policiesOf(q, name)
 	switch {
@@ -199,6 +199,14 @@ func (s *State) settingsOf(q *Queue, name string, own *txn.Config, fields txn.Co
 		s.policies.shared[p] = c
 	}
 	return c
+}
+
+// checkTable verifies an operation on the access table or the policies.
+func (s *State) checkTable(o *txn.Op) txn.Code {
+	if o.Code == txn.OpAccess {
+		return s.checkAccess(o)
+	}
+	return s.checkPolicy(o)
 }
 
 func (s *State) checkPolicy(o *txn.Op) txn.Code {

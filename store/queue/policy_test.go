@@ -49,7 +49,7 @@ func TestPolicyDeadLetterCycle(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// The policy with the highest priority applies; on a tie, the first pattern. Defaults and limits are decided separately.
+// The policy with the highest priority applies; on a tie, the first pattern. Defaults and limits are separate.
 func TestPolicyPrecedence(t *testing.T) {
 	d := newDriver(t)
 	d.policy("*", txn.QueuePolicy{Limits: txn.Config{MaxMessages: 100}})

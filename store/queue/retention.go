@@ -59,7 +59,8 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	if sub == nil {
 		return 0
 	}
-	if q.config.With(*o.Config, txn.Retention) != q.config.Config && !mutate.Off("INV-15-retention-is-not-looked-at-again") {
+	now := q.Config()
+	if now.With(*o.Config, txn.Retention) != now && !mutate.Off("INV-15-retention-is-not-looked-at-again") {
 		return 0 // INV-15
 	}
 	if o.Sequence <= sub.acks.floor {

@@ -107,8 +107,8 @@ func (b *Builder) CreateQueueWith(name string, c Config, own ConfigMask, subscri
 	b.end()
 }
 
-// AlterQueue adds an operation that sets the fields in mask of a queue's configuration to their values in c. Fields that
-// are 0 are no longer explicit: a policy can set them.
+// AlterQueue adds an operation that sets the fields in mask of a queue's configuration to their values in c. Fields
+// that are 0 are no longer explicit: a policy can set them.
 func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
 	b.AlterQueueWith(queue, c, mask, c.Fields()&mask)
 }

@@ -89,7 +89,7 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrQueueNotEmpty:        "queue still contains messages",
 	ErrQueueFull:            "queue is full: consume from it, or raise its limits",
 	ErrTooManyQueues:        "too many queues: delete some first",
-	ErrQueueInUse:           "queue is the dead-letter queue or forward target of another queue or a policy: change that one first",
+	ErrQueueInUse:           "queue is the dead-letter queue or forward target of a queue or policy: change that first",
 	ErrDeadLetterCycle:      "dead-letter cycle: use a queue that does not dead-letter to this one",
 	ErrQueuePaused:          "publishing to the queue is paused",
 	ErrSubscriptionExists:   "subscription exists in the queue",

@@ -228,8 +228,9 @@ func DecodeOwnConfig(b []byte) (c Config, own ConfigMask, rest []byte, err error
 
 func (d *decoder) ownConfig() (c *Config, own ConfigMask) {
 	c, own = d.rawConfig()
+	set := c.Fields()
 	if own == PlainFields {
-		return c, c.Fields()
+		return c, set
 	}
 	if own&explicitPlain != 0 {
 		if own &^= explicitPlain; own != PlainFields {
@@ -237,7 +238,7 @@ func (d *decoder) ownConfig() (c *Config, own ConfigMask) {
 		}
 	}
 	d.checkMask(own)
-	if c.Fields()&^own != 0 || c.Fields() == own {
+	if set&^own != 0 || set == own {
 		d.fail("invalid explicit fields")
 	}
 	return c, own

@@ -11,7 +11,7 @@ import (
 // MaxPolicyPriority is the maximum QueuePolicy.Priority.
 const MaxPolicyPriority = 1_000_000
 
-// QueuePolicy contains default values and upper limits of the configuration of the queues whose names match a pattern.
+// QueuePolicy contains default values and upper limits of the configuration of the queues that match a name pattern.
 type QueuePolicy struct {
 	// Priority decides among several policies that match a queue; the highest one wins.
 	Priority uint64

@@ -149,11 +149,7 @@ func (o *Op) decode(b []byte) error {
 	d := decoder{b: b}
 	switch o.Code {
 	case OpCreateQueue:
-		o.Name = d.name()
-		var own ConfigMask
-		o.Config, own = d.ownConfig()
-		o.Mask, o.Number = PlainFields, uint64(own)
-		o.names(&d)
+		o.createQueue(&d)
 	case OpAlterQueue:
 		o.alterQueue(&d)
 	case OpDeleteQueue:
@@ -285,6 +281,14 @@ func (o *Op) messages(d *decoder) {
 		d.fail("invalid number of messages")
 	}
 	o.Raw, d.b = d.b, nil
+}
+
+func (o *Op) createQueue(d *decoder) {
+	o.Name = d.name()
+	var own ConfigMask
+	o.Config, own = d.ownConfig()
+	o.Mask, o.Number = PlainFields, uint64(own)
+	o.names(d)
 }
 
 func (o *Op) alterQueue(d *decoder) {

@@ -4201,7 +4201,7 @@ func (x *PutPolicyResponse) GetPolicy() *QueuePolicy {
 // DeletePolicyRequest deletes a policy.
 type DeletePolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pattern of the policy. POLICY_NOT_FOUND if there is none.
+	// Pattern of the policy. POLICY_NOT_FOUND if it is missing.
 	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
 	Producer      *Producer `protobuf:"bytes,2,opt,name=producer,proto3" json:"producer,omitempty"`

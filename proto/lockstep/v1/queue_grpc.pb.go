@@ -148,7 +148,7 @@ type QueueServiceClient interface {
 	PauseQueue(ctx context.Context, in *PauseQueueRequest, opts ...grpc.CallOption) (*PauseQueueResponse, error)
 	// ResumeQueue ends a pause, in whole or in part.
 	ResumeQueue(ctx context.Context, in *ResumeQueueRequest, opts ...grpc.CallOption) (*ResumeQueueResponse, error)
-	// PutPolicy sets the defaults and limits for the queues whose names match a pattern. They apply immediately to all of
+	// PutPolicy sets the defaults and limits for the queues that match a name pattern. They apply immediately to all of
 	// these queues, in one transaction. It requires the right `operate`. FEATURE_MISSING while a node runs release 0.1.0.
 	PutPolicy(ctx context.Context, in *PutPolicyRequest, opts ...grpc.CallOption) (*PutPolicyResponse, error)
 	// DeletePolicy deletes a policy. Its queues keep only the options that they set themselves and those of other policies.
@@ -594,7 +594,7 @@ type QueueServiceServer interface {
 	PauseQueue(context.Context, *PauseQueueRequest) (*PauseQueueResponse, error)
 	// ResumeQueue ends a pause, in whole or in part.
 	ResumeQueue(context.Context, *ResumeQueueRequest) (*ResumeQueueResponse, error)
-	// PutPolicy sets the defaults and limits for the queues whose names match a pattern. They apply immediately to all of
+	// PutPolicy sets the defaults and limits for the queues that match a name pattern. They apply immediately to all of
 	// these queues, in one transaction. It requires the right `operate`. FEATURE_MISSING while a node runs release 0.1.0.
 	PutPolicy(context.Context, *PutPolicyRequest) (*PutPolicyResponse, error)
 	// DeletePolicy deletes a policy. Its queues keep only the options that they set themselves and those of other policies.

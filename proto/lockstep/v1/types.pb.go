@@ -1524,9 +1524,9 @@ type QueueSources struct {
 	OwnFields []string `protobuf:"bytes,2,rep,name=own_fields,json=ownFields,proto3" json:"own_fields,omitempty"`
 	// Pattern of the policy that sets the other fields; empty without one.
 	Policy string `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Pattern of the policy whose limits apply; empty without one.
+	// Pattern of the policy that limits values; empty without one.
 	LimitPolicy string `protobuf:"bytes,4,opt,name=limit_policy,json=limitPolicy,proto3" json:"limit_policy,omitempty"`
-	// Names of the fields whose value is the limit of that policy, since they would be larger or unlimited.
+	// Names of the fields that are at the limit of that policy, since they would be larger or unlimited.
 	LimitedFields []string `protobuf:"bytes,5,rep,name=limited_fields,json=limitedFields,proto3" json:"limited_fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1597,7 +1597,7 @@ func (x *QueueSources) GetLimitedFields() []string {
 	return nil
 }
 
-// QueuePolicy contains defaults and upper limits for the queues whose names match a pattern. They apply to existing
+// QueuePolicy contains defaults and upper limits for the queues that match a name pattern. They apply to existing
 // queues, and to queues that are created later.
 //
 // If several policies match, the one with the highest priority applies; on a tie, the first pattern in byte order. The

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// PutPolicy sets the defaults and limits for the queues whose names match a pattern.
+// PutPolicy sets the defaults and limits for the queues that match a name pattern.
 func (s *Service) PutPolicy(ctx context.Context, req *pb.PutPolicyRequest) (*pb.PutPolicyResponse, error) {
 	resp, err := s.putPolicy(ctx, req)
 	if err != nil {

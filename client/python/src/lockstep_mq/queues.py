@@ -171,7 +171,7 @@ class History:
 
 @dataclass(frozen=True)
 class Policy:
-    """Defaults and upper limits for the queues whose names match a pattern, existing and new ones.
+    """Defaults and upper limits for the queues that match a name pattern, existing and new ones.
 
     Attributes:
         pattern: Identifies the policy: `*` matches any sequence of characters, `?` one character.
@@ -196,7 +196,7 @@ class Sources:
         own_fields: Names of these options; their values can be 0.
         policy: Pattern of the policy that sets the other options; empty for none.
         limit_policy: Pattern of the policy with limits; empty for none.
-        limited_fields: Names of the options whose value is a limit.
+        limited_fields: Names of options that a limit determines.
     """
 
     own: QueueConfig

@@ -99,7 +99,7 @@ func (s *step) what() string {
 	}
 }
 
-// compare returns the plan that changes a pair into the wanted document. Queues are sorted by name, policies by pattern.
+// compare returns the plan that makes a pair match a document. Queues are sorted by name, policies by pattern.
 // Temporary queues that are not in the file belong to their clients and are ignored.
 func compare(content *document, there []admin.Queue, policies []admin.Policy) plan {
 	wanted := content.queues

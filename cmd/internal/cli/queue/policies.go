@@ -22,7 +22,7 @@ func PolicyCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "policy", Aliases: []string{"policies"}, GroupID: "use",
 		Short: "Manage defaults and limits of queues",
-		Long: `A policy sets defaults and upper limits of the queues whose names match a pattern: "*" matches any
+		Long: `A policy sets defaults and upper limits of the queues that match a name pattern: "*" matches any
 sequence of characters, "?" one character. It applies to existing and to new queues. Options that a queue sets itself
 override the defaults; limits apply to both.`,
 		Args: cli.KnownSubcommand,
