@@ -208,6 +208,37 @@ func TestUnsentIsBounded(t *testing.T) {
 	require.ErrorIs(t, b.Send(large), ErrGone)
 }
 
+// Withdraw settles sent messages, removes waiting ones, and completes a message of which a part was sent. The peer's
+// later outcome of a withdrawn message is ignored.
+func TestWithdraw(t *testing.T) {
+	p := opened(t, Options{}).manual()
+	l := p.receiver("a", 0)
+	p.send(0, credit(0, 0, 3))
+	sendAll(t, l, 0, 6) // three of them wait for credit
+	require.Equal(t, []string{"m0", "m1", "m2"}, p.payloads())
+	state := &wire.Modified{DeliveryFailed: true}
+	require.Equal(t, 2, l.Withdraw(map[uint64]bool{0: true, 1: true, 4: true, 5: true, 9: true}, state))
+	got := of[*wire.Disposition](p.take())
+	require.Equal(t, []*wire.Disposition{{Role: wire.RoleSender, First: 0, Last: 1, Settled: true, State: state}}, got)
+	require.Equal(t, 2, p.c.Unsent())
+	p.send(0, &wire.Disposition{Role: wire.RoleReceiver, First: 0, Last: 2, Settled: true, State: wire.Accepted{}})
+	require.Equal(t, []uint64{2}, eventNames[*Disposed](p)[0].Refs)
+
+	p.send(0, &wire.Flow{
+		IncomingWindow: 1, NextIncomingID: some(3), Handle: some(0), DeliveryCount: some(3), LinkCredit: some(2),
+	})
+	require.Equal(t, []string{"m3"}, p.payloads())
+	require.NoError(t, l.Send(&Message{Ref: 7, Payload: []byte(strings.Repeat("x", 2*l.session.frameRoom()))}))
+	p.send(0, &wire.Flow{IncomingWindow: 1, NextIncomingID: some(4)})
+	require.Len(t, of[*wire.Transfer](p.take()), 1)
+	require.Zero(t, l.Withdraw(map[uint64]bool{7: true}, state))
+	p.send(0, &wire.Flow{IncomingWindow: 1, NextIncomingID: some(5)})
+	last := of[*wire.Transfer](p.take())
+	require.Len(t, last, 1)
+	require.False(t, last[0].More)
+	require.Zero(t, p.c.Unsent())
+}
+
 // The limit of unsettled messages delays further messages, except presettled ones.
 func TestUnsettledIsBounded(t *testing.T) {
 	p := opened(t, Options{MaxUnsettled: 2}).manual()

@@ -6,6 +6,7 @@ package hostile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -16,14 +17,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
-	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
 const (
@@ -74,7 +73,10 @@ func TestFrozenConsumer(t *testing.T) {
 				if t.Failed() {
 					return
 				}
-				took := freeze(t, p, k, active.Address, fmt.Sprintf("frozen-%d", i))
+				took, err := freeze(t.Context(), k, active.Address, fmt.Sprintf("frozen-%d", i))
+				if err != nil {
+					t.Errorf("round %d: %v", i, err)
+				}
 				mu.Lock()
 				longest = max(longest, took)
 				mu.Unlock()
@@ -83,70 +85,71 @@ func TestFrozenConsumer(t *testing.T) {
 	}
 	running.Wait()
 	t.Logf("%d rounds: the last message was redelivered after at most %v", frozenRounds, longest)
-	assert.LessOrEqual(t, longest, frozenDeadline+time.Second)
+	require.LessOrEqual(t, longest, frozenDeadline+time.Second)
 }
 
 // freeze stops a consumer process that holds all messages of a queue, and returns the time until another consumer has
 // received them.
-func freeze(t *testing.T, p *cluster.Pair, k *client.Client, address, queue string) time.Duration {
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
+func freeze(ctx context.Context, k *client.Client, address, queue string) (took time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	a := admin.New(k)
-	_, _, err := a.CreateQueue(ctx, queue, admin.CreateQueueOptions{Config: admin.QueueConfig{AckTimeout: frozenDeadline}})
-	if !assert.NoError(t, err) {
-		return 0
+	config := admin.QueueConfig{AckTimeout: frozenDeadline}
+	if _, _, err := a.CreateQueue(ctx, queue, admin.CreateQueueOptions{Config: config}); err != nil {
+		return 0, err
 	}
 	for i := range frozenMessages {
-		_, err := k.Publish(ctx, queue, client.Message{Body: fmt.Append(nil, i)})
-		assert.NoError(t, err)
+		if _, err := k.Publish(ctx, queue, client.Message{Body: fmt.Append(nil, i)}); err != nil {
+			return 0, err
+		}
 	}
 	frozen := exec.CommandContext(ctx, os.Args[0])
 	frozen.Env = append(os.Environ(), envFrozen+"="+address+" "+queue)
 	frozen.Stderr = os.Stderr
-	if !assert.NoError(t, frozen.Start()) {
-		return 0
+	if err := frozen.Start(); err != nil {
+		return 0, err
 	}
 	defer func() {
 		_ = frozen.Process.Kill()
 		_ = frozen.Wait()
 	}()
-	inFlight := func() uint64 {
+	for held := uint64(0); held < frozenMessages; pause(ctx, 10*time.Millisecond) {
 		q, err := a.GetQueue(ctx, queue)
-		if !assert.NoError(t, err) {
-			return 0
+		if err != nil {
+			return 0, err
 		}
-		return q.Subscriptions[0].InFlight
-	}
-	for inFlight() < frozenMessages && ctx.Err() == nil {
-		pause(ctx, 10*time.Millisecond)
+		held = q.Subscriptions[0].InFlight
 	}
 	pause(ctx, time.Duration(rand.Int64N(int64(3*frozenDeadline))))
-	assert.EqualValues(t, frozenMessages, inFlight(), "Run has not extended the messages")
-	assert.NoError(t, frozen.Process.Signal(syscall.SIGSTOP))
+	if err := frozen.Process.Signal(syscall.SIGSTOP); err != nil {
+		return 0, err
+	}
 	stopped := time.Now()
 	co, err := k.Consume(ctx, queue, client.ConsumerOptions{})
-	if !assert.NoError(t, err) {
-		return 0
+	if err != nil {
+		return 0, err
 	}
 	defer func() { _ = co.Close() }()
-	received := map[string]uint32{}
-	var took time.Duration
-	for len(received) < frozenMessages {
+	for received := map[string]bool{}; len(received) < frozenMessages; {
 		d, err := co.Receive(ctx)
-		if !assert.NoError(t, err, "%d messages of %s received", len(received), queue) {
-			return 0
+		if err != nil {
+			return 0, fmt.Errorf("%d messages received: %w", len(received), err)
 		}
 		took = time.Since(stopped)
-		received[string(d.Body)] = d.DeliveryCount
-		assert.NoError(t, d.Ack())
+		received[string(d.Body)] = true
+		if d.DeliveryCount != 1 {
+			return 0, fmt.Errorf("message %s has delivery count %d: Run has not extended it", d.Body, d.DeliveryCount)
+		}
+		if err := d.Ack(); err != nil {
+			return 0, err
+		}
 	}
-	for body, count := range received {
-		assert.EqualValues(t, 1, count, "message %s of %s", body, queue)
+	if err := errors.Join(frozen.Process.Signal(syscall.SIGCONT), co.Flush(ctx)); err != nil {
+		return 0, err
 	}
-	assert.NoError(t, frozen.Process.Signal(syscall.SIGCONT))
-	assert.NoError(t, co.Flush(ctx))
 	q, err := a.GetQueue(ctx, queue)
-	assert.NoError(t, err)
-	assert.Zero(t, q.Messages)
-	return took
+	if err == nil && q.Messages > 0 {
+		err = fmt.Errorf("%d messages left", q.Messages)
+	}
+	return took, err
 }

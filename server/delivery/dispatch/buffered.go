@@ -61,7 +61,8 @@ func (c *Consumer) updateCount(step int) {
 
 func (c *Consumer) clientResponded() {
 	if c.deadlines.silent {
-		c.d.resumed(c)
+		c.deadlines.silent = false
+		c.d.resumed()
 	}
 	c.unconfirmedBytes = 0
 	c.updateCount(minOutbox)

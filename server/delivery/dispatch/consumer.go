@@ -285,6 +285,10 @@ func (c *Consumer) take() (Event, error) {
 	if d.paused { // INV-2: a blocked node delivers nothing
 		return event, nil
 	}
+	if c.deadlines.stalled {
+		c.deadlines.stalled = false
+		d.resumed()
+	}
 	event.Messages = c.takeOutbox()
 	c.takeDrained(&event)
 	return event, nil
@@ -348,7 +352,7 @@ func (c *Consumer) takeOutbox() []Message {
 
 func (c *Consumer) capacity() int {
 	r := c.d.registry
-	if c.finishing || c.err != nil || c.deadlines.silent || c.outboxBytes >= r.outboxBytes() {
+	if c.finishing || c.err != nil || c.idle() || c.outboxBytes >= r.outboxBytes() {
 		return 0
 	}
 	return max(0, min(c.credit, r.limits.Load().Outstanding-len(c.inFlight)))

@@ -15,7 +15,8 @@ import (
 // last check, but at most every deadlineStep. Without an ack_timeout there is no timer.
 //
 // An overdue message is released like that of a lost consumer. Its consumer is silent until its next request and
-// receives no messages in the meantime; unsent messages are requeued, so that a stopped process holds nothing.
+// receives no messages in the meantime; unsent messages are requeued, so that a stopped process holds nothing. A
+// consumer with overdue unsent messages is stalled until Next is called, which means that the connection accepts data.
 
 // deadlineStep is the minimum time between two checks, and the maximum delay of an expiry.
 const deadlineStep = 250 * time.Millisecond
@@ -43,6 +44,7 @@ type consumerDeadlines struct {
 	outbox   moment            // when Next last made progress with the outbox, or when it became non-empty
 	answered moment            // time of the last outcome or Extend
 	silent   bool              // a message has expired, and the client has sent no request since
+	stalled  bool              // unsent messages were overdue, and Next was not called since
 
 	expired, refused []uint64            // for the next event
 	late             map[uint64]struct{} // expired and not delivered again: outcomes are refused; nil without any
@@ -71,6 +73,9 @@ func (c *Consumer) AckTimeout() time.Duration {
 	c.deadlines.reported = c.timeout()
 	return c.deadlines.reported
 }
+
+// idle reports whether the consumer receives no messages because of its deadlines. d.mu is held.
+func (c *Consumer) idle() bool { return c.deadlines.silent || c.deadlines.stalled }
 
 // timeout returns the effective ack_timeout. d.mu is held.
 func (c *Consumer) timeout() time.Duration {
@@ -115,7 +120,7 @@ func (c *Consumer) startDeadlines(now moment) {
 	}
 }
 
-// startOutbox starts the deadline for sending a message that was added to an empty outbox. d.mu is held.
+// startOutbox starts the deadline for sending the messages in the outbox. d.mu is held.
 func (c *Consumer) startOutbox() {
 	if c.timeout() > 0 {
 		c.startDeadlines(c.d.registry.elapsed())
@@ -218,13 +223,17 @@ func (c *Consumer) overdue(now moment) (due []uint64, unsent bool, next moment) 
 			due = append(due, sequence)
 		}
 	}
-	unsent = len(c.outbox) > 0 && passed(max(c.deadlines.outbox, since).add(timeout))
+	unsent = len(c.outbox) > 0 && !c.d.paused && passed(max(c.deadlines.outbox, since).add(timeout))
 	return due, unsent, next
 }
 
 // expire takes overdue messages, and all unsent ones, from a consumer. d.mu is held.
 func (d *dispatcher) expire(c *Consumer, due []uint64) {
-	c.deadlines.silent = true
+	if len(due) > 0 {
+		c.deadlines.silent = true
+	} else {
+		c.deadlines.stalled = true
+	}
 	d.takeBack(c, due)
 	d.passActive()
 	d.order.left(c) // groups that it owns
@@ -267,34 +276,33 @@ func (c *Consumer) addLate(sequences []uint64) {
 	}
 }
 
-// passActive makes the next consumer active if that of an exclusive queue is silent. All messages of the silent one are
+// passActive makes the next consumer active if that of an exclusive queue is idle. All messages of the idle one are
 // released: only one consumer processes messages. d.mu is held.
 func (d *dispatcher) passActive() {
 	s, selects := d.order.(*selective)
-	if !selects || !s.exclusive || len(d.consumers) == 0 || !d.consumers[0].deadlines.silent {
+	if !selects || !s.exclusive || len(d.consumers) == 0 || !d.consumers[0].idle() {
 		return
 	}
-	at := slices.IndexFunc(d.consumers, func(c *Consumer) bool { return !c.deadlines.silent })
+	at := slices.IndexFunc(d.consumers, func(c *Consumer) bool { return !c.idle() })
 	if at < 0 {
 		return
 	}
-	silent, next := d.consumers[0], d.consumers[at]
+	idle, next := d.consumers[0], d.consumers[at]
 	d.consumers = slices.Insert(slices.Delete(d.consumers, at, at+1), 0, next)
-	silent.firstSince, next.firstSince = time.Time{}, time.Now()
+	idle.firstSince, next.firstSince = time.Time{}, time.Now()
 	d.turn = 0
 	var sent []uint64
-	for sequence, at := range silent.inFlight {
+	for sequence, at := range idle.inFlight {
 		if at != 0 {
 			sent = append(sent, sequence)
 		}
 	}
-	d.takeBack(silent, sent)
+	d.takeBack(idle, sent)
 	s.consumersChanged()
 }
 
-// resumed records a request of a silent consumer. d.mu is held.
-func (d *dispatcher) resumed(c *Consumer) {
-	c.deadlines.silent = false
+// resumed records that a consumer is no longer silent or stalled. d.mu is held.
+func (d *dispatcher) resumed() {
 	d.passActive()
 	signal(d.wake)
 }

@@ -116,6 +116,11 @@ func (d *dispatcher) setPaused(paused bool) {
 	d.paused = paused
 	if !paused {
 		d.wakeAll()
+		for _, c := range d.consumers {
+			if len(c.outbox) > 0 {
+				c.startOutbox()
+			}
+		}
 	}
 }
 

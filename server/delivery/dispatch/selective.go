@@ -309,7 +309,7 @@ func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 
 // ownerOf returns the consumer that owns a group, or nil if it has none, or the owner does not accept this message.
 func (s *selective) ownerOf(g *group, m *Message) *Consumer {
-	if g == nil || g.owner == nil || g.owner.left || g.owner.finishing || g.owner.deadlines.silent || g.owner.err != nil {
+	if g == nil || g.owner == nil || g.owner.left || g.owner.finishing || g.owner.idle() || g.owner.err != nil {
 		return nil
 	}
 	if s.exclusive && g.owner != s.d.consumers[0] || !g.owner.accepted(m) {
