@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // Create a queue with a dead-letter queue, and list all queues.
@@ -69,4 +70,18 @@ func ExampleNode_Status() {
 	}
 	status, err := node.Status(context.Background())
 	fmt.Println(status.GetRole(), err)
+}
+
+// Publish a message every night.
+func ExampleClient_PutSchedule() {
+	var adm *admin.Client
+	s, err := adm.PutSchedule(context.Background(), &pb.Schedule{
+		Name: "nightly", Queue: "jobs", Cron: "0 2 * * *", TimeZone: "Europe/Berlin",
+		Message: &pb.Message{Body: []byte(`{"job":"cleanup"}`), ContentType: "application/json"},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("next at", s.GetNextAt().AsTime())
 }
