@@ -4,12 +4,13 @@ package bench
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-// Order configures ordering properties of messages in addition to the order of their queue.
+// Order configures properties of messages and queues that change the cost of storing or delivering them.
 type Order struct {
 	// Groups over which the messages are distributed round-robin; 0: without groups.
 	Groups int
@@ -17,9 +18,13 @@ type Order struct {
 	Priorities bool
 	// Parts is the number of values of a message property, assigned round-robin from 0 on; 0: without the property.
 	Parts int
+	// DedupWindow of the queues. If it is set, each message has its own message ID.
+	DedupWindow time.Duration
 }
 
-func (o *Order) config() admin.QueueConfig { return admin.QueueConfig{Priorities: o.Priorities} }
+func (o *Order) config() admin.QueueConfig {
+	return admin.QueueConfig{Priorities: o.Priorities, DedupWindow: o.DedupWindow}
+}
 
 func (o *Order) label(m *client.Message, n int64) {
 	if o.Groups > 0 {
@@ -27,6 +32,9 @@ func (o *Order) label(m *client.Message, n int64) {
 	}
 	if o.Priorities {
 		m.Priority = &priorities[n%int64(len(priorities))]
+	}
+	if o.DedupWindow > 0 {
+		m.MessageID = fmt.Sprint("message-", n)
 	}
 	if o.Parts > 0 {
 		m.Properties = map[string]string{partProperty: fmt.Sprint(n % int64(o.Parts))}

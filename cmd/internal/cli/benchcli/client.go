@@ -19,6 +19,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 		Example: `  lockstep bench publish
   lockstep bench publish --tls --window 100
   lockstep bench publish --rate 300 --duration 30s
+  lockstep bench publish --dedup-window 10m --window 100
   lockstep bench publish --publishers 64 --producers 5 --queues 5 --sync off
   lockstep bench publish --producers 5 --queues 5 --window 1000 --duration 10s --standalone --size 512,15000 --output json`,
 		Args: cobra.NoArgs,
@@ -58,6 +59,8 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of concurrent producers")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one per producer")
 	orderFlags(cmd, &o.Order)
+	cmd.Flags().DurationVar(&o.DedupWindow, "dedup-window", 0,
+		"dedup window of the queues, with a message ID per message; 0: none")
 	cmd.Flags().IntVar(&o.Window, "window", 1, "maximum unacknowledged messages of a producer; 1: synchronous")
 	return cmd
 }
