@@ -59,8 +59,8 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of concurrent producers")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one per producer")
 	orderFlags(cmd, &o.Order)
-	cmd.Flags().DurationVar(&o.DedupWindow, "dedup-window", 0, "dedup window of the queues, with a message ID per message; "+
-		"0: none")
+	cmd.Flags().DurationVar(&o.DedupWindow, "dedup-window", 0,
+		"dedup window of the queues, with a message ID per message; 0: none")
 	cmd.Flags().IntVar(&o.Window, "window", 1, "maximum unacknowledged messages of a producer; 1: synchronous")
 	return cmd
 }
