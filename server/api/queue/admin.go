@@ -121,6 +121,9 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 		}
 	}
 	config, mask, configErr := s.config(session, req.GetConfig(), fields.set)
+	if configErr == nil && s.serving.Require(session, failover.FeatureDeadLetters) != nil {
+		config, mask, configErr = s.bothLimits(req.GetName(), config, mask)
+	}
 	var altered uint64
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
 		if configErr != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -53,6 +54,19 @@ func (s *Service) config(
 		return c, txn.PlainFields, nil // all fields that this pair supports
 	}
 	return c, mask, err
+}
+
+// bothLimits adds the other limit of the queue to a change of one limit: release 0.1.0 stops at a record that changes
+// only one of them.
+func (s *Service) bothLimits(name string, c txn.Config, mask txn.ConfigMask) (txn.Config, txn.ConfigMask, error) {
+	if mask == 0 || mask == txn.PlainFields || mask&^txn.PlainFields != 0 {
+		return c, mask, nil
+	}
+	queues := [1]query.Target{{Queue: name}}
+	if _, err := query.Lookup(s.store, nil, false, queues[:]); err != nil {
+		return c, mask, err
+	}
+	return txn.Config{}.With(queues[0].Config.With(c, mask), txn.PlainFields), txn.PlainFields, nil
 }
 
 // findDeadLetter resolves the name of a dead-letter queue. It returns noSuchQueue with txn.ErrQueueNotFound.

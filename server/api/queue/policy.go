@@ -49,6 +49,7 @@ func (s *Service) putPolicy(ctx context.Context, req *pb.PutPolicyRequest) (*pb.
 	if _, err := s.commit(ctx, session, o, func(b *txn.Builder) { b.PutPolicy(pattern, p) }); err != nil {
 		return nil, err
 	}
+	session.Consumers.Altered(txn.NoQueue)
 	return &pb.PutPolicyResponse{Policy: protoconv.QueuePolicyToProto(pattern, &p, deadLetter)}, nil
 }
 
@@ -73,8 +74,11 @@ func (s *Service) deletePolicy(ctx context.Context, req *pb.DeletePolicyRequest)
 	if err != nil {
 		return err
 	}
-	_, err = s.commit(ctx, session, o, func(b *txn.Builder) { b.DeletePolicy(req.GetPattern()) })
-	return err
+	if _, err := s.commit(ctx, session, o, func(b *txn.Builder) { b.DeletePolicy(req.GetPattern()) }); err != nil {
+		return err
+	}
+	session.Consumers.Altered(txn.NoQueue)
+	return nil
 }
 
 // ListPolicies returns all policies.
