@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lockstep-mq/lockstep/store"
@@ -472,6 +473,12 @@ func (l *link) apply(ctx context.Context) error {
 			}
 			err := l.f.o.Store.ApplyUntil(ctx.Done(), upTo, nil)
 			if errors.Is(err, store.ErrInterrupted) {
+				return nil
+			}
+			if err != nil && l.f.o.Store.Repair().Index() != nil {
+				// Message ids cannot be read. The store will be replaced (Resync), which ends this link.
+				l.f.log.Warn("records are not applied until the store is replaced", zap.Error(err))
+				<-ctx.Done()
 				return nil
 			}
 			if err != nil {
