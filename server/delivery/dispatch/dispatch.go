@@ -272,8 +272,8 @@ func (r *Registry) SetPaused(paused bool) {
 	}
 }
 
-// Altered applies the pause and the acknowledgement deadline of a queue and its subscriptions, or of all queues if queue
-// is txn.NoQueue. It must be called after the transaction was applied and before it is answered: Next then returns no
+// Altered applies the pause and the acknowledgement deadline of a queue and its subscriptions, or of all queues for
+// txn.NoQueue. It must be called after the transaction was applied and before it is answered: Next then returns no
 // message of a paused subscription.
 func (r *Registry) Altered(queue uint64) {
 	r.mu.Lock()

@@ -266,19 +266,7 @@ func describeOp(op *txn.Op) string {
 	case txn.OpPrepare:
 		s += ": " + output.Bytes(len(op.Raw))
 	case txn.OpAck, txn.OpRelease, txn.OpTake:
-		var parts []string
-		for r := range op.Ranges {
-			if len(parts) == 8 {
-				parts = append(parts, "…")
-				break
-			}
-			if r.First == r.Last {
-				parts = append(parts, fmt.Sprint(r.First))
-			} else {
-				parts = append(parts, fmt.Sprintf("%d-%d", r.First, r.Last))
-			}
-		}
-		s += ": " + strings.Join(parts, ",")
+		s += ": " + rangesText(op)
 	case txn.OpCreateQueue:
 		var names []string
 		for name := range op.Subscriptions {
@@ -288,21 +276,11 @@ func describeOp(op *txn.Op) string {
 	case txn.OpCreateSubscriptionWith:
 		s += optionsText(op.SubscriptionOptions())
 	case txn.OpPolicy:
-		s += fmt.Sprintf(" of %s", op.Name)
 		if _, set := op.Policy(); !set {
 			s += ": delete"
 		}
 	case txn.OpPause:
-		p, resume := op.Pause()
-		if resume {
-			s += ": resume"
-		}
-		if p.Publish {
-			s += " publishing"
-		}
-		if p.Deliver {
-			s += " delivery"
-		}
+		s += pauseText(op)
 	case txn.OpSwapMeta:
 		s += fmt.Sprintf(" of version %d", op.Number)
 	case txn.OpAlterSubscription:
@@ -312,6 +290,37 @@ func describeOp(op *txn.Op) string {
 		}
 		s += optionsText(c.Options)
 	default:
+	}
+	return s
+}
+
+// rangesText returns the first sequences of an acknowledgement.
+func rangesText(op *txn.Op) string {
+	var parts []string
+	for r := range op.Ranges {
+		if len(parts) == 8 {
+			parts = append(parts, "…")
+			break
+		}
+		if r.First == r.Last {
+			parts = append(parts, fmt.Sprint(r.First))
+		} else {
+			parts = append(parts, fmt.Sprintf("%d-%d", r.First, r.Last))
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func pauseText(op *txn.Op) (s string) {
+	p, resume := op.Pause()
+	if resume {
+		s = ": resume"
+	}
+	if p.Publish {
+		s += " publishing"
+	}
+	if p.Deliver {
+		s += " delivery"
 	}
 	return s
 }
