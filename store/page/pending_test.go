@@ -112,6 +112,7 @@ func TestProtectedPagesAreNotOverwritten(t *testing.T) {
 		w.drop(len(w.extents))
 		for range 3 {
 			w.checkpoint()
+			a.afterCheckpoint()
 		}
 		st := w.f.Stats()
 		require.Zero(t, st.Guards+st.Pins)
