@@ -22,6 +22,7 @@ type consumeFlags struct {
 	reject       bool
 	wait         time.Duration
 	prefetch     int
+	ackTimeout   time.Duration
 	format       string
 	command      string
 	filter       string
@@ -89,6 +90,8 @@ With --format, each message ` + formatHelp + `
 	cmd.Flags().StringVar(&f.format, "format", "", "Go template for printing a message")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: stop after this time without a message")
 	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "maximum number of messages in flight")
+	cmd.Flags().DurationVar(&f.ackTimeout, "ack-timeout", 0,
+		"requeue unacknowledged messages after this time, 1s to 24h; 0: as the subscription")
 	return cmd
 }
 
@@ -100,7 +103,9 @@ func consume(
 		cancel()
 		return err
 	}
-	o := client.ConsumerOptions{Subscription: f.subscription, Prefetch: f.prefetch, Filter: f.filter}
+	o := client.ConsumerOptions{
+		Subscription: f.subscription, Prefetch: f.prefetch, Filter: f.filter, AckTimeout: f.ackTimeout,
+	}
 	if f.count > 0 && f.count < uint64(f.prefetch) {
 		o.Prefetch = int(f.count) // do not reserve messages that other consumers could receive
 	}
@@ -140,7 +145,7 @@ func takeDeliveries(
 		}
 		switch {
 		case f.command != "":
-			if err := (&handler{env: env, command: f.command}).handle(ctx, d); err != nil {
+			if err := (&handler{env: env, command: f.command}).handle(ctx, co, d); err != nil {
 				return err
 			}
 		case f.reject:

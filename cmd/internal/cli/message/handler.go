@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"sort"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode"
@@ -25,7 +26,7 @@ LOCKSTEP_SEQUENCE, LOCKSTEP_DELIVERY_COUNT, LOCKSTEP_PUBLISHED_AT, LOCKSTEP_MESS
 LOCKSTEP_REPLY_TO, LOCKSTEP_CONTENT_TYPE, LOCKSTEP_SUBJECT, LOCKSTEP_GROUP, LOCKSTEP_PRIORITY, and
 LOCKSTEP_PROPERTY_NAME for each property. Exit code 0 acknowledges the message, 100 rejects it, 126 and 127 (command
 cannot run) nack it and stop with an error, and all other codes nack it, so that it is redelivered. Messages are not
-printed unless --format is given.`
+printed unless --format is given. An acknowledgement deadline is extended while the command runs.`
 
 const (
 	exitReject        = 100
@@ -43,8 +44,13 @@ type handler struct {
 	command string
 }
 
-func (h *handler) handle(ctx context.Context, d *client.Delivery) error {
+func (h *handler) handle(ctx context.Context, co *client.Consumer, d *client.Delivery) error {
+	running, stop := context.WithCancel(ctx)
+	var extending sync.WaitGroup
+	extending.Go(func() { extend(running, co.AckTimeout(), d.Extend) })
 	code, err := h.run(ctx, d)
+	stop()
+	extending.Wait()
 	switch {
 	case err != nil:
 		_ = d.Nack() // it is redelivered in any case
@@ -61,6 +67,25 @@ func (h *handler) handle(ctx context.Context, d *client.Delivery) error {
 	}
 	fmt.Fprintf(h.env.Stderr, "lockstep: message %d of %s: exit code %d; nacked\n", d.Sequence, d.Queue(), code)
 	return ctx.Err()
+}
+
+// extend calls fn three times per acknowledgement deadline until ctx ends or fn fails, which means a redelivery.
+func extend(ctx context.Context, timeout time.Duration, fn func(context.Context) error) {
+	if timeout == 0 {
+		return
+	}
+	ticker := time.NewTicker(timeout / 3)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			if fn(ctx) != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // run returns the exit code of the command; -1 if a signal terminated it.

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package message
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The deadline is extended three times per timeout while the command runs. A failed extension is the last one.
+func TestExtend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var at []time.Duration
+		run := func(timeout time.Duration, err error) []time.Duration {
+			ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+			defer cancel()
+			began, at = time.Now(), nil
+			extend(ctx, timeout, func(context.Context) error {
+				at = append(at, time.Since(began))
+				return err
+			})
+			return at
+		}
+		require.Equal(t, []time.Duration{time.Second, 2 * time.Second, 3 * time.Second}, run(3*time.Second, nil))
+		require.Equal(t, []time.Duration{time.Second}, run(3*time.Second, errors.New("expired")))
+		require.Empty(t, run(0, nil))
+		require.Zero(t, time.Since(began), "there is no deadline to extend")
+	})
+}
