@@ -289,6 +289,21 @@ func TestComposeFile(t *testing.T) {
 	require.NotRegexp(t, `(?m)^name:`, string(b))
 }
 
+// No entry of the changelog occurs twice: merges have kept both versions of a list.
+func TestNoChangelogEntryTwice(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(top, "CHANGELOG.md"))
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for entry := range strings.Lines(string(b)) {
+		if strings.HasPrefix(entry, "- ") {
+			begin := entry[:min(len(entry), 60)]
+			require.False(t, seen[begin], "two entries begin with %q", begin)
+			seen[begin] = true
+		}
+	}
+	require.Greater(t, len(seen), 100)
+}
+
 // No page has the same block of several lines twice: a merge has replaced the commands of a section before.
 func TestNoBlockTwice(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```[^\n]*\n(.*?)\n```$")
