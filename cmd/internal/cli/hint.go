@@ -37,9 +37,11 @@ func (env *Env) hint(ctx context.Context, err error) string {
 
 // reasonHints contains advice by the node's ErrorReason.
 var reasonHints = map[string]string{ //nolint:gochecknoglobals // a table
-	"QUEUE_PAUSED":     "`lockstep queue show` for the reason of the pause, or `lockstep queue resume` to end it",
-	"ACCESS_NOT_FOUND": "`lockstep access list` to list rules, roles, tokens and quotas",
-	"NO_BACKUP_PATH":   "`--path` with a backup directory on the node, or s3://BUCKET/PREFIX",
+	"QUEUE_PAUSED":       "`lockstep queue show` for the reason of the pause, or `lockstep queue resume` to end it",
+	"ACCESS_NOT_FOUND":   "`lockstep access list` to list rules, roles, tokens and quotas",
+	"NO_BACKUP_PATH":     "`--path` with a backup directory on the node, or s3://BUCKET/PREFIX",
+	"POLICY_NOT_FOUND":   "`lockstep policy list` to list policies",
+	"SCHEDULE_NOT_FOUND": "`lockstep schedule list` to list schedules",
 }
 
 // hint returns advice for an error; empty if there is no advice, or if the error contains it.

@@ -158,7 +158,9 @@ func TestPorts(t *testing.T) {
 		in.owner = pid
 		reported(t, checkPorts(t.Context(), in)[0], OK, "by the node with this data directory")
 	}
-	reported(t, in.port(t.Context(), "192.0.2.1:7420"), Problem, "advertise")
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	require.NoError(t, err)
+	reported(t, in.port(t.Context(), net.JoinHostPort("192.0.2.1", port)), Problem, "advertise")
 	reported(t, in.port(t.Context(), "nowhere"), Problem, "host:port")
 	reported(t, in.port(t.Context(), "127.0.0.1:0"), OK)
 }

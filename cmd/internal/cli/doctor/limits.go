@@ -82,22 +82,20 @@ func (in *inspector) port(ctx context.Context, address string) Finding {
 	if port == 0 {
 		return Finding{Verdict: OK, Measured: address, Meaning: "the system chooses a free port"}
 	}
-	pid, listening := portOwner(port)
-	if listening && pid != 0 && pid == in.owner {
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", address)
+	if err == nil {
+		_ = l.Close()
+		return Finding{Verdict: OK, Measured: address + " is free"}
+	}
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return cannotListen(address, host, err)
+	}
+	pid, _ := portOwner(port)
+	if pid != 0 && pid == in.owner {
 		return Finding{
 			Verdict: OK, Measured: fmt.Sprintf("%s, in use by process %d", address, pid),
 			Meaning: "by the node with this data directory",
-		}
-	}
-	if !listening {
-		var config net.ListenConfig
-		l, err := config.Listen(ctx, "tcp", address)
-		if err == nil {
-			_ = l.Close()
-			return Finding{Verdict: OK, Measured: address + " is free"}
-		}
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			return cannotListen(address, host, err)
 		}
 	}
 	identity := "another process"
