@@ -165,7 +165,7 @@ func (w *world) queues(b *tab) {
 		w.t.Logf("the page shows message %d %v after it was published", n, took.Round(time.Millisecond))
 		require.Less(w.t, took, time.Second)
 	}
-	b.until("document.querySelectorAll('.chart canvas').length === 2")
+	b.until("document.querySelectorAll('.chart canvas').length === 3")
 	b.open("/queues?search=LATER")
 	b.until(has("#live tbody", "orders.later"))
 	require.False(w.t, func() (found bool) {
