@@ -43,7 +43,7 @@ type Schedules struct {
 
 	q   *Service
 	log *zap.Logger
-	// changing contains one element while a schedule is changed. It avoids conflicts; the versions of the entries are what
+	// changing contains one element while a schedule is changed. It only avoids conflicts: the version check of SwapMeta
 	// makes changes safe.
 	changing chan struct{}
 

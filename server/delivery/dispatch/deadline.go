@@ -161,7 +161,7 @@ func (d *dispatcher) setAckTimeout(timeout time.Duration) {
 	}
 }
 
-// checkDeadlinesAt requires a check at a time, or earlier. d.mu is held.
+// checkDeadlinesAt schedules a check for the given time, unless an earlier one is scheduled. d.mu is held.
 func (d *dispatcher) checkDeadlinesAt(at moment) {
 	s := &d.deadlines
 	if s.next != 0 && s.next <= at || d.stopped != nil {
