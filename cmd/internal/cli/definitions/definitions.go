@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 const maxFileBytes = 64 << 20
@@ -34,8 +35,8 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "definitions", Aliases: []string{"defs"}, GroupID: "use",
 		Short: "Export, compare and import queue definitions",
 		Long: `A definitions file contains the queues of a pair, their own configuration, subscriptions and forwards,
-and the policies, in YAML, sorted by name and without default values, suitable for version control. It contains no
-messages.`,
+the policies and the schedules, in YAML, sorted by name and without default values, suitable for version control.
+It contains no messages.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -54,13 +55,13 @@ they belong to their clients.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var content document
 			err := env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				there, policies, err := list(ctx, c, prefix)
-				for _, q := range there {
+				there, err := list(ctx, c, prefix)
+				for _, q := range there.queues {
 					if q.Own.Config.TemporaryGrace == 0 {
 						content.queues = append(content.queues, fromClient(q))
 					}
 				}
-				content.policies = policies
+				content.policies, content.schedules = there.policies, there.schedules
 				return err
 			})
 			if err != nil {
@@ -91,9 +92,9 @@ func importCommand(env *cli.Env) *cobra.Command {
 	var yes, prune, dryRun bool
 	cmd := &cobra.Command{
 		Use: "import FILE", Short: "Apply definitions from a file",
-		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. Queues
-and subscriptions that are not in the file are kept unless --prune is given, which deletes them with their
-messages. On a terminal, the command asks for confirmation. The command is idempotent. If a step fails, the
+		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. Queues,
+subscriptions, policies and schedules that are not in the file are kept unless --prune is given, which deletes
+them, with their messages. On a terminal, the command asks for confirmation. The command is idempotent. If a step fails, the
 previous steps stay applied, and another run applies the rest. A subscription added to an existing queue starts
 with the next message.`,
 		Example: `  lockstep definitions import queues.yaml
@@ -115,7 +116,7 @@ with the next message.`,
 		},
 	}
 	cmd.Flags().BoolVar(&prune, "prune", false,
-		"delete queues and subscriptions that are not in the file, with their messages")
+		"delete objects that are not in the file; queues and subscriptions with their messages")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print the changes")
 	addPrefix(cmd, &prefix)
 	cli.AddYes(cmd, &yes)
@@ -158,23 +159,33 @@ if there are differences.`,
 }
 
 func addPrefix(cmd *cobra.Command, prefix *string) {
-	cmd.Flags().StringVar(prefix, "prefix", "", "prefix of queue names, in the file and on the pair; excludes policies")
+	cmd.Flags().StringVar(prefix, "prefix", "",
+		"prefix of queue names, in the file and on the pair; excludes policies and schedules")
 }
 
-// list returns the queues with a prefix and, without a prefix, the policies.
-func list(
-	ctx context.Context, c *client.Client, prefix string,
-) (queues []admin.Queue, policies []admin.Policy, err error) {
+// existing contains the objects of a pair.
+type existing struct {
+	queues    []admin.Queue
+	policies  []admin.Policy
+	schedules []*pb.Schedule
+}
+
+// list returns the queues with a prefix and, without a prefix, the policies and schedules.
+func list(ctx context.Context, c *client.Client, prefix string) (there existing, err error) {
 	for q, err := range admin.New(c).Queues(ctx, prefix) {
 		if err != nil {
-			return nil, nil, err
+			return existing{}, err
 		}
-		queues = append(queues, q)
+		there.queues = append(there.queues, q)
 	}
-	if prefix == "" {
-		policies, err = admin.New(c).Policies(ctx)
+	if prefix != "" {
+		return there, nil
 	}
-	return queues, policies, err
+	if there.policies, err = admin.New(c).Policies(ctx); err != nil {
+		return existing{}, err
+	}
+	there.schedules, err = admin.New(c).Schedules(ctx, "")
+	return there, err
 }
 
 func readFile(env *cli.Env, name, prefix string) (*document, error) {
@@ -200,7 +211,7 @@ func readFile(env *cli.Env, name, prefix string) (*document, error) {
 	if err != nil || prefix == "" {
 		return wanted, err
 	}
-	wanted.policies = nil
+	wanted.policies, wanted.schedules = nil, nil
 	wanted.queues = slices.DeleteFunc(wanted.queues, func(q queue) bool { return !strings.HasPrefix(q.name, prefix) })
 	return wanted, nil
 }
@@ -208,11 +219,11 @@ func readFile(env *cli.Env, name, prefix string) (*document, error) {
 func planFor(ctx context.Context, env *cli.Env, c *client.Client, wanted *document, prefix string) (plan, error) {
 	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
-	there, policies, err := list(ctx, c, prefix)
+	there, err := list(ctx, c, prefix)
 	if err != nil {
 		return plan{}, err
 	}
-	return compare(wanted, there, policies), nil
+	return compare(wanted, &there), nil
 }
 
 type result struct {

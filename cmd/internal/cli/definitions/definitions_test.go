@@ -121,6 +121,7 @@ queues:
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, `standard input:2: invalid definitions file: unknown key in a queue: "tl"`)
 	testPolicies(t, c)
+	testSchedules(t, c)
 }
 
 // Policies are created after their dead-letter queues and before the queues that depend on them. A file without
@@ -161,6 +162,49 @@ policies:
 	require.Len(t, c.Lines("policy", "list"), 1)
 	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\npolicies: []\n"))
 	require.Empty(t, c.Lines("policy", "list"))
+}
+
+// Schedules are created after their queues and deleted before them. A file without schedules does not affect them.
+func testSchedules(t *testing.T, c clitest.CLI) {
+	t.Helper()
+	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\n"))
+	file := writeFile(t, `version: 1
+queues:
+  - name: jobs
+schedules:
+  - name: nightly
+    queue: jobs
+    cron: 0 2 * * *
+    time_zone: Europe/Berlin
+    missed: all
+    content_type: application/json
+    properties:
+      attempts: 3
+      ratio: 2.0
+      team: sales
+    body: '{"job":"cleanup"}'
+  - name: poll
+    queue: jobs
+    every: 30s
+    paused: true
+    body_base64: /w==
+`)
+	golden.Text(t, "schedules-plan.txt", c.OK("definitions", "import", file, "--dry-run"))
+	c.OK("definitions", "import", file)
+	c.OK("definitions", "diff", file)
+	golden.Text(t, "schedules-export.yaml", c.OK("definitions", "export"))
+	c.OK("definitions", "diff", writeFile(t, c.OK("definitions", "export", "--output", "json")))
+
+	c.OK("schedule", "resume", "poll")
+	c.OK("schedule", "put", "nightly", "--cron", "@weekly", "--queue", "jobs", "--property", "team=support")
+	c.OK("schedule", "put", "old", "--every", "1h", "--queue", "jobs")
+	stdout, _, code := c.Run("", "definitions", "diff", file)
+	require.Equal(t, cli.ExitError, code)
+	golden.Text(t, "schedules-diff.txt", stdout)
+	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: [{name: jobs}]\n"))
+	require.Len(t, c.Lines("schedule", "list"), 3)
+	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\nschedules: []\n"))
+	require.Empty(t, c.Lines("schedule", "list"))
 }
 
 func writeFile(t *testing.T, text string) string {

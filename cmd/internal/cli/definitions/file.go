@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 const version = 1
@@ -69,10 +70,11 @@ func subscriptionOf(s admin.Subscription) subscription {
 	return sub
 }
 
-// document is the content of a definitions file. policies is nil if the file does not define policies.
+// document is the content of a definitions file. policies and schedules are nil if the file does not define them.
 type document struct {
-	queues   []queue
-	policies []admin.Policy
+	queues    []queue
+	policies  []admin.Policy
+	schedules []*pb.Schedule
 }
 
 type queue struct {
@@ -159,14 +161,21 @@ func (d *document) object() object {
 		list = append(list, d.queues[i].object())
 	}
 	o = append(o, entry{"queues", list})
-	if d.policies == nil {
-		return o
+	if d.policies != nil {
+		list = []object{}
+		for i := range d.policies {
+			list = append(list, policyObject(&d.policies[i]))
+		}
+		o = append(o, entry{"policies", list})
 	}
-	list = []object{}
-	for i := range d.policies {
-		list = append(list, policyObject(&d.policies[i]))
+	if d.schedules != nil {
+		list = []object{}
+		for _, s := range d.schedules {
+			list = append(list, scheduleObject(s))
+		}
+		o = append(o, entry{"schedules", list})
 	}
-	return append(o, entry{"policies", list})
+	return o
 }
 
 // MarshalJSON keeps the order of the entries.
@@ -212,6 +221,8 @@ func node(v any) *yaml.Node {
 			n.Content = append(n.Content, node(o))
 		}
 		return n
+	case number:
+		return &yaml.Node{Kind: yaml.ScalarNode, Value: string(v)}
 	default:
 		n := new(yaml.Node)
 		if err := n.Encode(v); err != nil { // cannot happen: it is a scalar
@@ -250,6 +261,7 @@ func decode(name string, text []byte) (*document, error) {
 	}
 	slices.SortFunc(content.queues, func(a, b queue) int { return cmp.Compare(a.name, b.name) })
 	slices.SortFunc(content.policies, func(a, b admin.Policy) int { return cmp.Compare(a.Pattern, b.Pattern) })
+	slices.SortFunc(content.schedules, func(a, b *pb.Schedule) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	return content, nil
 }
 
@@ -283,6 +295,11 @@ func (d *decoder) document(n *yaml.Node) *document {
 			for _, p := range d.sequence(v) {
 				content.policies = append(content.policies, d.policy(p))
 			}
+		case "schedules":
+			content.schedules = []*pb.Schedule{}
+			for _, s := range d.sequence(v) {
+				content.schedules = append(content.schedules, d.schedule(s))
+			}
 		default:
 			return false
 		}
@@ -291,19 +308,21 @@ func (d *decoder) document(n *yaml.Node) *document {
 	if !has {
 		d.fail(n, "missing version; add `version: %d`", version)
 	}
-	lines := map[string]bool{}
-	for _, q := range content.queues {
-		if lines[q.name] {
-			d.fail(n, "queue %q is defined twice", q.name)
+	defined := map[string]bool{}
+	define := func(kind, name string) {
+		if defined[kind+name] {
+			d.fail(n, "%s %q is defined twice", kind, name)
 		}
-		lines[q.name] = true
+		defined[kind+name] = true
 	}
-	clear(lines)
+	for _, q := range content.queues {
+		define("queue", q.name)
+	}
 	for _, p := range content.policies {
-		if lines[p.Pattern] {
-			d.fail(n, "policy %q is defined twice", p.Pattern)
-		}
-		lines[p.Pattern] = true
+		define("policy", p.Pattern)
+	}
+	for _, s := range content.schedules {
+		define("schedule", s.GetName())
 	}
 	return content
 }

@@ -3,16 +3,20 @@
 package definitions
 
 import (
+	"math"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
@@ -38,6 +42,37 @@ func everything() queue {
 	return q
 }
 
+func detailedSchedule() *pb.Schedule {
+	return &pb.Schedule{
+		Name: "nightly", Queue: "jobs", Cron: "0 2 * * *", TimeZone: "Europe/Berlin", Paused: true,
+		Missed: pb.MissedOccurrences_MISSED_OCCURRENCES_ALL,
+		Message: &pb.Message{
+			Body: []byte("{\"job\":\"cleanup\"}\n"), ContentType: "application/json", Subject: "s", Group: "g",
+			CorrelationId: "c", ReplyTo: "r", Priority: new(uint32(7)), Ttl: durationpb.New(90 * time.Minute),
+			Delay:      durationpb.New(time.Second),
+			Properties: map[string]string{"digits": "3", "flag": "true", "team": "sales"},
+			TypedProperties: map[string]*pb.PropertyValue{
+				"bool":    {Kind: &pb.PropertyValue_BoolValue{BoolValue: true}},
+				"bytes":   {Kind: &pb.PropertyValue_BytesValue{BytesValue: []byte{0, 255}}},
+				"double":  {Kind: &pb.PropertyValue_DoubleValue{DoubleValue: 3}},
+				"integer": {Kind: &pb.PropertyValue_IntValue{IntValue: math.MinInt64}},
+				"small":   {Kind: &pb.PropertyValue_DoubleValue{DoubleValue: 1e-300}},
+			},
+		},
+	}
+}
+
+// requireEqual compares documents; schedules as messages, since empty and missing maps are equal.
+func requireEqual(t *testing.T, want, got *document) {
+	t.Helper()
+	require.Equal(t, want.queues, got.queues)
+	require.Equal(t, want.policies, got.policies)
+	require.Len(t, got.schedules, len(want.schedules))
+	for i := range want.schedules {
+		require.True(t, proto.Equal(want.schedules[i], got.schedules[i]), "%v\n%v", want.schedules[i], got.schedules[i])
+	}
+}
+
 // A written file is read back without differences, including every field of a configuration.
 func TestRoundTrip(t *testing.T) {
 	queues := []queue{{name: "a", subscriptions: []subscription{{name: client.DefaultSubscription}}}, everything()}
@@ -45,7 +80,11 @@ func TestRoundTrip(t *testing.T) {
 	for i := range reflect.TypeFor[admin.QueueConfig]().NumField() {
 		require.False(t, reflect.ValueOf(queues[1].config).Field(i).IsZero(), "field %d", i)
 	}
-	document := &document{queues: queues, policies: []admin.Policy{
+	document := &document{queues: queues, schedules: []*pb.Schedule{detailedSchedule(), {
+		Name: "poll", Queue: "orders", Every: durationpb.New(30 * time.Second),
+		Missed:  pb.MissedOccurrences_MISSED_OCCURRENCES_ONCE,
+		Message: &pb.Message{Body: []byte{0xff}},
+	}}, policies: []admin.Policy{
 		{Pattern: "*", Limits: admin.PolicyLimits{MaxBytes: 10 << 30, TTL: time.Hour}},
 		{Pattern: "orders.*", Priority: 10, Defaults: admin.QueueConfig{MaxDeliveries: 5, DeadLetter: "orders.dead"}},
 	}}
@@ -54,13 +93,13 @@ func TestRoundTrip(t *testing.T) {
 	golden.Text(t, "queues.yaml", string(content))
 	back, err := decode("f", content)
 	require.NoError(t, err)
-	require.Equal(t, document, back)
+	requireEqual(t, document, back)
 
 	text, err := document.object().MarshalJSON()
 	require.NoError(t, err)
 	back, err = decode("f", text)
 	require.NoError(t, err, "JSON is YAML")
-	require.Equal(t, document, back)
+	requireEqual(t, document, back)
 	golden.JSON(t, "queues", document.object())
 }
 
@@ -76,6 +115,7 @@ func TestNamesOfFields(t *testing.T) {
 // Each invalid file is rejected with its line and advice.
 func TestBadFiles(t *testing.T) {
 	const q = "version: 1\nqueues:\n  - name: a\n    " // the fourth line follows
+	const schedule = "version: 1\nschedules: [{"
 	for name, c := range map[string]struct{ content, want string }{
 		"empty":              {"", "f: the file is empty"},
 		"no YAML":            {"a: [", "f: yaml: line 1"},
@@ -106,6 +146,18 @@ func TestBadFiles(t *testing.T) {
 		"forward to":         {q + "forwards: [{move: true}]\n", "missing destination of a forward"},
 		"forward twice":      {q + "forwards: [{to: b}, {to: b}]\n", `a forward to "b" is defined twice`},
 		"forward move":       {q + "forwards: [{to: b, move: 3}]\n", `move is "3"`},
+		"schedule name":      {schedule + "queue: q, every: 1s}]\n", "f:2: missing schedule name"},
+		"schedule queue":     {schedule + "name: a, every: 1s}]\n", `missing queue of schedule "a"`},
+		"no times":           {schedule + "name: a, queue: q}]\n", `schedule "a" requires either cron or every`},
+		"both times":         {schedule + "name: a, queue: q, every: 1s, cron: x}]\n", "requires either cron or every"},
+		"schedule key":       {schedule + "name: a, message_id: x}]\n", `unknown key in a schedule: "message_id"`},
+		"missed":             {schedule + "name: a, missed: never}]\n", `missed is "never"; use skip, once or all`},
+		"interval":           {schedule + "name: a, every: 3}]\n", `every: "3" is not a duration`},
+		"base64":             {schedule + "name: a, body_base64: '?'}]\n", `body_base64: "?" is not base64`},
+		"large integer":      {schedule + "name: a, properties: {b: 9223372036854775808}}]\n", "property b: invalid value"},
+		"schedule twice": {
+			schedule + "name: a, queue: q, every: 1s}, {name: a, queue: q, every: 1s}]\n", `schedule "a" is defined twice`,
+		},
 	} {
 		_, err := decode("f", []byte(c.content))
 		require.ErrorIs(t, err, errFile, name)
@@ -114,7 +166,10 @@ func TestBadFiles(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	content, err := encode(&document{queues: []queue{everything()}, policies: []admin.Policy{{Pattern: "*"}}})
+	content, err := encode(&document{
+		queues: []queue{everything()}, policies: []admin.Policy{{Pattern: "*"}},
+		schedules: []*pb.Schedule{detailedSchedule()},
+	})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -135,7 +190,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%s: %v", again, err)
 		}
 		require.Len(t, back.queues, len(first.queues))
-		compare(first, nil, nil)
+		compare(first, &existing{})
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 const (
@@ -26,12 +27,16 @@ const (
 	createPolicy       = "create-policy"
 	alterPolicy        = "alter-policy"
 	deletePolicy       = "delete-policy"
+	createSchedule     = "create-schedule"
+	alterSchedule      = "alter-schedule"
+	deleteSchedule     = "delete-schedule"
 )
 
 type step struct {
 	Action       string   `json:"action"`
 	Queue        string   `json:"queue,omitempty"`
 	Policy       string   `json:"policy,omitempty"`
+	Schedule     string   `json:"schedule,omitempty"`
 	Subscription string   `json:"subscription,omitempty"`
 	Changes      []change `json:"changes,omitempty"`
 	// Messages is the number of messages deleted with the object.
@@ -40,7 +45,8 @@ type step struct {
 	want queue // of a queue or its forwards
 	sub  subscription
 
-	policy admin.Policy
+	policy   admin.Policy
+	schedule *pb.Schedule
 }
 
 // change is a change of a field; "-" is the value of a new queue.
@@ -61,21 +67,21 @@ type plan struct {
 func (p *plan) empty() bool { return len(p.steps)+len(p.prune)+len(p.conflicts) == 0 }
 
 func (s *step) deletes() bool {
-	return s.Action == deleteSubscription || s.Action == deleteQueue || s.Action == deletePolicy
+	return strings.HasPrefix(s.Action, "delete-")
 }
 
 func (s *step) text() string {
 	sign := "~"
-	switch s.Action {
-	case createQueue, createSubscription, createPolicy:
+	switch {
+	case strings.HasPrefix(s.Action, "create-"):
 		sign = "+"
-	case deleteQueue, deleteSubscription, deletePolicy:
+	case s.deletes():
 		sign = "-"
 	}
 	var parts []string
 	for _, c := range s.Changes {
 		text := c.Field + ": " + c.To
-		if s.Action == alterQueue || s.Action == alterSubscription || s.Action == alterPolicy || c.From != "-" {
+		if strings.HasPrefix(s.Action, "alter-") || c.From != "-" {
 			text = fmt.Sprintf("%s: %s -> %s", c.Field, c.From, c.To)
 		}
 		parts = append(parts, text)
@@ -90,6 +96,8 @@ func (s *step) what() string {
 	switch {
 	case s.Policy != "":
 		return "policy " + s.Policy
+	case s.Schedule != "":
+		return "schedule " + s.Schedule
 	case s.Action == setForwards:
 		return "forwards of " + s.Queue
 	case s.Subscription != "":
@@ -100,11 +108,11 @@ func (s *step) what() string {
 }
 
 // compare returns the plan that makes a pair match a document. Queues are sorted by name, policies by pattern.
-// Temporary queues that are not in the file belong to their clients and are ignored.
-func compare(content *document, there []admin.Queue, policies []admin.Policy) plan {
+// Schedules are sorted by name. Temporary queues that are not in the file belong to their clients and are ignored.
+func compare(content *document, there *existing) plan {
 	wanted := content.queues
-	byName := make(map[string]admin.Queue, len(there))
-	for _, q := range there {
+	byName := make(map[string]admin.Queue, len(there.queues))
+	for _, q := range there.queues {
 		byName[q.Name] = q
 	}
 	var p plan
@@ -112,7 +120,7 @@ func compare(content *document, there []admin.Queue, policies []admin.Policy) pl
 	ordered, before := policiesFirst(targetsFirst(wanted), content.policies)
 	for i, want := range ordered {
 		if i == before {
-			p.policies(content.policies, policies)
+			p.policies(content.policies, there.policies)
 		}
 		named[want.name] = true
 		have, is := byName[want.name]
@@ -124,7 +132,7 @@ func compare(content *document, there []admin.Queue, policies []admin.Policy) pl
 		p.subscriptions(want, have)
 	}
 	if before == len(ordered) {
-		p.policies(content.policies, policies)
+		p.policies(content.policies, there.policies)
 	}
 	for _, want := range wanted { // when all queues exist
 		have := fromClient(byName[want.name])
@@ -134,8 +142,9 @@ func compare(content *document, there []admin.Queue, policies []admin.Policy) pl
 			})
 		}
 	}
+	p.schedules(content.schedules, there.schedules)
 	var unnamed []queue
-	for _, q := range there {
+	for _, q := range there.queues {
 		if !named[q.Name] && q.Own.Config.TemporaryGrace == 0 {
 			unnamed = append(unnamed, fromClient(q))
 		}
@@ -386,6 +395,10 @@ func (s *step) do(ctx context.Context, c *client.Client) (err error) {
 		_, err = admin.New(c).PutPolicy(ctx, s.policy)
 	case deletePolicy:
 		err = admin.New(c).DeletePolicy(ctx, s.Policy)
+	case createSchedule, alterSchedule:
+		_, err = admin.New(c).PutSchedule(ctx, s.schedule)
+	case deleteSchedule:
+		err = admin.New(c).DeleteSchedule(ctx, s.Schedule)
 	case createSubscription:
 		_, _, err = admin.New(c).CreateSubscription(ctx, s.Queue, s.Subscription, s.sub.options())
 	case alterSubscription:
