@@ -172,6 +172,7 @@ type message struct {
 	Size          int               `json:"size"`
 	SHA256        string            `json:"sha256"`
 	Properties    map[string]string `json:"properties"`
+	MessageID     string            `json:"message_id"`
 	CorrelationID string            `json:"correlation_id"`
 	ReplyTo       string            `json:"reply_to"`
 	Subject       string            `json:"subject"`

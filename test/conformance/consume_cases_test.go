@@ -5,6 +5,7 @@
 package conformance
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ func consumeCases() []testCase {
 		{name: "a subscription that was moved", run: moved},
 		{name: "a queue that is not there", run: noQueue},
 		{name: "a paused queue", run: paused},
+		{name: "messages of a schedule", run: scheduled},
 	}
 }
 
@@ -309,6 +311,39 @@ func paused(t *testing.T, r *run) {
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
 	r.verify()
+}
+
+// scheduled: each occurrence is one message, and its ID contains the time.
+func scheduled(t *testing.T, r *run) {
+	r.open("c", nil)
+	q := r.queue("", nil)
+	r.consume("k", q, nil)
+	active, _ := r.inSync(t)
+	schedules := pb.NewScheduleServiceClient(active.Conn())
+	_, err := schedules.PutSchedule(t.Context(), &pb.PutScheduleRequest{Schedule: &pb.Schedule{
+		Name: "conformance", Queue: q, Every: durationpb.New(time.Second), Missed: pb.MissedOccurrences_MISSED_OCCURRENCES_ALL,
+		Message: &pb.Message{Body: []byte("tick"), Subject: "scheduled", Properties: map[string]string{"region": "eu"}},
+	}})
+	require.NoError(t, err)
+	var last time.Time
+	for range 3 {
+		d, m := r.receive("k")
+		require.Equal(t, "tick", m.Body)
+		require.Equal(t, "scheduled", m.Subject)
+		require.Equal(t, map[string]string{"region": "eu"}, m.Properties)
+		name, text, _ := strings.Cut(m.MessageID, "@")
+		require.Equal(t, "conformance", name)
+		at, err := time.Parse(time.RFC3339Nano, text)
+		require.NoError(t, err)
+		if !last.IsZero() {
+			require.Equal(t, time.Second, at.Sub(last))
+		}
+		last = at
+		r.answer("k", d, "ack", nil)
+	}
+	r.flush("k")
+	_, err = schedules.DeleteSchedule(t.Context(), &pb.DeleteScheduleRequest{Name: "conformance"})
+	require.NoError(t, err)
 }
 
 func noQueue(t *testing.T, r *run) {

@@ -31,6 +31,7 @@ func publishCases() []testCase {
 		{name: "a transaction over two queues", run: transaction},
 		{name: "a refused transaction leaves nothing", run: refusedTransaction},
 		{name: "a full queue refuses", run: fullQueue},
+		{name: "a policy limits a queue", run: limitedByPolicy},
 		{name: "a producer is fenced", run: fenced},
 		{name: "a sequence is used twice", run: reused},
 		{name: "a message id is stored once", run: storesOnce},
@@ -252,6 +253,36 @@ func fullQueue(t *testing.T, r *run) {
 	require.Equal(t, "not-done", got.Error.Outcome)
 	require.Equal(t, "QUEUE_FULL", got.Error.Reason)
 	r.verify()
+}
+
+// limitedByPolicy: a limit applies to a queue that the client creates without options, and to an existing queue.
+func limitedByPolicy(t *testing.T, r *run) {
+	r.open("c", nil)
+	active, _ := r.inSync(t)
+	queues := pb.NewQueueServiceClient(active.Conn())
+	limit := func(messages uint64) {
+		_, err := queues.PutPolicy(t.Context(), &pb.PutPolicyRequest{Policy: &pb.QueuePolicy{
+			Pattern: "limited.*", Limits: &pb.QueueConfig{MaxMessages: messages},
+		}})
+		require.NoError(t, err)
+	}
+	limit(2)
+	r.a.do("queue_create", request{"client": "c", "queue": "limited.1"})
+	publish := request{"client": "c", "queue": "limited.1", "messages": []request{{"body": "1"}}}
+	for _, messages := range []uint64{2, 3} {
+		limit(messages)
+		for r.a.do("queue_get", publish).Stored < messages {
+			r.a.do("publish", publish)
+		}
+		got := r.a.call("publish", publish)
+		require.NotNil(t, got.Error)
+		require.Equal(t, "not-done", got.Error.Outcome)
+		require.Equal(t, "QUEUE_FULL", got.Error.Reason)
+	}
+	_, err := queues.DeletePolicy(t.Context(), &pb.DeletePolicyRequest{Pattern: "limited.*"})
+	require.NoError(t, err)
+	r.a.do("publish", publish)
+	r.a.do("queue_delete", publish)
 }
 
 func fenced(t *testing.T, r *run) {
