@@ -191,6 +191,9 @@ func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error)
 	if err := w.putSchedule(ctx); err != nil {
 		return err
 	}
+	searching, stopSearching := context.WithCancel(context.Background())
+	defer stopSearching()
+	w.running.Go(func() { w.searchSchedule(searching) })
 	w.refusable = load.RefusableQueues()
 	for _, h := range w.hosts {
 		h.onDisk(func(d *disk) { d.losesSyncs = w.options.LosesSyncs })
@@ -204,6 +207,7 @@ func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error)
 	}
 	finish, cancel := context.WithTimeout(context.Background(), finishLimit)
 	defer cancel()
+	stopSearching()
 	if err := w.checkSchedule(finish); err != nil {
 		return err
 	}
@@ -353,6 +357,7 @@ func (s *totals) add(r result) {
 	s.sum.unknown += r.unknown
 	s.sum.deliveries += r.deliveries
 	s.sum.confs += r.confs
+	s.sum.searches += r.searches
 	s.sum.takeovers += r.takeovers
 	s.sum.recovery = max(s.sum.recovery, r.recovery)
 	if s.sum.rules == nil {
@@ -391,6 +396,9 @@ func (s *totals) never() (never []string) {
 			never = append(never, call)
 		}
 	}
+	if s.sum.searches == 0 {
+		never = append(never, "search")
+	}
 	return never
 }
 
@@ -403,8 +411,8 @@ func (s *totals) String() string {
 		fmt.Fprintf(&b, " %v %d", kind(k), n)
 	}
 	fmt.Fprintf(&b, "\n%d messages acknowledged, %d with an unknown outcome, %d deliveries, %d acks confirmed, %d "+
-		"takeovers, longest recovery %v",
-		s.sum.acked, s.sum.unknown, s.sum.deliveries, s.sum.confs, s.sum.takeovers, s.sum.recovery)
+		"searches, %d takeovers, longest recovery %v",
+		s.sum.acked, s.sum.unknown, s.sum.deliveries, s.sum.confs, s.sum.searches, s.sum.takeovers, s.sum.recovery)
 	fmt.Fprintf(&b, "\ncalls of applications and strays: %v", s.sum.calls)
 	if len(s.sum.moves) > 0 {
 		fmt.Fprintf(&b, "\nmoves of disks, and what became of them: %v", s.sum.moves)

@@ -94,6 +94,8 @@ type world struct {
 	rng   *rand.Rand // source of the seeds of separate generators
 	notes []string
 	done  result
+	// searchFailure is the first wrong result of a search.
+	searchFailure error
 }
 
 var _ cluster.Target = (*world)(nil)
@@ -103,6 +105,7 @@ type result struct {
 	failure                           string
 	faults                            [kinds]int
 	acked, unknown, deliveries, confs int
+	searches                          int // that succeeded
 	takeovers                         uint64
 	recovery                          time.Duration
 	calls                             map[string]int
