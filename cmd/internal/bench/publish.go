@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +44,8 @@ type PublishOptions struct {
 	Rate float64
 	// ExpiresAt is the expiry time of the messages; zero: they do not expire.
 	ExpiresAt time.Time
+	// MessageIDs sets the message ID to the number of the message.
+	MessageIDs bool
 }
 
 // more reports whether message n, from 1, may be published. until is the end of Duration.
@@ -77,6 +80,9 @@ func (o *PublishOptions) messages() func(n int64) client.Message {
 		if !ok {
 			m = client.Message{Body: Body(size), ExpiresAt: o.ExpiresAt}
 			made[size] = m
+		}
+		if o.MessageIDs {
+			m.MessageID = strconv.FormatInt(n, 10)
 		}
 		o.label(&m, n)
 		return m

@@ -24,8 +24,8 @@ while all messages of the first queue expire at the same moment are compared wit
 and with those while each node writes a checkpoint every second without expiry. The latency of a message that is
 delayed by the one before it is measured from its due time.
 
-With --by message, each message has its own expiry time, and --fill is the time limit for publishing them; with
---by queue, the queue has a TTL.`,
+With --by message, each message has its own expiry time; with --by message-id, the message IDs leave the dedup
+window of the queue. --fill is the time limit for publishing them. With --by queue, the queue has a TTL.`,
 		Example: `  lockstep-lab expire
   lockstep-lab expire --by queue --standalone
   lockstep-lab expire --messages 200000 --per-second 500 --rounds 1 --output json`,
@@ -41,8 +41,8 @@ With --by message, each message has its own expiry time, and --fill is the time 
 			case o.PerSecond < 1 || o.Publishers < 1 || o.Phase <= 0 || o.Fill <= 0 || o.ExpiringBytes < 0:
 				return cli.Usage("--per-second, --publishers, --phase and --fill must be positive, and --expiring-size not " +
 					"below")
-			case o.By != measure.ExpireByMessage && o.By != measure.ExpireByQueue:
-				return cli.Usage("--by %q: must be message or queue", o.By)
+			case o.By != measure.ExpireByMessage && o.By != measure.ExpireByQueue && o.By != measure.ExpireByMessageID:
+				return cli.Usage("--by %q: must be message, queue or message-id", o.By)
 			}
 			o.Messages, o.SizeBytes = f.Messages, p.Sizes[0]
 			return benchcli.WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
@@ -65,8 +65,8 @@ With --by message, each message has its own expiry time, and --fill is the time 
 	_ = cmd.Flags().MarkHidden("queues")
 	cmd.Flags().IntVar(&o.ExpiringBytes, "expiring-size", 100, "size of an expiring message in bytes")
 	cmd.Flags().StringVar(&o.By, "by", measure.ExpireByMessage,
-		"source of the expiry time: message, or queue for a TTL of the queue")
-	cmd.Flags().DurationVar(&o.Fill, "fill", time.Minute, "time limit for publishing them, with --by message")
+		"source of the expiry time: message, queue (TTL of the queue), or message-id (dedup window)")
+	cmd.Flags().DurationVar(&o.Fill, "fill", time.Minute, "time limit for publishing them, except with --by queue")
 	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "messages published per second")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 16, "publishers, each of which waits for its acknowledgements")
 	cmd.Flags().DurationVar(&o.Phase, "phase", 10*time.Second,

@@ -20,8 +20,9 @@ const (
 
 // Values of ExpireOptions.By.
 const (
-	ExpireByMessage = "message" // each message has an expiry time
-	ExpireByQueue   = "queue"   // their queue gets a TTL
+	ExpireByMessage   = "message"    // each message has an expiry time
+	ExpireByQueue     = "queue"      // their queue gets a TTL
+	ExpireByMessageID = "message-id" // only their message IDs expire, at the end of the dedup window of their queue
 )
 
 // ExpireOptions configure an expiry measurement.
@@ -29,7 +30,8 @@ type ExpireOptions struct {
 	// Messages expire, with bodies of ExpiringBytes.
 	Messages, ExpiringBytes int
 	By                      string
-	// Fill is the maximum time for publishing them, with ExpireByMessage. They expire after Fill and the preceding phases.
+	// Fill is the maximum time for publishing them, except with ExpireByQueue. They expire after Fill and the preceding
+	// phases.
 	Fill time.Duration
 	// SizeBytes, PerSecond (in total) and Publishers define the concurrent load. Each publisher waits for its
 	// acknowledgements.
@@ -104,12 +106,21 @@ func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult,
 
 // fill publishes the messages that expire. It returns their expiry time; zero if their queue gets a TTL.
 func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
-	if x.By == ExpireByMessage {
-		over = time.Now().Add(x.Fill + x.warm() + 2*x.Phase).Truncate(time.Millisecond)
+	o := bench.PublishOptions{Messages: x.Messages, SizeBytes: x.ExpiringBytes, Producers: 2, Window: 1000, Queues: 1}
+	window := x.Fill + x.warm() + 2*x.Phase
+	switch x.By {
+	case ExpireByMessage:
+		over = time.Now().Add(window).Truncate(time.Millisecond)
+		o.ExpiresAt = over
+	case ExpireByMessageID:
+		_, err := admin.New(x.t.Client).AlterQueue(ctx, x.queue, admin.QueueConfig{DedupWindow: window})
+		if err != nil {
+			return over, err
+		}
+		over = time.Now().Add(window)
+		o.MessageIDs = true
 	}
-	_, err = bench.PublishNew(ctx, x.t.Client, []string{x.queue}, bench.PublishOptions{
-		Messages: x.Messages, SizeBytes: x.ExpiringBytes, Producers: 2, Window: 1000, Queues: 1, ExpiresAt: over,
-	})
+	_, err = bench.PublishNew(ctx, x.t.Client, []string{x.queue}, o)
 	if err != nil {
 		return over, err
 	}
@@ -231,7 +242,7 @@ func (x *expiring) expire(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if q.Messages == 0 {
+		if x.By == ExpireByMessageID && q.MessageIDs == 0 || q.Messages == 0 {
 			return nil
 		}
 		if err := elapse(ctx, expirePollInterval); err != nil {
