@@ -47,7 +47,7 @@ func protocolTable(t *testing.T) string {
 	}
 	slices.Sort(numbers)
 	var out strings.Builder
-	out.WriteString("| number | reason | code | attempt | action |\n|---|---|---|---|---|\n")
+	out.WriteString("| Number | Reason | Code | Attempt | Action |\n|---|---|---|---|---|\n")
 	for _, n := range numbers {
 		name := reason.Name(pb.ErrorReason(n))
 		code := reason.Code(pb.ErrorReason(n))

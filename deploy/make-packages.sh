@@ -3,7 +3,7 @@
 # Builds a .deb and an .rpm from each Linux binary of make-release.sh, and adds them to SHA256SUMS. The bytes depend on
 # the binaries, the sources and SOURCE_DATE_EPOCH, which has the same default for every release.
 # Usage: make-packages.sh <directory written by make-release.sh> <version>
-# NFPM=<program> is nfpm; otherwise it is fetched and compiled once.
+# NFPM=<program> is the path of nfpm; if unset, nfpm is fetched and compiled.
 set -euo pipefail
 
 out=$(cd "$1" && pwd)

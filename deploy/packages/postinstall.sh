@@ -16,7 +16,7 @@ if command -v systemd-sysusers >/dev/null; then
 elif ! getent passwd lockstep >/dev/null; then
   useradd --system --user-group --home-dir /var/lib/lockstep --no-create-home --shell /usr/sbin/nologin lockstep
 fi
-# Not owned by the package, so that its removal does not affect it.
+# The package does not own this directory, so that removing the package keeps the data.
 [ -d /var/lib/lockstep ] || install -d -o lockstep -g lockstep -m 0700 /var/lib/lockstep
 
 if [ "$upgrade" = no ]; then
@@ -30,9 +30,8 @@ if [ -d /run/systemd/system ]; then
   if systemctl is-active --quiet lockstep.service; then running=yes; fi
 fi
 
-# A node is never restarted here: both machines may be upgraded at the same time, and two nodes that stop together have
-# no successor. `lockstep restart` restarts the standby, waits until it is in sync, hands over, and restarts the other
-# one.
+# A node is never restarted here: both machines may be upgraded at the same time, and if both nodes stop, no node serves.
+# `lockstep restart` restarts the standby, waits until it is in sync, hands over, and restarts the other node.
 if [ "$upgrade" = no ]; then
   echo "lockstep: edit /etc/lockstep/node.yaml, then start the node: systemctl enable --now lockstep"
 elif [ "$running" = yes ]; then

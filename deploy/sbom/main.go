@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sbom writes the bill of materials of a Go binary, in the form of CycloneDX 1.6: the modules that are linked
-// into it, by what the linker has noted in it. The same binary gives the same bytes. Usage:
+// Command sbom writes the bill of materials of a Go binary, in the CycloneDX 1.6 format: the modules that are linked
+// into the binary, according to its build information. The output for a binary is always the same. Usage:
 //
 //	go run ./deploy/sbom BINARY VERSION >BINARY.cdx.json
 package main
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// bom is a document of CycloneDX.
+// bom is a CycloneDX document.
 type bom struct {
 	Format       string       `json:"bomFormat"`
 	Spec         string       `json:"specVersion"`
@@ -75,19 +75,19 @@ func run(args []string, out io.Writer) error {
 	}
 	b, err := os.ReadFile(args[0]) //nolint:gosec // the caller names the file
 	if err != nil {
-		return fmt.Errorf("the binary: %w", err)
+		return fmt.Errorf("read binary: %w", err)
 	}
 	sum := sha256.Sum256(b)
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(describe(info, args[1], hex.EncodeToString(sum[:]))); err != nil {
-		return fmt.Errorf("write it: %w", err)
+		return fmt.Errorf("write bill of materials: %w", err)
 	}
 	return nil
 }
 
-// describe makes the document.
+// describe returns the document of a binary with the SHA-256 sum, in hexadecimal.
 func describe(info *debug.BuildInfo, version, sum string) bom {
 	self := module(info.Main.Path, version)
 	self.Type, self.Hashes = "application", []hash{{"SHA-256", sum}}

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// This test is a Go binary, too.
-func TestOfThisBinary(t *testing.T) {
+// The bill of materials of a Go binary, here of the test itself, is reproducible and complete.
+func TestBinary(t *testing.T) {
 	binary, err := os.Executable()
 	require.NoError(t, err)
 	var first, second bytes.Buffer
@@ -53,7 +53,7 @@ func TestDescribe(t *testing.T) {
 	require.Equal(t, []property{{"go:sum", "h1:x="}}, d.Components[1].Properties)
 }
 
-func TestOfNoBinary(t *testing.T) {
+func TestInvalidArguments(t *testing.T) {
 	require.ErrorContains(t, run([]string{"main.go", "v1"}, nil), "main.go")
 	require.ErrorContains(t, run([]string{"no such file", "v1"}, nil), "no such file")
 	require.ErrorContains(t, run(nil, nil), "usage")

@@ -14,7 +14,7 @@ import (
 // writes it.
 func TestConditionsReference(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("| condition | severity | scope | hold time | cause | action |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| Condition | Severity | Scope | Hold time | Cause | Action |\n|---|---|---|---|---|---|\n")
 	for _, d := range conditions.All() {
 		scope := "node"
 		if d.Scope == conditions.OfPair {

@@ -68,7 +68,7 @@ func settings() string {
 			} else {
 				fmt.Fprintf(&b, "## %s\n\n", s.Key)
 			}
-			b.WriteString("| setting | type, range | default | running | meaning |\n|---|---|---|---|---|\n")
+			b.WriteString("| Setting | Type, range | Default | Running | Meaning |\n|---|---|---|---|---|\n")
 		}
 		value := s.Default
 		if value != "" {

@@ -22,7 +22,7 @@ func TestErrorsReference(t *testing.T) {
 	require.True(t, ok)
 
 	var b strings.Builder
-	b.WriteString("## Kinds\n\n| kind | Go | Python | meaning |\n|---|---|---|---|\n")
+	b.WriteString("## Kinds\n\n| Kind | Go | Python | Meaning |\n|---|---|---|---|\n")
 	classes := pythonClasses(t)
 	for _, v := range commented(kinds, "ERROR_KIND_") {
 		golang := "`Err" + camel(v.name) + "`"
@@ -33,7 +33,7 @@ func TestErrorsReference(t *testing.T) {
 	}
 	for _, part := range strings.Split(reasons, "  // Section: ")[1:] {
 		title, values, _ := strings.Cut(part, "\n")
-		fmt.Fprintf(&b, "\n## %s\n\n| reason | code | kind | meaning |\n|---|---|---|---|\n", title)
+		fmt.Fprintf(&b, "\n## %s\n\n| Reason | Code | Kind | Meaning |\n|---|---|---|---|\n", title)
 		for _, v := range commented(values, "ERROR_REASON_") {
 			r := reason.Parse(v.name)
 			kind := strings.TrimPrefix(reason.Kind(r).String(), "ERROR_KIND_")

@@ -19,7 +19,7 @@ import (
 // -update writes it.
 func TestOptionsReference(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("| field | flag | type | meaning |\n|---|---|---|---|\n")
+	b.WriteString("| Field | Flag | Type | Meaning |\n|---|---|---|---|\n")
 	fields := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)

@@ -145,7 +145,7 @@ func (r *ratio) verdict(measured float64) verdict {
 func (e *expectations) documentation() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s.\n\n", e.Measured)
-	b.WriteString("| ratio | measured | held to | `lockstep-lab …` |\n|---|---|---|---|\n")
+	b.WriteString("| Ratio | Measured | Range | `lockstep-lab …` |\n|---|---|---|---|\n")
 	for _, r := range e.Ratios {
 		measured := make([]string, 0, len(r.Measured))
 		for _, m := range r.Measured {

@@ -81,7 +81,7 @@ func TestMetrics(t *testing.T) {
 // A node exports exactly the metrics of the table, and docs/reference/metrics.md is generated from it.
 func TestTable(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("| metric | type | labels | there | meaning |\n|---|---|---|---|---|\n")
+	b.WriteString("| Metric | Type | Labels | Exported | Meaning |\n|---|---|---|---|---|\n")
 	for _, m := range metrics.All() {
 		labels := make([]string, 0, len(m.Labels))
 		for _, l := range m.Labels {
