@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ErrCorrupt is returned for keys and values that no State writes, and if some are missing.
+// ErrCorrupt is returned if a key or value is invalid or missing.
 var ErrCorrupt = errors.New("stored state is corrupt")
 
 // Loader rebuilds a State from the keys and values that its batches wrote to the tree.

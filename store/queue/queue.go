@@ -30,7 +30,8 @@ type Queue struct {
 
 	nextSub uint32
 	pending uint32 // possible index in State.pending
-	// slow is the index in subs of the subscription that was last found to need a message. The next search begins there.
+	// slow is the index in subs of the subscription that was last found to need a message. The next search begins
+	// there.
 	slow    uint16
 	dirty   bool
 	loaded  bool // the Loader has received its record
@@ -67,7 +68,7 @@ func (q *Queue) Dropped() (dropped, expired uint64) { return q.dropped, q.expire
 type removals struct {
 	keys  [][]byte // of deleted subscriptions
 	sizes []uint64 // dropped size chunks that are stored
-	// chunks that were dropped after collected messages became dead; sizeChunk.died records the others
+	// died contains dropped chunks in which collected messages became dead; for other chunks, see sizeChunk.died.
 	died []chunkRange
 }
 
