@@ -70,7 +70,7 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			require.ErrorIs(t, r.Err(), c.code)
 			require.Equal(t, c.op, r.Op)
 			require.Empty(t, r.Ops)
-			require.Equal(t, d.lsn, d.s.Applied(), "a refused transaction is history, too")
+			require.Equal(t, d.lsn, d.s.Applied(), "a rejected transaction advances Applied")
 			require.NotEqual(t, digest, d.s.Digest())
 			after := allOf(d.s)
 			delete(before, "m")
@@ -272,7 +272,7 @@ func TestDeadRange(t *testing.T) {
 	require.Empty(t, b.Dead)
 	next := uint64(1)
 	for _, run := range b.Tails {
-		require.Equal(t, next, run.First, "one run continues the one before")
+		require.Equal(t, next, run.First, "each run follows the previous one")
 		require.LessOrEqual(t, len(run.Records), MaxExtentSpan)
 		next = run.Last() + 1
 		d.s.Flushed(run.Queue, run.Last())
@@ -288,7 +288,7 @@ func TestDeadRange(t *testing.T) {
 	require.GreaterOrEqual(t, dead.Last, uint64(ChunkSize+20))
 	d.do(func(b *txn.Builder) { b.Purge(q.id, 0) })
 	require.True(t, dead.AllDead(ChunkSize+10, 11))
-	require.False(t, dead.AllDead(ChunkSize+9, 12), "what died after the batch is not dead in it")
+	require.False(t, dead.AllDead(ChunkSize+9, 12), "messages that died after the batch are live in it")
 	require.False(t, dead.AllDead(ChunkSize+10, 12))
 	require.False(t, dead.AllDead(1, 1))
 	require.False(t, dead.AllDead(ChunkSize+10, 100*ChunkSize))
@@ -337,7 +337,7 @@ func TestDeadMessagesAreNotWritten(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// A flush contains the messages of the queues that have waited longest, up to its limit.
+// A flush contains the messages of the queues with the least recent flush, up to its limit.
 func TestFlushOrder(t *testing.T) {
 	d := newDriver(t)
 	a, b := d.queue("a", txn.Config{}, "s"), d.queue("b", txn.Config{}, "s")
@@ -352,7 +352,7 @@ func TestFlushOrder(t *testing.T) {
 	require.Equal(t, uint64(501), b.TailFirst())
 	batch = d.s.Collect(1, false)
 	require.Len(t, batch.Tails, 1)
-	require.Equal(t, a.id, batch.Tails[0].Queue, "the other one has been waiting longer now")
+	require.Equal(t, a.id, batch.Tails[0].Queue, "the other queue was flushed more recently")
 	require.Len(t, batch.Tails[0].Records, 1)
 }
 

@@ -256,7 +256,7 @@ func TestDueIsCheckedWhenApplied(t *testing.T) {
 	require.Equal(t, []DueMessage{{q.id, 3}}, d.s.TakeDue(nil))
 	after := q.Digest()
 	require.NotEqual(t, before, after)
-	require.Zero(t, due(5000, expire, deliver), "a repetition changes nothing")
+	require.Zero(t, due(5000, expire, deliver), "a retry changes nothing")
 	require.Equal(t, after, q.Digest())
 	require.Empty(t, d.s.TakeDue(nil))
 	dropped, expired := q.Dropped()
@@ -265,9 +265,9 @@ func TestDueIsCheckedWhenApplied(t *testing.T) {
 	require.EqualValues(t, 1, d.s.Counts().Expired)
 	d.reload()
 	_, expired = d.s.Queue(q.id).Dropped()
-	require.EqualValues(t, 1, expired, "it stays counted")
+	require.EqualValues(t, 1, expired, "the number of expired messages is kept")
 	d.do(func(b *txn.Builder) { b.DeleteQueue(q.id, false) })
-	require.Zero(t, due(9000, deliver, ttl), "nothing of a queue that is gone")
+	require.Zero(t, due(9000, deliver, ttl), "entries of a deleted queue have no effect")
 }
 
 // Delayed messages take a bitmap per chunk, or a list while they are few.
