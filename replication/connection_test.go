@@ -55,7 +55,7 @@ func testStandbyThatLostWhatItAcknowledged(t *testing.T) {
 	b.stop()
 	await[replication.StandbyLost](a, nil)
 	a.forget()
-	// It returns without its last records and reports that.
+	// It restarts without its last records and reports the loss.
 	s := w.handshake(b, a, func(m *replication.StandbyMessage) {
 		m.Hello.LogEnd, m.Hello.Applied, m.Hello.TermEnds = lsn.Position{}, lsn.Position{}, nil
 	})

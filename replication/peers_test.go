@@ -134,7 +134,7 @@ func (f *fakeActive) FetchSnapshot(
 	return errors.New("no snapshot here")
 }
 
-// Records that fail a check are neither appended nor acknowledged.
+// Records that fail verification are neither appended nor acknowledged.
 func TestFollowerRefusesBadRecords(t *testing.T) {
 	good, end := frameAll(lsn.Position{}, 1, [][]byte{payload(1, "", 0, []byte("x")), payload(1, "", 0, []byte("y"))})
 	flipped := append([]byte{}, good...)
@@ -177,7 +177,7 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 			await[replication.FollowerLost](b, nil)
 			for _, e := range b.seen() {
 				_, failed := e.(replication.Failed)
-				require.False(t, failed, "it must not even get to the store: %+v", e)
+				require.False(t, failed, "the message must not reach the store: %+v", e)
 			}
 			pause(10 * time.Second)
 			require.Less(t, fake.connections.Load(), int64(220), "reconnects are paced")

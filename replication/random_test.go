@@ -28,9 +28,9 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "the first of them")
 )
 
-// Runs random crashes, cuts, resets, promotions, switchovers and restores from older disk images under load. The
-// driver replaces failover and obeys its invariants. Clients retry with the same sequence until success. At the end
-// no acknowledged message is missing or duplicated, order is kept, and both stores are equal.
+// TestRandomHistories runs random crashes, cuts, resets, promotions, switchovers and restores from older disk images
+// under load. The driver replaces failover and obeys its invariants. Clients retry with the same sequence until
+// success. At the end no acknowledged message is missing or duplicated, order is kept, and both stores are equal.
 func TestRandomHistories(t *testing.T) {
 	refused, rollBack := 0, 0
 	for i := range *seeds {

@@ -334,7 +334,7 @@ func testBlockedFailsAllAndContinues(t *testing.T) {
 	a.configure(func(c *replication.PrimaryConfig) { c.Serve = true })
 	r, err := a.primary.Commit(t.Context(), payload(a.queueID, "p", 1, []byte("first")))
 	require.NoError(t, err)
-	require.True(t, r.Duplicate, "the first attempt was committed after all (INV-10)")
+	require.True(t, r.Duplicate, "the first attempt was committed (INV-10)")
 	w.net.Heal("a")
 }
 
@@ -422,7 +422,7 @@ func testDrainNeedsTheStandby(t *testing.T) {
 		waiting <- err
 	}()
 	a.primary.Stop()
-	require.ErrorIs(t, <-waiting, replication.ErrNotActive, "it waited and was not logged")
+	require.ErrorIs(t, <-waiting, replication.ErrNotActive, "the transaction was held and not logged")
 }
 
 func TestSubmitAllocations(t *testing.T) { synctest.Test(t, testSubmitAllocations) }

@@ -91,9 +91,8 @@ type Queue struct {
 	// a DeadLetter queue. Expired is the number of expired messages that were not moved to one. Both count since the
 	// creation of the queue.
 	Dropped, Expired uint64
-	// MessageIDs is the number of message ids kept for the DedupWindow; some may be older, by up to a quarter of
-	// it. Duplicates
-	// is the number of messages discarded as duplicates.
+	// MessageIDs is the number of message ids kept for the DedupWindow; some may be older, by up to a quarter of it.
+	// Duplicates is the number of messages discarded as duplicates.
 	MessageIDs, Duplicates uint64
 	Forwards               []Forward
 	// Digest is a digest of all operations ever applied to the queue. It is equal on both nodes at the same LSN.
@@ -152,8 +151,8 @@ const (
 // CreateQueueOptions configures [Client.CreateQueue].
 type CreateQueueOptions struct {
 	Config QueueConfig
-	// Explicit names options that the queue sets itself although they are 0, such as "max_deliveries", so that no
-	// policy sets them.
+	// Explicit names options that the queue sets itself although they are 0, such as "max_deliveries", so that no policy
+	// sets them.
 	Explicit []string
 	// Subscriptions are the names of the initial subscriptions. Default client.DefaultSubscription.
 	Subscriptions []string
@@ -288,9 +287,9 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 type SubscriptionOptions struct {
 	// Start applies unless At is set.
 	Start Start
-	// At, if not the zero value, is the start position. A sequence beyond the end of the queue or a time in the future
-	// is rejected with [client.ErrInvalid]; any sequence or time is rejected with [client.ErrRefused] while one of the
-	// nodes runs release 0.1.0.
+	// At, if not the zero value, is the start position. A sequence beyond the end of the queue or a time in the future is
+	// rejected with [client.ErrInvalid]; any sequence or time is rejected with [client.ErrRefused] while one of the nodes
+	// runs release 0.1.0.
 	At Position
 	// Filter, if not empty, is a CEL expression of up to 4,096 bytes that messages must match: `properties.region ==
 	// "eu" && priority >= 5`. See docs/reference/queues/filters.md. It is rejected with [client.ErrInvalid] if invalid,
