@@ -330,7 +330,7 @@ func testRolledBackActiveOfACorruptStandby(t *testing.T) {
 
 // An active of the old release cannot report whether it has the records that its checkpoint lacks. The standby waits
 // for a newer checkpoint.
-func TestDamagedStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testCorruptStandbyOfAnOldActive) }
+func TestCorruptStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testCorruptStandbyOfAnOldActive) }
 
 func testCorruptStandbyOfAnOldActive(t *testing.T) {
 	w := newWorld(t)

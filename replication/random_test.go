@@ -492,7 +492,7 @@ func (h *history) check(n *node) {
 		c, seq := body[0], binary.LittleEndian.Uint64(body[1:])
 		key := [2]uint64{uint64(c), seq}
 		if _, twice := at[key]; twice {
-			require.Failf(t, "doubled", "%s: client %d seq %d is there twice", n.name, c, seq)
+			require.Failf(t, "duplicate", "%s: client %d seq %d is stored twice", n.name, c, seq)
 		}
 		at[key] = i
 		if seq != last[c]+1 {

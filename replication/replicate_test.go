@@ -72,7 +72,7 @@ func testAcknowledgedMeansOnBoth(t *testing.T) {
 	}
 }
 
-func TestLargeTransactionTravelsInPieces(t *testing.T) {
+func TestLargeTransactionIsSentInFragments(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
 		a.lead(1, 1, nil)

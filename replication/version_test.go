@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAgree(t *testing.T) {
+func TestNegotiate(t *testing.T) {
 	for name, c := range map[string]struct {
 		newest, oldest uint32
 		features       []string
