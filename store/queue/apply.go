@@ -124,7 +124,7 @@ func (s *State) check() (op int, code txn.Code) {
 }
 
 func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
-	switch o.Code { //nolint:exhaustive // the others are about a queue that is there
+	switch o.Code { //nolint:exhaustive // the others require an existing queue
 	case txn.OpCreateQueue:
 		return s.checkCreate(o)
 	case txn.OpPutMeta, txn.OpSwapMeta:
@@ -326,7 +326,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 }
 
 func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
-	switch o.Code { //nolint:exhaustive // the others are about a queue that is there
+	switch o.Code { //nolint:exhaustive // the others require an existing queue
 	case txn.OpCreateQueue:
 		r.ID = s.createQueue(o)
 		return
@@ -340,7 +340,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	q := s.queues.get(o.Queue)
 	s.mark(q)
 	q.digest = mix(mix(q.digest, uint64(o.Code)), uint64(o.Sub))
-	switch o.Code { //nolint:exhaustive // the others are about no queue
+	switch o.Code { //nolint:exhaustive // the others are handled above
 	case txn.OpAlterQueue:
 		s.alterQueue(q, o)
 	case txn.OpDeleteQueue:

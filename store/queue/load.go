@@ -25,7 +25,7 @@ type Loader struct {
 	// preparing contains the partially loaded transactions by LSN; nil if empty.
 	preparing map[uint64]*loading
 	count     int
-	// maxChunks is the maximum distance between chunks of one queue, since each chunk in between requires some memory.
+	// maxChunks is the maximum distance between chunks of one queue. Each chunk in between requires some memory.
 	maxChunks uint64
 }
 

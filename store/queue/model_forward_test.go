@@ -95,7 +95,7 @@ func (m *model) forward(b *txn.Builder, q *modelQueue, records [][]byte, added m
 					to.makeRoom(1)
 					m.add(to, records[i])
 				}
-				for _, s := range q.everyone() {
+				for _, s := range q.allSubs() {
 					if r.Move {
 						delete(s.needs, sequence)
 					}

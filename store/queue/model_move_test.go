@@ -210,7 +210,7 @@ func (m *model) move(
 func (m *model) add(q *modelQueue, rec []byte) {
 	m.note(q, q.next, rec)
 	q.records[q.next] = rec
-	for _, s := range q.everyone() {
+	for _, s := range q.allSubs() {
 		s.needs[q.next] = 0
 	}
 	q.next++

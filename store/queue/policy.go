@@ -66,7 +66,7 @@ type Policy struct {
 	txn.QueuePolicy
 }
 
-// rule is a policy in the form for lookups, most of which compare only prefix and suffix.
+// rule is a policy prepared for lookups. Most lookups compare only prefix and suffix.
 type rule struct {
 	prefix, suffix string // common to all matching names
 	policy         *Policy
@@ -264,8 +264,8 @@ func (s *State) reconfigure(q *Queue) {
 	s.configure(q, c)
 }
 
-// deadLettersChanged must be called after a change of the dead-letter queue that a queue or its subscription sets
-// itself.
+// deadLettersChanged updates policyTable.ends. It must be called after a change of the dead-letter queue that q or one
+// of its subscriptions sets.
 func (s *State) deadLettersChanged(q *Queue) {
 	if s.policies.ends[q.id] {
 		s.updateEnds()

@@ -46,7 +46,7 @@ type extras struct {
 	lanes            *priorityIndex // nil without priorities
 	delayed          *delaySet      // nil if empty
 	dropped, expired uint64
-	// policies contains the policies by subscription number.
+	// policies contains the overrides of subscriptions, by subscription number.
 	policies map[uint32]policy
 }
 
