@@ -29,7 +29,7 @@ type TraceContext struct {
 
 // Tracer creates the spans of replication. Unsampled operations have a nil span.
 type Tracer interface {
-	// Of returns the span of ctx.
+	// Of returns the span of ctx, or nil.
 	Of(ctx context.Context) Span
 	// Commit starts the span of a batch that ends at LSN n. The batch contains the traced transactions of these spans, at
 	// least one: the new span is a child of the first one, and linked with the others.

@@ -209,8 +209,8 @@ func (g *idGeneration) unwritten(h idHash) (e idEntry, ok bool) {
 	return e, ok
 }
 
-// idGenerations iterates over the generations that may have valid entries, newest first. The last one is always among
-// them, since an entry may be added to it.
+// idGenerations iterates over the generations that may have valid entries, newest first. It always includes the newest
+// one, to which an entry may be added.
 func (s *State) idGenerations(q *Queue) iter.Seq2[int, *idGeneration] {
 	return func(yield func(int, *idGeneration) bool) {
 		list := q.ids.generations

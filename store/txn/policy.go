@@ -13,7 +13,7 @@ const MaxPolicyPriority = 1_000_000
 
 // QueuePolicy contains defaults and upper limits for the configuration of the queues that match a name pattern.
 type QueuePolicy struct {
-	// Priority selects among several policies that match a queue: the highest one applies, at most MaxPolicyPriority.
+	// Priority, at most MaxPolicyPriority, selects among the policies that match a queue: the highest one applies.
 	Priority uint64
 	// Defaults contains values for fields that a queue does not set itself. Only DefaultFields are allowed; 0 sets no
 	// value.
