@@ -201,10 +201,10 @@ func TestRolledBackActive(t *testing.T) {
 
 // The standby redials slowly, because the response does not change.
 func TestRolledBackActiveIsRedialedSlowly(t *testing.T) {
-	synctest.Test(t, testRolledBackActiveIsPolledSlowly)
+	synctest.Test(t, testRolledBackActiveIsRedialedSlowly)
 }
 
-func testRolledBackActiveIsPolledSlowly(t *testing.T) {
+func testRolledBackActiveIsRedialedSlowly(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
@@ -304,10 +304,10 @@ func testRolledBackForcedActive(t *testing.T) {
 
 // The snapshot for a corrupt standby is rejected if it lacks committed records.
 func TestRolledBackActiveOfCorruptStandby(t *testing.T) {
-	synctest.Test(t, testRolledBackActiveOfACorruptStandby)
+	synctest.Test(t, testRolledBackActiveOfCorruptStandby)
 }
 
-func testRolledBackActiveOfACorruptStandby(t *testing.T) {
+func testRolledBackActiveOfCorruptStandby(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
@@ -386,10 +386,10 @@ func testStandbyOfAnOldRelease(t *testing.T) {
 // A standby that may have lost records follows as another member. The active must still have everything that the
 // standby knows to be committed.
 func TestClearedLossKeepsCommittedRecords(t *testing.T) {
-	synctest.Test(t, testClearedLossKeepsWhatIsCommitted)
+	synctest.Test(t, testClearedLossKeepsCommittedRecords)
 }
 
-func testClearedLossKeepsWhatIsCommitted(t *testing.T) {
+func testClearedLossKeepsCommittedRecords(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w, func(n *node) { n.options.Sync = wal.SyncInterval })
 	b.stop()

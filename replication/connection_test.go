@@ -41,10 +41,10 @@ func testNewConnectionReplacesTheOld(t *testing.T) {
 
 // A standby that lost acknowledged records does not count until it has left in_sync.
 func TestStandbyLostAcknowledgedRecords(t *testing.T) {
-	synctest.Test(t, testStandbyThatLostWhatItAcknowledged)
+	synctest.Test(t, testStandbyLostAcknowledgedRecords)
 }
 
-func testStandbyThatLostWhatItAcknowledged(t *testing.T) {
+func testStandbyLostAcknowledgedRecords(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)

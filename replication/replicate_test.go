@@ -55,9 +55,9 @@ func TestStandbyKnowsCommitTime(t *testing.T) {
 }
 
 // When a required commit returns, the record is durable on the standby (INV-2).
-func TestAcknowledgedMeansOnBoth(t *testing.T) { synctest.Test(t, testAcknowledgedMeansOnBoth) }
+func TestAcknowledgedRecordsAreOnBothNodes(t *testing.T) { synctest.Test(t, testAcknowledgedRecordsAreOnBothNodes) }
 
-func testAcknowledgedMeansOnBoth(t *testing.T) {
+func testAcknowledgedRecordsAreOnBothNodes(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)
@@ -304,10 +304,10 @@ func testCommitContextEnds(t *testing.T) {
 
 // Serve=false fails all waiting transactions; they may still commit later.
 func TestBlockedFailsPendingTransactions(t *testing.T) {
-	synctest.Test(t, testBlockedFailsAllAndContinues)
+	synctest.Test(t, testBlockedFailsPendingTransactions)
 }
 
-func testBlockedFailsAllAndContinues(t *testing.T) {
+func testBlockedFailsPendingTransactions(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)

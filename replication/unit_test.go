@@ -332,10 +332,10 @@ func TestAdmit(t *testing.T) {
 
 // A standby does not apply durable records that the active has not committed (INV-5).
 func TestStandbyAppliesCommittedRecords(t *testing.T) {
-	synctest.Test(t, testStandbyAppliesWhatIsCommitted)
+	synctest.Test(t, testStandbyAppliesCommittedRecords)
 }
 
-func testStandbyAppliesWhatIsCommitted(t *testing.T) {
+func testStandbyAppliesCommittedRecords(t *testing.T) {
 	s, err := store.Open(store.Options{FS: memfs.New(), Dir: "/s", BootID: "boot"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
