@@ -55,7 +55,9 @@ func TestStandbyKnowsCommitTime(t *testing.T) {
 }
 
 // When a required commit returns, the record is durable on the standby (INV-2).
-func TestAcknowledgedRecordsAreOnBothNodes(t *testing.T) { synctest.Test(t, testAcknowledgedRecordsAreOnBothNodes) }
+func TestAcknowledgedRecordsAreOnBothNodes(t *testing.T) {
+	synctest.Test(t, testAcknowledgedRecordsAreOnBothNodes)
+}
 
 func testAcknowledgedRecordsAreOnBothNodes(t *testing.T) {
 	w := newWorld(t)
