@@ -277,7 +277,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	if counted {
 		s.counts.Transactions++
 	}
-	s.expired, s.duplicates = 0, 0
+	s.expired, s.duplicates, s.duplicateBytes = 0, 0, 0
 	results := r.Ops
 	for i := range s.reader.Ops() {
 		o, err := s.reader.Next()
@@ -321,6 +321,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	if counted {
 		s.counts.Expired += s.expired
 		s.counts.Duplicates += s.duplicates
+		s.counts.PublishedBytes -= s.duplicateBytes
 	}
 	return fingerprint
 }
@@ -445,6 +446,7 @@ func (s *State) publishUnique(q *Queue, o *txn.Op, r *txn.OpResult) {
 	for rec := range o.Records {
 		if sequence, ok := s.isDuplicate(q, rec); ok {
 			found = append(found, txn.Duplicate{Index: uint32(i), Sequence: sequence})
+			s.duplicateBytes += uint64(len(rec))
 		} else {
 			s.append(q, rec, s.sums.Record(i))
 		}

@@ -39,6 +39,19 @@ func TestDedupWindow(t *testing.T) {
 	require.Equal(t, uint64(6), d.state.Queue(q).Messages())
 }
 
+// The published bytes do not include duplicates.
+func TestDedupCounts(t *testing.T) {
+	d := newDedupDriver(t)
+	q := d.queue(txn.Config{DedupWindow: 1000}).id
+	d.publish(q, "a")
+	first := d.state.Counts()
+	require.Equal(t, d.state.Bytes(), first.PublishedBytes)
+	d.publish(q, "a", "a")
+	require.Equal(t, first.PublishedBytes, d.state.Counts().PublishedBytes)
+	require.Equal(t, first.Published, d.state.Counts().Published)
+	require.Equal(t, uint64(2), d.state.Counts().Duplicates)
+}
+
 func TestDedupMax(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1e6, DedupMax: 3000}).id

@@ -63,13 +63,14 @@ type State struct {
 	opSlab   []txn.OpResult
 
 	// Of the current transaction:
-	sums       txn.RecordSums  // of the current publish
-	overflowed uint64          // messages dropped from the head of a queue by the current operation
-	expired    uint64          // expired messages
-	duplicates uint64          // messages discarded as duplicates
-	pending    []pending       // additions to queues with a limit
-	published  publishedBefore // the previous operation, if it is a publish
-	forwarded  int             // forwards
+	sums           txn.RecordSums  // of the current publish
+	overflowed     uint64          // messages dropped from the head of a queue by the current operation
+	expired        uint64          // expired messages
+	duplicates     uint64          // messages discarded as duplicates
+	duplicateBytes uint64          // bytes of the discarded messages of publishes
+	pending        []pending       // additions to queues with a limit
+	published      publishedBefore // the previous operation, if it is a publish
+	forwarded      int             // forwards
 }
 
 type pending struct {
