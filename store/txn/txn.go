@@ -163,7 +163,7 @@ type OpResult struct {
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
 	// became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged messages.
 	Changed uint64
-	// Duplicates lists the messages of a publish that the queue has discarded as duplicates; nil if there are none. The
+	// Duplicates lists the messages of a publish that the queue has discarded as duplicates; nil without duplicates. The
 	// other messages have consecutive sequences from FirstSequence on. If all messages are duplicates, FirstSequence is
 	// the Sequence of the first entry.
 	Duplicates *Duplicates

@@ -247,7 +247,7 @@ type AuditRecord struct {
 	Lsn uint64 `protobuf:"varint,13,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// Duration of the call.
 	Took *durationpb.Duration `protobuf:"bytes,14,opt,name=took,proto3" json:"took,omitempty"`
-	// Number of refusals of the same kind since the last record of that kind. They have no records of their own.
+	// Number of refusals of the same kind since the last record of that kind. They are not recorded separately.
 	Repeated      uint64 `protobuf:"varint,15,opt,name=repeated,proto3" json:"repeated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -719,7 +719,7 @@ func (x *GetQueueResponse) GetQueue() *Queue {
 // ListQueuesRequest requests one page of queues.
 type ListQueuesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only queues whose name has this prefix.
+	// Only queues with this name prefix.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Maximum number of queues, 1 to 1000; 0 means 1000.
 	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -2705,7 +2705,7 @@ type ConsumeResponse struct {
 	Waiting []*SequenceRange `protobuf:"bytes,7,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// Messages of an earlier `waiting` that have been moved or removed from the subscription since then.
 	Moved []*SequenceRange `protobuf:"bytes,8,rep,name=moved,proto3" json:"moved,omitempty"`
-	// Messages whose acknowledgement deadline has expired. They are no longer in flight to this consumer: the delivery is
+	// Messages with an expired acknowledgement deadline. They are no longer in flight to this consumer: the delivery is
 	// counted, and they are redelivered to any consumer. The node delivers no further message to this consumer until its
 	// next request; an empty request is sufficient. Sent before a redelivery of the messages to this consumer.
 	Expired []*SequenceRange `protobuf:"bytes,9,rep,name=expired,proto3" json:"expired,omitempty"`

@@ -916,7 +916,7 @@ func (x *GetScheduleResponse) GetSchedule() *Schedule {
 // ListSchedulesRequest selects schedules.
 type ListSchedulesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only schedules whose name has this prefix.
+	// Only schedules with this name prefix.
 	Prefix        string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
