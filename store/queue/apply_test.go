@@ -37,7 +37,7 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			func(b *txn.Builder) { r13(b); publish(b, q.id, 3, 1); publish(b, q.id, 3, 1) },
 		},
 		"full of bytes": {txn.ErrQueueFull, 1, func(b *txn.Builder) { r13(b); publish(b, q.id, 1, 990) }},
-		"subscription there": {
+		"subscription exists": {
 			txn.ErrSubscriptionExists, 0,
 			func(b *txn.Builder) { b.CreateSubscription(q.id, "a", txn.StartLatest) },
 		},
@@ -45,8 +45,8 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			txn.ErrSubscriptionNotFound, 1,
 			func(b *txn.Builder) { r13(b); b.Ack(q.id, 2, txn.Range{First: 1, Last: 1}) },
 		},
-		"none to purge":  {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.Purge(q.id, 2) }},
-		"none to delete": {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.DeleteSubscription(q.id, 2) }},
+		"no subscription to purge":  {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.Purge(q.id, 2) }},
+		"no subscription to delete": {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.DeleteSubscription(q.id, 2) }},
 		"beyond the end": {
 			txn.ErrBeyondEnd, 1,
 			func(b *txn.Builder) { publish(b, q.id, 1, 1); b.Ack(q.id, 1, txn.Range{First: 6, Last: 6}) },
@@ -55,9 +55,6 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			txn.ErrBeyondEnd, 0,
 			func(b *txn.Builder) { b.Release(q.id, 1, txn.Range{First: 1, Last: 1<<64 - 1}) },
 		},
-		"twice the same name": {txn.ErrQueueExists, 0, func(b *txn.Builder) {
-			b.CreateQueue("q", txn.Config{}, "x", "x")
-		}},
 		"too many released": {txn.ErrTooManyReleased, 2, func(b *txn.Builder) {
 			for range 3 {
 				b.Release(q.id, 1, txn.Range{First: 1, Last: 5})
@@ -78,6 +75,7 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			same(t, before, after, "a refused transaction changes nothing")
 		})
 	}
+	// Two subscriptions of a new queue have the same name.
 	r := d.apply(nil, func(b *txn.Builder) { b.DeleteQueue(2, false) })
 	require.NoError(t, r.Err())
 	r = d.apply(nil, func(b *txn.Builder) { b.CreateQueue("third", txn.Config{}, "x", "x") })
