@@ -140,14 +140,14 @@ func TestRolledBackActive(t *testing.T) {
 		// old: the active runs release 0.1.0.
 		old bool
 	}{
-		"both started":                               {restarted: true},
-		"the standby runs on":                        {},
-		"the active has written more":                {restarted: true, writes: 200},
-		"the active has written more, standby on":    {writes: 200},
-		"old release, both started":                  {restarted: true, old: true},
-		"old release, the standby runs on":           {old: true},
-		"old release, more written":                  {restarted: true, writes: 200, old: true},
-		"old release, more written, standby runs on": {writes: 200, old: true},
+		"both restarted":                                         {restarted: true},
+		"the standby keeps running":                              {},
+		"the active has written more":                            {restarted: true, writes: 200},
+		"the active has written more, the standby keeps running": {writes: 200},
+		"old release, both restarted":                            {restarted: true, old: true},
+		"old release, the standby keeps running":                 {old: true},
+		"old release, more written":                              {restarted: true, writes: 200, old: true},
+		"old release, more written, the standby keeps running":   {writes: 200, old: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			overBoth(t, func(t *testing.T, w *world) {
@@ -412,8 +412,8 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 		writes    int
 		restarted bool
 	}{
-		"it ends before the other one": {10, false}, "it ends behind the other one": {200, false},
-		"before, started again": {10, true}, "behind, started again": {200, true},
+		"the log ends before the other one": {10, false}, "the log ends after the other one": {200, false},
+		"before, restarted": {10, true}, "after, restarted": {200, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			overBoth(t, func(t *testing.T, w *world) {

@@ -158,10 +158,10 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 			Records:  good,
 			Previous: lsn.Position{Term: 1, LSN: 7, Chain: 1}, Last: end,
 		}),
-		"a lower term":     {Config: 1, Term: 0, Records: good, Last: end},
-		"a later term":     {Config: 1, Term: 1, Records: mustFrames(2), Last: mustEnd(2)},
-		"garbage":          records(replication.ActiveMessage{Records: []byte("garbage"), Last: end}),
-		"a second welcome": {Config: 0, Term: 1, HelloResponse: &replication.HelloResponse{}},
+		"a lower term":            {Config: 1, Term: 0, Records: good, Last: end},
+		"a later term":            {Config: 1, Term: 1, Records: mustFrames(2), Last: mustEnd(2)},
+		"garbage":                 records(replication.ActiveMessage{Records: []byte("garbage"), Last: end}),
+		"a second hello response": {Config: 0, Term: 1, HelloResponse: &replication.HelloResponse{}},
 	}
 	for name, m := range cases {
 		simulated(t, name, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 			}
 		})
 	}
-	simulated(t, "and takes good ones", func(t *testing.T) {
+	simulated(t, "valid records are accepted", func(t *testing.T) {
 		w := newWorld(t)
 		b := w.node("b")
 		fake := &fakeActive{
