@@ -130,8 +130,6 @@ func (m *model) seek(b *txn.Builder, q *modelQueue, s *modelSub, want *txn.Resul
 	}
 }
 
-// room returns the reason for which a queue cannot accept n more messages; added counts the transaction's own
-// additions.
 // publishRoom is room for a publish of a client, which a paused queue rejects.
 func (m *model) publishRoom(q *modelQueue, added map[uint64]uint64, n int) txn.Code {
 	if q.pauses[0].Publish {
@@ -140,6 +138,8 @@ func (m *model) publishRoom(q *modelQueue, added map[uint64]uint64, n int) txn.C
 	return m.room(q, added, n)
 }
 
+// room returns txn.OK, or why a queue cannot accept n more messages. added counts the additions of the transaction
+// itself.
 func (m *model) room(q *modelQueue, added map[uint64]uint64, n int) txn.Code {
 	if len(q.allSubs()) == 0 {
 		return txn.OK

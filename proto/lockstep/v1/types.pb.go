@@ -1612,9 +1612,9 @@ type QueuePolicy struct {
 	// Priority, 0 to 1,000,000.
 	Priority uint32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
 	// Values of options that a queue does not set itself. Options that are 0 are not set. `priorities` is not allowed.
-	// The queue in `dead_letter` must exist and cannot be deleted. A policy with `dead_letter` does not set `dead_letter`,
-	// `max_deliveries` and `dead_letter_expired` of the dead-letter queues of policies, nor of queues that their dead
-	// letters lead to. It does set their other options, such as `ttl`.
+	// The queue in `dead_letter` must exist and cannot be deleted. For the dead-letter queues of policies, and for queues
+	// that their dead letters lead to, a policy with `dead_letter` sets neither `dead_letter` nor `max_deliveries` nor
+	// `dead_letter_expired`. Its other options apply to them, such as `ttl`.
 	Defaults *QueueConfig `protobuf:"bytes,3,opt,name=defaults,proto3" json:"defaults,omitempty"`
 	// Upper limits of `max_messages`, `max_bytes`, `max_deliveries` and `ttl`, regardless of their source: the queue, a
 	// subscription or a policy. 0 means no limit. Other options are not allowed.
