@@ -75,7 +75,7 @@ func requireRecordAttributes(t *testing.T, rec []byte, a *Attributes) {
 	require.Equal(t, priority, RecordPriority(rec))
 }
 
-// A message without attributes has the same encoding as before attributes existed.
+// A message without attributes has the same encoding as in releases without attributes.
 func TestNoAttributes(t *testing.T) {
 	plain, err := AppendMessage(nil, 5, nil, []Property{{"a", "1"}}, []byte("body"))
 	require.NoError(t, err)
