@@ -140,14 +140,14 @@ func TestRolledBackActive(t *testing.T) {
 		// old: the active runs release 0.1.0.
 		old bool
 	}{
-		"both started":                               {restarted: true},
-		"the standby runs on":                        {},
-		"the active has written more":                {restarted: true, writes: 200},
-		"the active has written more, standby on":    {writes: 200},
-		"old release, both started":                  {restarted: true, old: true},
-		"old release, the standby runs on":           {old: true},
-		"old release, more written":                  {restarted: true, writes: 200, old: true},
-		"old release, more written, standby runs on": {writes: 200, old: true},
+		"both restarted":                                         {restarted: true},
+		"the standby keeps running":                              {},
+		"the active has written more":                            {restarted: true, writes: 200},
+		"the active has written more, the standby keeps running": {writes: 200},
+		"old release, both restarted":                            {restarted: true, old: true},
+		"old release, the standby keeps running":                 {old: true},
+		"old release, more written":                              {restarted: true, writes: 200, old: true},
+		"old release, more written, the standby keeps running":   {writes: 200, old: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			overBoth(t, func(t *testing.T, w *world) {
@@ -201,10 +201,10 @@ func TestRolledBackActive(t *testing.T) {
 
 // The standby redials slowly, because the response does not change.
 func TestRolledBackActiveIsRedialedSlowly(t *testing.T) {
-	synctest.Test(t, testRolledBackActiveIsPolledSlowly)
+	synctest.Test(t, testRolledBackActiveIsRedialedSlowly)
 }
 
-func testRolledBackActiveIsPolledSlowly(t *testing.T) {
+func testRolledBackActiveIsRedialedSlowly(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
@@ -304,10 +304,10 @@ func testRolledBackForcedActive(t *testing.T) {
 
 // The snapshot for a corrupt standby is rejected if it lacks committed records.
 func TestRolledBackActiveOfCorruptStandby(t *testing.T) {
-	synctest.Test(t, testRolledBackActiveOfACorruptStandby)
+	synctest.Test(t, testRolledBackActiveOfCorruptStandby)
 }
 
-func testRolledBackActiveOfACorruptStandby(t *testing.T) {
+func testRolledBackActiveOfCorruptStandby(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w)
 	b.stop()
@@ -330,7 +330,7 @@ func testRolledBackActiveOfACorruptStandby(t *testing.T) {
 
 // An active of the old release cannot report whether it has the records that its checkpoint lacks. The standby waits
 // for a newer checkpoint.
-func TestDamagedStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testCorruptStandbyOfAnOldActive) }
+func TestCorruptStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testCorruptStandbyOfAnOldActive) }
 
 func testCorruptStandbyOfAnOldActive(t *testing.T) {
 	w := newWorld(t)
@@ -386,10 +386,10 @@ func testStandbyOfAnOldRelease(t *testing.T) {
 // A standby that may have lost records follows as another member. The active must still have everything that the
 // standby knows to be committed.
 func TestClearedLossKeepsCommittedRecords(t *testing.T) {
-	synctest.Test(t, testClearedLossKeepsWhatIsCommitted)
+	synctest.Test(t, testClearedLossKeepsCommittedRecords)
 }
 
-func testClearedLossKeepsWhatIsCommitted(t *testing.T) {
+func testClearedLossKeepsCommittedRecords(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w, func(n *node) { n.options.Sync = wal.SyncInterval })
 	b.stop()
@@ -412,8 +412,8 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 		writes    int
 		restarted bool
 	}{
-		"it ends before the other one": {10, false}, "it ends behind the other one": {200, false},
-		"before, started again": {10, true}, "behind, started again": {200, true},
+		"the log ends before the other one": {10, false}, "the log ends after the other one": {200, false},
+		"before, restarted": {10, true}, "after, restarted": {200, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			overBoth(t, func(t *testing.T, w *world) {

@@ -41,10 +41,10 @@ func testNewConnectionReplacesTheOld(t *testing.T) {
 
 // A standby that lost acknowledged records does not count until it has left in_sync.
 func TestStandbyLostAcknowledgedRecords(t *testing.T) {
-	synctest.Test(t, testStandbyThatLostWhatItAcknowledged)
+	synctest.Test(t, testStandbyLostAcknowledgedRecords)
 }
 
-func testStandbyThatLostWhatItAcknowledged(t *testing.T) {
+func testStandbyLostAcknowledgedRecords(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)
@@ -55,7 +55,7 @@ func testStandbyThatLostWhatItAcknowledged(t *testing.T) {
 	b.stop()
 	await[replication.StandbyLost](a, nil)
 	a.forget()
-	// It returns without its last records and reports that.
+	// It restarts without its last records and reports the loss.
 	s := w.handshake(b, a, func(m *replication.StandbyMessage) {
 		m.Hello.LogEnd, m.Hello.Applied, m.Hello.TermEnds = lsn.Position{}, lsn.Position{}, nil
 	})

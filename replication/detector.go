@@ -14,8 +14,8 @@ const (
 	detectorSteps = 50
 	// loggedGap is the shortest logged silence.
 	loggedGap = 100 * time.Millisecond
-	// flowBytes is the number of bytes per step that counts as a sign of life. A large message is reported only when it
-	// is complete.
+	// flowBytes is the number of bytes per step that proves that the other end is alive. A large message is reported only
+	// when it is complete.
 	flowBytes = 1 << 10
 )
 

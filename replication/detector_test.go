@@ -103,7 +103,7 @@ func (d *detecting) beats(every, total time.Duration) {
 	}
 }
 
-// silent returns the silence after which the detector reports it.
+// silent returns the duration of silence after which the detector reports an error.
 func (d *detecting) silent() time.Duration {
 	began := d.now
 	for range 1_000_000 {

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// forced makes b, which has left, the active of a new term by force, while a has acknowledged 40 messages that b
-// lacks. It returns b's last LSN.
+// forced makes b, which has left in_sync, the active of a new term by a forced failover. a has acknowledged 40 messages
+// that b lacks. forced returns b's last LSN.
 func forced(a, b *node) (after uint64) {
 	a.lead(1, 1, nil)
 	b.follow(a)
@@ -45,7 +45,7 @@ func (n *node) followDiscarded(active *node, after uint64) {
 	n.mu.Unlock()
 }
 
-// returns makes a follow b, with the forced failover known to it.
+// returns makes a follow b. a knows of the forced failover.
 func (n *node) returns(active *node, after uint64) {
 	n.followDiscarded(active, after)
 	require.Eventually(n.w.t, func() bool { return n.store.Applied() == active.store.Applied() }, patience,

@@ -34,5 +34,5 @@
 // acknowledged records, and the standby also refuses such an active (INV-13). Package failover then moves the role to
 // the node with the longer history. Known committed records are truncated only if a forced failover discarded them.
 //
-// Only transport*.go use gRPC and protobuf. Package memnet implements an in-memory transport for tests and simulation.
+// Only transport*.go use gRPC and protobuf. The tests also use an in-memory transport (memnet_test.go).
 package replication

@@ -13,7 +13,7 @@ var (
 	ErrBlocked = errors.New("writes are currently rejected")
 	// ErrOutcomeUnknown is returned if, after the transaction was accepted, the primary stopped, was blocked or failed,
 	// or the caller's context ended. A retry with the same producer sequence is safe (INV-10).
-	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown; retry with the same producer sequence")
+	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown")
 	ErrTooLarge       = errors.New("transaction is too large")
 )
 

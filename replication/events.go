@@ -12,7 +12,7 @@ import (
 // The callback must not block and must not stop the role.
 type Event interface{ event() }
 
-// LostCause is the reason of a lost connection.
+// LostCause is the cause of a lost connection.
 type LostCause uint8
 
 // Causes of a lost connection.

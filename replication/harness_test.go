@@ -274,7 +274,7 @@ func await[T replication.Event](n *node, fits func(T) bool) T {
 		select {
 		case <-changed:
 		case <-timeout.C:
-			require.Failf(n.w.t, "event not seen", "%s: no %T came", n.name, found)
+			require.Failf(n.w.t, "event not seen", "%s: no %T received", n.name, found)
 		}
 	}
 }

@@ -39,10 +39,10 @@ func patient(n *node) { n.tuning.DiskStallTimeout, n.tuning.AckTimeout = time.Ho
 // Records that the active acknowledged before it required the standby's acks must be durable on the standby before it
 // may be added to in_sync (INV-3).
 func TestSyncedOnlyWithCommitsOfActive(t *testing.T) {
-	synctest.Test(t, testSyncedOnlyWithWhatWasCommittedAlone)
+	synctest.Test(t, testSyncedOnlyWithCommitsOfActive)
 }
 
-func testSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
+func testSyncedOnlyWithCommitsOfActive(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a", patient), w.node("b", patient)
 	a.lead(1, 1, nil)

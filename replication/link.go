@@ -210,8 +210,8 @@ func (l *link) receive() error {
 	}
 }
 
-// incomplete posts FollowerIncomplete if the active committed more than this log has. An in-sync standby has every
-// committed record, unless it was restored from an older copy (INV-13).
+// incomplete posts FollowerIncomplete if the active has committed records that this log does not contain. An in-sync
+// standby has every committed record, unless it was restored from an older copy (INV-13).
 func (f *Follower) incomplete(m *ActiveMessage, has lsn.Position) bool {
 	if m.CommitLSN <= has.LSN {
 		return false
@@ -420,7 +420,7 @@ func (l *link) keepTraces(batches []batch) {
 	}
 }
 
-// writeMu is held.
+// endTraces ends the traces of the current append. writeMu is held.
 func (l *link) endTraces(err error) {
 	for i := range l.traces {
 		l.traces[i].trace.end(err)

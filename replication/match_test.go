@@ -72,8 +72,8 @@ func (h history) hello(applied lsn.Position) *Hello {
 	return &Hello{LogEnd: h.End(), Applied: applied, TermEnds: h.TermEnds()}
 }
 
-// Compares matchLogs with the longest common prefix for all small pairs of logs that share a prefix and diverge under
-// different terms.
+// TestMatchAllSmallHistories compares matchLogs with the longest common prefix, for all small pairs of logs that share
+// a prefix and diverge under different terms.
 func TestMatchAllSmallHistories(t *testing.T) {
 	checked := 0
 	for shape := range 5 * 5 * 5 * 5 * 5 * 5 {
@@ -117,8 +117,8 @@ func checkCommitted(t *testing.T, active, standby history, want int) {
 	for i, at := range standby.records {
 		for trim := 0; trim <= len(active.records); trim += 3 {
 			holds, lacks := holdsCommitted(active.trim(trim), at)
-			require.False(t, holds && i >= want, "it is not there")
-			require.False(t, lacks && i < want, "it is there")
+			require.False(t, holds && i >= want, "the active does not have the record")
+			require.False(t, lacks && i < want, "the active has the record")
 			if i+1 >= trim { // the log reaches back that far
 				require.Equal(t, i < want, holds)
 				require.Equal(t, i >= want, lacks)
@@ -133,7 +133,7 @@ func checkCommitted(t *testing.T, active, standby history, want int) {
 		}
 	}
 	holds, lacks := holdsCommitted(active, lsn.Position{})
-	require.False(t, holds || lacks, "nothing is known")
+	require.False(t, holds || lacks, "the standby sent no committed position")
 }
 
 // The reason only mentions committed records if the standby sent a committed position that supports it.
@@ -196,7 +196,7 @@ func TestMatchSameLSN(t *testing.T) {
 	require.True(t, matchLogs(active, standby.hello(standby.records[4])).SnapshotRequired)
 }
 
-func TestMatchGivesReasons(t *testing.T) {
+func TestMatchReturnsReasons(t *testing.T) {
 	h := history{}.grow(1, 4, 0)
 	other := history{}.grow(2, 4, 1)
 	for _, w := range []HelloResponse{

@@ -34,12 +34,13 @@ type Tuning struct {
 	AckTimeout time.Duration
 	// DiskStallTimeout is the duration of a log write or sync after which the node stops its heartbeats.
 	DiskStallTimeout time.Duration
-	// CommitNotice is the maximum delay of a new commit LSN: it is sent separately unless a batch includes it before.
+	// CommitNotice is the maximum delay before a new commit LSN is sent to the standby. It is sent in a separate message
+	// unless a batch includes it earlier.
 	CommitNotice time.Duration
 	// BehindRetry is the interval at which a standby redials an active on which committed records are missing.
 	BehindRetry time.Duration
-	// CommitDelay is how long the committer waits for more transactions before it writes; fewer writes are larger.
-	// Default 0.
+	// CommitDelay is the time for which the committer waits for more transactions before a write. A delay causes fewer
+	// and larger writes. Default 0.
 	CommitDelay time.Duration
 	// WindowBytes limits the bytes sent to a standby and not yet acknowledged. One larger record may be in flight.
 	WindowBytes int
@@ -54,8 +55,8 @@ type Tuning struct {
 	QueueBytes         int64
 	MaxTxnBytes        int
 	SnapshotChunkBytes int
-	// SnapshotBytesPerSecond limits the rate at which a standby receives a snapshot; 0 means no limit. Both nodes' logs
-	// may share a disk or a network with the transfer.
+	// SnapshotBytesPerSecond, if not nil, returns the maximum rate at which a standby receives a snapshot; 0 means no
+	// limit. The logs of both nodes may share a disk or a network with the transfer.
 	SnapshotBytesPerSecond func() int64
 }
 

@@ -134,7 +134,7 @@ func (f *fakeActive) FetchSnapshot(
 	return errors.New("no snapshot here")
 }
 
-// Records that fail a check are neither appended nor acknowledged.
+// Records that fail verification are neither appended nor acknowledged.
 func TestFollowerRefusesBadRecords(t *testing.T) {
 	good, end := frameAll(lsn.Position{}, 1, [][]byte{payload(1, "", 0, []byte("x")), payload(1, "", 0, []byte("y"))})
 	flipped := append([]byte{}, good...)
@@ -158,10 +158,10 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 			Records:  good,
 			Previous: lsn.Position{Term: 1, LSN: 7, Chain: 1}, Last: end,
 		}),
-		"a lower term":     {Config: 1, Term: 0, Records: good, Last: end},
-		"a later term":     {Config: 1, Term: 1, Records: mustFrames(2), Last: mustEnd(2)},
-		"garbage":          records(replication.ActiveMessage{Records: []byte("garbage"), Last: end}),
-		"a second welcome": {Config: 0, Term: 1, HelloResponse: &replication.HelloResponse{}},
+		"a lower term":            {Config: 1, Term: 0, Records: good, Last: end},
+		"a later term":            {Config: 1, Term: 1, Records: mustFrames(2), Last: mustEnd(2)},
+		"garbage":                 records(replication.ActiveMessage{Records: []byte("garbage"), Last: end}),
+		"a second hello response": {Config: 0, Term: 1, HelloResponse: &replication.HelloResponse{}},
 	}
 	for name, m := range cases {
 		simulated(t, name, func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 			await[replication.FollowerLost](b, nil)
 			for _, e := range b.seen() {
 				_, failed := e.(replication.Failed)
-				require.False(t, failed, "it must not even get to the store: %+v", e)
+				require.False(t, failed, "the message must not reach the store: %+v", e)
 			}
 			pause(10 * time.Second)
 			require.Less(t, fake.connections.Load(), int64(220), "reconnects are paced")
@@ -188,7 +188,7 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 			}
 		})
 	}
-	simulated(t, "and takes good ones", func(t *testing.T) {
+	simulated(t, "valid records are accepted", func(t *testing.T) {
 		w := newWorld(t)
 		b := w.node("b")
 		fake := &fakeActive{

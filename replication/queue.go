@@ -135,8 +135,8 @@ func (q *queue) encode(kind wal.Kind, item *Item) {
 	}
 }
 
-// appendReferring is wal.AppendFrame for a transaction with referenced bodies. It copies the bodies directly into the
-// buffer that log, stream and memory tail share, and reuses the checksums computed on receipt.
+// appendReferring is like wal.AppendFrame, but for a transaction with referenced bodies. It copies the bodies directly
+// into the buffer that log, stream and memory tail share, and reuses the checksums computed on receipt.
 func appendReferring(
 	dst []byte, prev lsn.Position, term uint64, kind wal.Kind, item *Item, size int,
 ) ([]byte, lsn.Position) {

@@ -28,9 +28,9 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "the first of them")
 )
 
-// Runs random crashes, cuts, resets, promotions, switchovers and restores from older disk images under load. The
-// driver replaces failover and obeys its invariants. Clients retry with the same sequence until success. At the end
-// no acknowledged message is missing or duplicated, order is kept, and both stores are equal.
+// TestRandomHistories runs random crashes, cuts, resets, promotions, switchovers and restores from older disk images
+// under load. The driver replaces failover and obeys its invariants. Clients retry with the same sequence until
+// success. At the end no acknowledged message is missing or duplicated, order is kept, and both stores are equal.
 func TestRandomHistories(t *testing.T) {
 	refused, rollBack := 0, 0
 	for i := range *seeds {
@@ -492,7 +492,7 @@ func (h *history) check(n *node) {
 		c, seq := body[0], binary.LittleEndian.Uint64(body[1:])
 		key := [2]uint64{uint64(c), seq}
 		if _, twice := at[key]; twice {
-			require.Failf(t, "doubled", "%s: client %d seq %d is there twice", n.name, c, seq)
+			require.Failf(t, "duplicate", "%s: client %d seq %d is stored twice", n.name, c, seq)
 		}
 		at[key] = i
 		if seq != last[c]+1 {

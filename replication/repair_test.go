@@ -87,7 +87,7 @@ func testFetchMessagesRefused(t *testing.T) {
 		require.ErrorIs(t, err, replication.ErrHistory)
 	}
 	_, err := replication.FetchMessages(t.Context(), connect(t, a), a.store, a.queueID, 1, 5, a.store.Applied())
-	require.ErrorIs(t, err, replication.ErrProtocol, "a node that asks itself")
+	require.ErrorIs(t, err, replication.ErrProtocol, "a node that requests messages from itself")
 	_, err = replication.FetchMessages(t.Context(), connect(t, b), a.store, a.queueID, 5, 1, lsn.Position{})
 	require.ErrorIs(t, err, replication.ErrProtocol)
 
@@ -98,7 +98,7 @@ func testFetchMessagesRefused(t *testing.T) {
 	require.ErrorIs(t, err, replication.ErrOtherPair)
 }
 
-// Resync replaces the store of a healthy standby by a snapshot, after which the standby continues to follow.
+// Resync replaces the store of a healthy standby with a snapshot. The standby then continues to follow.
 func TestResync(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")

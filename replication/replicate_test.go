@@ -55,9 +55,11 @@ func TestStandbyKnowsCommitTime(t *testing.T) {
 }
 
 // When a required commit returns, the record is durable on the standby (INV-2).
-func TestAcknowledgedMeansOnBoth(t *testing.T) { synctest.Test(t, testAcknowledgedMeansOnBoth) }
+func TestAcknowledgedRecordsAreOnBothNodes(t *testing.T) {
+	synctest.Test(t, testAcknowledgedRecordsAreOnBothNodes)
+}
 
-func testAcknowledgedMeansOnBoth(t *testing.T) {
+func testAcknowledgedRecordsAreOnBothNodes(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)
@@ -72,7 +74,7 @@ func testAcknowledgedMeansOnBoth(t *testing.T) {
 	}
 }
 
-func TestLargeTransactionTravelsInPieces(t *testing.T) {
+func TestLargeTransactionIsSentInFragments(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
 		a.lead(1, 1, nil)
@@ -304,10 +306,10 @@ func testCommitContextEnds(t *testing.T) {
 
 // Serve=false fails all waiting transactions; they may still commit later.
 func TestBlockedFailsPendingTransactions(t *testing.T) {
-	synctest.Test(t, testBlockedFailsAllAndContinues)
+	synctest.Test(t, testBlockedFailsPendingTransactions)
 }
 
-func testBlockedFailsAllAndContinues(t *testing.T) {
+func testBlockedFailsPendingTransactions(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)
@@ -334,7 +336,7 @@ func testBlockedFailsAllAndContinues(t *testing.T) {
 	a.configure(func(c *replication.PrimaryConfig) { c.Serve = true })
 	r, err := a.primary.Commit(t.Context(), payload(a.queueID, "p", 1, []byte("first")))
 	require.NoError(t, err)
-	require.True(t, r.Duplicate, "the first attempt was committed after all (INV-10)")
+	require.True(t, r.Duplicate, "the first attempt was committed (INV-10)")
 	w.net.Heal("a")
 }
 
@@ -422,7 +424,7 @@ func testDrainNeedsTheStandby(t *testing.T) {
 		waiting <- err
 	}()
 	a.primary.Stop()
-	require.ErrorIs(t, <-waiting, replication.ErrNotActive, "it waited and was not logged")
+	require.ErrorIs(t, <-waiting, replication.ErrNotActive, "the transaction was held and not logged")
 }
 
 func TestSubmitAllocations(t *testing.T) { synctest.Test(t, testSubmitAllocations) }

@@ -267,7 +267,7 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	return true, nil
 }
 
-// release releases the log up to the last acknowledged record. A reconnect needs the unacknowledged ones.
+// release releases the log up to the last acknowledged record. The standby needs the rest after a reconnect.
 func (sd *sender) release() {
 	sd.heldBytes = 0
 	if acked := sd.s.acked.Load(); acked > sd.released {

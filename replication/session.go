@@ -331,7 +331,8 @@ func (p *Primary) leave(s *session) {
 	p.events.post(StandbyLost{Member: s.member, Cause: causeOf(s.err), Err: s.err})
 }
 
-// retain keeps the log held by s until the standby had time to reconnect. Otherwise the standby could need a snapshot.
+// retain keeps the log held by s for the time in which the standby should reconnect. Without it, the standby could need
+// a snapshot.
 func (p *Primary) retain(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -71,7 +71,7 @@ func testRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
 	require.True(t, m.HelloResponse.SnapshotRequired)
 	await[replication.StandbyConnected](b, nil)
 	await(b, lostStandby(replication.LostRejected))
-	require.IsType(t, replication.StandbyLost{}, lastOfStandby(b), "the active would wait for its acks for ever")
+	require.IsType(t, replication.StandbyLost{}, lastOfStandby(b), "the active would wait for its acks indefinitely")
 }
 
 // A broken snapshot transfer is reported like any lost connection.

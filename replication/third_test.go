@@ -25,7 +25,7 @@ func TestThirdNodeIsRefused(t *testing.T) {
 		require.ErrorIs(t, err, replication.ErrSecondStandby)
 		require.ErrorContains(t, err, b.member().Node.String())
 		a.publish(a.queueID, 10, 10, 1)
-		require.Empty(t, a.seen(), "nothing happened to the standby")
+		require.Empty(t, a.seen(), "the standby stays connected")
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 // Span is a traced operation in progress. Its methods are safe for concurrent use, may be called with locks held, do
 // not block, and have no effect after End.
 type Span interface {
+	// Part starts a child span.
 	Part(name string, at time.Time) Span
 	// Link adds a link to a related span that is not a child.
 	Link(to Span)
@@ -28,6 +29,7 @@ type TraceContext struct {
 
 // Tracer creates the spans of replication. Unsampled operations have a nil span.
 type Tracer interface {
+	// Of returns the span of ctx, or nil.
 	Of(ctx context.Context) Span
 	// Commit starts the span of a batch that ends at LSN n. The batch contains the traced transactions of these spans, at
 	// least one: the new span is a child of the first one, and linked with the others.
@@ -165,7 +167,7 @@ func (p *Primary) beginTraces(batches []batch) {
 	}
 }
 
-// mu is held.
+// traceCommitted records the commit of the batches up to LSN n in their traces. mu is held.
 func (p *Primary) traceCommitted(n uint64) {
 	now := time.Now()
 	for i := range p.traces {

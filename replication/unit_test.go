@@ -129,7 +129,7 @@ func TestTailLimit(t *testing.T) {
 	require.Len(t, got, 3)
 	got, _, err = tl.after(0, 1, nil)
 	require.NoError(t, err)
-	require.Len(t, got, 1, "one batch may always go")
+	require.Len(t, got, 1, "a single batch is always sent")
 }
 
 func got0(t *testing.T, tl *tail) []byte {
@@ -172,7 +172,7 @@ func TestQueueWakesTheCommitter(t *testing.T) {
 	require.True(t, woken(0))
 }
 
-func TestQueueAnswersEachOnce(t *testing.T) {
+func TestQueueCompletesEachOnce(t *testing.T) {
 	q := newQueue(7, 300, lsn.Position{Term: 6, LSN: 10, Chain: 99})
 	var got []int
 	for i := range 10 {
@@ -211,7 +211,7 @@ func TestQueueAnswersEachOnce(t *testing.T) {
 	q.unblock()
 	for n := uint64(16); n <= 20; n++ {
 		done, free := q.complete(n)
-		require.Nil(t, done, "answered by block")
+		require.Nil(t, done, "completed by block")
 		room += free
 	}
 	require.EqualValues(t, 11, room, "all space was released, once")
@@ -332,10 +332,10 @@ func TestAdmit(t *testing.T) {
 
 // A standby does not apply durable records that the active has not committed (INV-5).
 func TestStandbyAppliesCommittedRecords(t *testing.T) {
-	synctest.Test(t, testStandbyAppliesWhatIsCommitted)
+	synctest.Test(t, testStandbyAppliesCommittedRecords)
 }
 
-func testStandbyAppliesWhatIsCommitted(t *testing.T) {
+func testStandbyAppliesCommittedRecords(t *testing.T) {
 	s, err := store.Open(store.Options{FS: memfs.New(), Dir: "/s", BootID: "boot"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()

@@ -26,3 +26,25 @@ func TestSamples(t *testing.T) {
 		require.Len(t, got, queues)
 	}
 }
+
+// OldestSequence ignores retained messages that all subscriptions have acknowledged.
+func TestOldestSequence(t *testing.T) {
+	n := openNode(t, options(memfs.New()))
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{RetentionMessages: 10}, "a", "b") })
+	n.commit(func(b *txn.Builder) {
+		b.BeginPublish(1)
+		b.Message(1, nil, []byte("one"))
+		b.Message(1, nil, []byte("two"))
+		b.EndPublish()
+	})
+	n.commit(func(b *txn.Builder) {
+		b.Ack(1, 1, txn.Range{First: 1, Last: 2})
+		b.Ack(1, 2, txn.Range{First: 1, Last: 1})
+	})
+	sequence, ok := query.OldestSequence(n.s, 1)
+	require.True(t, ok)
+	require.Equal(t, uint64(2), sequence)
+	n.commit(func(b *txn.Builder) { b.Ack(1, 2, txn.Range{First: 2, Last: 2}) })
+	_, ok = query.OldestSequence(n.s, 1)
+	require.False(t, ok, "the queue contains only retained messages")
+}

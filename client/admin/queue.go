@@ -91,8 +91,8 @@ type Queue struct {
 	// a DeadLetter queue. Expired is the number of expired messages that were not moved to one. Both count since the
 	// creation of the queue.
 	Dropped, Expired uint64
-	// MessageIDs is the number of message ids kept for the DedupWindow; up to a quarter of them may be older. Duplicates
-	// is the number of messages discarded as duplicates.
+	// MessageIDs is the number of message ids kept for the DedupWindow; some may be older, by up to a quarter of it.
+	// Duplicates is the number of messages discarded as duplicates.
 	MessageIDs, Duplicates uint64
 	Forwards               []Forward
 	// Digest is a digest of all operations ever applied to the queue. It is equal on both nodes at the same LSN.

@@ -25,8 +25,7 @@ var touched = []proto.Message{
 // filler sets fields to random values, based on the descriptors.
 type filler struct {
 	rng *rand.Rand
-	// strange is the number of messages to skip before one gets a field that no descriptor has; if negative, none gets
-	// one.
+	// strange is the index of the message that gets an unknown field; negative for none.
 	strange int
 	met     int
 }

@@ -164,7 +164,7 @@ func (p *buffers) Get(length int) *[]byte {
 	return &b
 }
 
-// poisoned states whether freed buffers are overwritten, so that tests detect a use after free.
+// poisoned enables overwriting of freed buffers, by which tests detect a use after free.
 var poisoned bool //nolint:gochecknoglobals // for a test
 
 // Poison enables overwriting of freed buffers. It is for tests, and must be called before any connection is made.

@@ -33,7 +33,7 @@ type places struct {
 	// first is the last frame, if it may be the first of a message; it is filled before the next Get.
 	first *[]byte
 	// placed lists the messages that have a place and were not taken, oldest first; placedBytes is their total size.
-	// open states whether the newest may receive further frames.
+	// open is set while the newest one may receive further frames.
 	placed      []place
 	placedBytes int
 	open        bool
@@ -99,7 +99,7 @@ func (p *places) begin() {
 	}
 }
 
-// mu is held.
+// drop removes the n oldest places. mu is held.
 func (p *places) drop(n int) {
 	for _, d := range p.placed[:n] {
 		p.placedBytes -= len(d.b)
@@ -159,7 +159,7 @@ func (p *places) whole(data mem.BufferSlice) []byte {
 	return join(data)
 }
 
-// take returns the place of a message, if all pieces are there except the first and perhaps the last: gRPC does not
+// take returns the place of a message, if it contains all pieces except the first and perhaps the last: gRPC does not
 // request memory for small pieces. It drops older places.
 func (p *places) take(data mem.BufferSlice) (place, bool) {
 	if len(data) < 2 {

@@ -91,8 +91,8 @@ func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 	return subs
 }
 
-// Needs reports whether a subscription has not yet acknowledged a message. deliveries is the number of times that it
-// released the message.
+// Needs reports whether a subscription has not yet acknowledged a message. deliveries is the number of times that the
+// message was released by the subscription.
 func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries uint32, needs bool) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		if sequence < of.Queue().NextSequence() && !of.Acked(sequence) {
@@ -102,7 +102,7 @@ func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries u
 	return deliveries, needs
 }
 
-// RoomIn returns the free space of a queue for one transaction; none if the queue does not exist.
+// RoomIn returns the free space of a queue for one transaction, or the zero Room if the queue does not exist.
 func RoomIn(s *store.Store, id uint64) (room queue.Room) {
 	viewQueue(s, id, func(state *queue.State, q *queue.Queue) { room = state.Room(q) })
 	return room
@@ -115,7 +115,7 @@ func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
 	return limit
 }
 
-// Exhausted returns the sequences that have reached the delivery limit of the subscription.
+// Exhausted returns those of the given sequences that have reached the delivery limit of the subscription.
 func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		limit := of.Config().MaxDeliveries

@@ -8,7 +8,7 @@ import (
 )
 
 // Meta returns the applied value of an internal entry of the cluster. The caller must not modify the value. Only
-// transactions (txn.OpPutMeta, txn.OpDeleteMeta) change entries, so they are the same on both nodes.
+// transactions (txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta) change entries, so they are the same on both nodes.
 func Meta(s *store.Store, key string) (value []byte, ok bool) {
 	s.View(func(state *queue.State) { value, ok = state.Meta(key) })
 	return value, ok
@@ -34,7 +34,7 @@ func Access(s *store.Store) (version uint64, entries []queue.AccessEntry) {
 	return version, entries
 }
 
-// WatchAccess is WatchMeta for the access table. Installing a snapshot counts as a change.
+// WatchAccess is WatchMeta for the access table. The installation of a snapshot counts as a change.
 func WatchAccess(s *store.Store) (changed <-chan struct{}, cancel func()) {
 	return s.Watch(queue.AccessQueue)
 }

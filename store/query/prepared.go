@@ -14,8 +14,8 @@ import (
 
 // PreparedInfo describes a prepared transaction.
 type PreparedInfo struct {
-	// LSN is the LSN of the record that prepared the transaction.
 	XID string
+	// LSN is the LSN of the record that prepared the transaction.
 	LSN uint64
 	// TimeMS is the time at which the active prepared the transaction, in milliseconds since 1970.
 	TimeMS int64
@@ -102,7 +102,7 @@ func ReservedBy(s *store.Store, xid string) (held []Reserved) {
 	return held
 }
 
-// ReservedSequences returns the given sequences that a prepared transaction reserves in any subscription.
+// ReservedSequences returns those of the given sequences that a prepared transaction reserves in any subscription.
 func ReservedSequences(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for _, sequence := range sequences {

@@ -28,13 +28,15 @@ type QueueInfo struct {
 	// expired messages that were not moved to a dead-letter queue. Both start when the queue is created.
 	Dropped, Expired uint64
 	Digest           uint64
-	// Subscriptions by number.
+	// Subscriptions are ordered by number.
 	Subscriptions []SubscriptionInfo
 	Forwards      []ForwardInfo
 	Pause         txn.Pause
-	// MessageIDs and Duplicates are the numbers of message ids kept for the dedup window, and of discarded messages.
+	// MessageIDs is the number of message ids kept for Config.DedupWindow, and Duplicates the number of discarded
+	// duplicates (queue.Queue.MessageIDs).
 	MessageIDs, Duplicates uint64
-	// Own is the part of Config that the queue sets itself, nil if it is the whole and no policy applies.
+	// Own is the part of Config that the queue sets itself. It is nil if no policy applies and no field is explicitly 0:
+	// the queue then sets the whole Config.
 	Own *OwnConfig
 }
 
@@ -85,7 +87,7 @@ type SubscriptionInfo struct {
 	Options txn.SubscriptionOptions
 	// DeadLetter is the name of the queue with number Options.Policy.DeadLetter; empty if none.
 	DeadLetter string
-	// Pause of the subscription itself, regardless of its queue's.
+	// Pause is the pause of the subscription itself, regardless of the pause of its queue.
 	Pause txn.Pause
 }
 
@@ -216,7 +218,7 @@ type TemporaryQueue struct {
 	ID      uint64
 	Name    string
 	GraceMS uint64
-	// Subscriptions by number.
+	// Subscriptions are the numbers of the subscriptions, in ascending order.
 	Subscriptions []uint32
 }
 

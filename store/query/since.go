@@ -100,7 +100,7 @@ func searchTime(
 func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for sub := range q.Subs {
-			if first := sub.NextUnacked(sub.Floor()); q.Messages() > 0 && (!ok || first < sequence) {
+			if first := sub.NextUnacked(sub.Floor()); first < q.NextSequence() && (!ok || first < sequence) {
 				sequence, ok = first, true
 			}
 		}

@@ -54,7 +54,7 @@ func (n accessName) compare(o accessName) int {
 	return cmp.Or(cmp.Compare(n.kind, o.kind), cmp.Compare(n.name, o.name))
 }
 
-// checkAccess rejects a change with another expected version of the table (INV-20).
+// checkAccess rejects a change that expects another version of the table (INV-20), or that exceeds the entry limit.
 func (s *State) checkAccess(o *txn.Op) txn.Code {
 	t := &s.access
 	if o.Number != t.version && !mutate.Off("INV-20-change-of-another-table-is-applied") {

@@ -46,7 +46,7 @@ func TestAccess(t *testing.T) {
 
 	before := d.s.Digest()
 	stale := d.access(nil, 0, set("a", "lost update"))
-	require.Equal(t, txn.ErrAccessChanged, stale.Code, "a change that was made for another table is applied")
+	require.Equal(t, txn.ErrAccessChanged, stale.Code, "a change for another version of the table was applied")
 	require.Equal(t, 0, stale.Op)
 	require.Equal(t, "1 r/a=2 r/b=1", d.entries())
 	require.NotEqual(t, before, d.s.Digest())
@@ -85,7 +85,7 @@ func TestAccessLimits(t *testing.T) {
 	require.Equal(t, txn.OK, d.access(nil, 0, set("a", ""), set("b", "")).Code)
 	require.Equal(t, txn.ErrTooManyAccess, d.access(nil, 1, set("c", "")).Code)
 	require.Equal(t, txn.OK, d.access(nil, 1, set("a", "again")).Code, "an existing entry can be set again")
-	require.Equal(t, txn.OK, d.access(nil, 3, set("c", ""), unset("a")).Code, "one goes, one comes")
+	require.Equal(t, txn.OK, d.access(nil, 3, set("c", ""), unset("a")).Code, "an entry can replace a removed one")
 
 	for name, c := range map[string]txn.AccessChange{
 		"no name": set("", ""), "long name": set(string(make([]byte, 256)), ""),

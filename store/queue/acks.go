@@ -128,7 +128,7 @@ func rangeMask(w int, lo, hi uint64) uint64 {
 }
 
 // add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk, and returns the number of newly acknowledged
-// ones. It overwrites the words of newly that the range touches with their bits.
+// ones. It sets their bits in newly, and overwrites only the words of newly that overlap the range.
 func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n uint64) {
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
 		newly[w] = rangeMask(w, lo, hi) &^ a.word(chunk, w)
@@ -162,7 +162,7 @@ func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n u
 	return n
 }
 
-// advance raises the floor to to, and then past all sequences acknowledged from there on.
+// advance raises the floor to the sequence to, and then past the acknowledged sequences that follow it.
 func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 	for {
 		chunk := a.floor >> chunkBits
@@ -246,7 +246,7 @@ func (a *ackSet) next(from, end uint64) uint64 {
 
 const maxPooled = 64
 
-// pool keeps a few chunks for reuse, since many chunks are used only for a few messages or acknowledgements.
+// pool keeps a few chunks for reuse. Many chunks are in use only for a few messages or acknowledgements.
 type pool[T any] struct{ free []*T }
 
 func (p *pool[T]) get() *T {

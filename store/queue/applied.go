@@ -6,16 +6,18 @@ import "github.com/lockstep-mq/lockstep/store/txn"
 
 // Counts contains the numbers of operations applied to a state since CountAfter. It is not part of the state.
 type Counts struct {
-	// Refused counts the rejected transactions.
+	// Transactions counts applied transactions, and Refused rejected ones.
 	Transactions, Refused     uint64
 	Published, PublishedBytes uint64
 	// Acknowledged counts messages once per subscription, except purged ones.
 	Acknowledged uint64
 	// Released counts messages nacked by a consumer or left unacknowledged by a closed consumer.
 	Released uint64
-	// Moved counts dead-lettered and redriven messages. Dropped counts messages discarded for lack of a dead-letter queue.
+	// Moved counts dead-lettered and redriven messages. Dropped counts messages discarded for lack of a dead-letter
+	// queue.
 	Moved, Dropped uint64
-	Overflowed     uint64
+	// Overflowed counts messages that txn.OverflowDropHead discarded.
+	Overflowed uint64
 	// Expired counts expired messages that were not moved to a dead-letter queue.
 	Expired uint64
 	// Duplicates counts messages discarded by the deduplication window of a queue.
@@ -28,7 +30,7 @@ func (s *State) Counts() Counts { return s.counts }
 // CountAfter starts counting after lsn. An earlier process generation has counted the records up to lsn.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
-// ContinueCounts adopts the counts of the state that s replaces.
+// ContinueCounts copies the counts of the state that s replaces.
 func (s *State) ContinueCounts(before *State) {
 	s.counts, s.countAfter = before.counts, before.countAfter
 }

@@ -124,7 +124,7 @@ func (s *State) check() (op int, code txn.Code) {
 }
 
 func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
-	switch o.Code { //nolint:exhaustive // the others are about a queue that is there
+	switch o.Code { //nolint:exhaustive // the others require an existing queue
 	case txn.OpCreateQueue:
 		return s.checkCreate(o)
 	case txn.OpPutMeta, txn.OpSwapMeta:
@@ -277,7 +277,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	if counted {
 		s.counts.Transactions++
 	}
-	s.expired, s.duplicates = 0, 0
+	s.expired, s.duplicates, s.duplicateBytes = 0, 0, 0
 	results := r.Ops
 	for i := range s.reader.Ops() {
 		o, err := s.reader.Next()
@@ -321,12 +321,13 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	if counted {
 		s.counts.Expired += s.expired
 		s.counts.Duplicates += s.duplicates
+		s.counts.PublishedBytes -= s.duplicateBytes
 	}
 	return fingerprint
 }
 
 func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
-	switch o.Code { //nolint:exhaustive // the others are about a queue that is there
+	switch o.Code { //nolint:exhaustive // the others require an existing queue
 	case txn.OpCreateQueue:
 		r.ID = s.createQueue(o)
 		return
@@ -340,7 +341,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	q := s.queues.get(o.Queue)
 	s.mark(q)
 	q.digest = mix(mix(q.digest, uint64(o.Code)), uint64(o.Sub))
-	switch o.Code { //nolint:exhaustive // the others are about no queue
+	switch o.Code { //nolint:exhaustive // the others are handled above
 	case txn.OpAlterQueue:
 		s.alterQueue(q, o)
 	case txn.OpDeleteQueue:
@@ -445,6 +446,7 @@ func (s *State) publishUnique(q *Queue, o *txn.Op, r *txn.OpResult) {
 	for rec := range o.Records {
 		if sequence, ok := s.isDuplicate(q, rec); ok {
 			found = append(found, txn.Duplicate{Index: uint32(i), Sequence: sequence})
+			s.duplicateBytes += uint64(len(rec))
 		} else {
 			s.append(q, rec, s.sums.Record(i))
 		}

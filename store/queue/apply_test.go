@@ -37,7 +37,7 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			func(b *txn.Builder) { r13(b); publish(b, q.id, 3, 1); publish(b, q.id, 3, 1) },
 		},
 		"full of bytes": {txn.ErrQueueFull, 1, func(b *txn.Builder) { r13(b); publish(b, q.id, 1, 990) }},
-		"subscription there": {
+		"subscription exists": {
 			txn.ErrSubscriptionExists, 0,
 			func(b *txn.Builder) { b.CreateSubscription(q.id, "a", txn.StartLatest) },
 		},
@@ -45,8 +45,8 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			txn.ErrSubscriptionNotFound, 1,
 			func(b *txn.Builder) { r13(b); b.Ack(q.id, 2, txn.Range{First: 1, Last: 1}) },
 		},
-		"none to purge":  {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.Purge(q.id, 2) }},
-		"none to delete": {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.DeleteSubscription(q.id, 2) }},
+		"no subscription to purge":  {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.Purge(q.id, 2) }},
+		"no subscription to delete": {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.DeleteSubscription(q.id, 2) }},
 		"beyond the end": {
 			txn.ErrBeyondEnd, 1,
 			func(b *txn.Builder) { publish(b, q.id, 1, 1); b.Ack(q.id, 1, txn.Range{First: 6, Last: 6}) },
@@ -55,9 +55,6 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			txn.ErrBeyondEnd, 0,
 			func(b *txn.Builder) { b.Release(q.id, 1, txn.Range{First: 1, Last: 1<<64 - 1}) },
 		},
-		"twice the same name": {txn.ErrQueueExists, 0, func(b *txn.Builder) {
-			b.CreateQueue("q", txn.Config{}, "x", "x")
-		}},
 		"too many released": {txn.ErrTooManyReleased, 2, func(b *txn.Builder) {
 			for range 3 {
 				b.Release(q.id, 1, txn.Range{First: 1, Last: 5})
@@ -70,7 +67,7 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			require.ErrorIs(t, r.Err(), c.code)
 			require.Equal(t, c.op, r.Op)
 			require.Empty(t, r.Ops)
-			require.Equal(t, d.lsn, d.s.Applied(), "a refused transaction is history, too")
+			require.Equal(t, d.lsn, d.s.Applied(), "a rejected transaction advances Applied")
 			require.NotEqual(t, digest, d.s.Digest())
 			after := allOf(d.s)
 			delete(before, "m")
@@ -78,6 +75,7 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			same(t, before, after, "a refused transaction changes nothing")
 		})
 	}
+	// Two subscriptions of a new queue have the same name.
 	r := d.apply(nil, func(b *txn.Builder) { b.DeleteQueue(2, false) })
 	require.NoError(t, r.Err())
 	r = d.apply(nil, func(b *txn.Builder) { b.CreateQueue("third", txn.Config{}, "x", "x") })
@@ -272,7 +270,7 @@ func TestDeadRange(t *testing.T) {
 	require.Empty(t, b.Dead)
 	next := uint64(1)
 	for _, run := range b.Tails {
-		require.Equal(t, next, run.First, "one run continues the one before")
+		require.Equal(t, next, run.First, "each run follows the previous one")
 		require.LessOrEqual(t, len(run.Records), MaxExtentSpan)
 		next = run.Last() + 1
 		d.s.Flushed(run.Queue, run.Last())
@@ -288,7 +286,7 @@ func TestDeadRange(t *testing.T) {
 	require.GreaterOrEqual(t, dead.Last, uint64(ChunkSize+20))
 	d.do(func(b *txn.Builder) { b.Purge(q.id, 0) })
 	require.True(t, dead.AllDead(ChunkSize+10, 11))
-	require.False(t, dead.AllDead(ChunkSize+9, 12), "what died after the batch is not dead in it")
+	require.False(t, dead.AllDead(ChunkSize+9, 12), "messages that died after the batch are live in it")
 	require.False(t, dead.AllDead(ChunkSize+10, 12))
 	require.False(t, dead.AllDead(1, 1))
 	require.False(t, dead.AllDead(ChunkSize+10, 100*ChunkSize))
@@ -337,7 +335,7 @@ func TestDeadMessagesAreNotWritten(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// A flush contains the messages of the queues that have waited longest, up to its limit.
+// A flush contains the messages of the queues with the least recent flush, up to its limit.
 func TestFlushOrder(t *testing.T) {
 	d := newDriver(t)
 	a, b := d.queue("a", txn.Config{}, "s"), d.queue("b", txn.Config{}, "s")
@@ -352,7 +350,7 @@ func TestFlushOrder(t *testing.T) {
 	require.Equal(t, uint64(501), b.TailFirst())
 	batch = d.s.Collect(1, false)
 	require.Len(t, batch.Tails, 1)
-	require.Equal(t, a.id, batch.Tails[0].Queue, "the other one has been waiting longer now")
+	require.Equal(t, a.id, batch.Tails[0].Queue, "the other queue was flushed more recently")
 	require.Len(t, batch.Tails[0].Records, 1)
 }
 

@@ -22,7 +22,7 @@ type Batch struct {
 	Schedule ScheduleBatch
 	// IDs are the message ids to write, in order.
 	IDs []IDBatch
-	// DeleteRanges are the key ranges to remove, after all others.
+	// DeleteRanges are the key ranges to remove after the Puts, Deletes and IDs are applied.
 	DeleteRanges []KeyRange
 	// DeletedQueues are the deleted queues. Their data must be removed: QueueKeys, and the page index with its pages.
 	// Their messages may be in Tails of an earlier batch, never of a later one.
@@ -61,10 +61,10 @@ func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 
 // Collect returns the changes to write to the page file. If everything is set, the batch is a checkpoint at Applied:
 // all keys changed since the last checkpoint, and all messages that are not in pages. Otherwise it is a flush: only
-// messages, at most about maxTailBytes, from the queues that were not flushed for the longest time.
+// messages, at most about maxTailBytes, from the queues with the least recent flush.
 //
-// The messages stay in memory until Flushed is called for them. All these calls must precede the next Collect. If a
-// batch cannot be written, its changes are lost and the owner must stop.
+// The messages stay in memory until Flushed is called for them, which must be before the next Collect. If a batch
+// cannot be written, its changes are lost and the owner must stop.
 func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	b := &Batch{LSN: s.applied, Everything: everything}
 	if everything {

@@ -111,7 +111,8 @@ func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
 	return dst
 }
 
-// deadChunks returns the range of the chunks and their neighbors, into which an extent can extend.
+// deadChunks returns the DeadRange of the chunks r. It includes the bitmaps of the neighboring chunks, into which an
+// extent can reach.
 func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	from, to := r.first-min(r.first, 1), min(r.last+1, q.nextSeq>>chunkBits)
 	d := DeadRange{
@@ -131,8 +132,8 @@ func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	return d
 }
 
-// deadGroups returns the range of the groups of one chunk with newly dead messages. It includes the groups around them
-// into which a dead extent can extend: on each side up to the first group with a live message.
+// deadGroups returns the DeadRange of the groups of one chunk with newly dead messages. It includes the groups around
+// them into which a dead extent can reach: on each side, up to the first group with a live message.
 func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
 	word := func(group uint64) uint64 { return q.deadWord(group/chunkWords, int(group%chunkWords)) }
 	from := chunk*chunkWords + uint64(bits.TrailingZeros64(died))
@@ -191,7 +192,7 @@ func (d *DeadRange) Prune(least *[GroupsOfChunk]uint8) bool {
 	return d.died != 0
 }
 
-// stretch returns the maximum number of consecutive dead sequences of which at least one is in the group.
+// stretch returns the length of the longest range of dead sequences that overlaps the group.
 func (d *DeadRange) stretch(group uint64) int {
 	i := int(group - d.base)
 	v := d.groups[i]

@@ -28,7 +28,7 @@ func TestBatchOutlivesSubscription(t *testing.T) {
 		written := 0
 		for _, run := range b.Tails {
 			for i, rec := range run.Records {
-				require.NotNil(t, rec, "message %d of the batch was taken out of it", run.First+uint64(i))
+				require.NotNil(t, rec, "message %d was removed from the batch", run.First+uint64(i))
 				written++
 			}
 		}
@@ -42,8 +42,7 @@ func TestBatchOutlivesSubscription(t *testing.T) {
 	}
 }
 
-// For any acknowledgements and any division of messages into extents, the batches lead to all dead extents and to no
-// other.
+// For any acknowledgements and any division of messages into extents, the batches lead to exactly the dead extents.
 func TestDeadExtentsAreFound(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 1))

@@ -39,8 +39,8 @@ func addReferences(counts map[uint64]int, target uint64, more int) {
 	}
 }
 
-// checkConfig verifies that q may set the given fields of c itself, with changed ones among them. q is nil for a new
-// queue.
+// checkConfig verifies that q may itself set the given fields of c. changed contains the fields that the transaction
+// sets. q is nil for a new queue.
 func (s *State) checkConfig(q *Queue, name string, c *txn.Config, fields, changed txn.ConfigMask) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && changed&(txn.FieldOverflow|txn.FieldDeadLetter) != 0 &&
 		s.settingsOf(q, name, c, fields).DeadLetter == txn.NoQueue {

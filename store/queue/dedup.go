@@ -17,20 +17,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A queue with a DedupWindow keeps an entry for each message id that it has accepted (INV-23). The entries are in
-// generations, each of which covers a part of the window. Keys 'e' queue(8) first(8) hash(16) in the tree contain the
-// entries, where first is the sequence of the generation's first entry.
+// A queue with a DedupWindow keeps an entry for each message id that it has accepted (INV-23). The tree contains the
+// entries under the keys 'e' queue(8) first(8) hash(16). Entries are grouped in generations, each of which covers a
+// part of the window; first is the message sequence of the first entry of the generation.
 //
-// Whether an entry is valid depends only on the entry and the configuration; an entry that is not valid never becomes
-// valid again. A generation is removed when its last entry is no longer valid, at the cost of removing one key range. A
-// due entry of the schedule removes the generations of an idle queue.
+// An entry is valid within the DedupWindow, by the times of transactions, and while it is one of the last DedupMax
+// entries. A change of the configuration does not make an invalid entry valid again. A generation without a valid entry
+// is removed as one key range: when a new generation begins or, in an idle queue, by an entry of the schedule index.
 //
-// Only the entries added since the last checkpoint are in memory. Apply reads others from the tree while it checks a
-// transaction, before it changes anything.
+// Only the entries added since the last checkpoint are in memory. Apply reads older ones from the tree while it checks
+// a transaction, before it changes anything.
 
 const (
 	idParts = 4 // a generation covers 1/idParts of the window and of DedupMax
-	// maxIDGenerations limits the generations after changes of the window. The last one grows instead.
+	// maxIDGenerations limits the number of generations, which can increase after changes of the window. At the limit,
+	// the last generation grows instead.
 	maxIDGenerations = 16
 	// minIDGeneration is the minimum number of entries of a generation before DedupMax ends it.
 	minIDGeneration = 1024
@@ -61,9 +62,9 @@ type idSet struct {
 type idGeneration struct {
 	first          uint64 // sequence of the first entry
 	timeMS, lastMS int64  // times of the first entry and of the last one
-	number, n      uint64 // number of the first entry, and of entries
-	// now contains the entries added since the last Collect, and written those that it returned. The tree contains the
-	// others, if stored is set.
+	number, n      uint64 // number of the first entry; count of entries
+	// now contains the entries added since the last Collect, and written the entries that the last Collect returned. If
+	// stored is set, the tree contains the other entries.
 	now, written map[idHash]idEntry
 	stored       bool
 	filter       *idFilter // of all entries; nil if the generation was loaded
@@ -74,19 +75,19 @@ type storedID struct {
 	hash         idHash
 }
 
-// idReads contains the entries of the current transaction's message ids that are only in the tree.
+// idReads contains the tree entries of the message ids in the current transaction.
 type idReads struct {
 	get   func(key []byte) (value []byte, ok bool, err error)
 	found map[storedID]idEntry
 	err   error
 
-	used      bool            // some queue has or had message ids
+	used      bool            // a queue has or had message ids
 	unwritten int             // entries added since the last Collect
 	collected []*idGeneration // with written entries
 }
 
-// ReadIDs sets the function that returns values of keys of the last published checkpoint. Apply calls it for queues
-// with a DedupWindow.
+// ReadIDs sets the function that reads a key of the last published checkpoint. Apply calls it for queues with a
+// DedupWindow.
 func (s *State) ReadIDs(get func(key []byte) (value []byte, ok bool, err error)) { s.ids.get = get }
 
 // Deduplicates reports whether a queue has or had message ids.
@@ -96,7 +97,7 @@ func (s *State) Deduplicates() bool { return s.ids.used }
 func (s *State) ReadError() error { return s.ids.err }
 
 // MessageIDs returns the number of message ids that the queue keeps, and the number of duplicates that it has
-// discarded. Up to a quarter of the ids may be older than the window.
+// discarded. Some ids may be older than the window, by up to a quarter of it.
 func (q *Queue) MessageIDs() (kept, duplicates uint64) {
 	if q.ids == nil {
 		return 0, 0
@@ -119,7 +120,7 @@ func hashID(rec []byte) (h idHash, ok bool) {
 	return idHash(sum[:len(h)]), true
 }
 
-// findID reads the entry of a message id from the tree if it may be there.
+// findID reads the entry of the record's message id from the tree, if the tree may contain one.
 func (s *State) findID(q *Queue, rec []byte) {
 	if q.config.DedupWindow == 0 || q.ids == nil || s.ids.err != nil {
 		return
@@ -208,8 +209,8 @@ func (g *idGeneration) unwritten(h idHash) (e idEntry, ok bool) {
 	return e, ok
 }
 
-// idGenerations iterates over the generations that may have valid entries, newest first. The last one is always among
-// them, since an entry may be added to it.
+// idGenerations iterates over the generations that may have valid entries, newest first. It always includes the newest
+// one, to which an entry may be added.
 func (s *State) idGenerations(q *Queue) iter.Seq2[int, *idGeneration] {
 	return func(yield func(int, *idGeneration) bool) {
 		list := q.ids.generations
@@ -232,8 +233,8 @@ func (s *State) isValid(q *Queue, e idEntry) bool {
 		(c.DedupMax == 0 || q.ids.added-e.number <= c.DedupMax)
 }
 
-// isDuplicate reports whether the queue has accepted a message with the same id, and returns its sequence. Otherwise,
-// it adds the id with the sequence that the message gets.
+// isDuplicate reports whether the queue has accepted a message with the same id, and returns the sequence of that
+// message. Otherwise, it adds the id with the next sequence of the queue.
 func (s *State) isDuplicate(q *Queue, rec []byte) (sequence uint64, duplicate bool) {
 	h, ok := hashID(rec)
 	if !ok {
@@ -250,7 +251,7 @@ func (s *State) isDuplicate(q *Queue, rec []byte) (sequence uint64, duplicate bo
 			continue
 		}
 		if !s.isValid(q, e) || mutate.Off("INV-23-duplicate-is-stored") {
-			break // it was added when the entries of older generations were not valid
+			break // the entries in older generations were invalid when this one was added
 		}
 		d.duplicates++
 		s.duplicates++
@@ -331,7 +332,7 @@ func (s *State) removeOldestIDs(q *Queue) {
 	}
 }
 
-// dueIDs removes a generation without a valid entry.
+// dueIDs removes the generations without a valid entry. first identifies the generation of the due schedule entry.
 func (s *State) dueIDs(q *Queue, first uint64) {
 	if q == nil || q.ids == nil {
 		return
@@ -345,7 +346,7 @@ func (s *State) dueIDs(q *Queue, first uint64) {
 	}
 }
 
-// endWindow makes the entries that are not valid remain so when the configuration changes.
+// endWindow must be called before a change of the configuration. Entries that are invalid then remain invalid.
 func (s *State) endWindow(q *Queue) {
 	if q.ids == nil || len(q.ids.generations) == 0 {
 		return
@@ -474,14 +475,14 @@ func (q *Queue) checkIDs(bad func(string, ...any)) {
 	}
 }
 
-// IDBatch contains the message ids of one generation to write.
+// IDBatch contains the message ids of one generation that a checkpoint must write.
 type IDBatch struct {
 	queue   uint64
 	of      idGeneration
 	entries map[idHash]idEntry
 }
 
-// Puts iterates over the keys and values to set, in order. They are valid until the next ones.
+// Puts iterates over the keys and values to set, in order. Each pair is valid until the next one.
 func (b *IDBatch) Puts(yield func(key, value []byte) bool) {
 	hashes := slices.SortedFunc(maps.Keys(b.entries), func(a, b idHash) int { return bytes.Compare(a[:], b[:]) })
 	var key, value []byte

@@ -34,9 +34,22 @@ func TestDedupWindow(t *testing.T) {
 	kept, discarded := d.state.Queue(q).MessageIDs()
 	require.Equal(t, []uint64{3, 4}, []uint64{kept, discarded})
 	d.now = 1000
-	require.Equal(t, txn.OpResult{FirstSequence: 4, Changed: 1}, d.publish(q, "a"), "not in the window")
+	require.Equal(t, txn.OpResult{FirstSequence: 4, Changed: 1}, d.publish(q, "a"), "the id has left the window")
 	require.Equal(t, txn.OpResult{FirstSequence: 5, Changed: 2}, d.publish(q, "", ""), "no id")
 	require.Equal(t, uint64(6), d.state.Queue(q).Messages())
+}
+
+// The published bytes do not include duplicates.
+func TestDedupCounts(t *testing.T) {
+	d := newDedupDriver(t)
+	q := d.queue(txn.Config{DedupWindow: 1000}).id
+	d.publish(q, "a")
+	first := d.state.Counts()
+	require.Equal(t, d.state.Bytes(), first.PublishedBytes)
+	d.publish(q, "a", "a")
+	require.Equal(t, first.PublishedBytes, d.state.Counts().PublishedBytes)
+	require.Equal(t, first.Published, d.state.Counts().Published)
+	require.Equal(t, uint64(2), d.state.Counts().Duplicates)
 }
 
 func TestDedupMax(t *testing.T) {
@@ -56,7 +69,7 @@ func TestDedupMax(t *testing.T) {
 	require.Equal(t, uint64(3000), kept)
 }
 
-// TestDedupExpiresWhenIdle uses only entries of the schedule.
+// The ids of an idle queue are removed by entries of the schedule index.
 func TestDedupExpiresWhenIdle(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1000}).id
@@ -82,7 +95,7 @@ func TestDedupExpiresWhenIdle(t *testing.T) {
 	}
 }
 
-// TestDedupOff removes the ids, as do a shorter window and the deletion of the queue, with few operations.
+// All ids are removed with a few tree operations when deduplication is disabled or the queue is deleted.
 func TestDedupOff(t *testing.T) {
 	for name, remove := range map[string]func(d *dedupDriver, q uint64){
 		"off": func(d *dedupDriver, q uint64) {
@@ -109,7 +122,7 @@ func TestDedupOff(t *testing.T) {
 	}
 }
 
-// TestDedupWindowChanges: the current window applies to ids accepted before the change that are still in the window.
+// A change of the window also applies to ids that were accepted before, unless they have already left the window.
 func TestDedupWindowChanges(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1000}).id
@@ -134,10 +147,10 @@ func TestDedupWindowChanges(t *testing.T) {
 	}
 	require.LessOrEqual(t, len(d.state.Queue(q).ids.generations), maxIDGenerations)
 	require.Equal(t, uint64(1), d.publish(q, fmt.Sprint(d.now)).FirstSequence-101, "the last one")
-	require.Equal(t, uint64(103), d.publish(q, "a").FirstSequence, "it has left the window")
+	require.Equal(t, uint64(103), d.publish(q, "a").FirstSequence, "the id has left the window")
 }
 
-// TestDedupForward: a duplicate is not forwarded, and each target has its own window.
+// A duplicate is not forwarded, and each target has its own window.
 func TestDedupForward(t *testing.T) {
 	d := newDedupDriver(t)
 	from, plain := d.queue(txn.Config{DedupWindow: 1000}).id, d.queue(txn.Config{}).id
@@ -156,7 +169,7 @@ func TestDedupForward(t *testing.T) {
 	require.Zero(t, d.state.Queue(from).Messages(), "moved")
 }
 
-// TestDedupTransaction: other operations of the transaction take effect, and a retry returns the same result.
+// In a transaction with duplicates, the other operations take effect. A retry returns the same result.
 func TestDedupTransaction(t *testing.T) {
 	d := newDedupDriver(t)
 	q, other := d.queue(txn.Config{DedupWindow: 1000}).id, d.queue(txn.Config{}).id
@@ -192,7 +205,7 @@ func TestDedupTransaction(t *testing.T) {
 	require.Equal(t, want, retry.Ops)
 }
 
-// TestDedupReadError: Apply changes nothing if an id cannot be read.
+// Apply changes nothing if an id cannot be read.
 func TestDedupReadError(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1000}).id
@@ -216,7 +229,7 @@ func TestDedupReadError(t *testing.T) {
 	require.Equal(t, 1, r.Ops[0].Duplicates.Len())
 }
 
-// TestDedupMemory guards the memory of an id that is not in pages yet.
+// TestDedupMemory limits the memory used by ids that are not in pages yet.
 func TestDedupMemory(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1e9}).id

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package queue implements the state machine that applies the log: queues, subscriptions, acknowledgements and
-// producers. The state is in memory; the package does no I/O.
+// producers. The state is in memory, except for message ids, which are in the tree (see dedup.go). The package does no
+// I/O itself.
 //
 // # Determinism
 //
 // Two nodes that apply the same records have the same state. Apply depends only on the record and the state: it uses no
-// clock, no random number and no map order. Local bookkeeping (which messages are still in memory, which entries were
+// clock, no random numbers and no map order. Local bookkeeping (which messages are still in memory, which entries were
 // already collected) never influences a Result. All returns the same bytes on two nodes at the same LSN, regardless of
 // their checkpoints.
 //
@@ -18,8 +19,9 @@
 //
 // # Locking
 //
-// The package has no locks: its owner guards a State and everything reachable from it with one RWMutex. Apply, Advance,
-// Collect, Flushed, TakeTouched and a Loader require the exclusive lock. All other calls require the shared lock. A
-// *Queue or *Sub must not be kept after the lock is released. The caller of Collect owns the Batch and may use it
-// without the lock until it calls Flushed. Record bytes never change, so they may be used without the lock.
+// The package has no locks: its owner guards a State and everything reachable from it with one RWMutex. A Loader and
+// all methods that change the State, such as Apply, Collect, Flushed and TakeTouched, require the exclusive lock. All
+// other calls require the shared lock. A *Queue or *Sub must not be kept after the lock is released. The caller of
+// Collect owns the Batch and may use it without the lock until it calls Flushed. Record bytes never change, so they may
+// be used without the lock.
 package queue

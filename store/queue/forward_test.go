@@ -65,7 +65,7 @@ func TestForwardIsAtomic(t *testing.T) {
 	require.Zero(t, q.Messages())
 	require.Zero(t, full.Messages())
 	for name, fill := range map[string]func(b *txn.Builder){
-		"no publish before it": func(b *txn.Builder) { b.Forward(q.id, full.id, false, nil) },
+		"no preceding publish": func(b *txn.Builder) { b.Forward(q.id, full.id, false, nil) },
 		"another queue's publish": func(b *txn.Builder) {
 			publish(b, full.id, 1, 1)
 			b.Forward(q.id, full.id, false, nil)
@@ -75,7 +75,7 @@ func TestForwardIsAtomic(t *testing.T) {
 			b.PutMeta("k", nil)
 			b.Forward(q.id, full.id, false, nil)
 		},
-		"a message that is not there": func(b *txn.Builder) {
+		"a message beyond the publish": func(b *txn.Builder) {
 			publish(b, q.id, 1, 1)
 			b.Forward(q.id, full.id, false, []int{1})
 		},

@@ -4,10 +4,10 @@ package queue
 
 import "encoding/binary"
 
-// idFilter is a Bloom filter of the message ids of a generation. It avoids page reads for new ids and never influences
-// a result: without it, an id is looked up in the tree. A loaded generation has none.
+// idFilter is a Bloom filter of the message ids of a generation. It avoids page reads for new ids, but never influences
+// a result: without a filter, each id is looked up in the tree. A generation loaded from the tree has no filter.
 //
-// It grows by parts of increasing capacity, so that a queue with few ids needs little memory.
+// The filter grows in parts of increasing capacity. A queue with few ids therefore needs little memory.
 type idFilter struct {
 	parts []idFilterPart
 	n     int // ids in the last part
@@ -19,10 +19,10 @@ type idFilterPart struct {
 }
 
 const (
-	filterBits   = 14 // per id
-	filterProbes = 7  // about 0.15 % false positives in a full part
-	smallFilter  = 64
-	largeFilter  = 1 << 16
+	filterBits   = 14      // per id
+	filterProbes = 7       // about 0.15 % false positives in a full part
+	smallFilter  = 64      // capacity of the first part
+	largeFilter  = 1 << 16 // capacities grow fourfold up to this one, then twofold
 )
 
 func (f *idFilter) add(h idHash) {
@@ -59,7 +59,7 @@ func (f *idFilter) mayHave(h idHash) bool {
 	return false
 }
 
-// probe calls fn for the bits of an id, until it returns false.
+// probe calls fn for the bits of an id until fn returns false. It reports whether all calls returned true.
 func (p *idFilterPart) probe(h idHash, fn func(word *uint64, bit uint64) bool) bool {
 	at, step := binary.LittleEndian.Uint64(h[:]), binary.LittleEndian.Uint64(h[8:])|1
 	n := uint64(len(p.bits)) * 64

@@ -55,7 +55,7 @@ const (
 	keyAccess     = 'z'
 )
 
-// valueVersion is the first byte of the values of f, g, k, m, p, q, s, y and z, and of x except for parts.
+// valueVersion is the first byte of the values of f, g, k, m, p, q, s, u, y and z, and of x except for parts.
 const valueVersion = 1
 
 // optionsVersion is the first byte of an s value with options. Releases before 0.2.0 reject it.
@@ -64,7 +64,7 @@ const optionsVersion = 2
 // KeyRange is the range of keys from From, inclusive, to To, exclusive.
 type KeyRange struct{ From, To []byte }
 
-// QueueKeys returns the key ranges that must be removed with a queue, without the page index and the schedule index.
+// QueueKeys returns the key ranges to remove with a queue, except for the page index and the schedule index.
 func QueueKeys(id uint64) []KeyRange {
 	kinds := []byte{
 		keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub, keyPauses,

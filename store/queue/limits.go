@@ -15,16 +15,16 @@ const (
 
 	MaxPrepared      = 10_000 // undecided transactions
 	MaxPreparedBytes = 256 << 20
-	// MaxTaken is the maximum number of messages that one transaction may acknowledge with OpTake. It also applies to all
-	// acknowledgements of a prepared transaction.
+	// MaxTaken is the maximum number of messages that one transaction may acknowledge with OpTake. It also applies to
+	// all acknowledgements of a prepared transaction.
 	MaxTaken = 262_144
 	// PreparedOutcomes is the number of decided transactions whose outcomes are kept.
 	PreparedOutcomes = 10_000
 
-	// ProducerWindow is the number of results kept per producer, and so the maximum number of its outstanding
-	// transactions.
+	// ProducerWindow is the number of results kept per producer. It limits the outstanding transactions of a producer.
 	ProducerWindow = 256
-	// MaxProducers is the maximum number of producers kept. The least recently used one, in log order, is evicted first.
+	// MaxProducers is the maximum number of producers kept. The least recently used one, in log order, is evicted
+	// first.
 	MaxProducers = 100_000
 
 	// maxProducerOps is the maximum number of operation results kept per producer.

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ErrCorrupt is returned for keys and values that no State writes, and if some are missing.
+// ErrCorrupt is returned if a key or value is invalid or missing.
 var ErrCorrupt = errors.New("stored state is corrupt")
 
 // Loader rebuilds a State from the keys and values that its batches wrote to the tree.
@@ -25,7 +25,7 @@ type Loader struct {
 	// preparing contains the partially loaded transactions by LSN; nil if empty.
 	preparing map[uint64]*loading
 	count     int
-	// maxChunks is the maximum distance between chunks of one queue, since each chunk in between requires some memory.
+	// maxChunks is the maximum distance between chunks of one queue. Each chunk in between requires some memory.
 	maxChunks uint64
 }
 

@@ -68,8 +68,8 @@ func use(t testing.TB, s *State) {
 	}
 }
 
-// TestDamagedTree changes single stored bytes: the loader must reject them or return a valid state.
-func TestDamagedTree(t *testing.T) {
+// TestCorruptTree changes single stored bytes. The loader must reject them or return a valid state.
+func TestCorruptTree(t *testing.T) {
 	var keys []KV
 	for k, v := range everyKind(t).s.All {
 		keys = append(keys, KV{Key: k, Value: v})

@@ -28,7 +28,7 @@ func TestRetentionKeepsAcknowledged(t *testing.T) {
 	q := d.queue("q", retained, "a")
 	d.publish(q, 100)
 	require.Equal(t, uint64(100), d.ack(q, 1, 1, 100))
-	require.Equal(t, uint64(100), q.Messages(), "retained messages count as held")
+	require.Equal(t, uint64(100), q.Messages(), "retained messages count as live")
 	require.Zero(t, q.Sub(1).Backlog())
 	require.Equal(t, 1, q.SubCount())
 	require.Nil(t, q.Sub(txn.RetentionSub))
@@ -40,14 +40,14 @@ func TestRetentionKeepsAcknowledged(t *testing.T) {
 		func(b *txn.Builder) { b.DeleteSubscription(q.id, txn.RetentionSub) },
 	} {
 		r := d.apply(nil, fill)
-		require.ErrorIs(t, r.Err(), txn.ErrSubscriptionNotFound, "no client can act for it")
+		require.ErrorIs(t, r.Err(), txn.ErrSubscriptionNotFound, "clients cannot use the hidden subscription")
 	}
 
 	require.Equal(t, uint64(51), q.RetainFrom(50, 0))
 	require.Equal(t, uint64(50), d.trim(q, 51, retained))
 	require.Equal(t, uint64(50), q.Messages())
-	require.Zero(t, d.trim(q, 51, retained), "a proposal that comes again changes nothing")
-	require.Zero(t, d.trim(q, 20, retained), "nor does an older one: nothing comes back")
+	require.Zero(t, d.trim(q, 51, retained), "a repeated proposal changes nothing")
+	require.Zero(t, d.trim(q, 20, retained), "an older proposal changes nothing")
 
 	r := d.seek(q, 1, 1)
 	require.Equal(t, txn.OpResult{FirstSequence: 51, Changed: 50}, r, "from the first one that is retained")
@@ -81,7 +81,7 @@ func TestRetentionIsCheckedWhenApplied(t *testing.T) {
 	d.do(func(b *txn.Builder) {
 		b.AlterQueue(q.id, txn.Config{RetentionMessages: 1000}, txn.FieldRetentionMessages)
 	})
-	require.Zero(t, d.trim(q, decided, short), "INV-15: a proposal that was made for another retention is carried out")
+	require.Zero(t, d.trim(q, decided, short), "INV-15: a proposal for another retention was applied")
 	require.Equal(t, uint64(100), q.Messages())
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{}, txn.Retention) })
 	require.Zero(t, q.Messages())
@@ -128,7 +128,7 @@ func TestSeek(t *testing.T) {
 	require.Equal(t, txn.OpResult{FirstSequence: 10_001}, d.seek(q, 1, 10_001))
 	require.Equal(t, uint64(5100), q.Messages())
 	require.Equal(t, txn.OpResult{FirstSequence: 5001, Changed: 5000}, d.seek(q, 2, 200))
-	require.Equal(t, uint64(5000), q.Messages(), "no subscription needs the messages it has passed")
+	require.Equal(t, uint64(5000), q.Messages(), "no subscription needs the messages below its position")
 	r := d.apply(nil, func(b *txn.Builder) { b.Seek(q.id, 1, 10_002) })
 	require.ErrorIs(t, r.Err(), txn.ErrBeyondEnd)
 	r = d.apply(nil, func(b *txn.Builder) { b.Seek(q.id, 3, 1) })
@@ -173,7 +173,7 @@ func TestDropHead(t *testing.T) {
 			require.Equal(t, uint64(91), q.Sub(1).Backlog())
 			require.Equal(t, uint64(31), d.s.Counts().Overflowed)
 			r := d.apply(nil, func(b *txn.Builder) { publish(b, q.id, 101, 1) })
-			require.ErrorIs(t, r.Err(), txn.ErrQueueFull, "a batch that no empty queue would hold")
+			require.ErrorIs(t, r.Err(), txn.ErrQueueFull, "the batch does not fit into the empty queue")
 			r = d.apply(nil, func(b *txn.Builder) { publish(b, q.id, 60, 1); publish(b, q.id, 60, 1) })
 			require.ErrorIs(t, r.Err(), txn.ErrQueueFull, "it would drop its own messages")
 			require.Equal(t, uint64(100), q.Messages())
@@ -194,11 +194,11 @@ func TestDeadLetterHead(t *testing.T) {
 	config.DeadLetter = dead.id
 	q := d.queue("q", config, "a")
 	r = d.apply(nil, func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{}, txn.FieldDeadLetter) })
-	require.ErrorIs(t, r.Err(), txn.ErrNoDeadLetter, "it still needs one")
+	require.ErrorIs(t, r.Err(), txn.ErrNoDeadLetter, "the overflow policy still requires a dead-letter queue")
 	d.publish(q, 1000)
 	require.Zero(t, q.Overflowing())
 	d.publish(q, 700)
-	require.Equal(t, uint64(701), q.Overflowing(), "those before it are too many")
+	require.Equal(t, uint64(701), q.Overflowing(), "messages below this sequence exceed the limit")
 	d.publish(q, 399)
 	d.publish(q, 100) // below the bound on arrival
 	r = d.apply(nil, func(b *txn.Builder) { publish(b, q.id, 1, 1) })
@@ -210,7 +210,7 @@ func TestDeadLetterHead(t *testing.T) {
 	d.publish(q, 100)
 	d.publish(dead, 300)
 	r = d.apply(nil, func(b *txn.Builder) { publish(b, q.id, 1, 1) })
-	require.ErrorIs(t, r.Err(), txn.ErrQueueFull, "the excess cannot go anywhere")
+	require.ErrorIs(t, r.Err(), txn.ErrQueueFull, "the dead-letter queue is full")
 	d.ack(dead, 1, 1, 1)
 	d.publish(q, 1)
 	d.ack(q, 1, 1, 1500)

@@ -16,7 +16,7 @@ import (
 // MetaQueue is the number that TakeTouched returns for the internal entries of the cluster. No queue has this number.
 const MetaQueue = 0
 
-// metaEntries contains small named values for internal use of the cluster (settings, a plan, jobs). Clients cannot
+// metaEntries contains small named values for internal use by the cluster (settings, a plan, jobs). Clients cannot
 // access them.
 type metaEntries struct {
 	entryTable[string]
@@ -52,8 +52,8 @@ func (s *State) MetaPrefix(prefix string) []MetaEntry {
 	return out
 }
 
-// checkMeta verifies the version for an OpSwapMeta (INV-24), and the number of entries. Entries removed by the same
-// transaction do not free space for new ones.
+// checkMeta verifies the version of the entry for an OpSwapMeta (INV-24), and the number of entries. Entries that the
+// same transaction removes do not free space for new ones.
 func (s *State) checkMeta(o *txn.Op) txn.Code {
 	if o.Code == txn.OpSwapMeta && !s.hasVersion(o) && !mutate.Off("INV-24-swap-of-another-version-is-applied") {
 		return txn.ErrMetaChanged
@@ -93,8 +93,8 @@ type VersionedMeta struct {
 	Value []byte
 }
 
-// ParseVersioned decodes the value of an internal entry that a txn.OpSwapMeta has written. It returns false for other
-// entries.
+// ParseVersioned decodes the value of an internal entry that a txn.OpSwapMeta has written. ok is false if entry is too
+// short for such a value.
 func ParseVersioned(entry []byte) (v VersionedMeta, ok bool) {
 	if len(entry) < txn.MetaVersionBytes {
 		return v, false

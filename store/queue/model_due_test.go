@@ -15,7 +15,7 @@ import (
 
 // This file models delayed and expiring messages. The model's clock is the record number.
 
-// someTimes draws the delivery and expiry times of a message: mostly soon.
+// someTimes draws the delivery and expiry times of a message, mostly in the near future.
 func (m *model) someTimes() *txn.Attributes {
 	var a txn.Attributes
 	if m.rng.IntN(2) == 0 {
@@ -29,7 +29,7 @@ func (m *model) someTimes() *txn.Attributes {
 
 // note records the times of a message just added.
 func (m *model) note(q *modelQueue, sequence uint64, rec []byte) {
-	if len(q.everyone()) == 0 {
+	if len(q.allSubs()) == 0 {
 		return // the message is not kept
 	}
 	if at := txn.RecordTime(rec, txn.AttributeDeliverAt); at > txn.RecordPublishedMS(rec) {
@@ -78,15 +78,15 @@ func (m *model) due(b *txn.Builder, want *txn.Result, i int) func() {
 	b.Due(entries...)
 	return func() {
 		for _, e := range entries {
-			if m.happens(e, now) {
+			if m.applyDue(e, now) {
 				want.Ops[i].Changed++
 			}
 		}
 	}
 }
 
-// happens applies a due entry and reports whether it changed a message.
-func (m *model) happens(e txn.Due, now int64) (changed bool) {
+// applyDue applies a due entry and reports whether it changed a message.
+func (m *model) applyDue(e txn.Due, now int64) (changed bool) {
 	q, at := m.queues[e.Queue], e.TimeMS
 	if e.Kind == txn.DueTTL {
 		if q == nil || q.config.TTL == 0 {
@@ -114,7 +114,7 @@ func (m *model) happens(e txn.Due, now int64) (changed bool) {
 		delete(q.delayed, e.Sequence)
 		return changed
 	}
-	for _, s := range q.everyone() {
+	for _, s := range q.allSubs() {
 		if _, needs := s.needs[e.Sequence]; needs {
 			delete(s.needs, e.Sequence)
 			changed = true
@@ -256,7 +256,7 @@ func TestDueIsCheckedWhenApplied(t *testing.T) {
 	require.Equal(t, []DueMessage{{q.id, 3}}, d.s.TakeDue(nil))
 	after := q.Digest()
 	require.NotEqual(t, before, after)
-	require.Zero(t, due(5000, expire, deliver), "a repetition changes nothing")
+	require.Zero(t, due(5000, expire, deliver), "a retry changes nothing")
 	require.Equal(t, after, q.Digest())
 	require.Empty(t, d.s.TakeDue(nil))
 	dropped, expired := q.Dropped()
@@ -265,9 +265,9 @@ func TestDueIsCheckedWhenApplied(t *testing.T) {
 	require.EqualValues(t, 1, d.s.Counts().Expired)
 	d.reload()
 	_, expired = d.s.Queue(q.id).Dropped()
-	require.EqualValues(t, 1, expired, "it stays counted")
+	require.EqualValues(t, 1, expired, "the number of expired messages is kept")
 	d.do(func(b *txn.Builder) { b.DeleteQueue(q.id, false) })
-	require.Zero(t, due(9000, deliver, ttl), "nothing of a queue that is gone")
+	require.Zero(t, due(9000, deliver, ttl), "entries of a deleted queue have no effect")
 }
 
 // Delayed messages take a bitmap per chunk, or a list while they are few.

@@ -10,7 +10,7 @@ import (
 
 // This file models forwards.
 
-// setForwards replaces the rules of a queue by random ones, possibly invalid.
+// setForwards replaces the rules of a queue with random ones, possibly invalid.
 func (m *model) setForwards(b *txn.Builder, q *modelQueue) txn.Code {
 	var rules []txn.Forward
 	for range m.rng.IntN(3) {
@@ -95,7 +95,7 @@ func (m *model) forward(b *txn.Builder, q *modelQueue, records [][]byte, added m
 					to.makeRoom(1)
 					m.add(to, records[i])
 				}
-				for _, s := range q.everyone() {
+				for _, s := range q.allSubs() {
 					if r.Move {
 						delete(s.needs, sequence)
 					}

@@ -26,8 +26,8 @@ func (m *model) someLog(c txn.Config) txn.Config {
 	return c
 }
 
-// everyone returns the subscriptions, including the hidden one.
-func (q *modelQueue) everyone() []*modelSub {
+// allSubs returns all subscriptions, including the hidden one.
+func (q *modelQueue) allSubs() []*modelSub {
 	subs := slices.Collect(maps.Values(q.subs))
 	if q.hidden != nil {
 		subs = append(subs, q.hidden)
@@ -51,7 +51,7 @@ func (q *modelQueue) needed(seq uint64) bool {
 
 // needAlive sets the needs of the new subscription s to the live messages at or after from.
 func (q *modelQueue) needAlive(s *modelSub, from uint64) {
-	for _, other := range q.everyone() {
+	for _, other := range q.allSubs() {
 		for seq := range other.needs {
 			if seq >= from {
 				s.needs[seq] = 0
@@ -130,8 +130,6 @@ func (m *model) seek(b *txn.Builder, q *modelQueue, s *modelSub, want *txn.Resul
 	}
 }
 
-// room returns the reason for which a queue cannot accept n more messages; added counts the transaction's own
-// additions.
 // publishRoom is room for a publish of a client, which a paused queue rejects.
 func (m *model) publishRoom(q *modelQueue, added map[uint64]uint64, n int) txn.Code {
 	if q.pauses[0].Publish {
@@ -140,8 +138,10 @@ func (m *model) publishRoom(q *modelQueue, added map[uint64]uint64, n int) txn.C
 	return m.room(q, added, n)
 }
 
+// room returns txn.OK, or why a queue cannot accept n more messages. added counts the additions of the transaction
+// itself.
 func (m *model) room(q *modelQueue, added map[uint64]uint64, n int) txn.Code {
-	if len(q.everyone()) == 0 {
+	if len(q.allSubs()) == 0 {
 		return txn.OK
 	}
 	added[q.id] += uint64(n)
@@ -164,7 +164,7 @@ func (q *modelQueue) atSlack() bool {
 
 func (q *modelQueue) isFull() bool {
 	switch limit := q.config.MaxMessages; {
-	case len(q.everyone()) == 0 || limit == 0:
+	case len(q.allSubs()) == 0 || limit == 0:
 		return false
 	case q.config.Overflow == txn.OverflowReject:
 		return uint64(q.alive()) >= limit
@@ -177,7 +177,7 @@ func (q *modelQueue) isFull() bool {
 // makeRoom drops the oldest messages of a drop-head queue until n more fit.
 func (q *modelQueue) makeRoom(n int) {
 	limit := int(q.config.MaxMessages)
-	if limit == 0 || q.config.Overflow != txn.OverflowDropHead || len(q.everyone()) == 0 {
+	if limit == 0 || q.config.Overflow != txn.OverflowDropHead || len(q.allSubs()) == 0 {
 		return
 	}
 	excess := q.alive() + n - limit
@@ -185,7 +185,7 @@ func (q *modelQueue) makeRoom(n int) {
 		if !q.needed(seq) {
 			continue
 		}
-		for _, s := range q.everyone() {
+		for _, s := range q.allSubs() {
 			delete(s.needs, seq)
 		}
 		excess--

@@ -29,7 +29,7 @@ func (m *model) someConfig(c txn.Config) txn.Config {
 	return m.someLog(c)
 }
 
-// checkConfig returns the reason for which q cannot set the given fields of c; q is nil for a new queue.
+// checkConfig returns txn.OK, or why q cannot set the given fields of c. q is nil for a new queue.
 func (m *model) checkConfig(q *modelQueue, name string, c txn.Config, fields, changed txn.ConfigMask) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && changed&(txn.FieldOverflow|txn.FieldDeadLetter) != 0 {
 		id := uint64(0)
@@ -46,8 +46,7 @@ func (m *model) checkConfig(q *modelQueue, name string, c txn.Config, fields, ch
 	return m.checkDeadLetter(q, c.DeadLetter)
 }
 
-// checkDeadLetter returns the reason for which id cannot be the dead-letter queue of q: it is missing, or creates a
-// cycle.
+// checkDeadLetter returns txn.OK, or why id cannot be the dead-letter queue of q: it is missing or creates a cycle.
 func (m *model) checkDeadLetter(q *modelQueue, id uint64) txn.Code {
 	if id == 0 {
 		return txn.OK
@@ -210,7 +209,7 @@ func (m *model) move(
 func (m *model) add(q *modelQueue, rec []byte) {
 	m.note(q, q.next, rec)
 	q.records[q.next] = rec
-	for _, s := range q.everyone() {
+	for _, s := range q.allSubs() {
 		s.needs[q.next] = 0
 	}
 	q.next++

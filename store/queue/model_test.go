@@ -303,7 +303,7 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 			return
 		}
 	case k < 15:
-		for _, s := range q.everyone() {
+		for _, s := range q.allSubs() {
 			r.Changed = max(r.Changed, uint64(len(s.needs)))
 			clear(s.needs)
 		}

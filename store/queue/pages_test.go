@@ -165,7 +165,7 @@ func same(t *testing.T, want, got map[string][]byte, why string) {
 	}
 	for key := range got {
 		if _, ok := want[key]; !ok {
-			require.Failf(t, why, "key %x should not be there", key)
+			require.Failf(t, why, "unexpected key %x", key)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func (r *replica) finish() {
 // were live then, and no unneeded extent.
 func (r *replica) checkCheckpoint(b *Batch) {
 	stored := storedSchedule(r.t, r.pages.kv)
-	require.True(r.t, slices.Equal(r.schedule, stored), "the schedule after the checkpoint is that when it was collected")
+	require.True(r.t, slices.Equal(r.schedule, stored), "the stored schedule is not the collected one")
 	kv := maps.Clone(r.pages.kv)
 	maps.DeleteFunc(kv, func(key string, _ []byte) bool { return key[0] == keySchedule || key[0] == keyIDs })
 	same(r.t, r.want, kv, "the tree after the checkpoint is the state when it was collected")
@@ -265,7 +265,7 @@ func (r *replica) checkCheckpoint(b *Batch) {
 			continue
 		}
 		for _, run := range runs {
-			require.False(r.t, q.AllDead(run.first, run.span), "queue %d: run %d+%d is dead and still there", id,
+			require.False(r.t, q.AllDead(run.first, run.span), "queue %d: run %d+%d is dead, but not removed", id,
 				run.first, run.span)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// pauses are the pauses of a queue, by subscription number; 0 is the queue.
+// pauses contains the pauses of a queue and of its subscriptions, by subscription number; 0 is the queue itself.
 type pauses struct {
 	bySub         map[uint32]txn.Pause
 	dirty, stored bool
@@ -21,7 +21,7 @@ type pauses struct {
 // Pause returns the pause of the queue itself; the zero value if it is not paused.
 func (q *Queue) Pause() txn.Pause { return q.pauseOf(0) }
 
-// Pause returns the pause of the subscription itself, regardless of its queue's.
+// Pause returns the pause of the subscription itself, regardless of the pause of its queue.
 func (s *Sub) Pause() txn.Pause { return s.q.pauseOf(s.id) }
 
 // Paused reports whether the delivery of the subscription is paused, directly or by its queue.
@@ -39,7 +39,7 @@ func (q *Queue) publishPaused() bool { return q.pauses != nil && q.Pause().Publi
 // PausedQueues returns the number of queues that are paused or have a paused subscription.
 func (s *State) PausedQueues() int { return len(s.paused) }
 
-// Paused iterates over these queues, in no particular order.
+// Paused iterates over the queues that are paused or have a paused subscription, in no particular order.
 func (s *State) Paused(yield func(*Queue) bool) {
 	for id := range s.paused {
 		if !yield(s.queues.get(id)) {
@@ -139,7 +139,7 @@ func (l *Loader) pauses(k, v *cursor) {
 		p.bySub[sub], last = pause, int(sub)
 	}
 	if v.err == nil && len(p.bySub) == 0 {
-		v.fail("queue without a pause")
+		v.fail("list of pauses is empty")
 	}
 	q.own().pauses = p
 }
@@ -147,7 +147,7 @@ func (l *Loader) pauses(k, v *cursor) {
 func (s *State) checkPauses(q *Queue, bad func(format string, args ...any)) {
 	_, counted := s.paused[q.id]
 	if counted != (q.pauses != nil && len(q.pauses.bySub) > 0) {
-		bad("queue %d %.40q is paused and not in the list of paused queues, or the reverse", q.id, q.name)
+		bad("queue %d %.40q: list of paused queues does not match its pauses", q.id, q.name)
 	}
 	if q.pauses == nil {
 		return

@@ -52,7 +52,7 @@ func TestPausedQueueRejectsPublishes(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// Pauses add up, and are resumed separately. The last one determines the reason.
+// Pauses of publishing and delivery accumulate and are resumed separately. The last pause determines the reason.
 func TestPauseDirections(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s", "t")

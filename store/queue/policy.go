@@ -16,8 +16,8 @@ import (
 
 // settings is the effective configuration of a queue. It is immutable.
 //
-// A queue stores only the fields that it sets itself. The effective configuration is a function of these fields and of
-// the policies (INV-25), so that a change of a policy writes no queue, and a restarted node computes the same one.
+// A queue stores only the fields that it sets itself. The effective configuration is a function of these fields and the
+// policies (INV-25). A restarted node therefore computes the same configuration.
 type settings struct {
 	txn.Config // effective
 
@@ -36,19 +36,19 @@ func (c *settings) ownConfig() *txn.Config {
 	return &c.Config
 }
 
-// altered returns the own configuration after an OpAlterQueue.
+// altered returns the own configuration after an OpAlterQueue, and the fields that the queue then sets itself.
 func (c *settings) altered(o *txn.Op) (own txn.Config, fields txn.ConfigMask) {
 	return c.ownConfig().With(*o.Config, o.Mask), c.fields&^o.Mask | o.Own()
 }
 
-// policyTable contains the encoded policies by pattern, and lists for evaluating them.
+// policyTable contains the encoded policies by pattern, and lists for lookups.
 type policyTable struct {
 	entryTable[string]
 
-	// defaults and limits contain the policies that set some, by descending precedence.
+	// defaults and limits contain the policies with defaults and with limits, in descending order of precedence.
 	defaults, limits []rule
-	// ends contains the dead-letter queues of policies and the queues that their own dead letters lead to. They never get
-	// the dead-letter queue of a policy, so that policies cannot create a cycle.
+	// ends contains the dead-letter queues of policies and the queues that their own dead letters lead to. They never
+	// get the dead-letter queue of a policy, so that policies cannot create a cycle.
 	ends map[uint64]bool
 	// shared contains the settings of queues without own fields.
 	shared map[applied]*settings
@@ -60,13 +60,13 @@ type applied struct {
 	last             bool    // the queue is in policyTable.ends
 }
 
-// Policy is a policy with the pattern of the names of its queues.
+// Policy is a policy with its pattern of queue names.
 type Policy struct {
 	Pattern string
 	txn.QueuePolicy
 }
 
-// rule is a compact form of a policy for lookup, which usually decides by prefix and suffix.
+// rule is a policy prepared for lookups. Most lookups compare only prefix and suffix.
 type rule struct {
 	prefix, suffix string // common to all matching names
 	policy         *Policy
@@ -85,7 +85,7 @@ func (s *State) Policies() (policies []Policy) {
 	return policies
 }
 
-// Own returns the part of the configuration that the queue sets itself, and the set of these fields, which may be 0.
+// Own returns the configuration that the queue sets itself, and the set of its fields. A field in the set may be 0.
 func (q *Queue) Own() (c txn.Config, fields txn.ConfigMask) {
 	return *q.config.ownConfig(), q.config.fields
 }
@@ -116,7 +116,7 @@ func (s *State) Sources(q *Queue) (from Sources) {
 	return from
 }
 
-// get returns the policy of a pattern, or one without options.
+// get returns the policy of a pattern, or a policy without options.
 func (t *policyTable) get(pattern string) Policy {
 	p := Policy{Pattern: pattern}
 	if e := t.entries[pattern]; e != nil {
@@ -144,7 +144,7 @@ func (t *policyTable) compile() {
 	slices.SortFunc(t.limits, first)
 }
 
-// lookup returns the policies that set defaults and limits of a queue; nil for none.
+// lookup returns the policies that set the defaults and the limits of a queue; nil for none.
 func (t *policyTable) lookup(name string) (defaults, limits *Policy) {
 	find := func(list []rule) *Policy {
 		for i := range list {
@@ -166,7 +166,7 @@ func (s *State) policiesOf(q *Queue, name string) (p applied) {
 	return p
 }
 
-// settings returns the settings of a queue with own fields.
+// settings returns the settings of a queue that itself sets the given fields of own.
 func (p applied) settings(own *txn.Config, fields txn.ConfigMask) *settings {
 	c := &settings{fields: fields}
 	var defaults, limits *txn.QueuePolicy
@@ -183,8 +183,8 @@ func (p applied) settings(own *txn.Config, fields txn.ConfigMask) *settings {
 	return c
 }
 
-// settingsOf returns the settings of a queue with own fields; q is nil for a new queue. Queues without own fields share
-// their settings.
+// settingsOf returns the settings of a queue that itself sets the given fields of own. q is nil for a new queue. Queues
+// that set no field share their settings.
 func (s *State) settingsOf(q *Queue, name string, own *txn.Config, fields txn.ConfigMask) *settings {
 	p := s.policiesOf(q, name)
 	switch {
@@ -264,8 +264,8 @@ func (s *State) reconfigure(q *Queue) {
 	s.configure(q, c)
 }
 
-// deadLettersChanged must be called after a change of the dead-letter queue that a queue or its subscription sets
-// itself.
+// deadLettersChanged updates policyTable.ends. It must be called after a change of the dead-letter queue that q or one
+// of its subscriptions sets.
 func (s *State) deadLettersChanged(q *Queue) {
 	if s.policies.ends[q.id] {
 		s.updateEnds()

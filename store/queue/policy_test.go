@@ -16,8 +16,8 @@ func (d *driver) policy(pattern string, p txn.QueuePolicy) {
 	d.do(func(b *txn.Builder) { b.PutPolicy(pattern, p) })
 }
 
-// A dead-letter queue that matches the pattern of its policy is not its own dead-letter queue, nor is one that a
-// dead-letter queue leads to (INV-25). Its dead letters are not discarded either.
+// A policy does not apply its dead-letter queue to that queue itself, nor to queues that its dead letters lead to
+// (INV-25). It does not discard the messages of these queues either.
 func TestPolicyDeadLetterCycle(t *testing.T) {
 	d := newDriver(t)
 	dead, more := d.queue("orders.dead", txn.Config{}, "s"), d.queue("orders.more", txn.Config{}, "s")
@@ -108,8 +108,8 @@ func TestPolicyOverflow(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// BenchmarkPutPolicy changes a policy that applies to all queues. None of the others, which have a higher priority and
-// the prefix of the queues, matches.
+// BenchmarkPutPolicy changes a policy that applies to all queues. The other policies have a higher priority and the
+// prefix of the queues, but match none of them.
 func BenchmarkPutPolicy(b *testing.B) {
 	for _, c := range []struct{ queues, policies int }{{10_000, 10}, {10_000, MaxPolicies}, {100_000, 10}} {
 		b.Run(fmt.Sprintf("queues=%d/policies=%d", c.queues, c.policies), func(b *testing.B) {

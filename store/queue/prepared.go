@@ -344,7 +344,7 @@ func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.O
 	}
 }
 
-// rollbackPrepared notifies the dispatchers of the queues whose messages p would have acknowledged.
+// rollbackPrepared touches the queues whose messages p would have acknowledged: they are deliverable again.
 func (s *State) rollbackPrepared(p *Prepared, r *txn.OpResult) {
 	for o := range p.Ops {
 		if o.Code != txn.OpPublish {

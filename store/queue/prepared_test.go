@@ -37,7 +37,7 @@ func (d *driver) rollbackPrepared(xid string) txn.Result {
 	return d.apply(nil, func(b *txn.Builder) { b.RollbackPrepared(xid, txn.ByCoordinator, 0) })
 }
 
-// Repeated commits apply a transaction once (INV-16), and never after a rollback.
+// Retried commits apply a transaction once (INV-16), and never after a rollback.
 func TestDecideOnce(t *testing.T) {
 	d := newDriver(t)
 	in, to := d.queue("in", txn.Config{}, "s"), d.queue("to", txn.Config{}, "s")
@@ -62,12 +62,12 @@ func TestDecideOnce(t *testing.T) {
 	d.reload()
 	in, to = d.s.Queue(in.id), d.s.Queue(to.id)
 	require.Equal(t, []txn.OpResult{{ID: 1}}, d.commitPrepared("a").Ops, "also after a restart")
-	require.Equal(t, uint64(1), to.Messages(), "a transaction was carried out twice")
+	require.Equal(t, uint64(1), to.Messages(), "a transaction was applied twice")
 	require.Equal(t, txn.ErrCommitted, d.rollbackPrepared("a").Code)
 	require.Equal(t, txn.ErrXIDInUse, d.prepare("a", move(3)))
 
 	require.Equal(t, []txn.OpResult{{Changed: 1}}, d.rollbackPrepared("b").Ops)
-	require.Equal(t, uint64(1), to.Messages(), "a rollback has published")
+	require.Equal(t, uint64(1), to.Messages(), "a rolled-back transaction was published")
 	require.Equal(t, []txn.OpResult{{}}, d.rollbackPrepared("b").Ops)
 	require.Equal(t, txn.ErrRolledBack, d.commitPrepared("b").Code)
 	require.Equal(t, uint64(2), in.Sub(1).NextDeliverable(1), "deliverable again")
@@ -206,7 +206,7 @@ func TestPreparedLimits(t *testing.T) {
 	}
 	require.Equal(t, txn.ErrXIDNotFound, d.commitPrepared("p2").Code)
 	require.Equal(t, txn.OK, d.commitPrepared("p3").Code)
-	require.Equal(t, txn.OK, d.prepare("p2", one(1)), "a name that is forgotten can be used again")
+	require.Equal(t, txn.OK, d.prepare("p2", one(1)), "an xid can be reused after its outcome was dropped")
 	require.Len(t, d.s.prepared.outcomes, 4)
 }
 

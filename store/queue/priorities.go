@@ -20,7 +20,7 @@ const PriorityLevels = txn.MaxPriority + 1
 // bytes per message.
 type priorityIndex struct {
 	chunks map[uint64]*priorityChunk
-	// byPriority contains, for each lane, the sorted list of its chunks, so that the next one is found in O(log n).
+	// byPriority contains, for each lane, the sorted list of its chunks, in which the next one is found in O(log n).
 	byPriority [PriorityLevels][]uint64
 	dirty      []uint64 // chunks changed or dropped since the last Collect
 	gone       []uint64 // stored chunks dropped since the last Collect

@@ -20,7 +20,8 @@ type producers struct {
 	limits limits
 	byID   map[string]*producer
 
-	// A list in the order of last use. Producers older than oldestWithResults have no results.
+	// newest and oldest are the ends of a list in the order of last use. Producers older than oldestWithResults have no
+	// results.
 	newest, oldest, oldestWithResults *producer
 
 	totalOps  int // over all producers

@@ -57,7 +57,7 @@ func TestRetryReturnsOriginalResult(t *testing.T) { // INV-10
 	require.False(t, ok)
 	require.Equal(t, txn.OK, code)
 	r := d.apply(origin("p", 0, 3), one)
-	require.NoError(t, r.Err(), "a sequence that was left out was never applied")
+	require.NoError(t, r.Err(), "a skipped sequence was never applied")
 	require.False(t, r.Duplicate)
 }
 
@@ -98,7 +98,7 @@ func TestWindow(t *testing.T) {
 		require.Equal(t, i, r.Ops[0].FirstSequence)
 	}
 	r := d.apply(origin("p", 0, 2*(n-ProducerWindow)-1), one)
-	require.ErrorIs(t, r.Err(), txn.ErrTooOld, "too old to know, though it never came")
+	require.ErrorIs(t, r.Err(), txn.ErrTooOld, "the sequence is below the floor, although it was never sent")
 	require.Equal(t, uint64(n+1), d.s.Queue(1).NextSequence())
 	require.Empty(t, d.s.Check())
 }
@@ -164,10 +164,10 @@ func TestProducerEviction(t *testing.T) {
 	require.Nil(t, d.s.producers.byID["p2"])
 	d.reload()
 	r := use("p2", 5)
-	require.ErrorIs(t, r.Err(), txn.ErrProducerForgotten, "too old to know is an error, not a guess")
+	require.ErrorIs(t, r.Err(), txn.ErrProducerForgotten, "an unknown outcome is an error")
 	_, _, code := d.s.CachedResult(*origin("p2", 0, 5))
 	require.Equal(t, txn.ErrProducerForgotten, code)
-	require.NoError(t, new(use("new", 1)).Err(), "a new producer is let in")
+	require.NoError(t, new(use("new", 1)).Err(), "a new producer is accepted")
 	require.Empty(t, d.s.Check())
 }
 
@@ -177,21 +177,21 @@ func TestRetryOfForgottenProducer(t *testing.T) { // INV-10
 	d.s.setLimits(small())
 	d.queue("q", txn.Config{}, "a")
 	_, _, code := d.s.CachedResultOfRetry(*origin("early", 0, 1))
-	require.Equal(t, txn.OK, code, "no producer was forgotten: the first attempt did not come")
+	require.Equal(t, txn.OK, code, "no producer was evicted: the first attempt did not arrive")
 	for i := range 5 {
 		require.NoError(t, new(d.apply(origin(fmt.Sprintf("p%d", i), 0, 1), one)).Err())
 	}
 	_, ok, code := d.s.CachedResult(*origin("p0", 0, 1))
 	require.False(t, ok)
-	require.Equal(t, txn.OK, code, "it could be a new one")
+	require.Equal(t, txn.OK, code, "the producer may be new")
 	_, _, code = d.s.CachedResultOfRetry(*origin("p0", 0, 1))
-	require.Equal(t, txn.ErrProducerForgotten, code, "let in as a new one")
+	require.Equal(t, txn.ErrProducerForgotten, code, "a retry was accepted as the request of a new producer")
 	prior, ok, _ := d.s.CachedResultOfRetry(*origin("p4", 0, 1))
 	require.True(t, ok)
 	require.True(t, prior.Duplicate)
 	_, ok, code = d.s.CachedResultOfRetry(*origin("p4", 0, 2))
 	require.False(t, ok)
-	require.Equal(t, txn.OK, code, "a producer that is known has lost nothing")
+	require.Equal(t, txn.OK, code, "a known producer has lost no results")
 }
 
 // TestEvictedProducersAreRemovedFromTree uses batches. The model test has too few producers for an eviction.

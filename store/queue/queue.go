@@ -30,7 +30,8 @@ type Queue struct {
 
 	nextSub uint32
 	pending uint32 // possible index in State.pending
-	// slow is the index in subs of the subscription that was last found to need a message. The next search begins there.
+	// slow is the index in subs of the subscription that was last found to need a message. The next search begins
+	// there.
 	slow    uint16
 	dirty   bool
 	loaded  bool // the Loader has received its record
@@ -45,7 +46,7 @@ type extras struct {
 	lanes            *priorityIndex // nil without priorities
 	delayed          *delaySet      // nil if empty
 	dropped, expired uint64
-	// policies contains the policies by subscription number.
+	// policies contains the overrides of subscriptions, by subscription number.
 	policies map[uint32]policy
 }
 
@@ -67,7 +68,7 @@ func (q *Queue) Dropped() (dropped, expired uint64) { return q.dropped, q.expire
 type removals struct {
 	keys  [][]byte // of deleted subscriptions
 	sizes []uint64 // dropped size chunks that are stored
-	// chunks that were dropped after collected messages became dead; sizeChunk.died records the others
+	// died contains dropped chunks in which collected messages became dead; for other chunks, see sizeChunk.died.
 	died []chunkRange
 }
 

@@ -72,8 +72,9 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 // Expiring returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in ascending order.
 func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)) }
 
-// RetainFrom returns the first live sequence at or after the floor of Retained from which at most the given numbers of
-// messages and bytes are retained (0: no limit), or NextSequence. It visits only lower sequences.
+// RetainFrom returns the lowest live sequence that keeps the retained messages within the given limits on messages and
+// bytes, where 0 means no limit. The result is at least the floor of Retained, or NextSequence if no message fits.
+// RetainFrom visits only lower sequences.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
 	leftMessages, leftBytes := q.messages, q.bytes // live from the current group on

@@ -225,7 +225,8 @@ func (s *State) NextScheduled(after txn.Due) int64 {
 	return next
 }
 
-// ScheduleBatch is a set of changes to the schedule index. It may contain hundreds of thousands, so it is not a copy.
+// ScheduleBatch is a set of changes to the schedule index. It is not a copy, because it may have hundreds of thousands
+// of entries.
 type ScheduleBatch struct{ of generation }
 
 // Puts iterates over the keys to set, with empty values, in order. A key is valid until the next one.

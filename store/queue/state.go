@@ -63,13 +63,14 @@ type State struct {
 	opSlab   []txn.OpResult
 
 	// Of the current transaction:
-	sums       txn.RecordSums  // of the current publish
-	overflowed uint64          // messages dropped from the head of a queue by the current operation
-	expired    uint64          // expired messages
-	duplicates uint64          // messages discarded as duplicates
-	pending    []pending       // additions to queues with a limit
-	published  publishedBefore // the previous operation, if it is a publish
-	forwarded  int             // forwards
+	sums           txn.RecordSums  // of the current publish
+	overflowed     uint64          // messages dropped from the head of a queue by the current operation
+	expired        uint64          // expired messages
+	duplicates     uint64          // messages discarded as duplicates
+	duplicateBytes uint64          // bytes of the discarded messages of publishes
+	pending        []pending       // additions to queues with a limit
+	published      publishedBefore // the previous operation, if it is a publish
+	forwarded      int             // forwards
 }
 
 type pending struct {
@@ -158,10 +159,10 @@ func (s *State) Temporary() []*Queue {
 }
 
 // TakeTouched appends to dst the numbers of the queues touched since the last call. Publishing, releasing, moving,
-// purging and seeking messages touch a queue, as do delayed messages that become deliverable. Altering or deleting a
-// queue, or one of its subscriptions, also touches it. TakeTouched adds MetaQueue if an internal entry changed,
-// AccessQueue if the access table changed, and OverflowQueue if a queue exceeds its limits and the active must move the
-// excess.
+// purging and seeking messages touch a queue, as do delayed messages that become deliverable. Altering, pausing,
+// resuming or deleting a queue, or one of its subscriptions, also touches it. TakeTouched adds MetaQueue if an internal
+// entry changed, AccessQueue if the access table changed, and OverflowQueue if a queue exceeds its limits and the
+// active must move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false

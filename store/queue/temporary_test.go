@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A temporary queue is deleted with its messages if its grace period is unchanged. A repeated or late proposal has no
-// effect (INV-18).
+// A temporary queue is deleted with its messages if its grace period is unchanged. A repeated or outdated proposal has
+// no effect (INV-18).
 func TestDeleteTemporary(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{TemporaryGrace: 1000}, "s")

@@ -75,7 +75,7 @@ func requireRecordAttributes(t *testing.T, rec []byte, a *Attributes) {
 	require.Equal(t, priority, RecordPriority(rec))
 }
 
-// A message without attributes has the same encoding as before attributes existed.
+// A message without attributes has the same encoding as in releases without attributes.
 func TestNoAttributes(t *testing.T) {
 	plain, err := AppendMessage(nil, 5, nil, []Property{{"a", "1"}}, []byte("body"))
 	require.NoError(t, err)
@@ -138,27 +138,27 @@ func TestInvalidAttributes(t *testing.T) {
 		block []byte
 		want  error
 	}{
-		"an attribute of a later version":  {[]byte{13, 1, 'x'}, ErrNewerVersion},
-		"a value of a later type":          {[]byte{14, 4, 1, 1, 'k', 9}, ErrNewerVersion},
-		"a priority that is too high":      {[]byte{9, 1, 10}, ErrMalformed},
-		"a priority of two bytes":          {[]byte{9, 2, 1, 1}, ErrMalformed},
-		"a time of 0":                      {[]byte{10, 1, 0}, ErrMalformed},
-		"a time that is cut off":           {[]byte{12, 1, 0x80}, ErrMalformed},
-		"a tag below the first":            {[]byte{2, 1, 'x'}, ErrNewerVersion},
-		"twice":                            {[]byte{3, 1, 'x', 3, 1, 'y'}, ErrMalformed},
-		"out of order":                     {[]byte{4, 1, 'x', 3, 1, 'y'}, ErrMalformed},
-		"empty text":                       {[]byte{3, 0}, ErrMalformed},
-		"longer than the block":            {[]byte{3, 2, 'x'}, ErrMalformed},
-		"no values":                        {[]byte{14, 1, 0}, ErrMalformed},
-		"bytes after the values":           {[]byte{14, 6, 1, 1, 'k', 1, 0, 0}, ErrMalformed},
-		"values out of order":              {[]byte{14, 9, 2, 1, 'k', 1, 0, 1, 'a', 1, 0}, ErrMalformed},
-		"a bool that is neither":           {[]byte{14, 5, 1, 1, 'k', 1, 7}, ErrMalformed},
-		"an int64 that is too short":       {[]byte{14, 5, 1, 1, 'k', 2, 7}, ErrMalformed},
-		"a block without any attribute":    {nil, ErrMalformed},
-		"a text that is above its limit":   {append([]byte{3, 0x81, 8}, make([]byte, 1025)...), ErrMalformed},
-		"a dead letter without an origin":  {append([]byte{15, 14, 1}, make([]byte, 13)...), ErrMalformed},
-		"a dead letter that is cut off":    {[]byte{15, 1, 1}, ErrMalformed},
-		"values without a key of the last": {[]byte{14, 5, 1, 0, 1, 0, 0}, ErrMalformed},
+		"an attribute of a later version": {[]byte{13, 1, 'x'}, ErrNewerVersion},
+		"a value of a later type":         {[]byte{14, 4, 1, 1, 'k', 9}, ErrNewerVersion},
+		"a priority of 10":                {[]byte{9, 1, 10}, ErrMalformed},
+		"a priority of two bytes":         {[]byte{9, 2, 1, 1}, ErrMalformed},
+		"a time of 0":                     {[]byte{10, 1, 0}, ErrMalformed},
+		"a truncated time":                {[]byte{12, 1, 0x80}, ErrMalformed},
+		"a tag below the first":           {[]byte{2, 1, 'x'}, ErrNewerVersion},
+		"twice":                           {[]byte{3, 1, 'x', 3, 1, 'y'}, ErrMalformed},
+		"out of order":                    {[]byte{4, 1, 'x', 3, 1, 'y'}, ErrMalformed},
+		"empty text":                      {[]byte{3, 0}, ErrMalformed},
+		"longer than the block":           {[]byte{3, 2, 'x'}, ErrMalformed},
+		"no values":                       {[]byte{14, 1, 0}, ErrMalformed},
+		"bytes after the values":          {[]byte{14, 6, 1, 1, 'k', 1, 0, 0}, ErrMalformed},
+		"values out of order":             {[]byte{14, 9, 2, 1, 'k', 1, 0, 1, 'a', 1, 0}, ErrMalformed},
+		"a bool of 7":                     {[]byte{14, 5, 1, 1, 'k', 1, 7}, ErrMalformed},
+		"a truncated int64":               {[]byte{14, 5, 1, 1, 'k', 2, 7}, ErrMalformed},
+		"a block without any attribute":   {nil, ErrMalformed},
+		"a text above its limit":          {append([]byte{3, 0x81, 8}, make([]byte, 1025)...), ErrMalformed},
+		"a dead letter without an origin": {append([]byte{15, 14, 1}, make([]byte, 13)...), ErrMalformed},
+		"a truncated dead letter":         {[]byte{15, 1, 1}, ErrMalformed},
+		"values with an empty last key":   {[]byte{14, 5, 1, 0, 1, 0, 0}, ErrMalformed},
 	} {
 		rec := []byte{0, 0, 0, 0, flagAttributes, 0, 0, 0, 0, 0, 0, 0, 0}
 		rec = append(binary.AppendUvarint(rec, uint64(len(tt.block))), tt.block...)

@@ -35,10 +35,10 @@ const ReferBytes = 4 << 10
 // Ref is a message body that is part of an encoded transaction but was not copied into the buffer.
 type Ref struct {
 	// At is the index in the buffer, or transaction, at which the body must be inserted.
-	At int
-	// Sum is the CRC32C of Data.
+	At   int
 	Data []byte
-	Sum  uint32
+	// Sum is the CRC32C of Data.
+	Sum uint32
 }
 
 // Refer makes the current transaction append bodies of at least ReferBytes to refs, with their positions in the buffer,

@@ -42,7 +42,7 @@ const (
 	ErrFenced Code = 30
 	// ErrTooOld is returned if a sequence of a producer is older than the producer's kept results.
 	ErrTooOld Code = 31
-	// ErrProducerForgotten is returned if an unknown producer may have been evicted, so that the outcome is unknown.
+	// ErrProducerForgotten is returned if an unknown producer may have been evicted: the outcome is unknown.
 	ErrProducerForgotten Code = 32
 
 	ErrNoDeadLetter    Code = 60

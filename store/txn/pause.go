@@ -18,11 +18,12 @@ type Pause struct {
 	Deliver bool
 	// TimeMS is the time of the transaction that paused, in milliseconds since 1970. It is not part of the encoding.
 	TimeMS uint64
-	// By is the client that paused, and Reason its explanation; both may be empty.
+	// By is the name of the client that paused, and Reason its explanation, each at most MaxPauseTextBytes bytes. Both
+	// may be empty.
 	By, Reason string
 }
 
-// Paused reports whether anything is paused.
+// Paused reports whether publishing or delivery is paused.
 func (p *Pause) Paused() bool { return p.Publish || p.Deliver }
 
 const (
@@ -69,26 +70,27 @@ func (d *decoder) pause() (p Pause) {
 	return p
 }
 
-// Pause pauses a queue, with sub 0, or one of its subscriptions. Directions that are paused already stay paused; By and
-// Reason replace those of an earlier pause.
+// Pause adds an operation that pauses a queue, if sub is 0, or one of its subscriptions. Directions that are already
+// paused stay paused. By and Reason replace those of an earlier pause.
 func (b *Builder) Pause(queue uint64, sub uint32, p Pause) {
 	if n := max(len(p.By), len(p.Reason)); n > MaxPauseTextBytes {
-		b.fail(fmt.Errorf("%w: reason of a pause has %d bytes, limit %d", ErrTooLarge, n, MaxPauseTextBytes))
+		b.fail(fmt.Errorf("%w: text of a pause has %d bytes, limit %d", ErrTooLarge, n, MaxPauseTextBytes))
 	}
 	if p.Publish && sub != 0 {
-		b.fail(fmt.Errorf("%w: publishing of a subscription cannot be paused", ErrMalformed))
+		b.fail(fmt.Errorf("%w: pause of publishing for a subscription", ErrMalformed))
 	}
 	b.pause(queue, sub, 0, p)
 }
 
-// Resume ends the pause of a queue, with sub 0, or of one of its subscriptions, in the given directions.
+// Resume adds an operation that ends the pause of a queue, if sub is 0, or of one of its subscriptions, in the given
+// directions.
 func (b *Builder) Resume(queue uint64, sub uint32, publish, deliver bool) {
 	b.pause(queue, sub, flagResume, Pause{Publish: publish, Deliver: deliver})
 }
 
 func (b *Builder) pause(queue uint64, sub uint32, flags byte, p Pause) {
 	if !p.Paused() {
-		b.fail(fmt.Errorf("%w: pause of nothing", ErrMalformed))
+		b.fail(fmt.Errorf("%w: pause without a direction", ErrMalformed))
 	}
 	b.begin(OpPause, queue, uint64(sub))
 	b.buf = AppendPause(append(b.buf, flags), p)
@@ -100,7 +102,7 @@ func (o *Op) decodePause(d *decoder) {
 	o.Raw = d.b
 	p, _ := d.pauseOp()
 	if d.err == nil && (!p.Paused() || p.Publish && o.Sub != 0) {
-		d.fail("pause of nothing, or of the publishing of a subscription")
+		d.fail("pause without a direction, or of publishing for a subscription")
 	}
 }
 
@@ -112,7 +114,7 @@ func (d *decoder) pauseOp() (p Pause, resume bool) {
 	return d.pause(), flags&flagResume != 0
 }
 
-// Pause returns the pause of an OpPause, which Next has verified. With resume, its directions are resumed instead.
+// Pause returns the pause of an OpPause, which Next has verified. If resume is set, its directions are resumed instead.
 func (o *Op) Pause() (p Pause, resume bool) {
 	if o.Code == OpPause {
 		d := decoder{b: o.Raw}

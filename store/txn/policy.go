@@ -11,17 +11,18 @@ import (
 // MaxPolicyPriority is the maximum QueuePolicy.Priority.
 const MaxPolicyPriority = 1_000_000
 
-// QueuePolicy contains default values and upper limits of the configuration of the queues that match a name pattern.
+// QueuePolicy contains defaults and upper limits for the configuration of the queues that match a name pattern.
 type QueuePolicy struct {
-	// Priority decides among several policies that match a queue; the highest one wins.
+	// Priority, at most MaxPolicyPriority, selects among the policies that match a queue: the highest one applies.
 	Priority uint64
-	// Defaults contains the values of fields that a queue does not set itself, from DefaultFields. 0 sets no value.
+	// Defaults contains values for fields that a queue does not set itself. Only DefaultFields are allowed; 0 sets no
+	// value.
 	Defaults Config
-	// Limits contains the maximum values, from LimitFields. 0 means no limit.
+	// Limits contains maximum values. Only LimitFields are allowed; 0 means no limit.
 	Limits Config
 }
 
-// AppendQueuePolicy appends the encoding of p to dst: the priority uvarint, and both configurations.
+// AppendQueuePolicy appends the encoding of p to dst: the priority as uvarint, the defaults and the limits.
 func AppendQueuePolicy(dst []byte, p *QueuePolicy) []byte {
 	return AppendConfig(AppendConfig(binary.AppendUvarint(dst, p.Priority), p.Defaults), p.Limits)
 }
@@ -60,10 +61,10 @@ func (p *QueuePolicy) check() error {
 	return nil
 }
 
-// Apply returns the effective configuration of a queue with the configuration c, of which it sets the fields own.
-// defaults and limits are the policies that apply, or nil. A dead-letter queue that other dead letters lead to must not
-// get the dead-letter queue of the policy: with last set, Apply omits it, and the options that would then discard
-// messages.
+// Apply returns the effective configuration of a queue that itself sets the fields own of c. defaults and limits are
+// the policies that apply, or nil. last is set for the dead-letter queues of policies and for queues that their dead
+// letters lead to. For these, Apply omits the dead-letter queue in defaults, to avoid cycles, and the options that
+// would discard messages without a dead-letter queue.
 func (c Config) Apply(own ConfigMask, defaults, limits *QueuePolicy, last bool) Config {
 	if defaults != nil {
 		fields := defaults.Defaults.Fields() &^ own

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The set of explicit fields is stored only if it is not the set of fields that are not 0.
+// The set of explicit fields is stored only if it differs from the set of non-zero fields.
 func TestOwnConfig(t *testing.T) {
 	for _, tt := range []struct {
 		c   Config
@@ -63,7 +63,7 @@ func TestPolicyIsChecked(t *testing.T) {
 	}
 }
 
-// The values of a queue win over the defaults, and limits apply to both.
+// The values of a queue take precedence over the defaults, and limits apply to both.
 func TestPolicyApply(t *testing.T) {
 	defaults := &QueuePolicy{Defaults: Config{MaxDeliveries: 5, DeadLetter: 7, TTL: 1000, MaxBytes: 100}}
 	limits := &QueuePolicy{Limits: Config{MaxBytes: 50, MaxMessages: 10}}

@@ -66,7 +66,7 @@ func (d *decoder) producer(p *Producer) {
 	}
 }
 
-// Rewind makes the following Next return the first operation again.
+// Rewind continues with the first operation: the next call of Next returns it again.
 func (r *Reader) Rewind() { r.rest, r.left = r.body, r.ops }
 
 // TimeMS returns the time at which the active created the transaction, in milliseconds since 1970.
@@ -305,8 +305,8 @@ func (o *Op) alterQueue(d *decoder) {
 	o.Number = uint64(own)
 }
 
-// Own returns the explicit fields of the queue, of those in Mask, after an OpAlterQueue, or all of them after an
-// OpCreateQueue.
+// Own returns the fields that the queue sets itself: all of them for an OpCreateQueue, those in Mask for an
+// OpAlterQueue. For other operations it is empty.
 func (o *Op) Own() (own ConfigMask) {
 	if o.Code == OpAlterQueue || o.Code == OpCreateQueue {
 		own = ConfigMask(o.Number)

@@ -102,8 +102,8 @@ func (c OpCode) String() string {
 }
 
 // Alone reports whether the operation must be the only one of its transaction. This applies to operations that create,
-// change or delete queues and subscriptions, prepare, commit or roll back transactions, or change the access table. The
-// reason is that all operations are checked against the state before the transaction.
+// change or delete queues and subscriptions, prepare, commit or roll back transactions, or change the access table or
+// policies. The reason is that all operations are checked against the state before the transaction.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
 		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c >= OpPrepare && c <= OpRollbackPrepared
@@ -163,16 +163,16 @@ type OpResult struct {
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
 	// became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged messages.
 	Changed uint64
-	// Duplicates lists the messages of a publish that the queue has discarded as duplicates; nil without any. The other
-	// messages have consecutive sequences from FirstSequence on. If all messages are duplicates, FirstSequence is the
-	// sequence of the first one.
+	// Duplicates lists the messages of a publish that the queue has discarded as duplicates; nil without duplicates. The
+	// other messages have consecutive sequences from FirstSequence on. If all messages are duplicates, FirstSequence is
+	// the Sequence of the first entry.
 	Duplicates *Duplicates
 }
 
 // Duplicates is a list of messages in the order of their indexes.
 type Duplicates []Duplicate
 
-// Duplicate is a message of a publish with a message id that the queue has accepted before.
+// Duplicate is a message of a publish with a message id that the queue had already accepted.
 type Duplicate struct {
 	Index    uint32 // in the publish
 	Sequence uint64 // of the accepted message

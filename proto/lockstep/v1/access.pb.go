@@ -39,8 +39,8 @@ const (
 	AccessRight_ACCESS_RIGHT_CONSUME AccessRight = 2
 	// Read messages without consuming them.
 	AccessRight_ACCESS_RIGHT_BROWSE AccessRight = 3
-	// Create, alter, purge and delete a queue and its subscriptions, seek subscriptions, set forwards, and replay dead
-	// letters.
+	// Create, alter, pause, purge and delete a queue and its subscriptions, seek subscriptions, set forwards, move and
+	// remove messages, replay dead letters, and manage schedules of the queue.
 	AccessRight_ACCESS_RIGHT_MANAGE AccessRight = 4
 	// Manage the pair: switchover, settings, maintenance, and access control.
 	AccessRight_ACCESS_RIGHT_OPERATE AccessRight = 5

@@ -560,12 +560,12 @@ func (x *Pause) GetReason() string {
 	return ""
 }
 
-// SetPausedRequest pauses or resumes the pair.
+// SetPausedRequest pauses or resumes automatic failover.
 type SetPausedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// True to pause, false to resume.
 	Paused bool `protobuf:"varint,1,opt,name=paused,proto3" json:"paused,omitempty"`
-	// Reason, for other operators; at most 200 bytes.
+	// Reason of the operator; at most 200 bytes.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -618,7 +618,7 @@ func (x *SetPausedRequest) GetReason() string {
 // SetPausedResponse contains the current state.
 type SetPausedResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Set while the pair is paused.
+	// Set while automatic failover is paused.
 	Paused        *Pause `protobuf:"bytes,1,opt,name=paused,proto3" json:"paused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1124,7 +1124,7 @@ type GetStatusResponse struct {
 	Plan *Plan `protobuf:"bytes,10,opt,name=plan,proto3" json:"plan,omitempty"`
 	// Corruption found and repaired on this node.
 	Damage *DamageStatus `protobuf:"bytes,11,opt,name=damage,proto3" json:"damage,omitempty"`
-	// Conditions with severity warning or critical, in the format that preceded conditions. Use `conditions`.
+	// Conditions with severity warning or critical, in an older format. Use `conditions`.
 	Alarms []*Alarm `protobuf:"bytes,12,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	// Conditions of this node, its pair, and the other node as far as known; ordered by severity. The health service
 	// "lockstep.alarm" is NOT_SERVING while a condition is a warning or critical.
@@ -2356,9 +2356,9 @@ type ForceFailoverRequest struct {
 	// Config in the response of the dry run; required with `confirm`. The request fails if the cluster record has another
 	// config.
 	Config uint64 `protobuf:"varint,3,opt,name=config,proto3" json:"config,omitempty"`
-	// Operator, for other operators; at most 200 bytes.
+	// Name of the operator; at most 200 bytes.
 	By string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
-	// Reason, for other operators; at most 200 bytes.
+	// Reason of the operator; at most 200 bytes.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Address of the other node, host:port, if the coordinator does not have it. The request fails if that node responds.
 	OtherAddress  string `protobuf:"bytes,6,opt,name=other_address,json=otherAddress,proto3" json:"other_address,omitempty"`
@@ -3192,7 +3192,7 @@ type VerifyResponse struct {
 	Nodes []*NodeVerification `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// True for a deep comparison.
 	Deep bool `protobuf:"varint,6,opt,name=deep,proto3" json:"deep,omitempty"`
-	// Why a requested comparison of the content was not possible.
+	// Why a requested comparison of the content was not possible; otherwise empty.
 	ContentError  string `protobuf:"bytes,7,opt,name=content_error,json=contentError,proto3" json:"content_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3544,7 +3544,7 @@ type QueueDigest struct {
 	Digest uint64 `protobuf:"fixed64,3,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Sequence of the next message.
 	NextSequence uint64 `protobuf:"varint,4,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`
-	// Messages that at least one subscription has not acknowledged.
+	// Stored messages, as in Queue.messages.
 	Messages      uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3969,8 +3969,8 @@ type HistoryRange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// End of the first interval, in intervals since the Unix epoch.
 	First int64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	// Six values for each interval: messages published, delivered and acknowledged per second, messages, bytes, and age of
-	// the oldest message in seconds. NaN: unknown.
+	// Six values for each interval: messages published, delivered and acknowledged per second, messages, bytes, and age
+	// of the oldest message in seconds. NaN: unknown.
 	Values        []float32 `protobuf:"fixed32,2,rep,packed,name=values,proto3" json:"values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

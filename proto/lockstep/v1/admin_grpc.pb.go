@@ -52,8 +52,7 @@ type AdminServiceClient interface {
 	// Switchover transfers the active role to the other node. It can be sent to either node, and returns when the
 	// switchover is complete or rolled back.
 	Switchover(ctx context.Context, in *SwitchoverRequest, opts ...grpc.CallOption) (*SwitchoverResponse, error)
-	// SetPaused pauses or resumes the pair: while it is paused, there is no automatic failover. It can be sent to either
-	// node.
+	// SetPaused pauses or resumes automatic failover of the pair. It can be sent to either node.
 	SetPaused(ctx context.Context, in *SetPausedRequest, opts ...grpc.CallOption) (*SetPausedResponse, error)
 	// Checkpoint writes a checkpoint of the page file of this node.
 	Checkpoint(ctx context.Context, in *CheckpointRequest, opts ...grpc.CallOption) (*CheckpointResponse, error)
@@ -69,8 +68,8 @@ type AdminServiceClient interface {
 	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
 	// rest.
 	Scrub(ctx context.Context, in *ScrubRequest, opts ...grpc.CallOption) (*ScrubResponse, error)
-	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes, or, on a
-	// standalone node, on that node. It must be sent to the active.
+	// DropDamaged acknowledges corrupt messages of a queue for all subscriptions: on a pair, those that are corrupt on
+	// both nodes. It must be sent to the active.
 	DropDamaged(ctx context.Context, in *DropDamagedRequest, opts ...grpc.CallOption) (*DropDamagedResponse, error)
 	// AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
 	// from an older copy. FAILED_PRECONDITION in any other case, or if the other node is known to have newer data.
@@ -271,8 +270,7 @@ type AdminServiceServer interface {
 	// Switchover transfers the active role to the other node. It can be sent to either node, and returns when the
 	// switchover is complete or rolled back.
 	Switchover(context.Context, *SwitchoverRequest) (*SwitchoverResponse, error)
-	// SetPaused pauses or resumes the pair: while it is paused, there is no automatic failover. It can be sent to either
-	// node.
+	// SetPaused pauses or resumes automatic failover of the pair. It can be sent to either node.
 	SetPaused(context.Context, *SetPausedRequest) (*SetPausedResponse, error)
 	// Checkpoint writes a checkpoint of the page file of this node.
 	Checkpoint(context.Context, *CheckpointRequest) (*CheckpointResponse, error)
@@ -288,8 +286,8 @@ type AdminServiceServer interface {
 	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
 	// rest.
 	Scrub(context.Context, *ScrubRequest) (*ScrubResponse, error)
-	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes, or, on a
-	// standalone node, on that node. It must be sent to the active.
+	// DropDamaged acknowledges corrupt messages of a queue for all subscriptions: on a pair, those that are corrupt on
+	// both nodes. It must be sent to the active.
 	DropDamaged(context.Context, *DropDamagedRequest) (*DropDamagedResponse, error)
 	// AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
 	// from an older copy. FAILED_PRECONDITION in any other case, or if the other node is known to have newer data.

@@ -87,7 +87,7 @@ func (AuditOutcome) EnumDescriptor() ([]byte, []int) {
 // TailAuditRequest selects audit records.
 type TailAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Maximum number of existing records that the node has in memory, newest ones; 0 means none.
+	// Maximum number of existing records to send: the newest ones that the node has in memory. 0 means none.
 	Last uint32 `protobuf:"varint,1,opt,name=last,proto3" json:"last,omitempty"`
 	// Continue with new records.
 	Follow bool `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
@@ -247,7 +247,7 @@ type AuditRecord struct {
 	Lsn uint64 `protobuf:"varint,13,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// Duration of the call.
 	Took *durationpb.Duration `protobuf:"bytes,14,opt,name=took,proto3" json:"took,omitempty"`
-	// Number of further refusals of the same kind since the last record of that kind, without their own records.
+	// Number of refusals of the same kind since the last record of that kind. They are not recorded separately.
 	Repeated      uint64 `protobuf:"varint,15,opt,name=repeated,proto3" json:"repeated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -223,7 +223,7 @@ type Connection struct {
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Remote address, host:port.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	// Time when it was accepted.
+	// Time when the connection was accepted.
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
 	// Principal of the last authenticated call; empty if there was none.
 	Principal string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
@@ -458,7 +458,7 @@ type ConnectionStream struct {
 	Messages uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
 	// Remaining credit of a consumer.
 	Credit uint64 `protobuf:"varint,6,opt,name=credit,proto3" json:"credit,omitempty"`
-	// Unanswered messages of a consumer.
+	// Messages in flight to a consumer.
 	Unacknowledged uint64 `protobuf:"varint,7,opt,name=unacknowledged,proto3" json:"unacknowledged,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -198,7 +198,7 @@ func (ErrorKind) EnumDescriptor() ([]byte, []int) {
 // response. The client library retries only requests with ERROR_KIND_RETRY. All other errors are returned to the
 // application.
 //
-// A newer node may send names that the client does not know. The client then uses the gRPC status code.
+// A newer node may send names that are unknown to the client. The client then uses the gRPC status code.
 type ErrorReason int32
 
 const (
@@ -246,14 +246,15 @@ const (
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS ErrorReason = 23
 	// Deletion with `if_empty` of a queue that is not empty.
 	ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY ErrorReason = 24
-	// Another queue or a policy uses the queue as `dead_letter`, or another queue forwards to it; change that one first. Or a prepared transaction
-	// requires the queue, the subscription or its messages; commit or roll back that transaction first.
+	// The queue is the `dead_letter` of another queue, a subscription or a policy, or the target of a forward: change
+	// that queue, subscription or policy first. Or a prepared transaction requires the queue, the subscription or its
+	// messages: commit or roll back that transaction first.
 	ErrorReason_ERROR_REASON_QUEUE_IN_USE ErrorReason = 25
 	// Publishing to the queue, or to a queue that it forwards to, is paused. Publish again after an operator has resumed
 	// it.
 	ErrorReason_ERROR_REASON_QUEUE_PAUSED ErrorReason = 251
-	// The acknowledgement deadline of the message had passed: it is redelivered to any consumer. The ack or reject had no
-	// effect. Discard the results of processing the message, or make the processing idempotent.
+	// The acknowledgement deadline of the message has expired. The ack or reject had no effect, and the message is
+	// redelivered to any consumer. Discard the results of processing the message, or make the processing idempotent.
 	ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED ErrorReason = 252
 	// Schedule not found.
 	ErrorReason_ERROR_REASON_SCHEDULE_NOT_FOUND ErrorReason = 255
@@ -261,15 +262,15 @@ const (
 	ErrorReason_ERROR_REASON_SCHEDULE_CHANGED ErrorReason = 256
 	// The pair has the maximum number of schedules.
 	ErrorReason_ERROR_REASON_TOO_MANY_SCHEDULES ErrorReason = 257
-	// There is no policy with this pattern.
+	// Policy not found.
 	ErrorReason_ERROR_REASON_POLICY_NOT_FOUND ErrorReason = 253
 	// `SeekSubscription` moved the subscription of this consumer. Attach again. Do not acknowledge messages that were
 	// received before, even if their acknowledgement was not confirmed: messages from the new position on are
 	// redelivered.
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED ErrorReason = 193
-	// Overflow `dead-letter-head` requires a `dead_letter` of the queue. Set it first or in the same request.
+	// The overflow `dead-letter-head` requires that the queue has a `dead_letter`. Set it first or in the same request.
 	ErrorReason_ERROR_REASON_NO_DEAD_LETTER ErrorReason = 192
-	// `dead_letter` of a queue leads back to the queue itself.
+	// `dead_letter` of a queue or subscription leads back to the queue itself.
 	ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE ErrorReason = 69
 	// The target of a forward has forwards itself, or two forwards have the same target.
 	ErrorReason_ERROR_REASON_FORWARD_CHAIN ErrorReason = 79
@@ -329,7 +330,7 @@ const (
 	ErrorReason_ERROR_REASON_XID_IN_USE ErrorReason = 198
 	// No transaction with this xid is prepared, and no outcome is retained.
 	ErrorReason_ERROR_REASON_XID_NOT_FOUND ErrorReason = 199
-	// 10,000 prepared transactions, or 256 MiB in them. Commit or roll back some first.
+	// The pair has 10,000 prepared transactions, or 256 MiB in them. Commit or roll back some first.
 	ErrorReason_ERROR_REASON_TOO_MANY_PREPARED ErrorReason = 200
 	// The coordinator has already decided the opposite outcome; the message states it.
 	ErrorReason_ERROR_REASON_XID_DECIDED ErrorReason = 201
@@ -345,9 +346,9 @@ const (
 	// The token of the client has expired or was revoked, before the call or while its stream was open. Retry with
 	// another token.
 	ErrorReason_ERROR_REASON_TOKEN_EXPIRED ErrorReason = 215
-	// The credentials were not checked, and the request was not applied: too many invalid tokens from the address of the
-	// client, with a `google.rpc.RetryInfo`. Or the node does not have the keys of the token issuer; then the code is
-	// UNAVAILABLE.
+	// The credentials were not checked, and the request was not applied. Either the node received too many invalid tokens
+	// from the address of the client (with a `google.rpc.RetryInfo`), or it does not have the keys of the token issuer
+	// (then the code is UNAVAILABLE).
 	ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE ErrorReason = 216
 	// Rule, role, token or quota not found.
 	ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND ErrorReason = 211
@@ -385,7 +386,7 @@ const (
 	ErrorReason_ERROR_REASON_ROLE_CHANGED ErrorReason = 123
 	// A rewrite was canceled. The page file is unchanged.
 	ErrorReason_ERROR_REASON_REWRITE_CANCELED ErrorReason = 124
-	// Not allowed in the role of the node.
+	// The role of the node does not allow the request.
 	ErrorReason_ERROR_REASON_ROLE ErrorReason = 125
 	// `backup.path` is not set.
 	ErrorReason_ERROR_REASON_NO_BACKUP_PATH ErrorReason = 126
@@ -424,7 +425,7 @@ const (
 	ErrorReason_ERROR_REASON_SWITCHOVER ErrorReason = 160
 	// The cluster record must not be rebuilt.
 	ErrorReason_ERROR_REASON_ADOPT ErrorReason = 161
-	// The pair cannot be paused or resumed.
+	// Automatic failover cannot be paused or resumed.
 	ErrorReason_ERROR_REASON_PAUSE ErrorReason = 162
 	// `min-in-sync` cannot be changed now.
 	ErrorReason_ERROR_REASON_MIN_IN_SYNC ErrorReason = 163
@@ -745,7 +746,7 @@ var file_lockstep_v1_errors_proto_extTypes = []protoimpl.ExtensionInfo{
 
 // Extension fields to descriptorpb.EnumValueOptions.
 var (
-	// Options of an ErrorReason. The number is arbitrary: a process must not have two extensions with the same one.
+	// Options of an ErrorReason. The extension number is arbitrary, but must be unique in a process.
 	//
 	// optional lockstep.v1.ErrorReasonOptions reason = 73615;
 	E_Reason = &file_lockstep_v1_errors_proto_extTypes[0]

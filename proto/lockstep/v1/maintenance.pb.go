@@ -37,7 +37,7 @@ const (
 	PlanKind_PLAN_KIND_RESIZE PlanKind = 1
 	// Rewrite with the same page size.
 	PlanKind_PLAN_KIND_COMPACT PlanKind = 2
-	// Restart the process only, and with it start a newly installed version of the program.
+	// Restart the process, for example to start a newly installed version. The page file is not rewritten.
 	PlanKind_PLAN_KIND_RESTART PlanKind = 3
 )
 
@@ -1836,7 +1836,7 @@ type SaveSet struct {
 	Bytes uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// False for an interrupted backup, which cannot be restored.
 	Complete bool `protobuf:"varint,7,opt,name=complete,proto3" json:"complete,omitempty"`
-	// Why it is incomplete.
+	// Why the backup is incomplete; otherwise empty.
 	Problem string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
 	// age public keys of the recipients; empty if the backup is not encrypted.
 	Recipients    []string `protobuf:"bytes,9,rep,name=recipients,proto3" json:"recipients,omitempty"`
@@ -2232,7 +2232,7 @@ func (x *FlushArchiveResponse) GetFormer() string {
 	return ""
 }
 
-// Plan is the rolling operation of the pair. It is kept in the replicated store, so that it continues after a failover.
+// Plan is the rolling operation of the pair. It is stored in the replicated store and continues after a failover.
 type Plan struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the plan.
@@ -2667,7 +2667,7 @@ type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, unique in the pair.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Cron expression with five fields, or a descriptor like "@daily"; local time of the active.
+	// Cron expression with five fields, or a descriptor such as "@daily"; local time of the active.
 	Schedule string `protobuf:"bytes,2,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	// "scan", "shrink", "backup", "compact" or "verify".
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -3513,7 +3513,7 @@ type VerifyBackupResult struct {
 	Set *SaveSet `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
 	// True if checksums, pages and messages of the whole backup are valid.
 	Restorable bool `protobuf:"varint,2,opt,name=restorable,proto3" json:"restorable,omitempty"`
-	// Why it cannot be restored.
+	// Why the backup cannot be restored; otherwise empty.
 	Problem string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
 	// Messages read.
 	Messages uint64 `protobuf:"varint,4,opt,name=messages,proto3" json:"messages,omitempty"`

@@ -57,8 +57,8 @@ const (
 // cancels, they stop safely and leave everything unchanged.
 //
 // Errors: FAILED_PRECONDITION if the role of the node does not allow the operation, ABORTED if a role change canceled a
-// rewrite, ALREADY_EXISTS if an operation is in progress, RESOURCE_EXHAUSTED if there is not enough disk space (with
-// both figures), DATA_LOSS for a corrupt page (the old file remains in use).
+// rewrite, ALREADY_EXISTS if an operation is in progress, RESOURCE_EXHAUSTED if there is not enough disk space (the
+// message contains the required and the available space), DATA_LOSS for a corrupt page (the old file remains in use).
 type MaintenanceServiceClient interface {
 	// GetSettings returns the maintenance settings of the pair.
 	GetSettings(ctx context.Context, in *GetSettingsRequest, opts ...grpc.CallOption) (*GetSettingsResponse, error)
@@ -66,8 +66,9 @@ type MaintenanceServiceClient interface {
 	UpdateSettings(ctx context.Context, in *UpdateSettingsRequest, opts ...grpc.CallOption) (*UpdateSettingsResponse, error)
 	// ListSettings returns the node settings that can be changed at runtime, with their values on this node.
 	ListSettings(ctx context.Context, in *ListSettingsRequest, opts ...grpc.CallOption) (*ListSettingsResponse, error)
-	// ChangeSettings changes such settings on both nodes or on one. The pair stores the values; they override the
-	// configuration of the nodes and take effect within a second. INVALID_ARGUMENT changes nothing.
+	// ChangeSettings changes runtime settings on both nodes or on one. The pair stores the values; they override the
+	// configuration of the nodes and take effect within a second. If a value is invalid, nothing is changed
+	// (INVALID_ARGUMENT).
 	ChangeSettings(ctx context.Context, in *ChangeSettingsRequest, opts ...grpc.CallOption) (*ChangeSettingsResponse, error)
 	// Scan reads a snapshot of the page file of this node and recommends a page size. It runs online and blocks nothing.
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
@@ -96,7 +97,7 @@ type MaintenanceServiceClient interface {
 	StartPlan(ctx context.Context, in *StartPlanRequest, opts ...grpc.CallOption) (*StartPlanResponse, error)
 	// WatchPlan sends the plan of the pair now and after each change, until the plan has ended.
 	WatchPlan(ctx context.Context, in *WatchPlanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPlanResponse], error)
-	// CancelPlan stops the pair's plan at the next safe point.
+	// CancelPlan cancels the plan of the pair at the next safe point.
 	CancelPlan(ctx context.Context, in *CancelPlanRequest, opts ...grpc.CallOption) (*CancelPlanResponse, error)
 	// ListJobs returns the scheduled jobs of the pair and their last runs.
 	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
@@ -395,8 +396,8 @@ func (c *maintenanceServiceClient) ReportNode(ctx context.Context, in *ReportNod
 // cancels, they stop safely and leave everything unchanged.
 //
 // Errors: FAILED_PRECONDITION if the role of the node does not allow the operation, ABORTED if a role change canceled a
-// rewrite, ALREADY_EXISTS if an operation is in progress, RESOURCE_EXHAUSTED if there is not enough disk space (with
-// both figures), DATA_LOSS for a corrupt page (the old file remains in use).
+// rewrite, ALREADY_EXISTS if an operation is in progress, RESOURCE_EXHAUSTED if there is not enough disk space (the
+// message contains the required and the available space), DATA_LOSS for a corrupt page (the old file remains in use).
 type MaintenanceServiceServer interface {
 	// GetSettings returns the maintenance settings of the pair.
 	GetSettings(context.Context, *GetSettingsRequest) (*GetSettingsResponse, error)
@@ -404,8 +405,9 @@ type MaintenanceServiceServer interface {
 	UpdateSettings(context.Context, *UpdateSettingsRequest) (*UpdateSettingsResponse, error)
 	// ListSettings returns the node settings that can be changed at runtime, with their values on this node.
 	ListSettings(context.Context, *ListSettingsRequest) (*ListSettingsResponse, error)
-	// ChangeSettings changes such settings on both nodes or on one. The pair stores the values; they override the
-	// configuration of the nodes and take effect within a second. INVALID_ARGUMENT changes nothing.
+	// ChangeSettings changes runtime settings on both nodes or on one. The pair stores the values; they override the
+	// configuration of the nodes and take effect within a second. If a value is invalid, nothing is changed
+	// (INVALID_ARGUMENT).
 	ChangeSettings(context.Context, *ChangeSettingsRequest) (*ChangeSettingsResponse, error)
 	// Scan reads a snapshot of the page file of this node and recommends a page size. It runs online and blocks nothing.
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
@@ -434,7 +436,7 @@ type MaintenanceServiceServer interface {
 	StartPlan(context.Context, *StartPlanRequest) (*StartPlanResponse, error)
 	// WatchPlan sends the plan of the pair now and after each change, until the plan has ended.
 	WatchPlan(*WatchPlanRequest, grpc.ServerStreamingServer[WatchPlanResponse]) error
-	// CancelPlan stops the pair's plan at the next safe point.
+	// CancelPlan cancels the plan of the pair at the next safe point.
 	CancelPlan(context.Context, *CancelPlanRequest) (*CancelPlanResponse, error)
 	// ListJobs returns the scheduled jobs of the pair and their last runs.
 	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)

@@ -114,15 +114,15 @@ type CreateQueueRequest struct {
 	Config *QueueConfig `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
 	// Names of the first subscriptions. If empty, one named "default"; set `topic` to create none.
 	Subscriptions []string `protobuf:"bytes,3,rep,name=subscriptions,proto3" json:"subscriptions,omitempty"`
-	// Create no subscription: messages are kept only for subscriptions created later.
+	// Create no subscription. Messages published without a subscription are stored only if the queue has a retention.
 	Topic bool `protobuf:"varint,4,opt,name=topic,proto3" json:"topic,omitempty"`
 	// If a queue with this name exists, succeed without changes.
 	IfNotExists bool `protobuf:"varint,5,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes. Ignored by
-	// nodes up to release 0.1.0.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing. Ignored by nodes up to
+	// release 0.1.0.
 	Producer *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
-	// Names of QueueConfig fields that the queue sets itself although they are 0 in `config`, so that no policy sets them.
-	// Other fields that are 0 get the value of a policy. Ignored while a node runs release 0.1.0.
+	// Names of QueueConfig fields that the queue sets itself even if they are 0 in `config`: defaults of policies do not
+	// apply to them. Other fields that are 0 get the default of a policy. Ignored while a node runs release 0.1.0.
 	ExplicitFields []string `protobuf:"bytes,7,rep,name=explicit_fields,json=explicitFields,proto3" json:"explicit_fields,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -269,14 +269,14 @@ type AlterQueueRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// New values of the fields in `update_mask`.
 	Config *QueueConfig `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes. Ignored by
-	// nodes up to release 0.1.0.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing. Ignored by nodes up to
+	// release 0.1.0.
 	Producer *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	// Names of the QueueConfig fields to change; "*" means all. If empty: `max_messages` and `max_bytes`, the fields that
-	// clients of release 0.1.0 support. INVALID_ARGUMENT for an unknown name. A field that is named here is set by the
-	// queue itself afterwards, even to 0. With "*" or an empty mask, fields that are 0 are left to policies.
+	// clients of release 0.1.0 support. INVALID_ARGUMENT for an unknown name. The queue then sets the named fields
+	// itself, even those that are 0. With "*" or an empty mask, fields that are 0 get the default of a policy.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,4,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
-	// Names of QueueConfig fields that the queue no longer sets itself: they get the value of a policy, or 0.
+	// Names of QueueConfig fields that the queue no longer sets itself: they get the default of a policy, or 0.
 	ResetFields   []string `protobuf:"bytes,5,rep,name=reset_fields,json=resetFields,proto3" json:"reset_fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -400,8 +400,8 @@ type DeleteQueueRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Return FAILED_PRECONDITION if the queue is not empty.
 	IfEmpty bool `protobuf:"varint,2,opt,name=if_empty,json=ifEmpty,proto3" json:"if_empty,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes. Ignored by
-	// nodes up to release 0.1.0.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing. Ignored by nodes up to
+	// release 0.1.0.
 	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -511,8 +511,8 @@ type PurgeQueueRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Subscription to purge; if empty, all of them.
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes. Ignored by
-	// nodes up to release 0.1.0.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing. Ignored by nodes up to
+	// release 0.1.0.
 	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -572,7 +572,7 @@ func (x *PurgeQueueRequest) GetProducer() *Producer {
 // PurgeQueueResponse reports the number of purged messages.
 type PurgeQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Purged messages (the maximum over the subscriptions).
+	// Number of purged messages; for several subscriptions, the highest number of any of them.
 	Messages      uint64 `protobuf:"varint,1,opt,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -719,7 +719,7 @@ func (x *GetQueueResponse) GetQueue() *Queue {
 // ListQueuesRequest requests one page of queues.
 type ListQueuesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only queues whose name has this prefix.
+	// Only queues with this name prefix.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Maximum number of queues, 1 to 1000; 0 means 1000.
 	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -835,7 +835,7 @@ type ListQueuesResponse struct {
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// With `contains`, `order`, `descending`, `offset` or `activity`: total number of matching queues. Otherwise 0.
 	Total uint32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
-	// The order by age may be incorrect, because the ages of some queues are not read yet. Retry the request.
+	// The order by age may be incorrect, because the ages of some queues have not been read yet. Retry the request.
 	OrderUncertain bool `protobuf:"varint,4,opt,name=order_uncertain,json=orderUncertain,proto3" json:"order_uncertain,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -910,8 +910,8 @@ type CreateSubscriptionRequest struct {
 	Start StartPosition `protobuf:"varint,3,opt,name=start,proto3,enum=lockstep.v1.StartPosition" json:"start,omitempty"`
 	// If the subscription exists, succeed without changes.
 	IfNotExists bool `protobuf:"varint,4,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes. Ignored by
-	// nodes up to release 0.1.0.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing. Ignored by nodes up to
+	// release 0.1.0.
 	Producer *Producer `protobuf:"bytes,5,opt,name=producer,proto3" json:"producer,omitempty"`
 	// If not empty, the subscription receives only matching messages. The filter is an expression in CEL
 	// (https://cel.dev) of 1 to 4,096 bytes of UTF-8 that returns a bool, such as `properties.region == "eu" && priority
@@ -1108,7 +1108,7 @@ type AlterSubscriptionRequest struct {
 	// Fields to change: "filter", "redelivery" (all its fields), "redelivery.max_deliveries" and so on; "*" means all.
 	// INVALID_ARGUMENT for an unknown name or an empty mask.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,5,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing.
 	Producer      *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1239,8 +1239,8 @@ type DeleteSubscriptionRequest struct {
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Name of the subscription.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes. Ignored by
-	// nodes up to release 0.1.0.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing. Ignored by nodes up to
+	// release 0.1.0.
 	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1411,14 +1411,14 @@ func (x *PublishRequest) GetSplits() bool {
 // PublishResponse contains the position of a stored batch.
 type PublishResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sequence of the first message; the other messages have consecutive sequences. `duplicates` are not counted. If all
-	// messages are duplicates, it is the sequence of the first one.
+	// Sequence of the first message that is not a duplicate; the next ones have consecutive sequences. If all messages
+	// are duplicates: `sequence` of the first entry of `duplicates`.
 	FirstSequence uint64 `protobuf:"varint,1,opt,name=first_sequence,json=firstSequence,proto3" json:"first_sequence,omitempty"`
 	// Log sequence number of the transaction.
 	Lsn uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// True if this is the stored result of an earlier attempt.
 	Duplicate bool `protobuf:"varint,3,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
-	// Messages that were not stored since the queue has accepted their message ids within its `dedup_window`.
+	// Messages that were not stored, because the queue had accepted their message ids within its `dedup_window`.
 	Duplicates    []*DuplicateMessage `protobuf:"bytes,4,rep,name=duplicates,proto3" json:"duplicates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1482,12 +1482,12 @@ func (x *PublishResponse) GetDuplicates() []*DuplicateMessage {
 	return nil
 }
 
-// DuplicateMessage is a message that was not stored, since the queue has accepted its message id before.
+// DuplicateMessage is a message that was not stored, because the queue had already accepted its message id.
 type DuplicateMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Position of the message in the request; the first one is 0.
 	Index uint32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// Sequence of the message that was accepted. The message may no longer be in the queue.
+	// Sequence of the accepted message with the same id. That message may no longer be in the queue.
 	Sequence      uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2355,7 +2355,7 @@ type ConsumeRequest struct {
 	// The consumer detaches. Sent in its last request, before it half-closes the stream, and processed after the other
 	// fields of the request. Ignored by nodes of release 0.1.0: all unanswered deliveries then count as delivered.
 	Leave *Leave `protobuf:"bytes,10,opt,name=leave,proto3" json:"leave,omitempty"`
-	// Set the acknowledgement deadline of messages. Processed before the answers of the request.
+	// Set the acknowledgement deadline of messages. Processed before the acks, nacks and rejects of the request.
 	Extend        *Extend `protobuf:"bytes,11,opt,name=extend,proto3" json:"extend,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2469,13 +2469,14 @@ func (x *ConsumeRequest) GetExtend() *Extend {
 }
 
 // Extend sets the acknowledgement deadline of messages in flight to this consumer. It has no effect on other messages,
-// and none if the consumer has no `ack_timeout`. `confirm` covers it: when `confirmed` arrives, the messages have the
-// new deadline, or an earlier response has reported them in `expired`.
+// or if the consumer has no `ack_timeout`. `confirm` covers it: when `confirmed` arrives, the messages have the new
+// deadline, or an earlier response has reported them in `expired`.
 type Extend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sequences of the messages.
 	Sequences []*SequenceRange `protobuf:"bytes,1,rep,name=sequences,proto3" json:"sequences,omitempty"`
-	// Time from now to the deadline, 1 s to 24 h; INVALID for other values. If not set, the `ack_timeout` of the consumer.
+	// Time from now to the deadline, 1 s to 24 h; INVALID for other values. If not set, the `ack_timeout` of the
+	// consumer.
 	Duration      *durationpb.Duration `protobuf:"bytes,2,opt,name=duration,proto3" json:"duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2596,7 +2597,7 @@ type Attach struct {
 	// `confirmed` for all later requests of the consumer. Ignored by nodes of release 0.1.0.
 	ReportWaiting bool `protobuf:"varint,6,opt,name=report_waiting,json=reportWaiting,proto3" json:"report_waiting,omitempty"`
 	// Time within which the consumer must acknowledge a message or extend its deadline, 1 s to 24 h; INVALID for other
-	// values. Not set or 0: that of the subscription. If the subscription has one too, the shorter one applies. Ignored by
+	// values. Not set or 0: the `ack_timeout` of the subscription. If both are set, the shorter one applies. Ignored by
 	// nodes of release 0.1.0.
 	AckTimeout    *durationpb.Duration `protobuf:"bytes,7,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2702,16 +2703,17 @@ type ConsumeResponse struct {
 	// redelivered. Only for a consumer with Attach.report_waiting. Sent before `confirmed` of the request that rejected
 	// them.
 	Waiting []*SequenceRange `protobuf:"bytes,7,rep,name=waiting,proto3" json:"waiting,omitempty"`
-	// Messages of an earlier `waiting` that were moved now, or removed from the subscription in the meantime.
+	// Messages of an earlier `waiting` that have been moved or removed from the subscription since then.
 	Moved []*SequenceRange `protobuf:"bytes,8,rep,name=moved,proto3" json:"moved,omitempty"`
-	// Messages after their acknowledgement deadline. They are no longer in flight to this consumer: the delivery is
-	// counted and they are redelivered to any consumer. The node delivers no further message to this consumer until its
+	// Messages with an expired acknowledgement deadline. They are no longer in flight to this consumer: the delivery is
+	// counted, and they are redelivered to any consumer. The node delivers no further message to this consumer until its
 	// next request; an empty request is sufficient. Sent before a redelivery of the messages to this consumer.
 	Expired []*SequenceRange `protobuf:"bytes,9,rep,name=expired,proto3" json:"expired,omitempty"`
-	// Acks and rejects that had no effect. Sent before `confirmed` of their request. Its other answers are applied.
+	// Acks and rejects that had no effect. Sent before `confirmed` of their request. All others of the request are
+	// applied.
 	Refused *RefusedAnswers `protobuf:"bytes,10,opt,name=refused,proto3" json:"refused,omitempty"`
-	// `ack_timeout` of this consumer: the shorter one of Attach.ack_timeout and that of the subscription. Set in the first
-	// response if there is one, and after each change; 0 means no deadline.
+	// `ack_timeout` of this consumer: the shorter one of Attach.ack_timeout and the `ack_timeout` of the subscription.
+	// Set in the first response if there is one, and after each change; 0 means no deadline.
 	AckTimeout    *durationpb.Duration `protobuf:"bytes,11,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2984,12 +2986,12 @@ func (x *ReplayDeadLettersRequest) GetBeforeSequence() uint64 {
 // ReplayDeadLettersResponse reports the number of moved messages.
 type ReplayDeadLettersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Moved messages.
+	// Number of moved messages.
 	Moved uint64 `protobuf:"varint,1,opt,name=moved,proto3" json:"moved,omitempty"`
-	// Messages not moved: they are not dead letters, or their original queue does not exist.
+	// Number of messages that were not moved, because they are not dead letters or their original queue does not exist.
 	Skipped uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
-	// Set for a request with a filter. If `from_sequence` is less than `before_sequence`, a limit of one call was reached:
-	// the client sends the remaining range in another request.
+	// Set for a request with a filter. If `from_sequence` is less than `before_sequence`, a limit of one call was
+	// reached: the client sends the remaining range in another request.
 	Progress      *SearchProgress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3119,8 +3121,8 @@ func (x *Search) GetMaxScanned() uint64 {
 	return 0
 }
 
-// SearchProgress is the position of a search. One call of a search reads at most 1,000,000 messages or 1 GiB and takes
-// about 5 s; the client continues it with another call for the remaining range.
+// SearchProgress is the position of a search. One call reads at most 1,000,000 messages or 1 GiB, for about
+// 5 seconds. The client continues the search with another call for the remaining range.
 type SearchProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Remaining range, for the next request. It is empty, which means that the search is complete, if `from_sequence` is
@@ -3219,7 +3221,7 @@ type MoveMessagesRequest struct {
 	Sequences []*SequenceRange `protobuf:"bytes,4,rep,name=sequences,proto3" json:"sequences,omitempty"`
 	// If not 0: the number of the queue that was listed. NOT_FOUND if the name now belongs to another queue.
 	QueueId uint64 `protobuf:"varint,5,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
-	// Instead of `sequences`: the first messages of the search, up to a limit of the node that fits in one transaction.
+	// Instead of `sequences`: the first messages that the search finds, as many as fit in one transaction.
 	Search        *Search `protobuf:"bytes,6,opt,name=search,proto3" json:"search,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3300,9 +3302,9 @@ func (x *MoveMessagesRequest) GetSearch() *Search {
 // MoveMessagesResponse reports the number of moved messages.
 type MoveMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Messages moved by this attempt.
+	// Number of messages moved by this attempt.
 	Moved uint64 `protobuf:"varint,1,opt,name=moved,proto3" json:"moved,omitempty"`
-	// Selected messages that were not moved by this attempt, including those moved by an earlier attempt.
+	// Number of selected messages that this attempt did not move, including those moved by an earlier attempt.
 	Skipped uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// Set for a request with a search.
 	Progress      *SearchProgress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
@@ -3372,7 +3374,7 @@ type RemoveMessagesRequest struct {
 	Sequences []*SequenceRange `protobuf:"bytes,3,rep,name=sequences,proto3" json:"sequences,omitempty"`
 	// If not 0: the number of the queue that was listed. NOT_FOUND if the name now belongs to another queue.
 	QueueId uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
-	// Instead of `sequences`: the first messages of the search, up to a limit of the node that fits in one transaction.
+	// Instead of `sequences`: the first messages that the search finds, as many as fit in one transaction.
 	Search        *Search `protobuf:"bytes,5,opt,name=search,proto3" json:"search,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3446,7 +3448,7 @@ func (x *RemoveMessagesRequest) GetSearch() *Search {
 // RemoveMessagesResponse reports the number of removed messages.
 type RemoveMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Messages removed by this attempt (the maximum over the subscriptions).
+	// Number of messages removed by this attempt; for several subscriptions, the highest number of any of them.
 	Removed uint64 `protobuf:"varint,1,opt,name=removed,proto3" json:"removed,omitempty"`
 	// Set for a request with a search.
 	Progress      *SearchProgress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
@@ -3516,10 +3518,10 @@ type BrowseRequest struct {
 	MaxResponseBytes uint32 `protobuf:"varint,6,opt,name=max_response_bytes,json=maxResponseBytes,proto3" json:"max_response_bytes,omitempty"`
 	// If not empty, return only matching messages; other messages do not count toward `limit`. The language is that of
 	// CreateSubscriptionRequest.filter, with the additional variable `body`. INVALID_FILTER if it is invalid. The stream
-	// may end before the range does: see `progress` of the last response. Ignored by nodes of release 0.1.0.
+	// may end before the end of the range: see `progress` of the last response. Ignored by nodes of release 0.1.0.
 	Filter string `protobuf:"bytes,7,opt,name=filter,proto3" json:"filter,omitempty"`
-	// If not 0: only messages before this sequence. 0: the messages that are stored at the time of the request. Ignored by
-	// nodes of release 0.1.0, like the following fields.
+	// If not 0: only messages before this sequence. 0: the messages that are stored at the time of the request. Ignored
+	// by nodes of release 0.1.0, like the following fields.
 	BeforeSequence uint64 `protobuf:"varint,8,opt,name=before_sequence,json=beforeSequence,proto3" json:"before_sequence,omitempty"`
 	// Return the messages in descending sequence order: from the last one before `before_sequence` to `from_sequence`.
 	Newest bool `protobuf:"varint,9,opt,name=newest,proto3" json:"newest,omitempty"`
@@ -3634,8 +3636,9 @@ type BrowseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Messages in sequence order, or in descending order for `newest`.
 	Messages []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Sequences of corrupt messages that were skipped, in the order of the messages: all before the last of `messages`, or,
-	// if `messages` is empty, up to the current browse position. Nodes before 0.2.0 end the stream with DATA_LOSS instead.
+	// Sequences of corrupt messages that were skipped, in the order of the messages: all before the last of `messages`,
+	// or, if `messages` is empty, up to the current browse position. Nodes before 0.2.0 end the stream with DATA_LOSS
+	// instead.
 	Damaged []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
 	// Position after `messages` and `damaged`. With a filter, it is also sent every second without messages, and in the
 	// last response.
@@ -3710,7 +3713,7 @@ type SeekSubscriptionRequest struct {
 	//	*SeekSubscriptionRequest_Sequence
 	//	*SeekSubscriptionRequest_Time
 	To isSeekSubscriptionRequest_To `protobuf_oneof:"to"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing.
 	Producer      *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3889,8 +3892,8 @@ type GetHistoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue; if empty, the sum of all queues.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Period before now, up to 24 hours; one hour if not set. Points of up to one hour have an interval of 10 seconds, and
-	// others one minute.
+	// Period before now, up to 24 hours; one hour if not set. Points of up to one hour have an interval of 10 seconds,
+	// and others one minute.
 	Since         *durationpb.Duration `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3940,13 +3943,14 @@ func (x *GetHistoryRequest) GetSince() *durationpb.Duration {
 	return nil
 }
 
-// GetHistoryResponse contains the recorded values. The active records the pair and the 100 queues with the most traffic
-// in memory. The standby has a copy, which may lack the last seconds after a failover.
+// GetHistoryResponse contains the recorded values. The active records those of the pair and of the 100 queues with the
+// most traffic, in memory. The standby has a copy, which may lack the last seconds after a failover.
 type GetHistoryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Interval of the points.
 	Interval *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
-	// Points in ascending order. Intervals without an active node, and those of a queue that was not recorded, are missing.
+	// Points in ascending order. Intervals without an active node, and those of a queue that was not recorded, are
+	// missing.
 	Points        []*HistoryPoint `protobuf:"bytes,2,rep,name=points,proto3" json:"points,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4001,7 +4005,8 @@ type HistoryPoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// End of the interval, by the clock of the active node: a multiple of the interval since the Unix epoch.
 	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
-	// Rates as in QueueActivity, averaged over the interval. Not set if the interval has no previous values.
+	// Messages published per second. This and the next two rates are those of QueueActivity, averaged over the interval.
+	// Not set if there are no values of the previous interval.
 	PublishedPerSecond *float64 `protobuf:"fixed64,2,opt,name=published_per_second,json=publishedPerSecond,proto3,oneof" json:"published_per_second,omitempty"`
 	// Messages delivered to consumers per second.
 	DeliveredPerSecond *float64 `protobuf:"fixed64,3,opt,name=delivered_per_second,json=deliveredPerSecond,proto3,oneof" json:"delivered_per_second,omitempty"`
@@ -4011,8 +4016,8 @@ type HistoryPoint struct {
 	Messages uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
 	// Size of these messages in bytes.
 	Bytes uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Age of the oldest unacknowledged message at the end of the interval; for all queues, of the recorded queues. Not set
-	// without such a message, or if its age is not known.
+	// Age of the oldest unacknowledged message at the end of the interval; for all queues, of the recorded queues. Not
+	// set without such a message, or if its age is unknown.
 	OldestAge     *durationpb.Duration `protobuf:"bytes,7,opt,name=oldest_age,json=oldestAge,proto3" json:"oldest_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4102,7 +4107,7 @@ type PutPolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Policy. It replaces the policy with the same pattern, if any.
 	Policy *QueuePolicy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing.
 	Producer      *Producer `protobuf:"bytes,2,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4203,7 +4208,7 @@ type DeletePolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Pattern of the policy. POLICY_NOT_FOUND if it is missing.
 	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing.
 	Producer      *Producer `protobuf:"bytes,2,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4384,9 +4389,9 @@ type PauseQueueRequest struct {
 	Publish bool `protobuf:"varint,3,opt,name=publish,proto3" json:"publish,omitempty"`
 	// Pause delivery. If neither `publish` nor `deliver` is set, both are paused; for a subscription, delivery.
 	Deliver bool `protobuf:"varint,4,opt,name=deliver,proto3" json:"deliver,omitempty"`
-	// Reason for the pause, at most 1,024 bytes of UTF-8, for other operators. It replaces that of an earlier call.
+	// Reason for the pause, at most 1,024 bytes of UTF-8, for other operators. It replaces the reason of an earlier call.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing.
 	Producer      *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4521,7 +4526,7 @@ type ResumeQueueRequest struct {
 	Publish bool `protobuf:"varint,3,opt,name=publish,proto3" json:"publish,omitempty"`
 	// Resume delivery. If neither `publish` nor `deliver` is set, both are resumed; for a subscription, delivery.
 	Deliver bool `protobuf:"varint,4,opt,name=deliver,proto3" json:"deliver,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing.
 	Producer      *Producer `protobuf:"bytes,5,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4647,7 +4652,7 @@ type SetForwardsRequest struct {
 	// affected. INVALID_ARGUMENT for an invalid filter and for a chain of forwards; FEATURE_MISSING while a node runs
 	// release 0.1.0.
 	Forwards []*Forward `protobuf:"bytes,2,rep,name=forwards,proto3" json:"forwards,omitempty"`
-	// Makes the request safe to retry: a retry returns the original result and does not affect later changes.
+	// Makes the request safe to retry: a retry returns the original result and changes nothing.
 	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -5286,9 +5291,9 @@ type PreparedQueue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Messages to publish.
+	// Number of messages to publish.
 	Publishes uint64 `protobuf:"varint,2,opt,name=publishes,proto3" json:"publishes,omitempty"`
-	// Messages to acknowledge, in all subscriptions.
+	// Number of messages to acknowledge, in all subscriptions.
 	Acks          uint64 `protobuf:"varint,3,opt,name=acks,proto3" json:"acks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -61,10 +61,10 @@ const (
 // QueueService is served by the active node only. Other nodes return FAILED_PRECONDITION with a `NotActive` detail.
 //
 // Errors use the standard gRPC codes: INVALID_ARGUMENT for an invalid request, NOT_FOUND, ALREADY_EXISTS,
-// RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for "retry with the same producer sequence", ABORTED for a fenced
-// producer, OUT_OF_RANGE for a retry whose result is no longer retained, DATA_LOSS for corruption. Each error contains
-// a google.rpc.ErrorInfo with the domain "lockstep.v1" and the name of an ErrorReason. An error without it comes from
-// gRPC or an intermediary; the request may have been applied.
+// RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for a request to retry with the same producer sequence, ABORTED for a
+// fenced producer, OUT_OF_RANGE for a retry whose result is no longer retained, DATA_LOSS for corruption. Each error
+// contains a google.rpc.ErrorInfo with the domain "lockstep.v1" and the name of an ErrorReason. An error without it
+// comes from gRPC or an intermediary; the request may have been applied.
 //
 // Client libraries: a request without a response (UNAVAILABLE, a broken connection, an expired deadline) may have been
 // applied. Resend it to the active node with the same producer, epoch and sequence and with `retry` set, until a
@@ -142,16 +142,17 @@ type QueueServiceClient interface {
 	// not resend acknowledgements. Seek without attached consumers, so that no concurrent acknowledgement applies to
 	// messages that should be redelivered.
 	SeekSubscription(ctx context.Context, in *SeekSubscriptionRequest, opts ...grpc.CallOption) (*SeekSubscriptionResponse, error)
-	// PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription, until ResumeQueue
-	// is called. Browsing, moving, purging, expiry and the deletion of the queue are not affected, and a transaction that
-	// was prepared before can be committed. FEATURE_MISSING while a node runs release 0.1.0.
+	// PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription, until
+	// ResumeQueue is called. Browsing, moving, purging, expiry and the deletion of the queue are not affected, and a
+	// transaction that was prepared before can be committed. FEATURE_MISSING while a node runs release 0.1.0.
 	PauseQueue(ctx context.Context, in *PauseQueueRequest, opts ...grpc.CallOption) (*PauseQueueResponse, error)
 	// ResumeQueue ends a pause, in whole or in part.
 	ResumeQueue(ctx context.Context, in *ResumeQueueRequest, opts ...grpc.CallOption) (*ResumeQueueResponse, error)
 	// PutPolicy sets the defaults and limits for the queues that match a name pattern. They apply immediately to all of
 	// these queues, in one transaction. It requires the right `operate`. FEATURE_MISSING while a node runs release 0.1.0.
 	PutPolicy(ctx context.Context, in *PutPolicyRequest, opts ...grpc.CallOption) (*PutPolicyResponse, error)
-	// DeletePolicy deletes a policy. Its queues keep only the options that they set themselves and those of other policies.
+	// DeletePolicy deletes a policy. Options that its queues do not set themselves get the values of other policies, or
+	// 0.
 	DeletePolicy(ctx context.Context, in *DeletePolicyRequest, opts ...grpc.CallOption) (*DeletePolicyResponse, error)
 	// ListPolicies returns all policies, ordered by pattern. There are at most 1,000.
 	ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error)
@@ -507,10 +508,10 @@ func (c *queueServiceClient) ListPrepared(ctx context.Context, in *ListPreparedR
 // QueueService is served by the active node only. Other nodes return FAILED_PRECONDITION with a `NotActive` detail.
 //
 // Errors use the standard gRPC codes: INVALID_ARGUMENT for an invalid request, NOT_FOUND, ALREADY_EXISTS,
-// RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for "retry with the same producer sequence", ABORTED for a fenced
-// producer, OUT_OF_RANGE for a retry whose result is no longer retained, DATA_LOSS for corruption. Each error contains
-// a google.rpc.ErrorInfo with the domain "lockstep.v1" and the name of an ErrorReason. An error without it comes from
-// gRPC or an intermediary; the request may have been applied.
+// RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for a request to retry with the same producer sequence, ABORTED for a
+// fenced producer, OUT_OF_RANGE for a retry whose result is no longer retained, DATA_LOSS for corruption. Each error
+// contains a google.rpc.ErrorInfo with the domain "lockstep.v1" and the name of an ErrorReason. An error without it
+// comes from gRPC or an intermediary; the request may have been applied.
 //
 // Client libraries: a request without a response (UNAVAILABLE, a broken connection, an expired deadline) may have been
 // applied. Resend it to the active node with the same producer, epoch and sequence and with `retry` set, until a
@@ -588,16 +589,17 @@ type QueueServiceServer interface {
 	// not resend acknowledgements. Seek without attached consumers, so that no concurrent acknowledgement applies to
 	// messages that should be redelivered.
 	SeekSubscription(context.Context, *SeekSubscriptionRequest) (*SeekSubscriptionResponse, error)
-	// PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription, until ResumeQueue
-	// is called. Browsing, moving, purging, expiry and the deletion of the queue are not affected, and a transaction that
-	// was prepared before can be committed. FEATURE_MISSING while a node runs release 0.1.0.
+	// PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription, until
+	// ResumeQueue is called. Browsing, moving, purging, expiry and the deletion of the queue are not affected, and a
+	// transaction that was prepared before can be committed. FEATURE_MISSING while a node runs release 0.1.0.
 	PauseQueue(context.Context, *PauseQueueRequest) (*PauseQueueResponse, error)
 	// ResumeQueue ends a pause, in whole or in part.
 	ResumeQueue(context.Context, *ResumeQueueRequest) (*ResumeQueueResponse, error)
 	// PutPolicy sets the defaults and limits for the queues that match a name pattern. They apply immediately to all of
 	// these queues, in one transaction. It requires the right `operate`. FEATURE_MISSING while a node runs release 0.1.0.
 	PutPolicy(context.Context, *PutPolicyRequest) (*PutPolicyResponse, error)
-	// DeletePolicy deletes a policy. Its queues keep only the options that they set themselves and those of other policies.
+	// DeletePolicy deletes a policy. Options that its queues do not set themselves get the values of other policies, or
+	// 0.
 	DeletePolicy(context.Context, *DeletePolicyRequest) (*DeletePolicyResponse, error)
 	// ListPolicies returns all policies, ordered by pattern. There are at most 1,000.
 	ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error)

@@ -468,8 +468,8 @@ type ReplicateResponse struct {
 	AckRequired bool `protobuf:"varint,8,opt,name=ack_required,json=ackRequired,proto3" json:"ack_required,omitempty"`
 	// Span in which the active sends `records`, if traced. Ignored before release 0.2.
 	Trace *TraceContext `protobuf:"bytes,9,opt,name=trace,proto3" json:"trace,omitempty"`
-	// Current commit latency in µs: background work of the standby, such as a backup, is throttled by it. 0: no recent
-	// commits, or sent recently. Ignored before release 0.2, which uses a fixed fraction of the time.
+	// Current commit latency in µs: it throttles background work of the standby, such as a backup. 0: no recent
+	// commits, or sent recently. Releases before 0.2 ignore it and use a fixed fraction of the time.
 	CommitTimeUs  uint64 `protobuf:"varint,10,opt,name=commit_time_us,json=commitTimeUs,proto3" json:"commit_time_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,12 +28,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// MissedOccurrences determines the handling of occurrences that could not be published within a minute, because no node
-// was active. Earlier ones are never missed: after a short failover, all of them are published.
+// MissedOccurrences determines the handling of missed occurrences: those that are more than a minute late, because no
+// node was active. Other late occurrences, such as those during a short failover, are always published.
 type MissedOccurrences int32
 
 const (
-	// ONCE.
+	// Same as MISSED_OCCURRENCES_ONCE.
 	MissedOccurrences_MISSED_OCCURRENCES_UNSPECIFIED MissedOccurrences = 0
 	// Publish nothing for missed occurrences.
 	MissedOccurrences_MISSED_OCCURRENCES_SKIP MissedOccurrences = 1
@@ -166,12 +166,11 @@ type Schedule struct {
 	Paused bool `protobuf:"varint,8,opt,name=paused,proto3" json:"paused,omitempty"`
 	// Client that last put the schedule; empty without authentication.
 	PutBy string `protobuf:"bytes,9,opt,name=put_by,json=putBy,proto3" json:"put_by,omitempty"`
-	// Time at which the schedule was created, or its times were last changed.
+	// Time when the schedule was created, or when `cron`, `every` or `time_zone` last changed.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// Time of the last completed occurrence: published, failed or skipped. Not set before the first one.
 	LastAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_at,json=lastAt,proto3" json:"last_at,omitempty"`
-	// Time of the next occurrence. Not set for a paused schedule, and without an occurrence within
-	// five years.
+	// Time of the next occurrence. Not set if the schedule is paused or has no occurrence within five years.
 	NextAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
 	// Last 20 occurrences and runs, latest first. ListSchedules returns only the last one.
 	History       []*ScheduleRun `protobuf:"bytes,13,rep,name=history,proto3" json:"history,omitempty"`
@@ -315,7 +314,7 @@ type ScheduleRun struct {
 	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	// Number of skipped occurrences.
 	Skipped uint64 `protobuf:"varint,6,opt,name=skipped,proto3" json:"skipped,omitempty"`
-	// Run requested by RunSchedule.
+	// True for a run requested by RunSchedule.
 	Manual        bool `protobuf:"varint,7,opt,name=manual,proto3" json:"manual,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -405,7 +404,7 @@ type PutScheduleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Schedule to store.
 	Schedule *Schedule `protobuf:"bytes,1,opt,name=schedule,proto3" json:"schedule,omitempty"`
-	// Makes the request safe to retry: a retry does not affect later changes.
+	// Makes the request safe to retry: a retry changes nothing.
 	Producer      *Producer `protobuf:"bytes,2,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -506,7 +505,7 @@ type DeleteScheduleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the schedule.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Makes the request safe to retry: a retry does not affect later changes.
+	// Makes the request safe to retry: a retry changes nothing.
 	Producer      *Producer `protobuf:"bytes,2,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -600,7 +599,7 @@ type SetSchedulePausedRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Pause if true, resume if false.
 	Paused bool `protobuf:"varint,2,opt,name=paused,proto3" json:"paused,omitempty"`
-	// Makes the request safe to retry: a retry does not affect later changes.
+	// Makes the request safe to retry: a retry changes nothing.
 	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -914,10 +913,10 @@ func (x *GetScheduleResponse) GetSchedule() *Schedule {
 	return nil
 }
 
-// ListSchedulesRequest requests all schedules.
+// ListSchedulesRequest selects schedules.
 type ListSchedulesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Prefix of the names; empty for all.
+	// Only schedules with this name prefix.
 	Prefix        string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

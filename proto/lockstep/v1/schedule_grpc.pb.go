@@ -39,19 +39,19 @@ const (
 // ScheduleService manages schedules. It is served by the active node. All methods return FEATURE_MISSING or an empty
 // list while a node runs release 0.1.0.
 //
-// Each occurrence is published in the transaction that records it in the schedule, so that it is published once, also
-// after a failover (INV-24).
+// The transaction that publishes an occurrence also records it in the schedule. Each occurrence is therefore published
+// only once, even after a failover (INV-24).
 type ScheduleServiceClient interface {
 	// PutSchedule creates or replaces a schedule. It requires the rights to manage and to publish to the queue, and to
-	// manage the queue of the replaced schedule. The history is kept. If `cron`, `every` and `time_zone` do not change, the
-	// next occurrence does not change either. A request that changes nothing has no effect. INVALID for an invalid
+	// manage the queue of the replaced schedule. The history is kept. If `cron`, `every` and `time_zone` do not change,
+	// the next occurrence does not change either. A request that changes nothing has no effect. INVALID for an invalid
 	// schedule; RESOURCE_EXHAUSTED (TOO_MANY_SCHEDULES) for more than 500 schedules.
 	PutSchedule(ctx context.Context, in *PutScheduleRequest, opts ...grpc.CallOption) (*PutScheduleResponse, error)
 	// DeleteSchedule deletes a schedule and its history. Published messages are kept. It requires the right to manage the
 	// queue.
 	DeleteSchedule(ctx context.Context, in *DeleteScheduleRequest, opts ...grpc.CallOption) (*DeleteScheduleResponse, error)
-	// SetSchedulePaused pauses or resumes a schedule. Occurrences during the pause are not published. It requires the right
-	// to manage the queue.
+	// SetSchedulePaused pauses or resumes a schedule. Occurrences during the pause are not published. It requires the
+	// right to manage the queue.
 	SetSchedulePaused(ctx context.Context, in *SetSchedulePausedRequest, opts ...grpc.CallOption) (*SetSchedulePausedResponse, error)
 	// RunSchedule publishes the message of a schedule now, even if the schedule is paused. It does not change the next
 	// occurrence. It requires the rights to manage and to publish to the queue. Errors are those of Publish.
@@ -137,19 +137,19 @@ func (c *scheduleServiceClient) ListSchedules(ctx context.Context, in *ListSched
 // ScheduleService manages schedules. It is served by the active node. All methods return FEATURE_MISSING or an empty
 // list while a node runs release 0.1.0.
 //
-// Each occurrence is published in the transaction that records it in the schedule, so that it is published once, also
-// after a failover (INV-24).
+// The transaction that publishes an occurrence also records it in the schedule. Each occurrence is therefore published
+// only once, even after a failover (INV-24).
 type ScheduleServiceServer interface {
 	// PutSchedule creates or replaces a schedule. It requires the rights to manage and to publish to the queue, and to
-	// manage the queue of the replaced schedule. The history is kept. If `cron`, `every` and `time_zone` do not change, the
-	// next occurrence does not change either. A request that changes nothing has no effect. INVALID for an invalid
+	// manage the queue of the replaced schedule. The history is kept. If `cron`, `every` and `time_zone` do not change,
+	// the next occurrence does not change either. A request that changes nothing has no effect. INVALID for an invalid
 	// schedule; RESOURCE_EXHAUSTED (TOO_MANY_SCHEDULES) for more than 500 schedules.
 	PutSchedule(context.Context, *PutScheduleRequest) (*PutScheduleResponse, error)
 	// DeleteSchedule deletes a schedule and its history. Published messages are kept. It requires the right to manage the
 	// queue.
 	DeleteSchedule(context.Context, *DeleteScheduleRequest) (*DeleteScheduleResponse, error)
-	// SetSchedulePaused pauses or resumes a schedule. Occurrences during the pause are not published. It requires the right
-	// to manage the queue.
+	// SetSchedulePaused pauses or resumes a schedule. Occurrences during the pause are not published. It requires the
+	// right to manage the queue.
 	SetSchedulePaused(context.Context, *SetSchedulePausedRequest) (*SetSchedulePausedResponse, error)
 	// RunSchedule publishes the message of a schedule now, even if the schedule is paused. It does not change the next
 	// occurrence. It requires the rights to manage and to publish to the queue. Errors are those of Publish.

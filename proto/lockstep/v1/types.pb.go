@@ -209,7 +209,7 @@ type Message struct {
 	Body []byte `protobuf:"bytes,1,opt,name=body,proto3" json:"body,omitempty"`
 	// Application properties with string values. Keys have 1 to 255 bytes; all properties together at most 64 KiB.
 	Properties map[string]string `protobuf:"bytes,2,rep,name=properties,proto3" json:"properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Identifies the message for the application. Lockstep does not detect duplicates by it.
+	// Identifies the message for the application. A queue with `dedup_window` detects duplicates by it.
 	MessageId string `protobuf:"bytes,3,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	// Identifies related messages, such as the request of a reply.
 	CorrelationId string `protobuf:"bytes,4,opt,name=correlation_id,json=correlationId,proto3" json:"correlation_id,omitempty"`
@@ -577,7 +577,7 @@ func (x *StoredMessage) GetDeadLetter() *DeadLetter {
 	return nil
 }
 
-// DeadLetter contains the origin of a dead letter and the reason of the move. `published_at` of the message is not
+// DeadLetter contains the origin of a dead letter and the reason for the move. `published_at` of the message is not
 // changed.
 type DeadLetter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -587,9 +587,9 @@ type DeadLetter struct {
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Sequence in the original queue.
 	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Reason of the move.
+	// Reason for the move.
 	Reason DeadLetterReason `protobuf:"varint,4,opt,name=reason,proto3,enum=lockstep.v1.DeadLetterReason" json:"reason,omitempty"`
-	// Number of deliveries of the original subscription.
+	// Number of deliveries to the original subscription.
 	Deliveries uint32 `protobuf:"varint,5,opt,name=deliveries,proto3" json:"deliveries,omitempty"`
 	// Time of the move, by the clock of the active.
 	MovedAt       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=moved_at,json=movedAt,proto3" json:"moved_at,omitempty"`
@@ -820,11 +820,11 @@ type QueueConfig struct {
 	//
 	// This field and `dead_letter` are refused with FEATURE_MISSING while a node runs release 0.1.0.
 	MaxDeliveries uint32 `protobuf:"varint,3,opt,name=max_deliveries,json=maxDeliveries,proto3" json:"max_deliveries,omitempty"`
-	// Name of the dead-letter queue: it receives messages that were delivered `max_deliveries` times and rejected
-	// messages. The queue must exist, cannot be deleted while it is referenced, and its own `dead_letter` must not lead
-	// back to this queue. Without a subscription it stores nothing. Messages are moved oldest first, as far as the
-	// dead-letter queue has space. The others stay in this queue and are not delivered until there is space. If empty,
-	// messages are discarded.
+	// Name of the dead-letter queue. It receives rejected messages and messages that were delivered `max_deliveries`
+	// times. It must exist and cannot be deleted while it is referenced. Its own `dead_letter` must not lead back to this
+	// queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest first, as far
+	// as the dead-letter queue has space. The others stay in this queue and are not delivered until there is space. If
+	// `dead_letter` is empty, messages are discarded.
 	DeadLetter string `protobuf:"bytes,4,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	// Time after publication when a message expires and is no longer delivered, unless its own expiry is earlier. 0 means
 	// never.
@@ -861,13 +861,14 @@ type QueueConfig struct {
 	// If not 0, the queue is temporary: it is deleted, with its messages, after this time without a consumer. A new
 	// active restarts the period when it takes over.
 	TemporaryGrace *durationpb.Duration `protobuf:"bytes,17,opt,name=temporary_grace,json=temporaryGrace,proto3" json:"temporary_grace,omitempty"`
-	// Time after delivery within which a consumer must acknowledge a message or extend its deadline; otherwise the message
-	// is requeued and the delivery is counted. 1 second to 24 hours; 0 means no deadline.
+	// Time after delivery within which a consumer must acknowledge a message or extend its deadline; otherwise the
+	// message is requeued and the delivery is counted. 1 second to 24 hours; 0 means no deadline.
 	AckTimeout *durationpb.Duration `protobuf:"bytes,19,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
-	// Time for which the `message_id` of a published message is kept: a publish with the same `message_id` within it is
-	// answered with the receipt of the first one and not stored. 0 means no deduplication.
+	// Time for which the queue keeps the `message_id` of a published message. A message that is published with the same
+	// `message_id` within this time is not stored, and the response contains the sequence of the first one. 0 means no
+	// deduplication.
 	DedupWindow *durationpb.Duration `protobuf:"bytes,20,opt,name=dedup_window,json=dedupWindow,proto3" json:"dedup_window,omitempty"`
-	// Maximum number of message ids kept for `dedup_window`: beyond it, the oldest ones are removed. 0 means no limit.
+	// Maximum number of message ids kept for `dedup_window`; the oldest ones are removed first. 0 means no limit.
 	DedupMax      uint64 `protobuf:"varint,21,opt,name=dedup_max,json=dedupMax,proto3" json:"dedup_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1066,7 +1067,7 @@ type Subscription struct {
 	ActiveConsumer *ActiveConsumer `protobuf:"bytes,8,opt,name=active_consumer,json=activeConsumer,proto3" json:"active_consumer,omitempty"`
 	// Pause of the subscription; not set if it is not paused itself. Its queue may be paused.
 	Pause *QueuePause `protobuf:"bytes,9,opt,name=pause,proto3" json:"pause,omitempty"`
-	// Time since the delivery of the message that has been in flight longest (active node only); not set if none is.
+	// Time since the delivery of the message that has been in flight longest (active node only); not set without one.
 	OldestInFlightAge *durationpb.Duration `protobuf:"bytes,10,opt,name=oldest_in_flight_age,json=oldestInFlightAge,proto3" json:"oldest_in_flight_age,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1181,8 +1182,8 @@ type RedeliveryPolicy struct {
 	MaxDeliveries *uint32 `protobuf:"varint,1,opt,name=max_deliveries,json=maxDeliveries,proto3,oneof" json:"max_deliveries,omitempty"`
 	// Name of the dead-letter queue; it also receives expired messages if the queue has `dead_letter_expired`. It must
 	// exist, cannot be deleted while it is referenced, and must not lead back to this queue through the dead-letter
-	// queues of queues and subscriptions (DEAD_LETTER_CYCLE). If empty, messages are discarded. Messages moved by
-	// `overflow` are moved to the dead-letter queue of the queue.
+	// queues of queues and subscriptions (DEAD_LETTER_CYCLE). If empty, messages are discarded. Overflow moves messages
+	// to the `dead_letter` of the queue, not to this one.
 	DeadLetter *string `protobuf:"bytes,2,opt,name=dead_letter,json=deadLetter,proto3,oneof" json:"dead_letter,omitempty"`
 	// Delay before the first redelivery of a message, up to 100 years; 0 means none.
 	RedeliveryDelay *durationpb.Duration `protobuf:"bytes,3,opt,name=redelivery_delay,json=redeliveryDelay,proto3" json:"redelivery_delay,omitempty"`
@@ -1355,9 +1356,10 @@ type Queue struct {
 	Activity *QueueActivity `protobuf:"bytes,24,opt,name=activity,proto3" json:"activity,omitempty"`
 	// Pause of the queue; not set if it is not paused.
 	Pause *QueuePause `protobuf:"bytes,25,opt,name=pause,proto3" json:"pause,omitempty"`
-	// Message ids kept for `dedup_window`. Up to a quarter of them may be older than the window.
+	// Number of message ids kept for `dedup_window`. They are removed in groups: some may be older than the window, by up
+	// to a quarter of it.
 	MessageIds uint64 `protobuf:"varint,30,opt,name=message_ids,json=messageIds,proto3" json:"message_ids,omitempty"`
-	// Messages discarded as duplicates while the queue has had a `dedup_window`.
+	// Number of messages discarded as duplicates since `dedup_window` was set.
 	Duplicates uint64 `protobuf:"varint,31,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
 	// Options that the queue sets itself, and policies that apply to it. Not set if there is no such policy and no option
 	// is explicitly 0: `config` then contains the options that the queue sets.
@@ -1526,7 +1528,7 @@ type QueueSources struct {
 	Policy string `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
 	// Pattern of the policy that limits values; empty without one.
 	LimitPolicy string `protobuf:"bytes,4,opt,name=limit_policy,json=limitPolicy,proto3" json:"limit_policy,omitempty"`
-	// Names of the fields that are at the limit of that policy, since they would be larger or unlimited.
+	// Names of the fields that are at the limit of that policy, because they would otherwise be larger or unlimited.
 	LimitedFields []string `protobuf:"bytes,5,rep,name=limited_fields,json=limitedFields,proto3" json:"limited_fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1610,8 +1612,9 @@ type QueuePolicy struct {
 	// Priority, 0 to 1,000,000.
 	Priority uint32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
 	// Values of options that a queue does not set itself. Options that are 0 are not set. `priorities` is not allowed.
-	// `dead_letter` must exist and cannot be deleted. It does not apply to itself, nor to queues that its dead letters
-	// lead to; `max_deliveries` and `dead_letter_expired` do not apply to them either.
+	// The queue in `dead_letter` must exist and cannot be deleted. For the dead-letter queues of policies, and for queues
+	// that their dead letters lead to, a policy with `dead_letter` sets neither `dead_letter` nor `max_deliveries` nor
+	// `dead_letter_expired`. Its other options apply to them, such as `ttl`.
 	Defaults *QueueConfig `protobuf:"bytes,3,opt,name=defaults,proto3" json:"defaults,omitempty"`
 	// Upper limits of `max_messages`, `max_bytes`, `max_deliveries` and `ttl`, regardless of their source: the queue, a
 	// subscription or a policy. 0 means no limit. Other options are not allowed.
@@ -1678,12 +1681,12 @@ func (x *QueuePolicy) GetLimits() *QueueConfig {
 	return nil
 }
 
-// QueuePause is the pause of a queue or of one of its subscriptions. It is stored: it survives failover, restart, backup and
-// restore.
+// QueuePause is the pause of a queue or of one of its subscriptions. It is stored: it survives failover, restart,
+// backup and restore.
 type QueuePause struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Publishing is paused: publishes and forwards to the queue are refused with QUEUE_PAUSED. Messages that the pair moves
-	// itself, such as dead letters, are still added. Always false for a subscription.
+	// Publishing is paused: publishes and forwards to the queue are refused with QUEUE_PAUSED. Messages that the pair
+	// moves itself, such as dead letters, are still added. Always false for a subscription.
 	Publish bool `protobuf:"varint,1,opt,name=publish,proto3" json:"publish,omitempty"`
 	// Delivery is paused: consumers receive no messages. They can acknowledge messages in flight.
 	Deliver bool `protobuf:"varint,2,opt,name=deliver,proto3" json:"deliver,omitempty"`
@@ -1772,8 +1775,8 @@ type QueueActivity struct {
 	DeliveredPerSecond *float64 `protobuf:"fixed64,2,opt,name=delivered_per_second,json=deliveredPerSecond,proto3,oneof" json:"delivered_per_second,omitempty"`
 	// Messages completed by all subscriptions per second: acknowledged, purged, expired, moved, or no longer retained.
 	AcknowledgedPerSecond *float64 `protobuf:"fixed64,3,opt,name=acknowledged_per_second,json=acknowledgedPerSecond,proto3,oneof" json:"acknowledged_per_second,omitempty"`
-	// Time when the active accepted the oldest unacknowledged message; not set if there is none or the time is not yet
-	// read.
+	// Time when the active accepted the oldest unacknowledged message; not set if there is none, or if the time has not
+	// been read yet.
 	OldestAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=oldest_at,json=oldestAt,proto3" json:"oldest_at,omitempty"`
 	// Attached consumers of all subscriptions.
 	Consumers     uint32 `protobuf:"varint,5,opt,name=consumers,proto3" json:"consumers,omitempty"`
@@ -1855,13 +1858,13 @@ func (x *QueueActivity) GetConsumers() uint32 {
 // A used sequence returns its result (`duplicate`), or its refusal if the log contains it. An unused sequence is
 // applied if it is higher than all sequences whose results were discarded, even after higher ones: 3 is accepted after
 // 5 and committed after it, so the client must send sequences in order. Any lower sequence is refused with TOO_OLD,
-// since no node knows whether it was used. A client can therefore have at most 256 requests in flight.
+// because no node knows whether it was used. A client can therefore have at most 256 requests in flight.
 //
 // An unknown producer is treated as a new one. If producers have been evicted, a sequence above 256 of an unknown
 // producer, and every sequence with `retry` set, is refused with PRODUCER_UNKNOWN.
 //
 // A retry must have the same body as the original. A different body is never stored. The response depends on the state
-// of the active, since stored results do not contain a checksum of the request:
+// of the active, because stored results do not contain a checksum of the request:
 //   - A node that has applied the original since its start, as active or standby, or still has it in its log
 //     (`wal.keep-bytes`), refuses it with SEQUENCE_REUSED, also after a failover to that node.
 //   - A node without either, for example after a snapshot, after a restore, or long after the original, returns the
@@ -1879,10 +1882,10 @@ type Producer struct {
 	// Strictly increasing for each new transaction of this producer, starting at 1. A retry has the same sequence as the
 	// original.
 	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Set if this sequence was sent before without a response, so that it may be committed. A refusal is then decided by
-	// the log and not by a check of the queue before it, and applies to all attempts (`settled`). If the producer may
-	// have been evicted, the request is refused instead of being treated as the first one of a new producer. Ignored by
-	// older servers.
+	// Set if this sequence was sent before without a response, and may therefore have been committed. The active then
+	// does not refuse the request before it is logged: a refusal is recorded in the log and applies to all attempts
+	// (`settled`). If the producer may have been evicted, the request is refused instead of being treated as the first
+	// one of a new producer. Ignored by older servers.
 	Retry         bool `protobuf:"varint,4,opt,name=retry,proto3" json:"retry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2089,8 +2092,8 @@ func (x *NotActive) GetRetryAfter() *durationpb.Duration {
 type Forward struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the target queue. It must exist, must not have forwards, and cannot be deleted while it is referenced. If
-	// it is full, publishes with messages for it are refused as a whole with RESOURCE_EXHAUSTED, unless its `overflow` is
-	// different.
+	// it is full and its `overflow` does not make space, publishes with messages for it are refused as a whole with
+	// RESOURCE_EXHAUSTED.
 	To string `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
 	// Publish the messages only to the target queue. The publish response contains the sequences that they would have had
 	// in this queue.
@@ -2165,7 +2168,7 @@ var file_lockstep_v1_types_proto_extTypes = []protoimpl.ExtensionInfo{
 
 // Extension fields to descriptorpb.FieldOptions.
 var (
-	// Options of a field of QueueConfig. The number is arbitrary: a process must not have two extensions with the same one.
+	// Options of a field of QueueConfig. The extension number is arbitrary, but must be unique in a process.
 	//
 	// optional lockstep.v1.QueueOption queue_option = 73616;
 	E_QueueOption = &file_lockstep_v1_types_proto_extTypes[0]

@@ -27,11 +27,11 @@ class QueueConfig:
 
     This field and `dead_letter` are refused with FEATURE_MISSING while a node runs release 0.1.0."""
     dead_letter: str = ""
-    """Name of the dead-letter queue: it receives messages that were delivered `max_deliveries` times and rejected
-    messages. The queue must exist, cannot be deleted while it is referenced, and its own `dead_letter` must not lead
-    back to this queue. Without a subscription it stores nothing. Messages are moved oldest first, as far as the
-    dead-letter queue has space. The others stay in this queue and are not delivered until there is space. If empty,
-    messages are discarded."""
+    """Name of the dead-letter queue. It receives rejected messages and messages that were delivered `max_deliveries`
+    times. It must exist and cannot be deleted while it is referenced. Its own `dead_letter` must not lead back to this
+    queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest first, as far
+    as the dead-letter queue has space. The others stay in this queue and are not delivered until there is space. If
+    `dead_letter` is empty, messages are discarded."""
     ttl: timedelta = timedelta()
     """Time after publication when a message expires and is no longer delivered, unless its own expiry is earlier. 0 means
     never."""
@@ -68,10 +68,11 @@ class QueueConfig:
     """If not 0, the queue is temporary: it is deleted, with its messages, after this time without a consumer. A new
     active restarts the period when it takes over."""
     ack_timeout: timedelta = timedelta()
-    """Time after delivery within which a consumer must acknowledge a message or extend its deadline; otherwise the message
-    is requeued and the delivery is counted. 1 second to 24 hours; 0 means no deadline."""
+    """Time after delivery within which a consumer must acknowledge a message or extend its deadline; otherwise the
+    message is requeued and the delivery is counted. 1 second to 24 hours; 0 means no deadline."""
     dedup_window: timedelta = timedelta()
-    """Time for which the `message_id` of a published message is kept: a publish with the same `message_id` within it is
-    answered with the receipt of the first one and not stored. 0 means no deduplication."""
+    """Time for which the queue keeps the `message_id` of a published message. A message that is published with the same
+    `message_id` within this time is not stored, and the response contains the sequence of the first one. 0 means no
+    deduplication."""
     dedup_max: int = 0
-    """Maximum number of message ids kept for `dedup_window`: beyond it, the oldest ones are removed. 0 means no limit."""
+    """Maximum number of message ids kept for `dedup_window`; the oldest ones are removed first. 0 means no limit."""
