@@ -96,7 +96,8 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// unreachable reports whether no node has responded so far and none is reachable now. mu is held.
+// unreachable reports whether a call must fail with FailFast: no node has responded so far, and all are known to be
+// unreachable. mu is held.
 func (l *locator) unreachable() bool {
 	if !l.opts.FailFast || l.answered {
 		return false
@@ -129,8 +130,8 @@ func (l *locator) learn() {
 	}
 }
 
-// refusal returns why no node serves this client: all reachable nodes reject its credentials. It is nil if a retry may
-// succeed. mu is held.
+// refusal returns the reason why no node serves this client: all reachable nodes reject its credentials. It is nil if a
+// retry may succeed. mu is held.
 func (l *locator) refusal() (why error) {
 	for _, n := range l.nodes {
 		switch {
