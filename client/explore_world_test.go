@@ -58,7 +58,7 @@ type world struct {
 
 	producers map[string]map[uint64]*outcome
 	forgot    map[string]bool // evicted producers
-	// the sequences are among a producer's first: a node accepts an unknown producer as a new one
+	// early means that the sequences are a producer's first: a node accepts an unknown producer as a new one.
 	early   bool
 	delayed []func()
 	atEnd   []func()
