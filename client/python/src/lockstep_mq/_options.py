@@ -21,7 +21,7 @@ import grpc.aio
 from lockstep_mq import errors
 
 TokenSource = Callable[[], Awaitable[str]]
-"""Returns a token; it is called again when a node rejects the last one, and at most once a second."""
+"""A coroutine function that returns a token. It is called again when a node rejects the last token."""
 
 MAX_ADDRESSES = 8
 MAX_TOKEN_BYTES = 16 << 10
@@ -168,7 +168,7 @@ class Tokens:
         return () if self._token is None else (("authorization", f"Bearer {self._token}"),)
 
     async def renewed(self, refused: tuple[tuple[str, str], ...]) -> bool:
-        """Return whether a newer token is available than the rejected one."""
+        """Return whether a token is available that is newer than the rejected one."""
         if await self.metadata() != refused:
             return True
         if self._source is None and self._file is None:
@@ -285,7 +285,7 @@ def _noted(channel: grpc.aio.Channel) -> grpc.aio.Channel:
 
 
 def _credentials(o: Options) -> grpc.ChannelCredentials:
-    """Read the files, and report errors early and in detail, which gRPC would report only on connect."""
+    """Read the files, and report errors early and in detail: gRPC would report them only on connect."""
 
     def content(file: Path | None) -> bytes | None:
         return None if file is None else file.read_bytes()

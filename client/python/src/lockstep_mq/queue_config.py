@@ -74,4 +74,4 @@ class QueueConfig:
     """Time for which the `message_id` of a published message is kept: a publish with the same `message_id` within it is
     answered with the receipt of the first one and not stored. 0 means no deduplication."""
     dedup_max: int = 0
-    """Maximum number of message ids kept for `dedup_window`: beyond it, the oldest ones are removed. 0 means no limit."""
+    """Maximum number of message IDs kept for `dedup_window`: beyond it, the oldest ones are removed. 0 means no limit."""
