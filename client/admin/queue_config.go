@@ -73,7 +73,7 @@ type QueueConfig struct {
 	// Time for which the `message_id` of a published message is kept: a publish with the same `message_id` within it is
 	// answered with the receipt of the first one and not stored. 0 means no deduplication.
 	DedupWindow time.Duration
-	// Maximum number of message ids kept for DedupWindow: beyond it, the oldest ones are removed. 0 means no limit.
+	// Maximum number of message IDs kept for DedupWindow: beyond it, the oldest ones are removed. 0 means no limit.
 	DedupMax uint64
 }
 

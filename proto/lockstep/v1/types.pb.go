@@ -867,7 +867,7 @@ type QueueConfig struct {
 	// Time for which the `message_id` of a published message is kept: a publish with the same `message_id` within it is
 	// answered with the receipt of the first one and not stored. 0 means no deduplication.
 	DedupWindow *durationpb.Duration `protobuf:"bytes,20,opt,name=dedup_window,json=dedupWindow,proto3" json:"dedup_window,omitempty"`
-	// Maximum number of message ids kept for `dedup_window`: beyond it, the oldest ones are removed. 0 means no limit.
+	// Maximum number of message IDs kept for `dedup_window`: beyond it, the oldest ones are removed. 0 means no limit.
 	DedupMax      uint64 `protobuf:"varint,21,opt,name=dedup_max,json=dedupMax,proto3" json:"dedup_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
