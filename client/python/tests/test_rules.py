@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 
 import grpc
@@ -379,6 +380,29 @@ async def test_rejected_token_is_reported() -> None:
                     break
                 except errors.Unauthenticated:
                     await asyncio.sleep(0.1)
+
+
+async def test_failing_token_source_is_called_again() -> None:
+    """An exception of the source does not end the retries. All nodes together call it at most once a second."""
+    calls: list[float] = []
+
+    async def source() -> str:
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) == 2:
+            raise RuntimeError("the provider is not available")
+        return "old" if len(calls) == 1 else "new"
+
+    async with Node() as node:
+        node.believes, node.streams = lambda token: token == "new", [stores]
+        async with Client([node.address, "127.0.0.1:1"], token_source=source) as client:
+            while True:
+                try:
+                    await client.publish("q", b"1", timeout=BOUND)
+                    break
+                except errors.Unauthenticated:
+                    await asyncio.sleep(0.1)
+    assert len(calls) == 3
+    assert all(later - earlier > 0.99 for earlier, later in pairwise(calls))
 
 
 def test_invalid_requests_fail_locally() -> None:
