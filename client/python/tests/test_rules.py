@@ -241,6 +241,18 @@ async def test_close_reports_sent_and_unsent() -> None:
             await p.send("q", b"later")
 
 
+async def test_closed_producers_and_consumers_are_released() -> None:
+    async def attaches(requests: ConsumeRequests, _: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        async for _request in requests:
+            yield queue_pb2.ConsumeResponse(attached=True)
+
+    async with Node() as node, Client([node.address]) as client:
+        node.consumes = [attaches]
+        async with client.producer(), await client.consume("q", timeout=BOUND):
+            assert len(client._open) == 2
+        assert not client._open
+
+
 async def test_memory_is_bounded() -> None:
     async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
         p = client.producer(max_pending_bytes=3000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -225,11 +226,7 @@ class Client:
             SubscriptionNotFound: The queue has no subscription of that name.
         """
         c = self._opened(Consumer(self._called(), queue, subscription, filter, prefetch, ack_timeout))
-        try:
-            await c._await_attached(timeout)
-        except BaseException:
-            self._open.discard(c)
-            raise
+        await c._await_attached(timeout)
         return c
 
     def transaction(self, *, timeout: float | None = None) -> Transaction:
@@ -260,7 +257,6 @@ class Client:
                     d.ack()
             finally:
                 await consumer.close()
-                self._open.discard(consumer)
         finally:
             with contextlib.suppress(errors.LockstepError):  # it is also deleted automatically
                 await self.admin.delete_queue(answers, timeout=1)
@@ -359,6 +355,7 @@ class Client:
 
     def _opened(self, o: _P) -> _P:
         self._open.add(o)
+        o._on_close = functools.partial(self._open.discard, o)
         return o
 
 

@@ -198,6 +198,7 @@ class Consumer:
         self._flushing = 0
         self._refused = 0  # rejects that wait for a full dead-letter queue and that flush() has not yet reported
         self._leaving = False  # close() was called
+        self._on_close: Callable[[], None] | None = None
         self._streaming = False  # a stream is open or being opened
         self._progress: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
@@ -413,6 +414,8 @@ class Consumer:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._end(errors.Closed(f"{self._op}: the consumer is closed"))
+        if self._on_close is not None:
+            self._on_close()
 
     async def _await_attached(self, timeout: float | None) -> None:
         """Wait until a node has accepted the consumer; close it otherwise."""

@@ -95,6 +95,7 @@ class Producer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
+        self._on_close: Callable[[], None] | None = None
         self._streams = Streams(caller.locator)
         self._task = asyncio.create_task(self._run())
 
@@ -168,6 +169,8 @@ class Producer:
         self._fail_in_flight(_closed, None)
         self._fail_pending(_closed)
         self._room.set()
+        if self._on_close is not None:
+            self._on_close()
 
     def _entry(self, queue: str, ms: Sequence[Publishable]) -> Entry:
         if not 1 <= len(ms) <= _MAX_BATCH:
