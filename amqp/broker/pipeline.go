@@ -460,7 +460,7 @@ func (p *pipeline) abandon(queue string, reason *wire.Error) {
 	p.c.room.Broadcast()
 }
 
-// requeue inserts messages to be sent again, in front of later messages. mu is held.
+// requeue inserts messages that must be sent again before later messages. mu is held.
 func (p *pipeline) requeue(entries []entry) {
 	at := 0
 	for at < len(p.pending) && int32(p.pending[at].id-entries[0].id) < 0 {
