@@ -29,7 +29,7 @@ func (s *store) madeQueues() []string {
 
 // If a queue is deleted, its sending link is detached and the queue is not created again, until another link is
 // attached.
-func TestQueueDeletedUnderASender(t *testing.T) {
+func TestQueueOfSenderDeleted(t *testing.T) {
 	for name, settled := range map[string]bool{"unsettled": false, "settled": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
