@@ -200,9 +200,11 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 	switch {
 	case isTopic(source.Capabilities):
 		if err := c.subscribe(ctx, s, a, filters); err != nil {
+			s.discard()
 			return nil, err
 		}
 	case filters.noLocal:
+		s.discard()
 		return nil, session.Errorf(session.NotImplemented, "no-local filter requires a topic: no other consumer would "+
 			"receive the excluded messages of a queue")
 	default:

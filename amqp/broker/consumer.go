@@ -99,6 +99,14 @@ func (s *consumer) withdraw() {
 	}
 }
 
+// discard ends a consumer whose link is refused. endIdle deletes its subscription if no other link uses it.
+func (s *consumer) discard() {
+	s.cancel()
+	if s.leave != nil {
+		s.last()
+	}
+}
+
 func (s *consumer) run() {
 	if s.single {
 		s.c.server.takeOverLink(s)
