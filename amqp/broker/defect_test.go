@@ -122,7 +122,7 @@ func inMemory(o *Options) {
 }
 
 func dialTo(s *Server) (net.Conn, error) {
-	if l, ok := s.o.Listener.(*bufconn.Listener); ok {
+	if l, ok := s.o.Listener.(interface{ Dial() (net.Conn, error) }); ok {
 		return l.Dial()
 	}
 	return net.Dial("tcp", s.Address().String())

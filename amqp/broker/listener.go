@@ -26,6 +26,14 @@ const closeLimit = 300 * time.Millisecond
 // has changed.
 const rolePollInterval = 250 * time.Millisecond
 
+// acceptPause is the pause after a temporary error of the listener, such as too many open files.
+const acceptPause = 200 * time.Millisecond
+
+type temporary interface {
+	error
+	Temporary() bool
+}
+
 // Server serves AMQP clients until Run's context ends.
 type Server struct {
 	o    Options
@@ -60,7 +68,7 @@ func (s *Server) Defects() uint64 { return s.defects.Load() }
 func (s *Server) Close() { _ = s.o.Listener.Close() }
 
 // Run serves until ctx ends, and then redirects the clients to the other node. It returns an error if the listener
-// fails.
+// fails permanently.
 func (s *Server) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -76,7 +84,15 @@ func (s *Server) Run(ctx context.Context) error {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			return fmt.Errorf("amqp.listen: %w", err)
+			if t, ok := errors.AsType[temporary](err); !ok || !t.Temporary() {
+				return fmt.Errorf("amqp.listen: %w", err)
+			}
+			s.o.Logger.Warn("AMQP connection not accepted", zap.Error(err))
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
+			continue
 		}
 		c := newConn(s, raw)
 		if !s.enter(c) {
