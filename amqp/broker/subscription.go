@@ -204,9 +204,13 @@ func (c *conn) endIdle(ctx context.Context, queue string) {
 		if !strings.HasPrefix(name, volatilePrefix) || sub.GetConsumers() > 0 || c.server.isShared(queue, name) {
 			continue
 		}
+		fields := []zap.Field{zap.String("queue", queue), zap.String("subscription", name)}
 		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: queue, Name: name})
-		c.log.Info("deleted the subscription of an AMQP link lost in a failover", zap.Error(err),
-			zap.String("queue", queue), zap.String("subscription", name))
+		if err != nil {
+			c.log.Warn("subscription of an AMQP link lost in a failover not deleted", append(fields, zap.Error(err))...)
+			continue
+		}
+		c.log.Info("deleted the subscription of an AMQP link lost in a failover", fields...)
 	}
 }
 

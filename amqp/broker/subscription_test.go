@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc/codes"
 
 	"github.com/lockstep-mq/lockstep/amqp/session"
@@ -61,5 +64,22 @@ func TestRefusedLinkDoesNotShareSubscription(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		require.Empty(t, s.sharing)
+	})
+}
+
+// The log reports whether the subscription of a lost link was deleted.
+func TestIdleSubscriptionNotDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, logs := observer.New(zapcore.InfoLevel)
+		n := &subscriptions{store: newStore("q").open(), list: []*pb.Subscription{{Name: volatilePrefix + "lost"}}}
+		s, _, stop := serveFor(t, n, func(o *Options) {
+			inMemory(o)
+			o.Logger = zap.New(core)
+		})
+		defer stop()
+		dial(t, s, "c").subscribe(0)
+		found := logs.FilterField(zap.String("subscription", volatilePrefix+"lost")).All()
+		require.Len(t, found, 1)
+		require.Equal(t, zapcore.WarnLevel, found[0].Level)
 	})
 }
