@@ -63,7 +63,7 @@ func testFollowsHintToUnknownAddress(t *testing.T) {
 	p.mu.Lock()
 	p.refuse = func(*pb.PublishRequest) *pb.RequestError { return nil }
 	p.mu.Unlock()
-	p.setRole(0, pb.Role_ROLE_BLOCKED) // still a target, since no other node is known
+	p.setRole(0, pb.Role_ROLE_BLOCKED) // still a target, because no other node is known
 	r, err := c.Publish(soon(t), "q", message("x"))
 	require.NoError(t, err)
 	require.Equal(t, p.addrs[1], r.Address)

@@ -219,7 +219,7 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	}
 }
 
-// isOver returns why the consumer delivers no further messages, or nil. mu is held.
+// isOver returns the reason why the consumer delivers no further messages, or nil. mu is held.
 func (co *Consumer) isOver() error {
 	if co.err == nil && co.leaving {
 		return fmt.Errorf("%s: consumer %w", co.op(), ErrClosed)

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// maxConfirms is the number of acknowledgement requests in flight while Flush waits.
+	// maxConfirms is the maximum number of acknowledgement requests in flight while Flush waits.
 	maxConfirms = 64
 	// fullAcks acknowledgements are sent regardless of the requests in flight.
 	fullAcks = 1024

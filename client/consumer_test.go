@@ -205,8 +205,8 @@ func testManyAcks(t *testing.T) {
 	require.Equal(t, total, p.ackedCount("q"))
 }
 
-// A consumer that reattaches, and a transaction that acknowledges, send the ID of the original queue, since another
-// queue may have its name by then.
+// A consumer that reattaches, and a transaction that acknowledges, send the ID of the original queue, because
+// another queue may have its name by then.
 func TestQueueID(t *testing.T) { synctest.Test(t, testQueueID) }
 
 func testQueueID(t *testing.T) {

@@ -112,7 +112,7 @@ func (l *locator) unreachable() bool {
 }
 
 // learn adds the active node that a standby reports, if no known node is active. It waits until each known node has
-// reported its role or is unreachable, since an address may be an alias of a known node. mu is held.
+// reported its role or is unreachable, because an address may be an alias of a known node. mu is held.
 func (l *locator) learn() {
 	if l.target != nil || l.opts.FixedAddresses {
 		return

@@ -71,7 +71,7 @@ func TestFailFast(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_ = conn.(*tls.Conn).Handshake() // the client ends it, since the server has no ALPN
+			_ = conn.(*tls.Conn).Handshake() // the client ends it, because the server has no ALPN
 			_ = conn.Close()
 		}
 	}()

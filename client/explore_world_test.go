@@ -415,8 +415,8 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 	}
 }
 
-// consume attaches and acknowledges. The queue contains one message, with sequence 1. An ack needs no producer, since
-// it is idempotent.
+// consume attaches and acknowledges. The queue contains one message, with sequence 1. An ack needs no producer,
+// because it is idempotent.
 func (s *worldStream) consume(r *pb.ConsumeRequest) {
 	if r.GetAttach() != nil {
 		resp := &pb.ConsumeResponse{Attached: true}

@@ -72,8 +72,8 @@ func (c *Client) doAs(
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
 	if errors.As(err, &e) && e.forgotten() && !id.OutcomeUnknown() {
-		// The sequencer was idle for too long. Nothing was committed, so the request may use another one. It is a new
-		// one, since the idle ones may have been evicted as well.
+		// The sequencer was idle for too long. Nothing was committed, so the request may use another one: a new
+		// sequencer, because the idle ones may have been evicted as well.
 		*id = identity{}
 		id.take(newSequencer())
 		err = c.attemptsAs(ctx, op, id, fn)

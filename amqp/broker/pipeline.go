@@ -364,8 +364,8 @@ func (p *pipeline) take(r request) {
 	}
 }
 
-// refused retries the messages of a batch one by one, since only one may be the cause. A missing queue is created on
-// demand. mu is held.
+// refused retries the messages of a batch one by one, because only one may be the cause. A missing queue is created
+// on demand. mu is held.
 func (p *pipeline) refused(r *request, f *failure) {
 	certain := f.settled || !r.retry
 	if f.reason == "QUEUE_NOT_FOUND" && p.of.deleted() {

@@ -102,7 +102,7 @@ func TestBothDetach(t *testing.T) {
 	p.requireOpen()
 }
 
-// The same applies to sessions.
+// An end that crosses the other side's end is the response to it.
 func TestBothEnd(t *testing.T) {
 	p := opened(t, Options{})
 	s := p.receiver("a", 0).Session()

@@ -229,7 +229,7 @@ func TestHandleReuseBeforeDetach(t *testing.T) {
 	require.NoError(t, p.links["a"].Send(&Message{}))
 }
 
-// The same applies to sessions.
+// A client may reuse a channel as soon as it has sent the end.
 func TestChannelReuseBeforeEnd(t *testing.T) {
 	p := opened(t, Options{ChannelMax: 1})
 	var ended []*Session

@@ -126,7 +126,7 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// Invalid values are rejected, without allocating memory by their claimed size.
+// Invalid values are rejected, without allocating memory for their claimed size.
 func TestBadValues(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"nothing":                     {},

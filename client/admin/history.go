@@ -34,7 +34,7 @@ type HistoryPoint struct {
 	Published, Delivered, Acknowledged float64
 	// Messages and Bytes are the number and size of the messages at the end of the interval.
 	Messages, Bytes uint64
-	// OldestAge is the age of the oldest unacknowledged message; 0 without such a message, or if its age is unknown.
+	// OldestAge is the age of the oldest unacknowledged message; 0 if no such message exists or its age is unknown.
 	OldestAge time.Duration
 }
 

@@ -91,7 +91,7 @@ type Queue struct {
 	Delayed uint64
 	// Dropped is the number of messages, per subscription, that were dropped at the delivery limit or rejected without a
 	// DeadLetter queue. Expired is the number of expired messages that were not moved to a DeadLetter queue. Both are
-	// counted from the creation of the queue.
+	// counted since the creation of the queue.
 	Dropped, Expired uint64
 	// MessageIDs is the number of message IDs kept for the DedupWindow; up to a quarter of them may be older. Duplicates
 	// is the number of messages discarded as duplicates.

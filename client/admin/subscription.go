@@ -148,8 +148,8 @@ type SubscriptionChange struct {
 }
 
 // AlterSubscription changes a subscription. Errors: [client.ErrQueueNotFound], also for the dead-letter queue;
-// [client.ErrSubscriptionNotFound]; [client.ErrInvalid], also if dead letters would form a cycle or if what is empty;
-// [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// [client.ErrSubscriptionNotFound]; [client.ErrInvalid], also if dead letters would form a cycle or if the change is
+// empty; [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) AlterSubscription(
 	ctx context.Context, queue, name string, what SubscriptionChange,
 ) (Subscription, error) {
