@@ -99,7 +99,7 @@ class Subscription:
         redelivery: Settings that override the configuration of the queue.
         active_consumer: The consumer that receives the messages of an exclusive queue, if any.
         pause: Pause of the subscription; None if it is not paused separately. Its queue may be paused.
-        oldest_in_flight_age: Time since the delivery of the message that has been in flight longest; 0 without one.
+        oldest_in_flight_age: Time since the delivery of the message that has been in flight longest; 0 if none is.
     """
 
     name: str

@@ -28,7 +28,7 @@ class ScheduleRun:
         at: Time of the last attempt.
         outcome: "published", "failed" or "skipped".
         sequence: Sequence of the published message.
-        error: Reason of a failure.
+        error: Reason for a failure.
         skipped: Number of skipped occurrences.
         manual: The run was requested by run_schedule().
     """
