@@ -255,7 +255,7 @@ func TestManyQueues(t *testing.T) {
 	}
 }
 
-// Concurrent publishes are all stored, and each receipt has the sequence of its own message.
+// Concurrent publishes are all stored, and each receipt has the sequence of its message.
 func TestConcurrentPublish(t *testing.T) { synctest.Test(t, testConcurrentPublish) }
 
 func testConcurrentPublish(t *testing.T) {

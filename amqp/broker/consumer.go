@@ -99,7 +99,7 @@ func (s *consumer) withdraw() {
 	}
 }
 
-// discard ends a consumer whose link is refused. endIdle deletes its subscription if no other link uses it.
+// discard ends the consumer of a refused link. endIdle deletes its subscription if no other link uses it.
 func (s *consumer) discard() {
 	s.cancel()
 	if s.leave != nil {

@@ -11,7 +11,7 @@ import (
 var big = binary.BigEndian //nolint:gochecknoglobals // a short name
 
 // AppendValue appends the shortest encoding of a value. It panics for a type that is not an AMQP value, and for an
-// Array whose elements differ in type or descriptors.
+// Array with elements of different types or descriptors.
 func AppendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:

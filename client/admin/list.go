@@ -84,8 +84,8 @@ func ParseQueueOrder(name string) (QueueOrder, error) {
 
 // ListOptions configures [Client.ListQueues]. The zero value lists the first 1,000 queues by name.
 type ListOptions struct {
-	// Prefix and Contains restrict the result to queues whose name has this prefix and contains this substring, ignoring
-	// case.
+	// Prefix and Contains restrict the result to queues with names that begin with Prefix and contain Contains. Both
+	// ignore case.
 	Prefix, Contains string
 	// Order is the sort key; queues with equal keys are sorted by name. Descending reverses the order.
 	Order      QueueOrder
@@ -105,8 +105,8 @@ type QueueList struct {
 }
 
 // ListQueues lists one page of queues with their activity, in any order. It is intended for tables: the node scans all
-// of its queues for it, at most once a second for all clients. A queue whose rank changes between two calls may appear
-// on both pages or on neither. Errors: [client.ErrInvalid].
+// of its queues for it, at most once a second for all clients. If the rank of a queue changes between two
+// calls, the queue may appear on both pages or on neither. Errors: [client.ErrInvalid].
 func (c *Client) ListQueues(ctx context.Context, o ListOptions) (QueueList, error) {
 	req := &pb.ListQueuesRequest{
 		Prefix: o.Prefix, Contains: o.Contains, Order: pb.QueueOrder(o.Order) + pb.QueueOrder_QUEUE_ORDER_NAME,

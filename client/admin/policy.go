@@ -90,7 +90,8 @@ type OwnConfig struct {
 	// Fields are the names of these options, such as "max_deliveries". Their values can be 0.
 	Fields []string
 	// Policy is the pattern of the policy that sets other options, and LimitPolicy the pattern of the policy with limits;
-	// each is empty if no such policy applies. Limited are the names of options whose value is a limit.
+	// each is empty if no such policy applies. Limited are the names of options that LimitPolicy reduces
+	// to its limit.
 	Policy, LimitPolicy string
 	Limited             []string
 }

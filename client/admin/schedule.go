@@ -53,7 +53,7 @@ func (c *Client) Schedule(ctx context.Context, name string) (*pb.Schedule, error
 	return resp.GetSchedule(), err
 }
 
-// Schedules returns the schedules whose name has the prefix, sorted by name, each with its last occurrence.
+// Schedules returns the schedules with names that begin with prefix, sorted by name, each with its last occurrence.
 func (c *Client) Schedules(ctx context.Context, prefix string) ([]*pb.Schedule, error) {
 	resp, err := call(ctx, c.conns.Read, "list schedules", &pb.ListSchedulesRequest{Prefix: prefix}, scheduleService,
 		pb.ScheduleServiceClient.ListSchedules)

@@ -214,7 +214,7 @@ class Sources:
         own_fields: Names of these options; their values can be 0.
         policy: Pattern of the policy that sets the other options; empty for none.
         limit_policy: Pattern of the policy with limits; empty for none.
-        limited_fields: Names of options whose value is a limit.
+        limited_fields: Names of options that limit_policy reduces to its limit.
     """
 
     own: QueueConfig
