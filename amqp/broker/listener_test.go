@@ -3,6 +3,7 @@
 package broker
 
 import (
+	"context"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -27,6 +28,12 @@ func (l *exhausted) Accept() (net.Conn, error) {
 		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
 	}
 	return l.Listener.Accept()
+}
+
+func (l *exhausted) Dial() (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	return l.DialContext(ctx)
 }
 
 // A temporary error of the listener does not end the server.
