@@ -267,9 +267,9 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
 // AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
-// again after [ErrOutcomeUnknown], and after Ack. Errors: the context's with ErrOutcomeUnknown; [ErrInvalid] after Nack
-// or Reject; [ErrRefused] if the deadline of the message has passed; [ErrClosed]; those of [Consumer.Receive] if the
-// consumer has ended.
+// again after [ErrOutcomeUnknown], and after Ack. Errors: [ErrOutcomeUnknown] and the context's error if ctx ends
+// first; [ErrInvalid] after Nack or Reject; [ErrRefused] if the deadline of the message has passed; [ErrClosed]; those
+// of [Consumer.Receive] if the consumer has ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err

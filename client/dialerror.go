@@ -13,7 +13,7 @@ import (
 
 // gRPC reports the cause of a failed connection as text only. This file converts it into a message with a remedy.
 
-// errUnreachable is the cause of failures caused by Options.FailFast.
+// errUnreachable is the error of calls that Options.FailFast ends.
 var errUnreachable = errors.New("no node responds")
 
 // dialError is the cause of a failed connection.
@@ -60,7 +60,7 @@ func dialErrorOf(message string) (o dialError, ok bool) {
 	case has("frame too large"): // a node with TLS closes the connection without sending a byte
 		return mismatch("NOT_CLIENT_PORT", "not a client port: a server responds, but not with gRPC, such as AMQP"), true
 	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):
-		// This side closed it after the connection timeout.
+		// The client closed the connection after the connection timeout.
 		return dialError{why: "a process accepts connections, but does not respond: it is stopped or hangs"}, true
 	case has("error reading server preface"):
 		// A node with TLS closes a plaintext connection.

@@ -67,7 +67,7 @@ type Message struct {
 }
 
 // Stored is a message in a queue. Bodies of messages that arrive together share one buffer, which stays allocated while
-// one of them is referenced. Copy the body of a message that the application keeps for long.
+// one of them is referenced. Copy the body of a message that the application keeps for a long time.
 type Stored struct {
 	Message
 	// Sequence is the position of the message in the queue. It starts at 1 and is never reused.

@@ -48,7 +48,7 @@ func (p *Producer) run(ctx context.Context) {
 		if e.retry() || p.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			p.takeBack(e.submitted)
 		} else {
-			// The node rejects the stream as a whole. It is unknown which request caused it.
+			// The node rejects the stream as a whole. It is unknown which request caused the rejection.
 			p.failInFlight(fmt.Errorf("publish: %w", e), e.submitted)
 		}
 		if e.blocked() && p.client.failsFast(t) {

@@ -64,7 +64,7 @@ func (s *Server) Address() net.Addr { return s.o.Listener.Addr() }
 // Defects returns the number of connections closed because of a bug; the log contains each of them.
 func (s *Server) Defects() uint64 { return s.defects.Load() }
 
-// Close closes the listener. It is for a caller that does not call Run.
+// Close closes the listener. It is for callers that do not call Run.
 func (s *Server) Close() { _ = s.o.Listener.Close() }
 
 // Run serves until ctx ends, and then redirects the clients to the other node. It returns an error if the listener
