@@ -19,12 +19,13 @@ type BrowseOptions struct {
 	// From is the first sequence to read; 0 means the oldest.
 	From uint64
 	// Limit is the maximum number of messages; 0 means no limit.
-	Limit       uint64
+	Limit uint64
+	// HeadersOnly omits the bodies.
 	HeadersOnly bool
 	// Before, if not 0, restricts the result to messages before this sequence. If it is 0, the result contains only
 	// messages that were stored when Browse started.
 	Before uint64
-	// Newest returns the messages in descending sequence order, from the last one before Before to From.
+	// Newest reverses the order: descending sequences, from the last one before Before to From.
 	Newest bool
 	// Filter, if not empty, is a CEL expression that messages must match. In addition to the variables of
 	// SubscriptionOptions.Filter, it can use body for JSON bodies: body.customer.id == "4711".
@@ -50,7 +51,7 @@ type SearchProgress struct {
 }
 
 // Browse reads messages without consuming them, in sequence order. Messages published after the call are not part of
-// the result. Browse continues after a failover and ends after the first error. Errors: [ErrQueueNotFound],
+// the result. The iteration continues after a failover and ends after the first error. Errors: [ErrQueueNotFound],
 // [ErrSubscriptionNotFound], [ErrInvalid] for an invalid filter, [ErrUnavailable], [ErrDataLoss].
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {

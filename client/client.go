@@ -30,7 +30,8 @@ type Client struct {
 type stopper interface{ Close() error }
 
 // Open creates a client for the pair at a URL, such as "lockstep://node-a:7420,node-b:7420"; see [ParseURL]. It does
-// not wait for a node; calls wait until their context expires. ctx applies only to Open. Errors: [ErrInvalid].
+// not wait for a node; calls wait until their context expires. Canceling ctx after Open has returned has no effect.
+// Errors: [ErrInvalid].
 func Open(ctx context.Context, url string) (*Client, error) {
 	o, err := ParseURL(url)
 	if err != nil {
@@ -39,9 +40,9 @@ func Open(ctx context.Context, url string) (*Client, error) {
 	return OpenWith(ctx, o)
 }
 
-// OpenWith is [Open] with options.
+// OpenWith is [Open] with options instead of a URL.
 func OpenWith(ctx context.Context, o Options) (*Client, error) {
-	o, err := o.withDefaults() //nolint:contextcheck // tokens are got for as long as the client lives
+	o, err := o.withDefaults() //nolint:contextcheck // tokens are fetched until the client is closed
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +115,8 @@ type Active struct {
 	Term uint64
 }
 
-// WaitActive waits until a node is active. When ctx is done it returns the context's error and [ErrUnavailable].
+// WaitActive waits until a node is active. If ctx ends first, it returns the context's error and [ErrUnavailable]. If
+// all reachable nodes reject the credentials of the client, it returns [ErrUnauthenticated] or [ErrDenied].
 func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	t, err := c.locator.wait(ctx)
 	if err != nil {
@@ -134,8 +136,8 @@ func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	return &opError{op: op, cause: cause, last: last, unknown: unknown}
 }
 
-// do calls fn on the active node until it receives a response, and records attempts without a response in d, which is
-// nil for a read-only request. While the outcome is unknown, every error is also ErrOutcomeUnknown.
+// do calls fn on the active node until a node responds. It records attempts without a response in d; d is nil for a
+// read-only request. While the outcome is unknown, every error matches ErrOutcomeUnknown.
 func (c *Client) do(
 	ctx context.Context, op string, d *attempts, fn func(context.Context, *grpc.ClientConn) error,
 ) error {
@@ -179,8 +181,8 @@ func (c *Client) do(
 	}
 }
 
-// failsFast reports whether a request that the target refuses temporarily must fail: FailFast is set, and the pair
-// refuses writes until another node returns.
+// failsFast reports whether a request that t refuses temporarily must fail immediately: FailFast is set, and too few
+// nodes are in sync.
 func (c *Client) failsFast(t *target) bool { return c.opts.FailFast && c.locator.isShort(t.node) }
 
 // attempt calls fn once; the call is canceled when t is no longer the target.

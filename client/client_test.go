@@ -31,6 +31,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
+// Invalid addresses are rejected.
 func TestOptionsAreChecked(t *testing.T) {
 	for _, addrs := range [][]string{nil, {"nohost"}, {":1"}, {"a:1", "a:1"}, {"a:1", "b:"}} {
 		_, err := client.OpenWith(t.Context(), client.Options{Addresses: addrs})
@@ -38,9 +39,10 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-func TestFindsTheActive(t *testing.T) { synctest.Test(t, testFindsTheActive) }
+// WaitActive returns the address and the term of the active node.
+func TestWaitActive(t *testing.T) { synctest.Test(t, testWaitActive) }
 
-func testFindsTheActive(t *testing.T) {
+func testWaitActive(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	a, err := c.WaitActive(soon(t))
@@ -48,11 +50,12 @@ func testFindsTheActive(t *testing.T) {
 	require.Equal(t, client.Active{Address: p.addrs[0], Term: 1}, a)
 }
 
-func TestFollowsAHintToAnUnknownAddress(t *testing.T) {
-	synctest.Test(t, testFollowsAHintToAnUnknownAddress)
+// The client follows the hint in a refusal to an address that was not configured.
+func TestFollowsHintToUnknownAddress(t *testing.T) {
+	synctest.Test(t, testFollowsHintToUnknownAddress)
 }
 
-func testFollowsAHintToAnUnknownAddress(t *testing.T) {
+func testFollowsHintToUnknownAddress(t *testing.T) {
 	p := newFakePair(t)
 	p.nodes[0].pair.takeOver(1)
 	// The only given address is a node that still claims to be active; its refusal contains the hint.
@@ -60,7 +63,7 @@ func testFollowsAHintToAnUnknownAddress(t *testing.T) {
 	p.mu.Lock()
 	p.refuse = func(*pb.PublishRequest) *pb.RequestError { return nil }
 	p.mu.Unlock()
-	p.setRole(0, pb.Role_ROLE_BLOCKED) // still a target, since no other node is known
+	p.setRole(0, pb.Role_ROLE_BLOCKED) // still a target, because no other node is known
 	r, err := c.Publish(soon(t), "q", message("x"))
 	require.NoError(t, err)
 	require.Equal(t, p.addrs[1], r.Address)
@@ -98,7 +101,8 @@ func publishMeanwhile(t *testing.T, c *client.Client, body string) func() client
 	}
 }
 
-// The active commits and is killed before it responds. The publish completes once, as soon as the other node is active.
+// If the active commits and is killed before it responds, the publish completes once, as soon as the other node is
+// active.
 func TestKill(t *testing.T) { synctest.Test(t, testKill) }
 
 func testKill(t *testing.T) {
@@ -126,7 +130,7 @@ func testKill(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
 }
 
-// The active stops responding without closing connections, and the other node takes over.
+// If the active stops responding without closing connections, the client continues on the node that takes over.
 func TestFrozen(t *testing.T) { synctest.Test(t, testFrozen) }
 
 func testFrozen(t *testing.T) {
@@ -201,7 +205,7 @@ func testPipelineKeepsOrder(t *testing.T) {
 	require.Less(t, len(p.requests), total/4, "publishes were not batched")
 }
 
-// Requests to different queues share a frame if the node supports it. Each has its own outcome, and failovers do not
+// Requests to different queues share a frame if the node supports this. Each has its own outcome, and failovers do not
 // change the order.
 func TestManyQueues(t *testing.T) {
 	for _, simple := range []bool{false, true} {
@@ -251,6 +255,7 @@ func TestManyQueues(t *testing.T) {
 	}
 }
 
+// Concurrent publishes are all stored, and each receipt has the sequence of its message.
 func TestConcurrentPublish(t *testing.T) { synctest.Test(t, testConcurrentPublish) }
 
 func testConcurrentPublish(t *testing.T) {
@@ -313,9 +318,9 @@ func testRefusals(t *testing.T) {
 }
 
 // A refused retry does not determine the outcome of the first attempt, which may still be in flight in the log.
-func TestRefusedRepeat(t *testing.T) { synctest.Test(t, testRefusedRepeat) }
+func TestRefusedRetry(t *testing.T) { synctest.Test(t, testRefusedRetry) }
 
-func testRefusedRepeat(t *testing.T) {
+func testRefusedRetry(t *testing.T) {
 	full := &pb.RequestError{Code: uint32(codes.ResourceExhausted), Reason: "DISK_LOW", Message: "injected"}
 	p := newFakePair(t)
 	c := p.client(client.Options{})
@@ -355,9 +360,10 @@ func testBlocked(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
 }
 
-func TestNobodyThere(t *testing.T) { synctest.Test(t, testNobodyThere) }
+// Without an active node, the error of a call contains the last status of each node.
+func TestNoActiveNode(t *testing.T) { synctest.Test(t, testNoActiveNode) }
 
-func testNobodyThere(t *testing.T) {
+func testNoActiveNode(t *testing.T) {
 	p := newFakePair(t)
 	p.nodes[0].server.Stop()
 	c := p.client(client.Options{})
@@ -371,6 +377,7 @@ func testNobodyThere(t *testing.T) {
 	require.ErrorContains(t, err, p.addrs[1]+": standby, injected")
 }
 
+// A producer with the ID and the epoch of an earlier one is rejected. A producer with a higher epoch is accepted.
 func TestReusedProducer(t *testing.T) { synctest.Test(t, testReusedProducer) }
 
 func testReusedProducer(t *testing.T) {
@@ -392,9 +399,10 @@ func testReusedProducer(t *testing.T) {
 	require.Equal(t, []string{"0", "2"}, p.bodies("q"))
 }
 
-func TestCloseFailsWhatIsUnderWay(t *testing.T) { synctest.Test(t, testCloseFailsWhatIsUnderWay) }
+// Close fails pending publishes and later calls with ErrClosed. A second Close has no effect.
+func TestCloseFailsPendingPublishes(t *testing.T) { synctest.Test(t, testCloseFailsPendingPublishes) }
 
-func testCloseFailsWhatIsUnderWay(t *testing.T) {
+func testCloseFailsPendingPublishes(t *testing.T) {
 	p := newFakePair(t)
 	p.setRole(0, pb.Role_ROLE_STANDBY)
 	c, err := client.OpenWith(t.Context(), client.Options{
@@ -417,9 +425,9 @@ func testCloseFailsWhatIsUnderWay(t *testing.T) {
 }
 
 // A transaction without a response is retried with the same sequence.
-func TestTxnRepeats(t *testing.T) { synctest.Test(t, testTxnRepeats) }
+func TestTxnIsRetried(t *testing.T) { synctest.Test(t, testTxnIsRetried) }
 
-func testTxnRepeats(t *testing.T) {
+func testTxnIsRetried(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.onPublish = func(*fakeNode, *pb.PublishRequest) bool { p.onPublish = nil; return false }
@@ -435,9 +443,9 @@ func testTxnRepeats(t *testing.T) {
 
 // If a node rejects an idle producer that it has evicted, the client continues under another identity. No message is
 // lost or duplicated.
-func TestForgottenProducer(t *testing.T) { synctest.Test(t, testForgottenProducer) }
+func TestEvictedProducer(t *testing.T) { synctest.Test(t, testEvictedProducer) }
 
-func testForgottenProducer(t *testing.T) {
+func testEvictedProducer(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	for i := range 3 {

@@ -21,11 +21,11 @@ type ConsumerOptions struct {
 	// Filter, if not empty, is a CEL expression that messages must match, as in admin.SubscriptionOptions. Other
 	// messages remain available to other consumers.
 	Filter string
-	// Prefetch is the number of messages that the node may send ahead of Receive. Default 256.
+	// Prefetch is the number of messages that the node may send ahead of Receive, 1 to 100,000. Default 256.
 	Prefetch int
-	// AckTimeout is the time after a delivery within which the message must be acknowledged or extended, 1 second to 24
-	// hours; otherwise it is redelivered. It includes the time between the delivery and Receive. 0: that of the
-	// subscription. If both are set, the shorter one applies. See [Consumer.Run] and [Delivery.Extend].
+	// AckTimeout is the acknowledgement deadline, 1 second to 24 hours: a message that is not answered or extended within
+	// this time after its delivery is redelivered. The time until Receive returns the message counts. 0 means the deadline
+	// of the subscription. If both are set, the shorter one applies. See [Consumer.Run] and [Delivery.Extend].
 	AckTimeout time.Duration
 }
 
@@ -84,7 +84,7 @@ type Consumer struct {
 
 type holding struct {
 	generation uint64 // of the stream that delivered it last
-	acked      bool   // not yet confirmed
+	acked      bool   // acknowledged, and not yet confirmed
 	delivery   *Delivery
 }
 
@@ -123,9 +123,10 @@ const (
 	rejectAnswer
 )
 
-// Consume attaches to a subscription and returns when the node has accepted the consumer. Errors: [ErrQueueNotFound],
-// [ErrSubscriptionNotFound], [ErrLimit], [ErrInvalid], [ErrClosed], [ErrUnavailable], [ErrRefused] for a filter while
-// one of the nodes runs release 0.1.0.
+// Consume attaches to a subscription and returns when a node has accepted the consumer. ctx limits only this wait; the
+// consumer exists until [Consumer.Close] or [Client.Close]. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound],
+// [ErrLimit], [ErrInvalid], [ErrClosed], [ErrUnavailable], [ErrRefused] for a filter while one of the nodes runs
+// release 0.1.0.
 func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (*Consumer, error) {
 	if err := checkName("queue", queue); err != nil {
 		return nil, err
@@ -163,7 +164,8 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	return co, nil
 }
 
-// attachedTo prevents acknowledgements in a later queue with the same name.
+// attachedTo returns the ID of the queue at the first attach. Acknowledgements include it, so that they have no effect
+// on a later queue with the same name.
 func (co *Consumer) attachedTo() uint64 {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -178,9 +180,9 @@ func (co *Consumer) ended() error {
 	return co.err
 }
 
-// Receive returns the next message; it waits for one until ctx ends. Errors: the context's, even if messages are
-// available; [ErrClosed]; and those of [Client.Consume] if the queue or subscription was deleted, after which the
-// consumer is unusable.
+// Receive waits for the next message and returns it. If ctx has ended, it returns the context's error, even if messages
+// are available. After Close it returns [ErrClosed]. If a node ended the consumer, for example because the queue was
+// deleted, Receive returns an error of [Client.Consume], and the consumer is unusable.
 func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -217,7 +219,7 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	}
 }
 
-// isOver returns why the consumer delivers no further messages, or nil. mu is held.
+// isOver returns the reason why the consumer delivers no further messages, or nil. mu is held.
 func (co *Consumer) isOver() error {
 	if co.err == nil && co.leaving {
 		return fmt.Errorf("%s: consumer %w", co.op(), ErrClosed)
@@ -233,8 +235,8 @@ func (co *Consumer) take() *Delivery {
 	return d
 }
 
-// All returns an iterator over received messages. It ends without an error when ctx ends or the consumer is closed; any
-// other error is the last element.
+// All returns an iterator over the messages that Receive returns. It ends without an error when ctx ends or the
+// consumer is closed; any other error is the last element.
 func (co *Consumer) All(ctx context.Context) iter.Seq2[*Delivery, error] {
 	return func(yield func(*Delivery, error) bool) {
 		for {
@@ -258,16 +260,16 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 // Ack acknowledges the message asynchronously, in batches. If the process fails before the confirmation, the message is
 // redelivered. [Consumer.Flush] waits for the confirmation.
 //
-// An error of Ack, Nack, NackAfter or Reject means that the answer is not recorded. It is [ErrInvalid] if the message
-// has another answer or a Seek moved the subscription. It is [ErrRefused], with the reason ACK_DEADLINE_EXPIRED, if the
-// deadline of the message has passed. It is [ErrClosed] or an error of [Consumer.Receive] if the
-// consumer has ended; the message is then redelivered.
+// If Ack, Nack, NackAfter or Reject returns an error, the answer was not recorded. Errors: [ErrInvalid] if the message
+// has another answer, or if a Seek moved the subscription; [ErrRefused], with the reason ACK_DEADLINE_EXPIRED, if the
+// deadline of the message has passed; [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended, after
+// which the message is redelivered.
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
 // AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
-// again after [ErrOutcomeUnknown], and after Ack. Errors: the context's with ErrOutcomeUnknown; [ErrInvalid] after Nack
-// or Reject; [ErrRefused] if the deadline of the message has passed; [ErrClosed]; those of [Consumer.Receive] if the
-// consumer has ended.
+// again after [ErrOutcomeUnknown], and after Ack. Errors: [ErrOutcomeUnknown] and the context's error if ctx ends
+// first; [ErrInvalid] after Nack or Reject; [ErrRefused] if the deadline of the message has passed; [ErrClosed]; those
+// of [Consumer.Receive] if the consumer has ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -286,8 +288,8 @@ func (co *Consumer) acknowledged(d *Delivery) bool {
 	return d.answer == ackAnswer && !co.held[d.Sequence].acked
 }
 
-// Nack requeues the message asynchronously. It is redelivered with a higher DeliveryCount to any consumer of the
-// subscription, unless QueueConfig.MaxDeliveries is reached.
+// Nack requeues the message asynchronously. Any consumer of the subscription may receive the message, with a higher
+// DeliveryCount, unless QueueConfig.MaxDeliveries is reached.
 func (d *Delivery) Nack() error { return d.consumer.answer(d, nackAnswer) }
 
 // NackAfter is [Delivery.Nack] with a redelivery delay of 0 to 24 hours, which replaces QueueConfig.RedeliveryDelay;
@@ -320,7 +322,7 @@ func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) error {
 // An active of release 0.1.0 redelivers the message after the consumer has detached.
 func (d *Delivery) Reject() error { return d.consumer.answer(d, rejectAnswer) }
 
-// answer records an answer of the application. Only the first one counts; a different second one is an error.
+// answer records an answer of the application. Only the first answer counts; a different second answer is an error.
 func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	co.mu.Lock()
 	if d.answer != noAnswer || co.err != nil {
@@ -370,7 +372,7 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	return nil
 }
 
-// answered records the answer that counts. Consumer.mu is held.
+// answered records the first answer. Consumer.mu is held.
 func (d *Delivery) answered(kind answerKind) {
 	d.answer = kind
 	if d.more != nil && d.more.trace != nil {
@@ -396,8 +398,8 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 
 // Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that was
 // unconfirmed when the connection broke: the message is redelivered. Errors: as for [Delivery.AckSync]; [ErrLimit] if
-// rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had no effect,
-// because the deadline of the message had passed. In both cases, all other answers are committed. Each message is
+// rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had no effect because
+// the deadlines of their messages had passed. In the last two cases, all other answers are committed. Each message is
 // reported once.
 func (co *Consumer) Flush(ctx context.Context) error {
 	if err := co.flush(ctx); err != nil {
@@ -453,9 +455,9 @@ func (co *Consumer) flush(ctx context.Context) error {
 
 const closeWait = 2 * time.Second
 
-// Close detaches the consumer. Unacknowledged messages are redelivered to other or later consumers; those that the
-// application has not received do not count as delivered. Close sends pending answers, but does not report unconfirmed
-// ones; call [Consumer.Flush] first.
+// Close detaches the consumer, which takes at most about two seconds. Unacknowledged messages are redelivered to other
+// or later consumers; those that the application has not received do not count as delivered. Close sends pending
+// answers, but does not report unconfirmed ones; call [Consumer.Flush] first.
 func (co *Consumer) Close() error {
 	co.mu.Lock()
 	co.leaving = true

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// maxConfirms is the number of acknowledgement requests in flight while Flush waits.
+	// maxConfirms is the maximum number of acknowledgement requests in flight while Flush waits.
 	maxConfirms = 64
 	// fullAcks acknowledgements are sent regardless of the requests in flight.
 	fullAcks = 1024
-	// maxAcks is the maximum number of acks, nacks and rejects each in one request: a node accepts 10,000 ranges of
+	// maxAcks limits the acks, the nacks, the rejects and the extensions of one request: a node accepts 10,000 ranges of
 	// each.
 	maxAcks = 5000
 )
@@ -75,7 +75,8 @@ func (co *Consumer) end(err error) {
 	signal(co.avail)
 }
 
-// isAttached makes Consume return. It is called only by run and the goroutine it waits for, one at a time.
+// isAttached makes Consume return: a node has accepted the consumer, or the consumer has ended. Only run and the
+// goroutine that run waits for call it, one at a time.
 func (co *Consumer) isAttached() {
 	select {
 	case <-co.attached:
@@ -138,7 +139,7 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 }
 
 // send sends requests while the stream is open, and returns nil after the last request of a consumer that leaves. When
-// the stream has ended, received contains the error, which is left there.
+// the stream has ended, send leaves its error in received.
 func (co *Consumer) send(
 	ctx context.Context, stream pb.QueueService_ConsumeClient, r *pb.ConsumeRequest, received chan error,
 ) error {
@@ -162,14 +163,14 @@ func (co *Consumer) send(
 			if err := stream.Send(r); err != nil {
 				return err
 			}
-			return stream.CloseSend() //nolint:wrapcheck // its caller makes an Error of it
+			return stream.CloseSend() //nolint:wrapcheck // asError converts it
 		}
 	}
 }
 
-// reattach returns the first request of a new stream. Unconfirmed acknowledgements are retried; this is no error if
-// they were committed. Nacked messages are redelivered in any case; rejected messages are redelivered unless they were
-// moved.
+// reattach returns the first request of a new stream. Unconfirmed acknowledgements are retried, which has no effect on
+// those that were committed. Nacked messages are redelivered in any case; rejected messages are redelivered unless they
+// were moved.
 func (co *Consumer) reattach(address string) *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -229,7 +230,7 @@ func (co *Consumer) nextRequest() (r *pb.ConsumeRequest, last bool) {
 	return co.request(answers), false
 }
 
-// leave lists the messages held by the application, as one range that covers all of them if there are too many. mu is
+// leave lists the messages held by the application. If there are too many ranges, one range covers all of them. mu is
 // held.
 func (co *Consumer) leave() *pb.Leave {
 	var seen []uint64
@@ -250,7 +251,7 @@ func (co *Consumer) pending() int {
 	return len(co.ack) + len(co.nack) + len(co.nackAfter) + len(co.reject) + len(co.extend)
 }
 
-// request takes the credit and, if requested, the answers to be sent. mu is held.
+// request takes the credit and, if answers is set, the answers to be sent. mu is held.
 func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	r := &pb.ConsumeRequest{Credit: co.credit}
 	co.credit, co.empty = 0, false
@@ -300,9 +301,10 @@ func cut(sequences []uint64) (head, tail []uint64) {
 	return sequences[:maxAcks:maxAcks], sequences[maxAcks:]
 }
 
+// together is the number of deliveries in one allocation.
 const together = 16
 
-// deliveries converts the messages of a response, which may be reused afterwards.
+// deliveries converts the messages of a response, which the caller may then reuse.
 func (co *Consumer) deliveries(messages []*pb.StoredMessage) []*Delivery {
 	list := make([]*Delivery, len(messages))
 	var slab []Delivery
@@ -356,8 +358,8 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	}
 }
 
-// known reports whether the application holds or has acknowledged the message since an earlier stream, in which case it
-// must not be delivered again. Within one stream a second delivery means that the message was released. mu is held.
+// known reports whether the application has held or acknowledged the message since an earlier stream: it must not be
+// delivered again. A second delivery within one stream means that the message was requeued. mu is held.
 func (co *Consumer) known(seq uint64) bool {
 	if _, ok := co.committed[seq]; ok {
 		delete(co.committed, seq)

@@ -23,6 +23,7 @@ func fill(t *testing.T, c *client.Client, n int) {
 	require.NoError(t, err)
 }
 
+// A consumer receives all messages in order, and its acknowledgements are committed.
 func TestConsume(t *testing.T) { synctest.Test(t, testConsume) }
 
 func testConsume(t *testing.T) {
@@ -54,6 +55,7 @@ func testConsume(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrClosed)
 }
 
+// A nacked message is redelivered.
 func TestConsumeNack(t *testing.T) { synctest.Test(t, testConsumeNack) }
 
 func testConsumeNack(t *testing.T) {
@@ -117,6 +119,7 @@ func testConsumerFollows(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded, "messages remain")
 }
 
+// Consume rejects a missing queue and an invalid prefetch.
 func TestConsumeMissing(t *testing.T) { synctest.Test(t, testConsumeMissing) }
 
 func testConsumeMissing(t *testing.T) {
@@ -128,7 +131,7 @@ func testConsumeMissing(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrInvalid)
 }
 
-// The iterator ends with the consumer.
+// The iterator ends when the consumer is closed.
 func TestConsumeAll(t *testing.T) { synctest.Test(t, testConsumeAll) }
 
 func testConsumeAll(t *testing.T) {
@@ -202,8 +205,8 @@ func testManyAcks(t *testing.T) {
 	require.Equal(t, total, p.ackedCount("q"))
 }
 
-// A consumer that reattaches, and a transaction that acknowledges, send the ID of the original queue, since another
-// queue may have its name by then.
+// A consumer that reattaches, and a transaction that acknowledges, send the ID of the original queue, because
+// another queue may have its name by then.
 func TestQueueID(t *testing.T) { synctest.Test(t, testQueueID) }
 
 func testQueueID(t *testing.T) {

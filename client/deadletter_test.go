@@ -94,9 +94,9 @@ func testManyRejects(t *testing.T) {
 
 // If the connection breaks before a reject is confirmed, the message is redelivered and can be rejected again.
 // Acknowledgements are retried.
-func TestRejectIsNotRepeated(t *testing.T) { synctest.Test(t, testRejectIsNotRepeated) }
+func TestRejectIsNotRetried(t *testing.T) { synctest.Test(t, testRejectIsNotRetried) }
 
-func testRejectIsNotRepeated(t *testing.T) {
+func testRejectIsNotRetried(t *testing.T) {
 	p := newFakePair(t)
 	lost := false
 	p.endConsume = func(r *pb.ConsumeRequest) error {
@@ -127,7 +127,7 @@ func testRejectIsNotRepeated(t *testing.T) {
 	require.Equal(t, []uint64{1}, p.rejected["q"])
 }
 
-// A node that does not support rejects yet ends the consumer.
+// A node that does not support rejects ends the consumer.
 func TestRejectRefused(t *testing.T) { synctest.Test(t, testRejectRefused) }
 
 func testRejectRefused(t *testing.T) {
@@ -203,6 +203,7 @@ func testAlterQueueReplaces(t *testing.T) {
 	require.Equal(t, uint32(3), p.altered[0].GetConfig().GetMaxDeliveries())
 }
 
+// ReplayDeadLetters sends its options and returns the result. Requests with invalid names are not sent.
 func TestReplayDeadLetters(t *testing.T) { synctest.Test(t, testReplayDeadLetters) }
 
 func testReplayDeadLetters(t *testing.T) {
@@ -235,9 +236,9 @@ func testReplayDeadLetters(t *testing.T) {
 
 // An attempt that may have moved messages is not retried, and its outcome is unknown. An attempt that was not executed
 // is retried.
-func TestReplayIsNotRepeated(t *testing.T) { synctest.Test(t, testReplayIsNotRepeated) }
+func TestReplayIsNotRetried(t *testing.T) { synctest.Test(t, testReplayIsNotRetried) }
 
-func testReplayIsNotRepeated(t *testing.T) {
+func testReplayIsNotRetried(t *testing.T) {
 	p := newFakePair(t)
 	attempts := 0
 	p.replay = func(*pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error) {

@@ -32,8 +32,8 @@ func (co *Consumer) AckTimeout() time.Duration {
 
 // Extend restarts the acknowledgement deadline of the message, and returns when the node has done so. It has no effect
 // if the consumer has no deadline, if the message was answered, or after a failover, when the message may already be
-// redelivered. Errors: [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if the deadline had passed; those of
-// [Consumer.Flush], which it includes, except ErrLimit.
+// redelivered. Extend also waits for all earlier answers. Errors: [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if
+// the deadline had passed; those of [Consumer.Flush], except ErrLimit.
 func (d *Delivery) Extend(ctx context.Context) error {
 	co := d.consumer
 	co.mu.Lock()
@@ -89,7 +89,8 @@ func (co *Consumer) extendAll() {
 	}
 }
 
-// handleDeadlines applies the news about deadlines in a response. mu is held.
+// handleDeadlines applies the deadline, the expired messages and the refused answers that a response reports. mu is
+// held.
 func (co *Consumer) handleDeadlines(resp *pb.ConsumeResponse) {
 	if timeout := resp.GetAckTimeout(); timeout != nil || resp.GetAttached() {
 		if is := timeout.AsDuration(); is != co.deadline.timeout {
@@ -113,7 +114,7 @@ func (co *Consumer) handleDeadlines(resp *pb.ConsumeResponse) {
 	for _, r := range resp.GetExpired() {
 		for sequence := r.GetFirst(); sequence <= r.GetLast(); sequence++ {
 			buffered[sequence] = true
-			if h, held := co.held[sequence]; held && !h.acked { // the node refuses the ack otherwise
+			if h, held := co.held[sequence]; held && !h.acked { // the node reports the refusal of a pending ack
 				co.expire(sequence)
 			}
 		}
@@ -148,7 +149,7 @@ func (co *Consumer) expiredError(d *Delivery) error {
 	return co.errExpired(d.Sequence)
 }
 
-// errExpired requires mu.
+// mu is held.
 func (co *Consumer) errExpired(sequence uint64) error {
 	return co.deadlineError(fmt.Sprintf("acknowledgement deadline of sequence %d of %s has passed: it is redelivered",
 		sequence, co.queue))

@@ -13,7 +13,7 @@ import (
 
 // gRPC reports the cause of a failed connection as text only. This file converts it into a message with a remedy.
 
-// errUnreachable is the cause of failures caused by Options.FailFast.
+// errUnreachable is the error of calls that Options.FailFast ends.
 var errUnreachable = errors.New("no node responds")
 
 // dialError is the cause of a failed connection.
@@ -60,7 +60,7 @@ func dialErrorOf(message string) (o dialError, ok bool) {
 	case has("frame too large"): // a node with TLS closes the connection without sending a byte
 		return mismatch("NOT_CLIENT_PORT", "not a client port: a server responds, but not with gRPC, such as AMQP"), true
 	case has("error reading server preface") && (has(net.ErrClosed.Error()) || has("deadline exceeded")):
-		// This side closed it after the connection timeout.
+		// The client closed the connection after the connection timeout.
 		return dialError{why: "a process accepts connections, but does not respond: it is stopped or hangs"}, true
 	case has("error reading server preface"):
 		// A node with TLS closes a plaintext connection.
@@ -96,7 +96,8 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// unreachable reports whether no node has responded so far and none is reachable now. mu is held.
+// unreachable reports whether a call must fail with FailFast: no node has responded so far, and all are known to be
+// unreachable. mu is held.
 func (l *locator) unreachable() bool {
 	if !l.opts.FailFast || l.answered {
 		return false
@@ -111,7 +112,7 @@ func (l *locator) unreachable() bool {
 }
 
 // learn adds the active node that a standby reports, if no known node is active. It waits until each known node has
-// reported its role or is unreachable, since an address may be an alias of a known node. mu is held.
+// reported its role or is unreachable, because an address may be an alias of a known node. mu is held.
 func (l *locator) learn() {
 	if l.target != nil || l.opts.FixedAddresses {
 		return
@@ -129,8 +130,8 @@ func (l *locator) learn() {
 	}
 }
 
-// refusal returns why no node serves this client: all reachable nodes reject its credentials. It is nil if a retry may
-// succeed. mu is held.
+// refusal returns the reason why no node serves this client: all reachable nodes reject its credentials. It is nil if a
+// retry may succeed. mu is held.
 func (l *locator) refusal() (why error) {
 	for _, n := range l.nodes {
 		switch {

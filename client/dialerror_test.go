@@ -24,9 +24,9 @@ import (
 )
 
 // A client with only the standby's address discovers the active node from the standby's status.
-func TestGivenOnlyTheStandby(t *testing.T) { synctest.Test(t, testGivenOnlyTheStandby) }
+func TestOnlyStandbyAddress(t *testing.T) { synctest.Test(t, testOnlyStandbyAddress) }
 
-func testGivenOnlyTheStandby(t *testing.T) {
+func testOnlyStandbyAddress(t *testing.T) {
 	p := newFakePair(t)
 	p.named = true
 	c := p.client(client.Options{Addresses: p.addrs[1:]})
@@ -71,7 +71,7 @@ func TestFailFast(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_ = conn.(*tls.Conn).Handshake() // the client ends it, since the server has no ALPN
+			_ = conn.(*tls.Conn).Handshake() // the client ends it, because the server has no ALPN
 			_ = conn.Close()
 		}
 	}()
@@ -81,13 +81,13 @@ func TestFailFast(t *testing.T) {
 		tls     *tls.Config
 		want    string
 	}{
-		"nothing listens":   {"127.0.0.1:1", nil, "connection refused"},
-		"no such host":      {"no-such-host.invalid:7420", nil, "no such host"},
-		"plain at TLS":      {secure, nil, "it requires TLS"},
-		"TLS at plain":      {plain, trusting, "the node does not use TLS"},
-		"AMQP with TLS":     {other.Addr().String(), trusting, "not a client port"},
-		"no certificate":    {secure, trusting, "the node requires a client certificate"},
-		"unknown authority": {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
+		"nothing listens": {"127.0.0.1:1", nil, "connection refused"},
+		"no such host":    {"no-such-host.invalid:7420", nil, "no such host"},
+		"plain at TLS":    {secure, nil, "it requires TLS"},
+		"TLS at plain":    {plain, trusting, "the node does not use TLS"},
+		"AMQP with TLS":   {other.Addr().String(), trusting, "not a client port"},
+		"no certificate":  {secure, trusting, "the node requires a client certificate"},
+		"unknown CA":      {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cl, err := client.OpenWith(t.Context(), client.Options{
@@ -106,8 +106,8 @@ func TestFailFast(t *testing.T) {
 	}
 }
 
-// The client waits for a process that accepts connections without a response, such as a stopped or hung one. The error
-// does not mention certificates.
+// The client waits for a process that accepts connections and does not respond, such as a stopped or hung one. The
+// error does not mention certificates.
 func TestSilentNode(t *testing.T) { synctest.Test(t, testSilentNode) }
 
 func testSilentNode(t *testing.T) {
@@ -150,15 +150,15 @@ func (c *counting) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// A client backs off while its connections are closed without a response, for as long as that lasts. Otherwise it would
-// exhaust the node's rate limit for all clients at its address.
+// A client backs off as long as its connections are closed without a response. Otherwise it would exhaust the node's
+// rate limit for all clients at its address.
 func TestDialBackoff(t *testing.T) {
 	for name, trusted := range map[string]func(ca *certs.CA) *tls.Config{
 		"plain at TLS": func(*certs.CA) *tls.Config { return nil },
 		"no certificate": func(ca *certs.CA) *tls.Config {
 			return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ca.Pool()}
 		},
-		"unknown authority": func(*certs.CA) *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS13} },
+		"unknown CA": func(*certs.CA) *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS13} },
 	} {
 		simulated(t, name, func(t *testing.T) {
 			ca := certs.New(t, "ours")
@@ -191,9 +191,11 @@ func TestDialBackoff(t *testing.T) {
 }
 
 // FailFast no longer applies after the first response: the client waits for a node that restarts.
-func TestFailFastNotAfterAnAnswer(t *testing.T) { synctest.Test(t, testFailFastNotAfterAnAnswer) }
+func TestFailFastEndsWithFirstResponse(t *testing.T) {
+	synctest.Test(t, testFailFastEndsWithFirstResponse)
+}
 
-func testFailFastNotAfterAnAnswer(t *testing.T) {
+func testFailFastEndsWithFirstResponse(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{Addresses: p.addrs[:1], FailFast: true})
 	_, err := c.WaitActive(soon(t))

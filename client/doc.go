@@ -33,11 +33,11 @@
 //
 //   - [Client.Publish] stores a message and returns after the commit: the message is durable on every in-sync node.
 //   - [Client.NewProducer] creates a separate publish pipeline. [Producer.PublishAsync] returns a
-//     [Pending] without waiting for the commit, and [Producer.Flush] waits for all of them.
+//     [Pending] without waiting for the commit, and [Producer.Flush] waits for all pending publishes.
 //   - [Client.Consume] attaches to a subscription with prefetch. [Consumer.Run] calls a handler for each message;
-//     [Consumer.Receive] and [Consumer.All] return messages, which are acknowledged in any order, asynchronously
-//     with [Delivery.Ack] or synchronously with [Delivery.AckSync]. After a failover the consumer reattaches. It does
-//     not redeliver messages that the application still holds or has acknowledged.
+//     [Consumer.Receive] and [Consumer.All] return messages. Acknowledge messages in any order, asynchronously with
+//     [Delivery.Ack] or synchronously with [Delivery.AckSync]. After a failover the consumer reattaches, and does not
+//     redeliver messages that the application still holds or has acknowledged.
 //   - [Client.Begin] starts a transaction: publishes and acknowledgements over any number of queues, committed
 //     atomically.
 //   - [Client.Browse] reads messages without consuming them.
@@ -48,17 +48,17 @@
 //
 // Use errors.Is with the Err variables of this package. The error text includes the address of the node that responded.
 //
-// An error without [ErrOutcomeUnknown] means that nothing was committed, and that the failed attempt never will be.
-// With ErrOutcomeUnknown the request may have been committed. Retry the same [Txn] or [Delivery.AckSync]: the retry
-// is idempotent. A second call of Publish stores a second message.
+// An error that does not match [ErrOutcomeUnknown] means that the request was not committed and never will be. An error
+// that matches it means that the request may have been committed. Retry the same [Txn] or [Delivery.AckSync]: the retry
+// is idempotent. A second call of Publish may store a duplicate.
 //
-// The context of a call limits how long the client searches for an active node.
+// The context of a call limits the call as a whole, including the search for the active node and all retries.
 //
 // # How the client follows the active node
 //
-// The client keeps one connection and one AdminService.WatchStatus stream per address. A node that becomes active
-// reports it on the stream, so the client switches without waiting for a timeout. The client ignores a node that claims
-// to be active in a term below the highest term seen.
+// The client keeps one connection and one AdminService.WatchStatus stream per address. A node reports on this stream
+// when it becomes active, so the client switches without waiting for a timeout. The client ignores a node that claims
+// to be active in a term below the highest term that the client has seen.
 //
 // While calls are pending on a node, the client probes the node once per [Options.ProbeInterval]. A connection that
 // does not respond is closed and replaced.

@@ -16,27 +16,30 @@ import (
 
 // Errors of the client.
 var (
+	// ErrClosed is returned when the client, producer or consumer is closed.
 	ErrClosed = errors.New("closed")
 	// ErrUnavailable is returned when the context expired before a node could serve the request: no node is active or
 	// reachable, or the active cannot acknowledge at the moment. The request itself is valid.
 	ErrUnavailable = errors.New("no node could serve the request")
 	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although no
-	// response arrived. It is also returned when a retry of such a request was refused. An error without it means that
-	// nothing was committed, and that the failed attempt never will be.
-	ErrOutcomeUnknown = errors.New("the outcome is unknown: it may or may not have been committed")
+	// response arrived. It is also returned when a retry of such a request was refused. An error that does not match it
+	// means that the request was not committed and never will be.
+	ErrOutcomeUnknown = errors.New("outcome is unknown: the request may or may not have been committed")
 	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The request
 	// may have been committed, but the nodes have evicted its producer state, which happens after 100,000 other producers
 	// or 256 later requests. The client does not retry; inspect the queues to find out whether the messages were stored.
-	ErrOutcomeLost = errors.New("the outcome can no longer be determined")
+	ErrOutcomeLost = errors.New("outcome can no longer be determined")
 	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request, because another producer
-	// used the same ID and epoch. The message was not stored. Use a higher epoch. With ErrOutcomeUnknown, it means that a
-	// retry differs from the first attempt, because a body was changed in the meantime.
-	ErrSequenceReused = errors.New("producer id and epoch were used before")
+	// used the same ID and epoch. The message was not stored. Use a higher epoch. Together with ErrOutcomeUnknown, it
+	// means that a retry differs from the first attempt, because a body was modified in the meantime.
+	ErrSequenceReused = errors.New("producer ID and epoch were used before")
 )
 
 // Errors of the server.
 var (
-	ErrQueueNotFound        = errors.New("queue not found")
+	// ErrQueueNotFound is returned when a queue does not exist.
+	ErrQueueNotFound = errors.New("queue not found")
+	// ErrSubscriptionNotFound is returned when the queue has no subscription of that name.
 	ErrSubscriptionNotFound = errors.New("subscription not found")
 	// ErrAlreadyExists is returned when a queue, subscription or token of that name already exists.
 	ErrAlreadyExists = errors.New("already exists")
@@ -50,8 +53,8 @@ var (
 	ErrTooOld = errors.New("retry is too old")
 	// ErrRefused is returned when the current state of the pair or of the queue does not allow the request.
 	ErrRefused = errors.New("not allowed in the current state")
-	// ErrProcessed is returned when a message of a transaction was already acknowledged or is held by a prepared
-	// transaction: it was processed elsewhere. The transaction stored nothing.
+	// ErrProcessed is returned when a message of a transaction was processed elsewhere: it is already acknowledged, or
+	// held by a prepared transaction. The transaction stored nothing.
 	ErrProcessed = errors.New("a message was processed elsewhere")
 	// ErrDataLoss is returned when stored data is corrupt.
 	ErrDataLoss = errors.New("stored data is corrupt")
@@ -60,20 +63,21 @@ var (
 	// ErrDenied is returned when the client does not have the permission for the request.
 	ErrDenied = errors.New("permission denied")
 	// ErrUnauthenticated is returned when a node rejects the credentials of the client; the error text names the failed
-	// check. With a TokenFile or TokenSource the client has already tried newer tokens. The request was not executed.
+	// check. With a TokenFile or TokenSource, the client has already tried newer tokens. The request was not executed.
 	ErrUnauthenticated = errors.New("not authenticated")
 )
 
-// Error is an error response from a node. It unwraps to one of the Err variables of this package.
+// Error is an error response from a node, or describes a failed connection. It unwraps to one of the Err variables of
+// this package or of package client/admin.
 type Error struct {
 	// Address is the address of the node that responded, host:port.
 	Address string
 	// Code is the gRPC status code.
 	Code codes.Code
 	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND, if the error originates from a node. If no
-	// connection could be made, it is TLS_REQUIRED, TLS_UNSUPPORTED, BAD_CERTIFICATE, NOT_CLIENT_PORT or empty.
+	// connection could be made, Reason is TLS_REQUIRED, TLS_UNSUPPORTED, BAD_CERTIFICATE, NOT_CLIENT_PORT or empty.
 	Reason string
-	// Message describes the error and the remedy.
+	// Message describes the error and, if possible, the remedy.
 	Message string
 
 	reason    pb.ErrorReason // numeric value of Reason

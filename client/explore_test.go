@@ -28,7 +28,7 @@ type operation struct {
 	name string
 	// begin prepares the operation and returns the call, which may be retried after an error.
 	begin func(ctx context.Context, c *client.Client) (call func(context.Context) error, err error)
-	// once states that a second call is another request.
+	// once means that a second call is another request.
 	once bool
 	// parts are the changes of the operation, each executed 0 or 1 times.
 	parts func(w *world) []int
@@ -127,10 +127,10 @@ func operations() []operation {
 	}
 }
 
-// TestExplore enumerates all outcomes of the attempts of one request, up to a depth; in the default tier, only a random
-// third of those with the full depth. The application retries after errors, or stops after any number of calls. Success
-// means stored exactly once, an unknown outcome at most once. Any other error means that nothing is ever stored.
-// Transactions are atomic.
+// TestExplore enumerates all outcomes of the attempts of one request, up to a depth. The default tier executes only a
+// random third of the scripts with the full depth. The application retries after errors, or stops after any number of
+// calls. Success means stored exactly once; an unknown outcome means at most once; after any other error nothing is
+// ever stored. Transactions are atomic.
 func TestExplore(t *testing.T) {
 	depth := *exploreDepth
 	if testing.Short() {
@@ -216,7 +216,7 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 			wrong = "outcome unknown although every attempt received a response"
 		}
 		if wrong != "" {
-			t.Fatalf("%s: %s\nhappened: %v, early: %v\ntold: %s\nparts: %v", op.name, wrong, script, early,
+			t.Fatalf("%s: %s\nmoves: %v, early: %v\nresults: %s\nparts: %v", op.name, wrong, script, early,
 				strings.Join(told, "\n      "), parts)
 		}
 		for m := range moves {

@@ -58,7 +58,7 @@ type world struct {
 
 	producers map[string]map[uint64]*outcome
 	forgot    map[string]bool // evicted producers
-	// the sequences are among a producer's first: a node accepts an unknown producer as a new one
+	// early means that the sequences are a producer's first: a node accepts an unknown producer as a new one.
 	early   bool
 	delayed []func()
 	atEnd   []func()
@@ -415,8 +415,8 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 	}
 }
 
-// consume attaches and acknowledges. The queue contains one message, with sequence 1. An ack needs no producer, since
-// it is idempotent.
+// consume attaches and acknowledges. The queue contains one message, with sequence 1. An ack needs no producer,
+// because it is idempotent.
 func (s *worldStream) consume(r *pb.ConsumeRequest) {
 	if r.GetAttach() != nil {
 		resp := &pb.ConsumeResponse{Attached: true}

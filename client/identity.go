@@ -14,8 +14,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// attempts records, over all calls that send a request, whether it may have been committed although no node has
-// reported its result (INV-10). Only a response for exactly the request's producer, epoch and sequence resets it. A
+// attempts records whether a request may have been committed although no node has reported its result (INV-10), over
+// all calls that send the request. Only a response for exactly the request's producer, epoch and sequence resets it. A
 // refused retry does not reset it, unless the refusal is recorded in the log.
 type attempts struct{ unknown bool }
 
@@ -40,14 +40,14 @@ func (a *attempts) refused(op string, e *Error) error {
 }
 
 // sequencer is a producer identity with one outstanding request at a time, so that its sequences are committed in
-// order. A client has one for each request, other than a publish, that was ever concurrent with others.
+// order. A client has as many sequencers as requests, except publishes, were ever concurrent.
 type sequencer struct {
 	id   string
 	next uint64
 }
 
-// identity makes retries of one request idempotent: the same producer and sequence while its outcome is unknown, over
-// any number of calls. The zero identity belongs to a request that was never sent.
+// identity makes retries of one request idempotent, over any number of calls: while the outcome is unknown, they have
+// the same producer and sequence. The zero identity belongs to a request that was never sent.
 type identity struct {
 	sequencer *sequencer
 	sequence  uint64
@@ -72,8 +72,8 @@ func (c *Client) doAs(
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
 	if errors.As(err, &e) && e.forgotten() && !id.OutcomeUnknown() {
-		// The sequencer was idle for too long. Nothing was committed, so the request may use another one. It is a new
-		// one, since the idle ones may have been evicted as well.
+		// The sequencer was idle for too long. Nothing was committed, so the request may use another one: a new
+		// sequencer, because the idle ones may have been evicted as well.
 		*id = identity{}
 		id.take(newSequencer())
 		err = c.attemptsAs(ctx, op, id, fn)

@@ -34,8 +34,8 @@ func briefly(t *testing.T) context.Context {
 	return ctx
 }
 
-// losesReply makes the active commit the next transaction, send no response, and lose its role. After that, no node is
-// active.
+// losesReply makes the active commit the next transaction, send no response and lose its role. No node is active after
+// that.
 func (p *fakePair) losesReply() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,10 +129,10 @@ func testCommitEvictedAfterUnknownOutcome(t *testing.T) {
 	require.Equal(t, before+1, p.commits, "another commit was sent")
 }
 
-// A request that was never sent before may use another identity.
-func TestCommitForgottenAtFirst(t *testing.T) { synctest.Test(t, testCommitForgottenAtFirst) }
+// A request that was never sent before is sent under another identity if the node has evicted its producer.
+func TestCommitWithEvictedProducer(t *testing.T) { synctest.Test(t, testCommitWithEvictedProducer) }
 
-func testCommitForgottenAtFirst(t *testing.T) {
+func testCommitWithEvictedProducer(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.mu.Lock()
@@ -197,10 +197,10 @@ func testRefusedUntilTheDeadline(t *testing.T) {
 	require.FailNow(t, "outcome unknown")
 }
 
-// An error from gRPC itself or from a proxy is not a response from a node.
-func TestNoAnswerIsNoRefusal(t *testing.T) { synctest.Test(t, testNoAnswerIsNoRefusal) }
+// After an error from gRPC itself or from a proxy, the outcome is unknown: it is not a response from a node.
+func TestErrorWithoutReason(t *testing.T) { synctest.Test(t, testErrorWithoutReason) }
 
-func testNoAnswerIsNoRefusal(t *testing.T) {
+func testErrorWithoutReason(t *testing.T) {
 	for _, code := range []codes.Code{
 		codes.ResourceExhausted, codes.Internal, codes.Unknown, codes.Aborted,
 		codes.DataLoss,
@@ -215,8 +215,8 @@ func testNoAnswerIsNoRefusal(t *testing.T) {
 	}
 }
 
-// An operation added while the outcome is unknown would be sent under the sequence of another transaction and receive
-// its result.
+// An operation added while the outcome is unknown is rejected: it would be sent under the sequence of another
+// transaction and receive its result.
 func TestOperationsAfterCommit(t *testing.T) { synctest.Test(t, testOperationsAfterCommit) }
 
 func testOperationsAfterCommit(t *testing.T) {
@@ -361,11 +361,11 @@ func testRequest(t *testing.T) {
 		require.ErrorIs(t, err, client.ErrOutcomeUnknown)
 	}
 	require.NoError(t, purge("q"))
-	require.ErrorIs(t, purge("q"), client.ErrInvalid, "it was carried out")
+	require.ErrorIs(t, purge("q"), client.ErrInvalid, "already executed")
 	require.Equal(t, 1, w.purged)
 	ctx, cancel := w.call(soon(t))
 	defer cancel()
 	_, err = admin.New(c).PurgeQueue(ctx, "q", "")
 	require.NoError(t, err)
-	require.Equal(t, 2, w.purged, "another one")
+	require.Equal(t, 2, w.purged, "a call without the Request is a new request")
 }

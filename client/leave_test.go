@@ -13,9 +13,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// A consumer that is closed sends the list of messages that the application has received and not answered: the others
-// do not count as delivered.
-func TestCloseNamesSeen(t *testing.T) {
+// Closing a consumer reports the messages that the application has received and not answered. The others do not count
+// as delivered.
+func TestCloseReportsReceived(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	fill(t, c, 20)
@@ -38,7 +38,7 @@ func TestCloseNamesSeen(t *testing.T) {
 	require.True(t, proto.Equal(&pb.Leave{Seen: []*pb.SequenceRange{{First: 2, Last: 3}}}, p.leaves[0]), "%v", p.leaves)
 }
 
-// Receive with an ended context returns no message, even if messages have arrived.
+// Receive with an ended context returns its error, even if messages are available.
 func TestReceiveWithEndedContext(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})

@@ -16,9 +16,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// locator tracks the nodes and which of them is active. State changes only on reports of the nodes themselves (observe,
-// lost). A failed call only triggers a poll of the nodes (askNow), so that a wrong guess of one caller cannot affect
-// the others.
+// locator tracks the nodes and which of them is active. Only reports from the nodes change its state (observe, lost). A
+// failed call only triggers a poll of the nodes (askNow), so that a wrong guess of one caller cannot affect the others.
 type locator struct {
 	opts    Options
 	newNode chan *node // nodes learned from hints, to be watched by run
@@ -132,8 +131,8 @@ func (l *locator) close() {
 	}
 }
 
-// wait returns the active node. It waits until ctx ends, until the nodes reject this client (then the error is an
-// *Error), or, with Options.FailFast, until all nodes are known to be unreachable.
+// wait returns the active node. It waits until ctx ends. It fails earlier with an *Error if the nodes reject this
+// client or, with Options.FailFast, with errUnreachable if all nodes are known to be unreachable.
 func (l *locator) wait(ctx context.Context) (*target, error) { return l.waitFor(ctx, l.opts.FailFast) }
 
 // waitLong is wait for background goroutines, whose calls have their own contexts.
@@ -215,8 +214,8 @@ func (l *locator) searching() bool {
 	return l.target == nil && l.waiters > 0
 }
 
-// observe records the status of a node. A poll passes the number of observations at its start (asked); if a newer
-// observation overtook its response, the response is dropped. With asked 0 the status is always recorded.
+// observe records the status of a node. A poll passes the number of observations at its start (asked): if a newer
+// observation arrived before its response, the response is dropped. With asked 0 the status is always recorded.
 func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -248,8 +247,8 @@ func (l *locator) isShort(n *node) bool {
 	return n.short
 }
 
-// lost records that the connection to a node broke: its role is unknown until it reports it again. again: it rejected
-// the credentials and is retried immediately with new ones.
+// lost records that the connection to a node broke: the role is unknown until the node reports it again. again means
+// that the node rejected the credentials, and is retried immediately with new ones.
 func (l *locator) lost(n *node, err error, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -378,8 +377,8 @@ func (t *target) end() {
 	}
 }
 
-// bind returns a context that also ends with the target. The returned function must be called at least once to release
-// it.
+// bind returns a context that also ends with the target. The returned function releases the context and must be called
+// at least once.
 func (t *target) bind(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	key := &cancel

@@ -16,19 +16,22 @@ import (
 
 // Message is a message to publish.
 //
-// The standard fields MessageID, CorrelationID, ReplyTo, ContentType and Subject are stored and delivered, but not
-// interpreted by Lockstep. Each of them and Group is limited to 1,024 bytes of UTF-8; all of them and Values together
-// are limited to 64 KiB.
+// The standard fields MessageID, CorrelationID, ReplyTo, ContentType and Subject are stored and delivered. Lockstep
+// itself uses only MessageID, to discard duplicates in queues with a QueueConfig.DedupWindow. Each standard field and
+// Group is limited to 1,024 bytes of UTF-8; all of them and Values together are limited to 64 KiB.
+//
+// Body, Properties and Values must not be modified before the publish has completed, nor after [ErrOutcomeUnknown]: the
+// client may still be retrying it.
 //
 // All fields except Body and Properties are rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
 type Message struct {
-	// Body is opaque to Lockstep. It must not be modified before the publish has completed.
+	// Body is opaque to Lockstep. Its maximum size is [Options].MaxMessageBytes.
 	Body []byte
-	// Properties are string properties of the application. A key has 1 to 255 bytes; the limit of all is 64 KiB.
+	// Properties are string properties of the application. A key has 1 to 255 bytes; keys and values together are limited
+	// to 64 KiB.
 	Properties map[string]string
 
-	// Standard fields.
-
+	// MessageID identifies the message to the application, and duplicates to a queue with a DedupWindow.
 	MessageID string
 	// CorrelationID identifies a related message or operation, such as the request of a response.
 	CorrelationID string
@@ -36,7 +39,8 @@ type Message struct {
 	ReplyTo string
 	// ContentType is the media type of the body, such as "application/json".
 	ContentType string
-	Subject     string
+	// Subject is the subject or type of the message.
+	Subject string
 
 	// Group is the message group. Each subscription delivers one message of a group at a time: the next one, in queue
 	// order, after the previous one is acknowledged, rejected or dead-lettered.
@@ -62,11 +66,11 @@ type Message struct {
 	Values map[string]any
 }
 
-// Stored is a message in a queue. The bodies of messages that arrive together are slices of one buffer, which stays
-// allocated while one of them is in use. Copy messages that the application keeps for long.
+// Stored is a message in a queue. Bodies of messages that arrive together share one buffer, which stays allocated while
+// one of them is referenced. Copy the body of a message that the application keeps for a long time.
 type Stored struct {
 	Message
-	// Sequence is the position in the queue. It starts at 1 and is never reused.
+	// Sequence is the position of the message in the queue. It starts at 1 and is never reused.
 	Sequence uint64
 	// PublishedAt is the time when the active accepted the message, with millisecond resolution.
 	PublishedAt time.Time
@@ -82,12 +86,12 @@ type Receipt struct {
 	Sequence uint64
 	// LSN is the LSN of the transaction in the store's log.
 	LSN uint64
-	// Duplicate reports whether an earlier attempt was committed, and a retry returned its result; or whether nothing was
-	// stored, since the queue has accepted the MessageID of each message within its DedupWindow. Sequence is that of the
-	// accepted message, in a batch of the first one.
+	// Duplicate is true if a retry returned the result of an earlier attempt. It is also true if nothing was stored,
+	// because the queue has accepted the MessageID of each message within its DedupWindow. Sequence is then the sequence
+	// of the accepted message, or of the first one for a batch.
 	Duplicate bool
-	// Discarded is the number of messages that were not stored, since the queue has accepted their MessageID within its
-	// DedupWindow. The other messages of a batch have consecutive sequences from Sequence on.
+	// Discarded is the number of messages that were not stored, because the queue has accepted their MessageID within its
+	// DedupWindow. The other messages of a batch have consecutive sequences, starting at Sequence.
 	Discarded int
 	// Address is the address of the node that acknowledged the publish.
 	Address string
@@ -216,7 +220,7 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// cost is the number of bytes that a message counts against MaxPendingBytes.
+// cost returns the number of bytes that the message counts toward MaxPendingBytes.
 func (m *Message) cost() int64 {
 	n := int64(len(m.Body)) + 128
 	if m.plain() {

@@ -35,9 +35,9 @@ type node struct {
 	reason   string
 	err      error     // why the connection is down
 	refused  time.Time // last authentication failure; zero if authenticated
-	asking   bool      // after a refusal
+	asking   bool      // a retry after a refusal is in progress
 	short    bool      // fewer nodes are in sync than required: writes are refused
-	names    string    // address of the active node that it reports; empty if it is active or does not know
+	names    string    // address of the active node, as reported by this node; empty if this node is active
 }
 
 // rank orders nodes by suitability as a target; 0 is unsuitable. locator.mu is held.
@@ -128,7 +128,7 @@ const maxRefusedWait = 30 * time.Second
 func refuses(err error) bool { return errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrDenied) }
 
 // watchOnce reads one stream to its end. It reports whether the stream delivered a status, whether a fresh token can
-// replace a rejected one, and why the stream ended. A stream that ended because its token expired does not count as a
+// replace a rejected one, and why the stream ended. A stream that ended because the token expired does not count as a
 // lost connection.
 func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh bool, e *Error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -146,7 +146,7 @@ func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh b
 		// poll replaced the connection; gRPC reports only that it was closed
 		err = &Error{
 			Address: n.address, Code: codes.Unavailable, unreached: true,
-			Message: "it does not respond: it is stopped, hangs, or cannot be reached",
+			Message: "the node does not respond: its process is stopped or hangs, or it cannot be reached",
 		}
 	}
 	e = asError(ctx, n.address, err)
@@ -166,7 +166,7 @@ func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh b
 	return delivered, fresh, e
 }
 
-// pollWhenAsked requests the status when triggered, frequently while a caller searches for the active, and every
+// pollWhenAsked requests the status when triggered, every RetryMax while a caller searches for the active, and every
 // ProbeInterval while operations are pending on this node.
 func (n *node) pollWhenAsked(ctx context.Context) {
 	for {

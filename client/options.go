@@ -19,10 +19,11 @@ import (
 
 // Options configures a [Client]. Only Addresses is required.
 type Options struct {
-	// Addresses are the addresses of the nodes, host:port, in any order: both nodes of a pair, or a standalone node.
+	// Addresses are the addresses of the nodes, host:port, in any order: both nodes of a pair, or a standalone node. The
+	// limit is 8 addresses.
 	Addresses []string
-	// ProbeInterval is the interval and the timeout of probes to a node with pending calls. Default 1 s. A node that was
-	// killed or that lost its role is detected without a probe.
+	// ProbeInterval is both the interval and the timeout of probes to a node with pending calls. Default 1 s. A node that
+	// was killed or that lost its role is detected without a probe.
 	ProbeInterval time.Duration
 	// RetryMin and RetryMax limit the time between two attempts. Defaults 2 ms and 50 ms.
 	RetryMin, RetryMax time.Duration
@@ -41,8 +42,8 @@ type Options struct {
 	// TLS is the configuration of the connections, including the client certificate if the nodes require one. If nil,
 	// connections are not encrypted.
 	TLS *tls.Config
-	// TLSFiles, instead of TLS, names the files of CA certificates, certificate and key, which are reloaded when they
-	// change.
+	// TLSFiles is an alternative to TLS: it names the files of the CA certificates, the client certificate and its key.
+	// Changed files are reloaded.
 	TLSFiles TLSFiles
 	// Token authenticates the client: a static token of the pair or a JWT, without the "Bearer" prefix. Set at most one
 	// of Token, TokenFile and TokenSource. A token takes precedence over a client certificate.
@@ -52,13 +53,13 @@ type Options struct {
 	TokenFile string
 	// TokenSource supplies tokens that expire, such as those of an OpenID Connect provider.
 	TokenSource TokenSource
-	// AllowPlaintextToken permits sending the token over unencrypted connections to other machines, which is otherwise
-	// rejected with [ErrInvalid].
+	// AllowPlaintextToken permits sending the token over unencrypted connections to other machines. By default, such a
+	// configuration is rejected with [ErrInvalid].
 	AllowPlaintextToken bool
 	// Tracer, if not nil, records publishes and deliveries as trace spans. Package client/tracing implements it with
 	// OpenTelemetry.
 	Tracer Tracer
-	// DialOptions are appended to the client's own gRPC options, for credentials, interceptors and dialers.
+	// DialOptions are appended to the client's own gRPC options. They can add credentials, interceptors and dialers.
 	DialOptions []grpc.DialOption
 
 	secure credentials.TransportCredentials // of TLSFiles
@@ -122,13 +123,13 @@ func setDefault[T ~int | ~int64](v *T, d T) {
 	}
 }
 
-// passthrough is the gRPC scheme that resolves the name at each connection attempt, so that a node may return with
-// another IP address.
+// passthrough is the gRPC scheme that resolves the name at each connection attempt: the IP address of a node may
+// change.
 const passthrough = "passthrough:///"
 
-// dial creates a connection that is opened on first use. gRPC's own dial backoff has little effect, since a connection
-// that could not be opened is replaced (node.watchOnce). The alternative, ClientConn.ResetConnectBackoff, races with
-// connections that are being opened (grpc-go 1.85).
+// dial creates a connection that is opened on first use. gRPC's own dial backoff has little effect, because a
+// connection that could not be opened is replaced (node.watchOnce). The alternative, ClientConn.ResetConnectBackoff,
+// races with connections that are being opened (grpc-go 1.85).
 func (o Options) dial(address string) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if o.secure != nil {

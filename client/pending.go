@@ -35,7 +35,8 @@ type content struct {
 	messages []*pb.Message
 }
 
-// outcome is the result of a publish, or of all publishes in a request. A caller that waits creates it first.
+// outcome is the result of a publish, or of all publishes in a request. A caller that waits creates it before the
+// response arrives.
 type outcome struct {
 	done     chan struct{} // closed when answered is set
 	answered atomic.Bool
@@ -91,7 +92,8 @@ func (p *Pending) result() (Receipt, error) {
 	return r, o.err
 }
 
-// complete sets the result, after the offset. It returns the shared outcome, which is created if no caller waits.
+// complete sets the result; the offset must be set before. It returns the outcome shared by publishes without a waiting
+// caller, which it creates if shared is nil.
 func (p *Pending) complete(shared *outcome, r Receipt, err error) *outcome {
 	o := p.outcome.Load()
 	if o == nil {
@@ -118,7 +120,7 @@ func (p *Pending) finish(shared *outcome, r Receipt, err error) *outcome {
 	return shared
 }
 
-const maxFailures = 16
+const maxFailures = 16 // errors kept for Flush
 
 type failures struct {
 	count int

@@ -14,12 +14,12 @@ import (
 // Prepare executes the first phase of a two-phase commit. The transaction is validated and made durable on every
 // in-sync node, but is invisible to consumers until CommitPrepared or RollbackPrepared of package client/admin. xid
 // identifies it: 1 to 128 bytes of printable UTF-8, unique for each transaction. Messages that it acknowledges are not
-// delivered in the meantime; they are acknowledged on the condition of [Txn.Take]. It may publish and acknowledge up to
-// 16 MiB and 262,144 messages.
+// delivered in the meantime; [Txn.Ack] has the same condition as [Txn.Take]. The limits are 16 MiB, 262,144
+// acknowledged messages, and no [Txn.Release].
 //
-// After ErrOutcomeUnknown, Prepare may be called again with the same xid. Errors: those of [Txn.Commit];
-// [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many
-// transactions are prepared; [ErrRefused] while a node runs release 0.1.0.
+// After [ErrOutcomeUnknown], Prepare may be called again with the same xid. Errors: those of [Txn.Commit];
+// [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many transactions are
+// prepared; [ErrRefused] while a node runs release 0.1.0.
 func (t *Txn) Prepare(ctx context.Context, xid string) error {
 	if err := t.ready("prepare"); err != nil {
 		return err

@@ -17,19 +17,19 @@ import (
 
 // ProducerOptions configures a [Producer].
 type ProducerOptions struct {
-	// ID is the ID of the producer, 1 to 64 bytes; random by default. An application that sets an ID must increase Epoch
-	// at each start, because sequences start at 1 again.
+	// ID is the ID of the producer, 1 to 64 bytes; random by default. An application that sets an ID must set Epoch, and
+	// must increase it at each start, because sequences start at 1 again.
 	ID string
-	// Epoch fences producers with the same ID and a lower epoch. Default 1.
+	// Epoch fences producers with the same ID and a lower epoch. It must be 0 without an ID, and at least 1 with one.
 	Epoch uint32
-	// Window is the maximum number of outstanding requests, at most 256, which is the number of results that a node
-	// keeps per producer. Default 200.
+	// Window is the maximum number of outstanding requests: at most 256, the number of results that a node keeps per
+	// producer. Default 200.
 	Window int
-	// BatchMessages and BatchBytes limit the batch that is sent in one request when publishes arrive faster than
-	// responses. Defaults 256 messages and 256 KiB. A larger message is sent alone.
+	// BatchMessages and BatchBytes limit a request with several publishes, which are combined when they arrive faster than
+	// responses. Defaults 256 messages, at most 10,000, and 256 KiB. A larger publish is sent alone.
 	BatchMessages int
 	BatchBytes    int
-	// MaxPendingBytes limits the memory of pending publishes. At the limit, PublishAsync blocks. Default 16 MiB.
+	// MaxPendingBytes limits the memory of pending publishes. At the limit, further publishes block. Default 16 MiB.
 	MaxPendingBytes int64
 }
 
@@ -71,9 +71,10 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 // Producer is a publish pipeline. Publishes are committed in the order of the calls, across all queues, and retried in
 // that order after a failover. A Producer is safe for concurrent use.
 //
-// Concurrent publishes to the same queue may share one request, which is one transaction. Each still has its own
-// outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by one.
-// Only a retry after a lost connection and a node of release 0.1.0 may reject them together. A batch is never split.
+// Concurrent publishes to the same queue may share one request, which is one transaction. Each publish still has its
+// own outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by
+// one. There are two exceptions: a retry after a lost connection, and nodes of release 0.1.0, may reject them together.
+// A batch is never split.
 type Producer struct {
 	client *Client
 	opts   ProducerOptions
@@ -112,7 +113,8 @@ type request struct {
 	last     bool // last request of its frame
 }
 
-// NewProducer creates a publish pipeline. It connects when it has data to send. Errors: [ErrInvalid], [ErrClosed].
+// NewProducer creates a publish pipeline, which connects when it has data to send. It exists until [Producer.Close] or
+// [Client.Close]; the cancellation of ctx has no effect on it. Errors: [ErrInvalid], [ErrClosed].
 func (c *Client) NewProducer(ctx context.Context, o ProducerOptions) (*Producer, error) {
 	return c.newProducer(context.WithoutCancel(ctx), o)
 }
@@ -186,9 +188,9 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 }
 
 // PublishAsync sends one message without waiting for the response. Messages are stored in the order of the calls. Each
-// is retried until it is answered or the producer is closed. ctx limits only how long PublishAsync waits for free
-// memory (MaxPendingBytes). An error of the call itself, such as [ErrInvalid], is also reported by the Pending. To
-// publish a series of messages, call [Producer.Flush] at its end, which returns the errors of all of them.
+// message is retried until a node responds or the producer is closed. ctx limits only how long PublishAsync waits for
+// memory (MaxPendingBytes). The Pending also reports errors of the call itself, such as [ErrInvalid]. After a series of
+// messages, call [Producer.Flush], which returns the errors of all of them.
 func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message) *Pending {
 	e, err := p.enqueue(ctx, queue, []Message{m}, true)
 	if err != nil {
@@ -206,7 +208,7 @@ func (p *Producer) PublishBatchAsync(ctx context.Context, queue string, ms []Mes
 	return e
 }
 
-// failedPending returns a publish that has failed before it was sent.
+// failedPending returns a publish that failed before it was sent.
 func (p *Producer) failedPending(queue string, err error) *Pending {
 	e := &Pending{queue: queue, producer: p}
 	e.complete(nil, Receipt{}, err)
@@ -284,7 +286,7 @@ func newEntry(queue string, ms []Message, maxBody int) (*Pending, error) {
 
 func (p *Pending) carry(ms []Message) { p.body, p.more = nil, &content{messages: messagesToProto(ms)} }
 
-// withdraw cancels an entry that is not yet part of a request; it returns false if the entry is.
+// withdraw cancels an entry. It returns false if the entry is already part of a request, or was withdrawn.
 func (p *Producer) withdraw(e *Pending) bool {
 	p.mu.Lock()
 	if e.taken || e.withdrawn {
@@ -325,8 +327,9 @@ func closeIf(c chan struct{}) {
 
 func (p *Producer) signal() { signal(p.wake) }
 
-// Flush waits until all earlier publishes have completed. It returns the joined errors of the asynchronous ones that
-// failed since the previous Flush. If ctx ends first, it returns the context's error and [ErrUnavailable].
+// Flush waits until all earlier publishes have completed. Publishes that other goroutines add in the meantime extend
+// the wait. Flush returns the joined errors of the asynchronous publishes that failed since the previous Flush. If ctx
+// ends first, it returns the context's error, [ErrUnavailable] and [ErrOutcomeUnknown], and the publishes continue.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -409,8 +412,8 @@ func (p *Producer) answer(entries []*Pending, r Receipt, err error, duplicates .
 	closeIf(idle)
 }
 
-// receiptOf returns the receipt of an entry with the messages before index end of the request, and the duplicates that
-// follow it. It subtracts the entry's stored messages from r.
+// receiptOf returns the receipt of an entry with count messages that ends before index end of the request, and the
+// duplicates after that index. It advances r.Sequence by the number of stored messages.
 func receiptOf(r *Receipt, count, end uint32, duplicates []*pb.DuplicateMessage) (
 	own Receipt, rest []*pb.DuplicateMessage,
 ) {
@@ -431,5 +434,5 @@ func receiptOf(r *Receipt, count, end uint32, duplicates []*pb.DuplicateMessage)
 	return own, duplicates
 }
 
-// errProtocol is returned when a node responds out of order, which is a bug of the node; a new stream recovers from it.
+// errProtocol is returned when a node responds out of order, which is a bug in the node. A new stream recovers from it.
 var errProtocol = errors.New("response out of order")

@@ -48,7 +48,7 @@ func (p *Producer) run(ctx context.Context) {
 		if e.retry() || p.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			p.takeBack(e.submitted)
 		} else {
-			// The node rejects the stream as a whole. It is unknown which request caused it.
+			// The node rejects the stream as a whole. It is unknown which request caused the rejection.
 			p.failInFlight(fmt.Errorf("publish: %w", e), e.submitted)
 		}
 		if e.blocked() && p.client.failsFast(t) {
@@ -58,14 +58,14 @@ func (p *Producer) run(ctx context.Context) {
 		p.client.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}
 	p.mu.Lock()
-	p.closed = true // also if the client was closed while this waited for a node
+	p.closed = true // also if the client was closed while run waited for a node
 	p.mu.Unlock()
 	p.failInFlight(&opError{op: "publish", cause: ErrClosed}, nil)
 	p.failPending(&opError{op: "publish", cause: ErrClosed})
 }
 
-// unsubmitted returns the number of newest requests that the node has certainly not executed, as reported by the status
-// that ended the stream: requests that only this stream carried. mu is held.
+// unsubmitted returns how many of the newest requests the node has certainly not executed, as reported by the status
+// that ended the stream. It counts only requests that no earlier stream carried. mu is held.
 func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 	if s == nil || p.sent < p.inFlight.len() {
 		return 0
@@ -80,11 +80,12 @@ func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 	return n
 }
 
-// singly is the number of publishes to a queue that are sent one by one after a node has requested that.
+// singly is the number of publishes to a queue that are sent one by one after a node has requested this.
 const singly = 1024
 
 // split takes back the requests that the node has not submitted. The next publishes to the queue of the first one are
-// sent one by one, so that each has its own outcome. It returns false if nothing could be taken back.
+// sent one by one, so that each has its own outcome. It returns false if requests of an earlier stream remain in
+// flight.
 func (p *Producer) split(s *pb.Submitted) bool {
 	p.takeBack(s)
 	p.mu.Lock()
@@ -173,12 +174,12 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 	return progress, err
 }
 
-// send sends requests while the stream is open. When the stream ends, received contains the error, which is left there.
+// send sends requests while the stream is open. When the stream has ended, send leaves its error in received.
 func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStreamClient, received chan error) error {
 	for {
 		if b := p.nextFrame(); b != nil {
 			if err := stream.SendMsg(b); err != nil {
-				return err //nolint:wrapcheck // asError needs it as it is
+				return err //nolint:wrapcheck // asError reads it
 			}
 			continue
 		}
@@ -196,7 +197,8 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 	}
 }
 
-// nextFrame returns the next frame for the current stream: a request and those sent with it; nil if none is ready.
+// nextFrame returns the next frame for the current stream: a request and those sent with it. It returns nil if none is
+// ready.
 func (p *Producer) nextFrame() *frame {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,7 +267,7 @@ func (p *Producer) fits(messages, bytes int) bool {
 	return messages <= p.opts.BatchMessages && bytes <= p.opts.BatchBytes
 }
 
-// form creates a request from publishes to one queue at the head of pending, which must not be withdrawn. The given
+// form creates a request from publishes to one queue at the head of pending, where no entry may be withdrawn. The given
 // messages and bytes are already in the frame. mu is held.
 func (p *Producer) form(otherMessages, otherBytes int) *request {
 	first := p.pending.pop()
@@ -297,7 +299,7 @@ func (p *Producer) receive(
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
-			return err //nolint:wrapcheck // asError needs it as it is
+			return err //nolint:wrapcheck // asError reads it
 		}
 		if err := p.handleAll(ctx, resp, address); err != nil {
 			return err
@@ -323,7 +325,7 @@ func (p *Producer) handleAll(ctx context.Context, resp *pb.PublishStreamResponse
 	return nil
 }
 
-// handle completes the oldest request. A retryable error is returned and ends the stream: that request and all later
+// handle completes the oldest request. It returns a retryable error, which ends the stream: that request and all later
 // ones are sent again, in order.
 func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, address string) error {
 	var refused *Error
@@ -365,8 +367,8 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 }
 
 // renew assigns a new identity to the producer after a node evicted it, which happens to an idle producer when very
-// many others are active. Since all requests of an unknown producer are rejected, none of those in flight was
-// committed, unless the oldest was sent before. mu is held.
+// many others are active. A node rejects all requests of an unknown producer, so none of those in flight was committed,
+// unless the oldest was sent before. mu is held.
 func (p *Producer) renew() bool {
 	if p.opts.ID != "" || (*p.inFlight.at(0)).repeated {
 		return false
@@ -380,7 +382,8 @@ func (p *Producer) renew() bool {
 	return true
 }
 
-// failInFlight completes all sent requests with err; those that may have been committed also with ErrOutcomeUnknown.
+// failInFlight completes all sent requests with err. The error of those that may have been committed also matches
+// ErrOutcomeUnknown.
 func (p *Producer) failInFlight(err error, s *pb.Submitted) {
 	p.mu.Lock()
 	n := p.unsubmitted(s)

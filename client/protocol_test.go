@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// TestProtocolTable compares the error table of docs/reference/protocol.md with errors.proto and the behaviour of this
-// client; UPDATE_GOLDEN=1 writes it.
+// TestProtocolTable compares the error table of docs/reference/protocol.md with errors.proto and the behavior of this
+// client; UPDATE_GOLDEN=1 writes the table.
 func TestProtocolTable(t *testing.T) {
 	const document, begin, end = "../docs/reference/protocol.md", "<!-- reasons -->\n", "<!-- end of reasons -->"
 	b, err := os.ReadFile(document)

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// kinds maps the kinds of errors.proto to Err variables; nil: the request must be retried.
+// kinds maps the kinds of errors.proto to Err variables. nil means that the request must be retried.
 var kinds = map[pb.ErrorKind]error{ //nolint:gochecknoglobals // a constant
 	pb.ErrorKind_ERROR_KIND_RETRY:                  nil,
 	pb.ErrorKind_ERROR_KIND_QUEUE_NOT_FOUND:        ErrQueueNotFound,
@@ -137,8 +137,8 @@ func (e *Error) blocked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_
 // unchecked reports whether the node did not verify the credentials and did not execute the request.
 func (e *Error) unchecked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE }
 
-// forgotten reports whether a node rejects a producer because it may have evicted its state. A request that was sent
-// only once was certainly not committed.
+// forgotten reports whether a node rejects a producer because it may have evicted the state of the producer. A request
+// that was sent only once was certainly not committed.
 func (e *Error) forgotten() bool { return e.reason == pb.ErrorReason_ERROR_REASON_PRODUCER_UNKNOWN }
 
 // outcomeLost reports whether the outcome of an earlier attempt can no longer be determined.

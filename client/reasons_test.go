@@ -13,7 +13,7 @@ import (
 )
 
 // The client knows every reason of the API. It classifies unknown reasons by their code.
-func TestEveryReasonHasAMeaning(t *testing.T) {
+func TestEveryReasonIsClassified(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
 		known, _ := kindOf(r)
@@ -27,7 +27,7 @@ func TestEveryReasonHasAMeaning(t *testing.T) {
 }
 
 // Among the retryable reasons, only NOT_ACTIVE, BLOCKED and AUTH_UNAVAILABLE prove that the attempt was not executed.
-func TestOnlyAnswersProveAnything(t *testing.T) {
+func TestReasonsThatProveNonExecution(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
 		if known, kind := kindOf(r); !known || kind != nil {

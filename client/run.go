@@ -10,12 +10,12 @@ import (
 )
 
 // Handler processes one delivery. Its result answers the delivery: nil acknowledges it, an error of [Reject] rejects
-// it, and any other error requeues it. A Handler can answer itself, for example with [Delivery.NackAfter] or in a
-// [Txn]: only the first answer counts. ctx contains the trace span of the delivery.
+// it, and any other error requeues it. A Handler can answer the delivery itself, for example with [Delivery.NackAfter]
+// or in a [Txn]: only the first answer counts. ctx contains the trace span of the delivery.
 type Handler func(ctx context.Context, d *Delivery) error
 
-// Reject returns an error with which a [Handler] rejects a delivery: the message is dead-lettered or dropped. The
-// reason may be nil.
+// Reject returns an error with which a [Handler] rejects a delivery: the message is dead-lettered or dropped. reason
+// may be nil.
 func Reject(reason error) error { return &rejection{reason} }
 
 type rejection struct{ reason error }
@@ -30,12 +30,13 @@ func (r *rejection) Error() string {
 func (r *rejection) Unwrap() error { return r.reason }
 
 // Run receives messages and calls handle for each, in up to concurrency goroutines, until ctx ends or the consumer is
-// closed. It returns after all handlers have returned: nil, or an error of [Consumer.Receive]. Answers are
-// asynchronous; [Consumer.Close] sends the pending ones, and [Consumer.Flush] waits for their confirmation. A message
-// that always fails is redelivered until QueueConfig.MaxDeliveries is reached.
+// closed. It returns nil or an error of [Consumer.Receive], after all handlers have returned. Answers are asynchronous;
+// [Consumer.Close] sends the pending ones, and [Consumer.Flush] waits for their confirmation. A message that always
+// fails is redelivered until QueueConfig.MaxDeliveries is reached.
 //
-// If the consumer has an acknowledgement deadline, Run extends that of all messages that the consumer has received,
-// until the handler returns. A process that stops therefore loses its messages, and a slow handler does not.
+// If the consumer has an acknowledgement deadline, Run extends the deadlines of all messages that the consumer has
+// received, until their handlers return. A slow handler therefore keeps its message, and a process that stops loses its
+// messages.
 func (co *Consumer) Run(ctx context.Context, handle Handler, concurrency int) error {
 	extending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	extended := make(chan struct{})

@@ -13,8 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// The memory per published or delivered message does not grow unnoticed: apart from the message itself, it is the main
-// cost of the client.
+// TestCostOfAMessage limits the memory per published or delivered message: apart from the message itself, this is the
+// main cost of the client.
 func TestCostOfAMessage(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Pending{}), uintptr(128))
 	require.LessOrEqual(t, unsafe.Sizeof(Delivery{}), uintptr(288))

@@ -99,7 +99,7 @@ func testNotSubmittedKeepsTheOrder(t *testing.T) {
 	require.Empty(t, repeated)
 }
 
-// A request of an earlier stream may be stored, regardless of the status of the last stream.
+// A request of an earlier stream may be stored, regardless of the status with which the last stream ended.
 func TestEarlierOutcomeStaysUnknown(t *testing.T) { synctest.Test(t, testEarlierOutcomeStaysUnknown) }
 
 func testEarlierOutcomeStaysUnknown(t *testing.T) {
@@ -118,9 +118,9 @@ func testEarlierOutcomeStaysUnknown(t *testing.T) {
 }
 
 // With FailFast, calls and publishes do not wait for another node to return.
-func TestRefusedWhileShort(t *testing.T) { synctest.Test(t, testRefusedWhileShort) }
+func TestFailFastWithTooFewNodes(t *testing.T) { synctest.Test(t, testFailFastWithTooFewNodes) }
 
-func testRefusedWhileShort(t *testing.T) {
+func testFailFastWithTooFewNodes(t *testing.T) {
 	for _, short := range []bool{false, true} {
 		p := newFakePair(t)
 		if short {

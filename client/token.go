@@ -90,7 +90,7 @@ func fileSource(path string) TokenSource {
 	}
 }
 
-// checkToken rejects strings that cannot be a token. The error does not contain the token.
+// checkToken rejects strings that cannot be tokens. Its error does not contain the token.
 func checkToken(token string) error {
 	switch {
 	case token == "":

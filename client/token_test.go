@@ -33,7 +33,7 @@ type fakeAuth struct {
 	asked map[string]int  // calls by token
 }
 
-// lets accepts these tokens only.
+// accept sets the only accepted tokens.
 func (d *fakeAuth) accept(tokens ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,7 +106,7 @@ func (d *fakeAuth) options() []grpc.ServerOption {
 }
 
 // The token is sent with every call, from each of the three sources.
-func TestTokenIsShown(t *testing.T) {
+func TestTokenIsSent(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte(" lsk_good\n"), 0o600))
 	for name, o := range map[string]client.Options{
@@ -164,10 +164,10 @@ func TestWrongTokenIsFinal(t *testing.T) {
 	}
 }
 
-// A rejected client works as soon as the nodes accept its token.
-func TestLetInLater(t *testing.T) { synctest.Test(t, testLetInLater) }
+// A rejected client works again as soon as the nodes accept its token.
+func TestTokenAcceptedLater(t *testing.T) { synctest.Test(t, testTokenAcceptedLater) }
 
-func testLetInLater(t *testing.T) {
+func testTokenAcceptedLater(t *testing.T) {
 	p := newFakePair(t)
 	p.auth.accept()
 	c := p.client(client.Options{Token: "lsk_new"})

@@ -11,8 +11,8 @@ import (
 // Tracer receives publishes and deliveries to record them as trace spans. Package client/tracing implements it with
 // OpenTelemetry. Its methods are called from the goroutines that publish and receive; they must not block.
 type Tracer interface {
-	// Publish is called before each publish of a producer, with the context of the call. It returns the messages to
-	// send: ms, which it must not modify, or copies with properties that identify the span. done, if not nil, is called
+	// Publish is called before each publish of a producer, with the context of the call. It returns the messages to send:
+	// ms, which it must not modify, or copies with properties that identify the span. If done is not nil, it is called
 	// once with the outcome.
 	Publish(ctx context.Context, queue string, ms []Message) (send []Message, done func(Receipt, error))
 	// Deliver is called for each delivery that Receive returns. If it returns nil, the delivery is not recorded.
@@ -25,7 +25,7 @@ type Tracer interface {
 type DeliveryTrace interface {
 	// Into returns a context with the span of the delivery as parent.
 	Into(ctx context.Context) context.Context
-	// Answered is called once, when the application has answered, with "ack", "nack" or "reject".
+	// Answered is called once, when the application has answered. how is "ack", "nack" or "reject".
 	Answered(how string)
 }
 

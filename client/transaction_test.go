@@ -58,9 +58,9 @@ func testTransactionOfProcessed(t *testing.T) {
 
 // The last error contains the cause even if the next attempt ended with the deadline: a node detects the client's
 // deadline slightly earlier than the client.
-func TestLastErrorSaysWhy(t *testing.T) { synctest.Test(t, testLastErrorSaysWhy) }
+func TestLastErrorContainsCause(t *testing.T) { synctest.Test(t, testLastErrorContainsCause) }
 
-func testLastErrorSaysWhy(t *testing.T) {
+func testLastErrorContainsCause(t *testing.T) {
 	p := newFakePair(t)
 	p.refuseCommit = func(*pb.CommitRequest) error {
 		if p.commits == 1 {

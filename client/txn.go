@@ -55,8 +55,8 @@ type OpResult struct {
 	Discarded int
 }
 
-// Begin starts a transaction. Nothing is sent before Commit. Message bodies must not be modified before the transaction
-// is committed. Methods that add operations return the Txn; their errors are returned by Commit.
+// Begin starts a transaction. Nothing is sent before Commit. Messages must not be modified before the transaction has
+// ended. Methods that add operations return the Txn; their errors are returned by Commit.
 func (c *Client) Begin() *Txn { return &Txn{client: c} }
 
 // Publish adds messages for one queue. It counts as one operation.
@@ -73,8 +73,8 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 
 // Take acknowledges deliveries of one subscription, on the condition that none of the messages is already acknowledged
 // or held by a prepared transaction; otherwise Commit returns [ErrProcessed]. The deliveries must not be answered in
-// another way. It counts as one operation. Commit returns [ErrRefused] if a node runs an older release than 0.2.0; an
-// active of release 0.1.0 ignores the condition.
+// another way. Take counts as one operation. If a standby runs release 0.1.0, Commit returns [ErrRefused]; an active of
+// release 0.1.0 ignores the condition.
 func (t *Txn) Take(ds ...*Delivery) *Txn { return t.ack(true, ds) }
 
 // Ack is [Txn.Take] without the condition: if another consumer has processed a message, the results of both are stored.
@@ -123,8 +123,8 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 	return ds[0].consumer.queue, ds[0].consumer.subscription, toRanges(sequences), true
 }
 
-// add adds an operation, unless the outcome of a Commit is unknown: the operation would be sent under the sequence of
-// another transaction and receive its result.
+// add adds an operation, unless the outcome of a Commit is unknown: then the operation would be sent under the sequence
+// of another transaction and receive its result.
 func (t *Txn) add(op *pb.Operation) bool {
 	if t.identity.OutcomeUnknown() || t.ended {
 		t.late = fmt.Errorf("%w: an operation was added after Commit and is not part of the transaction; Commit again "+
@@ -147,13 +147,13 @@ func (t *Txn) fail(err error) {
 // After [ErrOutcomeUnknown], call Commit again: it retries the same transaction, which is committed at most once. After
 // [ErrOutcomeLost] every later Commit returns the same error without sending anything. Operations added while the
 // outcome is unknown are not part of the transaction: the next Commit reports this once and sends nothing. After an
-// error without ErrOutcomeUnknown, another Commit is a new attempt.
+// error that does not match ErrOutcomeUnknown, another Commit is a new attempt.
 //
 // [ErrProcessed] means that a message of Take was processed elsewhere: the transaction is rolled back, and acknowledged
 // messages are not redelivered. After any other error, call Commit again or Rollback.
 //
-// Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid], [ErrOutcomeLost],
-// [ErrUnavailable].
+// Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid], [ErrRefused],
+// [ErrOutcomeLost], [ErrUnavailable].
 func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	if err := t.ready("commit"); err != nil {
 		return TxnResult{}, err
@@ -193,7 +193,7 @@ func (t *Txn) Rollback() {
 	}
 	t.ended = true
 	for _, d := range slices.Concat(t.acked, t.released) {
-		_ = d.Nack() // an error means that it is redelivered in any case
+		_ = d.Nack() // after an error, the message is redelivered in any case
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
+// ParseURL returns the options of a URL. Its errors do not contain the token.
 func TestParseURL(t *testing.T) {
 	pair := []string{"a:7420", "b:7420"}
 	for url, want := range map[string]client.Options{

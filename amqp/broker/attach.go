@@ -24,7 +24,7 @@ const (
 
 const callLimit = 15 * time.Second // of a call for a queue or a subscription
 
-// attached creates a link. Calls to the node run in a separate goroutine. mu is held.
+// attached responds to an attach of the client. Calls to the node run in a separate goroutine. mu is held.
 func (c *conn) attached(l *session.Link) {
 	a := l.Peer()
 	if l.Sender() {
@@ -41,11 +41,12 @@ func (c *conn) attached(l *session.Link) {
 	}
 }
 
-// maxCreating limits the links in creation: above it, the connection is not read, so that its client does not delay
+// maxCreating limits the links in creation. Above it, the connection is not read, so that its client does not delay
 // others.
 const maxCreating = 32
 
-// leaveWith runs begin without mu, and the function it returns with mu. mu is held.
+// leaveWith runs begin in a separate goroutine without mu, and then, with mu, the function that begin returns. mu is
+// held.
 func (c *conn) leaveWith(l *session.Link, begin func(context.Context) (func(), error)) {
 	c.creating++
 	c.run(func() {
@@ -129,8 +130,8 @@ func offered(desired []wire.Symbol, has ...wire.Symbol) (list []wire.Symbol) {
 	return list
 }
 
-// ensureQueue reports whether a queue exists, and creates it on demand. False may mean unknown: the first
-// publish or the subscription then returns the error.
+// ensureQueue reports whether a queue exists, and creates it on demand. False may also mean unknown: then the first
+// publish or the subscription returns the error.
 func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) (exists bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil
@@ -199,9 +200,11 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 	switch {
 	case isTopic(source.Capabilities):
 		if err := c.subscribe(ctx, s, a, filters); err != nil {
+			s.discard()
 			return nil, err
 		}
 	case filters.noLocal:
+		s.discard()
 		return nil, session.Errorf(session.NotImplemented, "no-local filter requires a topic: no other consumer would "+
 			"receive the excluded messages of a queue")
 	default:
@@ -221,7 +224,8 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 	}, nil
 }
 
-// cleanName converts text to a valid queue or subscription name: invalid characters become their code and a dot.
+// cleanName converts text to a valid queue or subscription name. Each invalid character becomes an x, its hexadecimal
+// code point and a dot.
 func cleanName(text string) string {
 	var b strings.Builder
 	for i, r := range text {

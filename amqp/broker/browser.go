@@ -44,6 +44,8 @@ func (c *conn) attachBrowser(
 		l.Data = b
 		if l.Accept(session.Reply{Source: source, Target: l.Peer().Target}) {
 			c.run(b.run)
+		} else {
+			b.cancel()
 		}
 	}, nil
 }

@@ -57,7 +57,7 @@ func (p *peer) flow(handle uint32, flow *wire.Flow) {
 	p.write(wire.AppendFrame(nil, 0, flow, nil))
 }
 
-// next reads frames up to one of a type, and returns it; nil if the connection ends before.
+// next reads frames up to one of a type, and returns it; nil if the connection ends first.
 func next[T wire.Performative](p *peer) (body T) {
 	for {
 		var f wire.Frame
@@ -220,7 +220,7 @@ func discharge(handle, delivery uint32, id []byte) []byte {
 }
 
 // A node that loses its role reports the outcome of received messages before it closes the connection.
-func TestOutcomesBeforeARoleIsLost(t *testing.T) {
+func TestOutcomesBeforeRoleLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q")
 		var mu sync.Mutex
@@ -256,7 +256,7 @@ func TestOutcomesBeforeARoleIsLost(t *testing.T) {
 }
 
 // A client that violates the protocol is disconnected without delay, and its earlier messages are stored.
-func TestMessagesBeforeABrokenFrame(t *testing.T) {
+func TestMessagesBeforeInvalidFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q").open()
 		s, _, stop := serveFor(t, n, inMemory)

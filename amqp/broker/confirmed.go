@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// confirmLimit is the maximum time that a browser waits for acknowledgements of its queue's consumers; readLimit the
-	// part of it for data that has arrived and is not processed.
+	// confirmLimit is the maximum time that a browser waits for acknowledgements of its queue's consumers. readLimit is
+	// the part of this time for data that has arrived and is not processed.
 	confirmLimit     = time.Second
 	readLimit        = 20 * time.Millisecond
 	readPollInterval = time.Millisecond
 )
 
-// register adds a consumer, for browsers. The connection's mu is held.
+// register adds a consumer, so that browsers of its queue can wait for its acknowledgements. The connection's mu is
+// held.
 func (s *Server) register(k *consumer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +121,7 @@ func (r *reading) Read(b []byte) (int, error) {
 	return n, err //nolint:wrapcheck // an error of the connection
 }
 
-// applying is read by the frame reader. Each call means that the previously returned data is processed.
+// applying is the input of the frame reader. Each Read means that the previously returned data is processed.
 type applying struct {
 	from io.Reader // reads, or TLS on it
 	*reading

@@ -133,7 +133,7 @@ func (c *conn) serve() {
 	c.deleteNodes()
 }
 
-// ready returns false if the connection must be closed already.
+// ready returns false if the connection was already terminated.
 func (c *conn) ready(core *session.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +179,7 @@ func (c *conn) run(task func()) {
 	})
 }
 
-// processed waits until no task runs. It returns false after the limit or if the connection was terminated.
+// processed waits until no task runs. It returns false after the limit, or if the connection was terminated.
 func (c *conn) processed(limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -273,7 +273,7 @@ func (c *conn) busy() bool {
 	return c.pending > maxPending || c.core.Buffered() > 4*maxOutput || c.creating > maxCreating
 }
 
-// wakeUp wakes the receiver of a channel, after the buffered frames if any are being applied. mu is held.
+// wakeUp wakes the receiver of a channel. While buffered frames are being applied, it defers the wakeup. mu is held.
 func (c *conn) wakeUp(waits chan struct{}) {
 	if !c.gathering {
 		poke(waits)
@@ -391,7 +391,8 @@ func (c *conn) output(spare []byte) (out []byte, next time.Time, silenced, over 
 
 func (c *conn) signal() { poke(c.wake) }
 
-// finish ends the connection when all received data is processed; after a timeout, without a response to the close.
+// finish ends the connection when all received data is processed. After a timeout, it ends without a response to the
+// close.
 func (c *conn) finish() {
 	c.server.release(c)
 	c.locked(c.leave)
@@ -411,7 +412,7 @@ func (c *conn) locked(f func()) {
 	f()
 }
 
-// leave stops applying frames, and ends all links after processing their received data. mu is held.
+// leave stops applying frames, and ends all links when their received data is processed. mu is held.
 func (c *conn) leave() {
 	c.leaving = true
 	c.core.Each(func(l *session.Link) {
@@ -474,11 +475,11 @@ func (c *conn) sendOff(reason *wire.Error) {
 	c.signal()
 }
 
-// lost closes the connection because this node does not serve for now: clients reconnect to the active node.
+// lost closes the connection because this node does not serve for now: the client reconnects to the active node.
 func (c *conn) lost(reason string) {
 	role := c.server.successor()
 	if role.Active {
-		role.ActiveAddress = "" // this node, soon
+		role.ActiveAddress = "" // this node is about to become active
 	}
 	c.shut(redirectError(role, reason))
 }
@@ -576,8 +577,8 @@ func (c *conn) sessionEnded(s *session.Session) {
 
 // link is the Data of a session.Link. Its methods are called with mu held.
 type link interface {
-	// detached is called after the last event. closed means that the client discards the link's state. The detach is
-	// answered when the returned function, called without mu, has returned; immediately if nil.
+	// detached is called after the last event of the link. closed means that the client discards the state of the link. If
+	// wait is nil, the detach is answered immediately; otherwise, after wait, called without mu, has returned.
 	detached(closed bool) (wait func())
 	// finish is called when the connection ends: received data is processed, and nothing is sent.
 	finish()

@@ -89,13 +89,21 @@ func (s *consumer) start() {
 	s.c.run(s.run)
 }
 
-// withdraw ends a consumer that was not started, since the client detached the link. mu is held.
+// withdraw ends a consumer that was not started because the client detached the link. mu is held.
 func (s *consumer) withdraw() {
 	s.gone = true
 	s.cancel()
 	close(s.ended)
 	if s.volatile {
 		s.c.run(s.remove)
+	}
+}
+
+// discard ends the consumer of a refused link. endIdle deletes its subscription if no other link uses it.
+func (s *consumer) discard() {
+	s.cancel()
+	if s.leave != nil {
+		s.last()
 	}
 }
 
@@ -275,7 +283,7 @@ func (s *consumer) pass(resp *pb.ConsumeResponse) {
 	s.c.signal()
 }
 
-// passEncoded returns false if the link has ended.
+// passEncoded sends encoded messages. It returns false if the link has ended.
 func (s *consumer) passEncoded(list []*pb.StoredMessage) bool {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -290,7 +298,7 @@ func (s *consumer) passEncoded(list []*pb.StoredMessage) bool {
 	return true
 }
 
-// passOne returns false if the link has ended. mu is held, and released while the output is full.
+// passOne sends one message. It returns false if the link has ended. mu is held, and released while the output is full.
 func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	c := s.c
 	for !c.ended && !s.gone && (c.core.Buffered() > maxOutput || c.core.Unsent() > maxUnsent) {
@@ -415,7 +423,7 @@ func (s *consumer) disposed(e *session.Disposed) {
 	s.signal()
 }
 
-// answer records the outcome of messages, and returns the list with them. mu is held.
+// answer records the outcome of messages, and returns the list to which it added them. mu is held.
 func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) (list *ranges) {
 	list = &s.answers.release
 	switch state := state.(type) {

@@ -114,5 +114,5 @@ func (o *coordinator) detached(bool) (wait func()) {
 	return o.discharges.Wait
 }
 
-// finish does nothing: discharges complete.
+// finish does nothing: discharges in progress complete.
 func (o *coordinator) finish() {}

@@ -122,7 +122,7 @@ func inMemory(o *Options) {
 }
 
 func dialTo(s *Server) (net.Conn, error) {
-	if l, ok := s.o.Listener.(*bufconn.Listener); ok {
+	if l, ok := s.o.Listener.(interface{ Dial() (net.Conn, error) }); ok {
 		return l.Dial()
 	}
 	return net.Dial("tcp", s.Address().String())
@@ -161,7 +161,7 @@ func (p *peer) attach(handle uint32, queue string) {
 	}, nil))
 }
 
-// until reads frames up to one of a type; it returns false if the connection ends before.
+// until reads frames up to one of a type; it returns false if the connection ends first.
 func until[T wire.Performative](p *peer) bool {
 	for {
 		var f wire.Frame

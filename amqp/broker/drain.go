@@ -2,9 +2,9 @@
 
 package broker
 
-// drain is a client's request for the available messages, and for a notification after them.
+// drain is a client's request for the available messages, followed by a notification.
 type drain struct {
-	confirm uint64 // confirmation to wait for: then requeued messages are available
+	confirm uint64 // confirmation after which requeued messages are available
 	number  uint64 // of the request to the node; 0 before it is sent
 	sent    bool
 }
@@ -48,7 +48,7 @@ func (s *consumer) requestDrain() {
 	s.signal()
 }
 
-// drained handles the node's response, with the credit that it revoked. mu is held.
+// drained handles the response of the node, which contains the credit that the node revoked. mu is held.
 func (s *consumer) drained(number uint64, credit uint32) {
 	s.granted -= min(s.granted, credit)
 	switch d := s.drain; {

@@ -16,7 +16,8 @@ import (
 
 const dynamicPrefix = "amqp-temporary."
 
-// temporaryGrace is the lifetime of a dynamic queue after its last consumer, if this node failed before deleting it.
+// temporaryGrace is the lifetime of a dynamic queue after its last consumer, if this node fails before it deletes the
+// queue.
 const temporaryGrace = time.Hour
 
 // createDynamic creates the queue of a dynamic link. It is deleted with the link or its connection.
@@ -62,7 +63,8 @@ func (c *conn) dropNode(name string) {
 	c.deleteNode(ctx, name)
 }
 
-// removeNode removes a queue from the connection's dynamic queues; if it was one, the caller deletes it. mu is held.
+// removeNode removes a queue from the dynamic queues of the connection. It returns false if the queue is not one of
+// them; otherwise the caller deletes it. mu is held.
 func (c *conn) removeNode(name string) bool {
 	i := slices.Index(c.nodes, name)
 	if i < 0 {

@@ -53,7 +53,7 @@ func ofRequest(e *pb.RequestError) failure {
 	return failure{code: codes.Code(e.GetCode()), reason: e.GetReason(), text: e.GetMessage(), settled: e.GetSettled()}
 }
 
-// notActive reports that this node does not serve: the attempt was not executed.
+// notActive reports whether the node is not active: the attempt was not executed.
 func (f *failure) notActive() bool { return f.reason == "NOT_ACTIVE" }
 
 func (f *failure) again() bool {
@@ -63,7 +63,7 @@ func (f *failure) again() bool {
 	return f.reason == "AUTH_UNAVAILABLE" || f.notActive()
 }
 
-// conditions are those that differ from the condition of their code, by reason.
+// conditions maps reasons to conditions, where they differ from the condition of the status code.
 var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"QUEUE_FULL":             session.ResourceLimitExceeded,
 	"TOO_LARGE":              session.LinkMessageSizeExceeded,

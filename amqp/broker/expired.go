@@ -10,9 +10,9 @@ import (
 // expiredState is the state of deliveries after their acknowledgement deadline: they count as delivered.
 var expiredState = &wire.Modified{DeliveryFailed: true} //nolint:gochecknoglobals // a constant
 
-// expire settles deliveries after their acknowledgement deadline, and takes back those that were not sent. The node
-// delivers nothing until the next request. That request must prove that the client is running, so it follows the next
-// frame of the client. mu is held.
+// expire settles deliveries after their acknowledgement deadline, and removes those that were not sent. The node
+// delivers nothing until the next request, which must prove that the client is running. It is therefore sent after the
+// next frame of the client. mu is held.
 func (s *consumer) expire(ranges []*pb.SequenceRange) {
 	refs := make(map[uint64]bool)
 	for _, r := range ranges {
@@ -29,7 +29,7 @@ func (s *consumer) expire(ranges []*pb.SequenceRange) {
 	s.c.signal()
 }
 
-// resume requests messages for the consumers with expired ones, since the client has sent a frame. mu is held.
+// resume requests messages for the consumers with expired deliveries: the client has sent a frame. mu is held.
 func (c *conn) resume() {
 	for _, s := range c.silent {
 		s.silent, s.alive = false, true

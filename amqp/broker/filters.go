@@ -68,8 +68,8 @@ func both(a, b string) string {
 	return "(" + a + ") && (" + b + ")"
 }
 
-// mark enables the origin property for the messages of a queue. It stays enabled, since a durable subscription may need
-// it.
+// mark enables the origin property for the messages of a queue. The property stays enabled, because a durable
+// subscription may need it.
 func (s *Server) mark(queue string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

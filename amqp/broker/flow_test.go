@@ -23,7 +23,7 @@ func numbered(n int) []string {
 }
 
 // A receiver with more credit than maxCredit receives messages for all of its credit.
-func TestCreditAboveWhatTheNodeGets(t *testing.T) {
+func TestCreditAboveMaxCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const credit, count = 30_000, 25_000
 		n := newStore().open()
@@ -41,8 +41,8 @@ func TestCreditAboveWhatTheNodeGets(t *testing.T) {
 	})
 }
 
-// A drain is answered after the node has answered, not before.
-func TestDrainQueriesNode(t *testing.T) {
+// A drain is answered after the node has responded, not before.
+func TestDrainWaitsForNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore()
 		n.queues["q"] = numbered(3)

@@ -11,7 +11,7 @@ import (
 
 const (
 	// maxHeld is the maximum size of large messages, incomplete or being stored, of all connections. Above it, only one
-	// connection is read until its message is stored, and then the next one.
+	// connection is read until its message is stored; the next one follows.
 	maxHeld = 128 << 20
 	// stallLimit is the time in which that connection must send stallBytes while others wait.
 	stallLimit = 10 * time.Second

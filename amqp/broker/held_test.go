@@ -112,8 +112,8 @@ func TestBlockingConnectionIsClosed(t *testing.T) {
 	})
 }
 
-// A client is not disconnected as idle while its connection is not read because the node stores nothing.
-func TestUnreadIsNotSilent(t *testing.T) {
+// A client is not disconnected as idle while its connection is not read because the node does not store its messages.
+func TestUnreadConnectionIsNotIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q")
 		s, _, stop := serveFor(t, n, takesLarge)

@@ -22,9 +22,17 @@ import (
 // closeLimit is the time to respond to a close when the node stops or is no longer active.
 const closeLimit = 300 * time.Millisecond
 
-// rolePollInterval is the poll interval in addition to notifications: a node starts serving shortly after its role
-// changed.
+// rolePollInterval is the interval of polls in addition to notifications: a node starts serving shortly after its role
+// has changed.
 const rolePollInterval = 250 * time.Millisecond
+
+// acceptPause is the pause after a temporary error of the listener, such as too many open files.
+const acceptPause = 200 * time.Millisecond
+
+type temporary interface {
+	error
+	Temporary() bool
+}
 
 // Server serves AMQP clients until Run's context ends.
 type Server struct {
@@ -56,10 +64,11 @@ func (s *Server) Address() net.Addr { return s.o.Listener.Addr() }
 // Defects returns the number of connections closed because of a bug; the log contains each of them.
 func (s *Server) Defects() uint64 { return s.defects.Load() }
 
-// Close closes the listener if Run was never called.
+// Close closes the listener. It is for callers that do not call Run.
 func (s *Server) Close() { _ = s.o.Listener.Close() }
 
-// Run serves until ctx ends. Then clients are redirected to the other node.
+// Run serves until ctx ends, and then redirects the clients to the other node. It returns an error if the listener
+// fails permanently.
 func (s *Server) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -75,7 +84,15 @@ func (s *Server) Run(ctx context.Context) error {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return nil
 			}
-			return fmt.Errorf("amqp.listen: %w", err)
+			if t, ok := errors.AsType[temporary](err); !ok || !t.Temporary() {
+				return fmt.Errorf("amqp.listen: %w", err)
+			}
+			s.o.Logger.Warn("AMQP connection not accepted", zap.Error(err))
+			select {
+			case <-time.After(acceptPause):
+			case <-ctx.Done():
+			}
+			continue
 		}
 		c := newConn(s, raw)
 		if !s.enter(c) {
@@ -118,7 +135,7 @@ func (s *Server) releaseLocked(c *conn) {
 	}
 }
 
-// claim makes a connection the only one of its container; it returns false if another one exists.
+// claim makes a connection the only one of its container. It returns false if another one exists.
 func (s *Server) claim(c *conn, container string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +147,7 @@ func (s *Server) claim(c *conn, container string) bool {
 	return true
 }
 
-// all returns the connections; after last, none is accepted.
+// all returns the connections. With last, the server accepts no further ones.
 func (s *Server) all(last bool) []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +162,7 @@ func (s *Server) leave() {
 	}
 }
 
-// watchRole closes all connections when this node is no longer active: clients reconnect to the other node.
+// watchRole closes all connections when this node is no longer active. The clients reconnect to the other node.
 func (s *Server) watchRole(ctx context.Context) {
 	was := false
 	ticker := time.NewTicker(rolePollInterval)
@@ -176,10 +193,10 @@ func isRedirect(reason *wire.Error) bool {
 	return reason.Condition == session.ConnectionRedirect || reason.Condition == session.ConnectionForced
 }
 
-// understandsRedirect reports whether a client follows the redirection of a close, like Qpid JMS. Other connections end
-// without a close, and without an open if this node does not serve, so that the client tries its next address: Proton
-// restarts with its first address after each open, and takes 10 s to detect the end of a connection closed with
-// amqp:connection:forced.
+// understandsRedirect reports whether a client follows the redirection in a close, like Qpid JMS. Other connections end
+// without a close, and without an open if this node does not serve, so that the client tries its next address. Proton
+// restarts with its first address after each open, and takes 10 s to detect the end of a connection that was closed
+// with amqp:connection:forced.
 func understandsRedirect(peer *wire.Open) bool {
 	product, _ := peer.Properties.Get(wire.Symbol("product"))
 	return product == "QpidJMS"

@@ -58,7 +58,7 @@ func (c *conn) opened(o *wire.Open) {
 		c.core.Open(reply)
 		return
 	}
-	// Clients with this property wait for the close.
+	// A client that receives this property waits for the close.
 	reply.Properties = append(reply.Properties,
 		wire.MapEntry{Key: wire.Symbol("amqp:connection-establishment-failed"), Value: true})
 	c.core.Open(reply)

@@ -11,13 +11,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Options of New. All fields except TLS are required.
+// Options configures a Server. All fields except TLS are required.
 type Options struct {
 	Listener    net.Listener // closed by the Server
 	TLS         *tls.Config  // nil: connections are not encrypted
 	ContainerID string       // of this node
 	Version     string       // of the software
-	// Services is the connection to the node's gRPC services. Messages are not modified after they were passed.
+	// Services is the connection to the node's gRPC services. Messages are not modified after they were passed to it.
 	Services grpc.ClientConnInterface
 	// Enter registers a client. Until leave is called, calls with the context returned by as are attributed to it.
 	Enter func(Client) (as func(context.Context) context.Context, leave func())
@@ -25,7 +25,7 @@ type Options struct {
 	Hello func(of net.Addr, name string)
 	// Role returns the role of this node, and a channel that signals a change.
 	Role func() (Role, <-chan struct{})
-	// AutoCreate reports whether missing queues named by a link are created, if the client may manage them.
+	// AutoCreate reports whether missing queues that a link names are created, if the client may manage them.
 	AutoCreate          func() bool
 	MaxMessageBytes     int
 	MaxTransactionBytes int // of all publishes in the open transactions of a connection

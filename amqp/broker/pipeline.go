@@ -364,8 +364,8 @@ func (p *pipeline) take(r request) {
 	}
 }
 
-// refused retries the messages of a batch one by one, since only one may be the cause. A missing queue is created on
-// demand. mu is held.
+// refused retries the messages of a batch one by one, because only one may be the cause. A missing queue is created
+// on demand. mu is held.
 func (p *pipeline) refused(r *request, f *failure) {
 	certain := f.settled || !r.retry
 	if f.reason == "QUEUE_NOT_FOUND" && p.of.deleted() {
@@ -460,7 +460,7 @@ func (p *pipeline) abandon(queue string, reason *wire.Error) {
 	p.c.room.Broadcast()
 }
 
-// requeue inserts messages to be sent again, in front of later messages. mu is held.
+// requeue inserts messages that must be sent again before later messages. mu is held.
 func (p *pipeline) requeue(entries []entry) {
 	at := 0
 	for at < len(p.pending) && int32(p.pending[at].id-entries[0].id) < 0 {

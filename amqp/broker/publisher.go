@@ -87,7 +87,7 @@ func (p *publisher) refuse(id uint32, settled bool, reason *wire.Error) {
 	p.link.Settle(id, &wire.Rejected{Error: reason})
 }
 
-// detached ends the link when its messages are stored or refused.
+// detached ends the link when all of its messages are stored or refused.
 func (p *publisher) detached(closed bool) (wait func()) {
 	p.finish()
 	if p.pipe == nil && (p.dynamic == "" || !closed) {

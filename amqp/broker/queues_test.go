@@ -29,7 +29,7 @@ func (s *store) madeQueues() []string {
 
 // If a queue is deleted, its sending link is detached and the queue is not created again, until another link is
 // attached.
-func TestQueueDeletedUnderASender(t *testing.T) {
+func TestQueueOfSenderDeleted(t *testing.T) {
 	for name, settled := range map[string]bool{"unsettled": false, "settled": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func (p *peer) accept(first, last uint32, id []byte) {
 	}, nil))
 }
 
-// A queue that is named by a message only is created on demand in a transaction; a deleted queue is not.
+// A queue that is named only by a message is created on demand in a transaction; a deleted queue is not.
 func TestTransactionCreatesQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q").open()

@@ -26,10 +26,11 @@ const (
 	xoauth2     wire.Symbol = "XOAUTH2"
 )
 
-// signInTimeout includes fetching the keys of an issuer.
+// signInTimeout limits the authentication of a client, including requests for the keys of an issuer.
 const signInTimeout = 15 * time.Second
 
-var errEnded = errors.New("connection closed") // without a log entry
+// errEnded ends a connection without a log entry.
+var errEnded = errors.New("connection closed")
 
 // handshake reads the protocol headers, and executes the SASL exchange if requested. Without SASL, a client is
 // anonymous or authenticated by its certificate.
@@ -158,7 +159,7 @@ func (c *conn) signIn(token string) error {
 		return fmt.Errorf("authenticate: %w", err)
 	}
 	c.calls = c.as(c.ctx)
-	// This first call that requires authentication marks the connection as authenticated.
+	// The first call that requires authentication marks the connection as authenticated.
 	if _, err := pb.NewAdminServiceClient(c.server.o.Services).GetStatus(ctx, &pb.GetStatusRequest{}); err != nil {
 		c.refused = refusal(err)
 	}

@@ -29,8 +29,8 @@ type subscription struct {
 	shared   bool
 }
 
-// subscriptionOf returns the subscription of a link. It is identified by the client's container and the link name, or
-// only by the link name if it is global.
+// subscriptionOf returns the subscription of a link. The client's container and the link name identify it; a global
+// subscription is identified by the link name only.
 func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	source := a.Source
 	s := subscription{
@@ -193,8 +193,7 @@ func (s *consumer) last() bool {
 	return s.wasLast
 }
 
-// endIdle deletes subscriptions of links that were lost in a failover. All such links
-// are on the active node.
+// endIdle deletes subscriptions of links that were lost in a failover. All such links are on the active node.
 func (c *conn) endIdle(ctx context.Context, queue string) {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	if err != nil {
@@ -205,14 +204,19 @@ func (c *conn) endIdle(ctx context.Context, queue string) {
 		if !strings.HasPrefix(name, volatilePrefix) || sub.GetConsumers() > 0 || c.server.isShared(queue, name) {
 			continue
 		}
+		fields := []zap.Field{zap.String("queue", queue), zap.String("subscription", name)}
 		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: queue, Name: name})
-		c.log.Info("deleted the subscription of an AMQP link lost in a failover", zap.Error(err),
-			zap.String("queue", queue), zap.String("subscription", name))
+		if err != nil {
+			c.log.Warn("subscription of an AMQP link lost in a failover not deleted", append(fields, zap.Error(err))...)
+			continue
+		}
+		c.log.Info("deleted the subscription of an AMQP link lost in a failover", fields...)
 	}
 }
 
-// takeOverLink detaches a link of the same durable subscription on another connection (2.6.1): its end is not detected
-// yet. Links to queues are not affected, since clients name them by the queue on each connection.
+// takeOverLink detaches a link of the same durable subscription on another connection (2.6.1), if the node has not yet
+// detected that the connection was lost. Links to queues are not affected, because clients name them by the queue on
+// each connection.
 func (s *Server) takeOverLink(by *consumer) {
 	for _, k := range s.consumersOf(by.queue) {
 		if k != by && k.single && k.subscription == by.subscription {

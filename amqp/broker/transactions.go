@@ -124,7 +124,7 @@ func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
 	return list
 }
 
-// publish adds a message. limit is the maximum size of the connection's open transactions.
+// publish adds a message. limit is the maximum size of all open transactions of the connection.
 func (t *transaction) publish(p *publisher, queue string, m *pb.Message, bytes, limit int) *wire.Error {
 	if t.all.bytes+bytes > limit {
 		t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "open transactions of the connection exceed "+
@@ -257,7 +257,7 @@ func (c *conn) createMissing(ctx context.Context, publishes []*published) (creat
 	return created, nil
 }
 
-// commit commits a transaction. Missing queues are created on demand, and the commit is retried: nothing was stored.
+// commit commits a transaction. If a queue is missing, nothing was stored: commit creates it on demand and retries.
 // known is false if the outcome is unknown: the connection ends.
 func (c *conn) commit(t *transaction, ops []*pb.Operation) (reason *wire.Error, known bool) {
 	ctx, cancel := context.WithTimeout(c.calls, commitLimit)

@@ -12,8 +12,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Append appends the AMQP encoding of a stored message; now determines the remaining time to live. An AMQP message is
-// unchanged, except for the header and the annotations of a dead letter. The message is not retained.
+// Append appends the AMQP encoding of a stored message; now determines the remaining time to live. A message received
+// by AMQP is unchanged, except for the header and the annotations of a dead letter. Append does not retain s.
 func Append(b []byte, s *pb.StoredMessage, now time.Time) []byte {
 	m := s.GetMessage()
 	if v, ok := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue); ok {
@@ -85,8 +85,8 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// remaining returns the remaining time to live in milliseconds: at least 1, since the message is being delivered; 0 if
-// the message does not expire, or if the time exceeds the range of the header.
+// remaining returns the remaining time to live in milliseconds: at least 1, because the message is being delivered;
+// 0 if the message does not expire, or if the time exceeds the range of the header.
 func remaining(m *pb.Message, now time.Time) uint32 {
 	if m.GetExpiresAt() == nil {
 		return 0

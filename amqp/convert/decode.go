@@ -45,9 +45,9 @@ type slot struct {
 }
 
 // Decode converts an encoded AMQP message, and returns its target address, if any. The body of the result and byte
-// properties reference the payload. The error is a *wire.Error with the condition amqp:decode-error (invalid message),
-// amqp:invalid-field (invalid field value), amqp:not-allowed (application property SectionsKey or ContainerKey) or
-// amqp:resource-limit-exceeded (above the limits of lockstep.v1.Message).
+// properties reference the payload. Errors have the type *wire.Error. Their conditions are amqp:decode-error (invalid
+// message), amqp:invalid-field (invalid field value), amqp:not-allowed (application property SectionsKey or
+// ContainerKey) and amqp:resource-limit-exceeded (above the limits of lockstep.v1.Message).
 func Decode(payload []byte) (m *pb.Message, to string, err error) {
 	d := new(decoded)
 	if err := d.sections(payload); err != nil {
@@ -56,7 +56,7 @@ func Decode(payload []byte) (m *pb.Message, to string, err error) {
 	m = &d.message
 	size := 12 + len(d.preserved.before) + len(d.preserved.after)
 	if n := size + d.attributesBytes(); n > maxPreservedBytes {
-		return nil, "", limited("sections before and after the body have %d bytes, with ids and non-string properties "+
+		return nil, "", limited("sections before and after the body have %d bytes, with IDs and non-string properties "+
 			"counted twice, maximum is %d", n, maxPreservedBytes)
 	}
 	d.property.bytes.BytesValue = d.preserved.appendTo(make([]byte, 0, size))

@@ -3,8 +3,8 @@
 // Package convert converts between AMQP 1.0 messages (part 3) and lockstep.v1 messages.
 //
 // A message received by AMQP is delivered by AMQP with the same bytes: properties, application-properties, body,
-// message annotations and footer. Of the header, durability and priority are preserved; the time to live is the
-// remaining one, and the delivery count starts again. Delivery annotations apply to one hop and are dropped.
+// message annotations and footer. The header keeps its durability and priority. It has the remaining time to live, and
+// a new delivery count. Delivery annotations apply to one hop and are dropped.
 //
 // For that purpose, the typed property SectionsKey stores everything except the text or bytes of the body. gRPC
 // consumers and filters use the converted fields. A gRPC client that changes such a message and publishes it again must
@@ -33,8 +33,9 @@
 // # Conversion from gRPC
 //
 // The result is a durable message with one data section. deliver_at becomes the annotation x-opt-delivery-time,
-// expires_at ttl and absolute-expiry-time, published_at creation-time. IDs regain their original types. properties and
-// typed_properties become application-properties of the types string, boolean, long, double and binary.
+// expires_at becomes ttl and absolute-expiry-time, and published_at becomes creation-time. IDs regain their original
+// types. properties and typed_properties become application-properties of the types string, boolean, long, double and
+// binary.
 //
 // A dead letter has annotations with its origin: see appendOrigin.
 package convert

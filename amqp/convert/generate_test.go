@@ -11,7 +11,7 @@ import (
 )
 
 // generator generates AMQP messages with all combinations of sections, types and encodings. It has its own encoder,
-// since other clients use other encodings than this package.
+// because other clients use other encodings than this package.
 type generator struct{ *rand.Rand }
 
 func (g generator) one(of ...byte) byte { return of[g.IntN(len(of))] }

@@ -39,8 +39,8 @@ func deliver(t testing.TB, m *pb.Message) *pb.StoredMessage {
 	return all[0]
 }
 
-// Any message received by AMQP is delivered unchanged.
-func TestComesAsItWent(t *testing.T) {
+// A message received by AMQP is delivered by AMQP unchanged.
+func TestRoundTripIsUnchanged(t *testing.T) {
 	seed := rand.Uint64()
 	kinds := map[byte]int{}
 	for i := range uint64(20_000) {
@@ -335,7 +335,7 @@ func TestSchedule(t *testing.T) {
 
 // If a gRPC client publishes an AMQP message with another body, or sets the property itself, the delivered message is
 // valid and contains its fields.
-func TestChangedByOthers(t *testing.T) {
+func TestChangedByGRPCClient(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(5, 6))}
 	check := func(m *pb.Message) {
 		out := Append(nil, &pb.StoredMessage{Message: m}, published)
@@ -388,9 +388,9 @@ func TestRefused(t *testing.T) {
 		want    string
 	}{
 		{"no section", []byte("hello"), "decode-error: section starts with 0x68"},
-		{"no section of a message", []byte{0, codeUlong8, 0x10, codeList0}, "unknown descriptor"},
-		{"cut off", []byte{0, codeUlong8, wire.SectionData}, "section ends after its descriptor"},
-		{"cut off inside", []byte{0, codeUlong8, wire.SectionData, codeBinary8, 5, 'x'}, "has 5 bytes, only 1 available"},
+		{"section of another type", []byte{0, codeUlong8, 0x10, codeList0}, "unknown descriptor"},
+		{"truncated", []byte{0, codeUlong8, wire.SectionData}, "section ends after its descriptor"},
+		{"truncated value", []byte{0, codeUlong8, wire.SectionData, codeBinary8, 5, 'x'}, "has 5 bytes, only 1 available"},
 		{
 			"two values",
 			[]byte{0, codeUlong8, wire.SectionValue, codeNull, 0, codeUlong8, wire.SectionValue, codeNull},
@@ -415,7 +415,7 @@ func TestRefused(t *testing.T) {
 			"amqp:header:list has a value of type 0xc1",
 		},
 		{"unknown type", []byte{0, codeUlong8, wire.SectionValue, 0x99}, "format code 0x99"},
-		{"no UTF-8", []byte{0, codeUlong8, wire.SectionValue, codeString8, 1, 0xff}, "not UTF-8"},
+		{"invalid UTF-8", []byte{0, codeUlong8, wire.SectionValue, codeString8, 1, 0xff}, "not UTF-8"},
 		{"odd map", []byte{0, codeUlong8, wire.SectionValue, codeMap8, 2, 1, codeNull}, "map has 1 keys and values"},
 		{"too few in a list", []byte{0, codeUlong8, wire.SectionValue, codeList8, 2, 2, codeNull}, "missing value"},
 		{
@@ -441,8 +441,8 @@ func TestRefused(t *testing.T) {
 		{"message-id of bytes too long", long(fieldMessageID, wire.AppendBinary), "resource-limit-exceeded: message-id has"},
 		{"reply-to too long", long(fieldReplyTo, wire.AppendString), "reply-to has 1025 bytes"},
 		{"properties too long", data(c.end(large)...), "resource-limit-exceeded: sections before"},
-		{"the other name is taken", data(o.end(origin)...), "not-allowed: name amqp.container"},
-		{"the name is taken", data(r.end(reserved)...), "not-allowed: name amqp.sections"},
+		{"reserved name of the container", data(o.end(origin)...), "not-allowed: name amqp.container"},
+		{"reserved name of the sections", data(r.end(reserved)...), "not-allowed: name amqp.sections"},
 	} {
 		m, _, err := Decode(c.message)
 		require.Nil(t, m, c.name)

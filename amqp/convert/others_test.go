@@ -16,7 +16,7 @@ import (
 )
 
 // For any value of the property written by a gRPC client, an AMQP client receives a valid message.
-func TestWrittenByOthers(t *testing.T) {
+func TestSectionsWrittenByGRPCClient(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(9, 10))}
 	unchanged := 0
 	for range 20_000 {
@@ -45,7 +45,7 @@ func TestWrittenByOthers(t *testing.T) {
 }
 
 // Each invalid value of the property is ignored, in a message that is valid without it.
-func TestNotKept(t *testing.T) {
+func TestInvalidSectionsAreIgnored(t *testing.T) {
 	data := slices.Clip(section(nil, wire.SectionData))
 	behind := func(code byte, content ...byte) []byte { // a section, followed by data of one byte
 		return append(append(append(section(nil, code), content...), data...), codeBinary8, 1)
@@ -55,7 +55,7 @@ func TestNotKept(t *testing.T) {
 		body string
 	}{
 		"a string in place of data": {preserved{flags: bodyData, before: append(data, codeString8, 1)}, "x"},
-		"text that is no UTF-8": {
+		"text that is not UTF-8": {
 			preserved{flags: bodyText, before: append(section(nil, wire.SectionValue), codeString8, 1)},
 			"\xff",
 		},
@@ -65,18 +65,18 @@ func TestNotKept(t *testing.T) {
 		},
 		"no body":         {preserved{flags: bodyData}, "x"},
 		"an invalid body": {preserved{}, "x"},
-		"a body in two kinds": {
+		"a body of two section types": {
 			preserved{}, string(append(append(data, codeBinary8, 0), append(section(nil, wire.SectionValue), codeNull)...)),
 		},
 		"a property of another type": {
 			preserved{flags: bodyData, before: behind(wire.SectionProperties, codeList8, 3, 1, codeBool, 1)},
 			"x",
 		},
-		"a key that is no text": {
+		"a key that is not a string": {
 			preserved{flags: bodyData, before: behind(wire.SectionApplicationProperties, codeMap8, 3, 2, codeNull, codeNull)},
 			"x",
 		},
-		"a map with half a pair": {
+		"a map with an odd count": {
 			preserved{flags: bodyData, before: behind(wire.SectionApplicationProperties, codeMap8, 2, 1, codeNull)},
 			"x",
 		},

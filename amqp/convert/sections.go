@@ -21,7 +21,8 @@ import (
 // Selectors read the first bit (package selector): the message is durable if it is set.
 const SectionsKey = "amqp.sections"
 
-// ContainerKey is the property with the origin container, for clients that exclude their own messages.
+// ContainerKey is the property with the container from which a message originates. Clients use it to exclude their own
+// messages.
 const ContainerKey = "amqp.container"
 
 // Flags of SectionsKey. A message with an unknown flag is of a later release: its converted fields are used.

@@ -102,8 +102,8 @@ func width(code byte) (fixed, sized, counted int) {
 
 func isKnown(code byte) bool { return layouts[code].known }
 
-// skipShort skips a value of fixed length or a short ASCII string, which most values are. It returns false for others
-// and for malformed ones.
+// skipShort skips a value of fixed length or a short ASCII string, as most values are. It returns false for other and
+// for malformed values.
 func skipShort(b []byte) (rest []byte, ok bool) {
 	if len(b) == 0 {
 		return nil, false

@@ -33,7 +33,7 @@ func ToCEL(selector string) (string, error) {
 	return w.String(), nil
 }
 
-// writer writes CEL. Output above MaxCELBytes is rejected at the end, and not written: each node is written a bounded
+// writer writes CEL. It drops output above MaxCELBytes, which ToCEL rejects at the end. Each node is written a bounded
 // number of times.
 type writer struct{ strings.Builder }
 
@@ -97,7 +97,7 @@ func identifierOf(n name) string {
 	return "properties[" + strconv.Quote(n.text) + "]"
 }
 
-// strictly is identifierOf, with an error if the header is null.
+// strictly is identifierOf, except that a header that is null is a CEL error.
 func strictly(n name) string {
 	if kindOf(n) != header {
 		return identifierOf(n)

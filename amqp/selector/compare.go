@@ -220,7 +220,7 @@ func (w *writer) headerAndConstant(op string, n name, constant node, exact bool)
 	of := identifierOf(n)
 	switch value := constantFor(n, constant); {
 	case exact && (!isText || op == "="):
-		if !isText { // false unless it is null, since it is a string
+		if !isText { // false unless it is null, because it is a string
 			op, value = "=", "0"
 		}
 		w.add("(dyn(", strictly(n), ")", celOperator(op), value, ")")

@@ -22,7 +22,7 @@
 //
 // An identifier may contain dots, and between double quotes any character ("" represents a double quote).
 //
-// # Behaviour that JMS leaves undefined
+// # Behavior that JMS leaves undefined
 //
 // Integers may be hexadecimal, octal or end with L, floating-point numbers with F or D, as in Java. A comparison of a
 // string with a number is false, even with <>. The operand of LIKE must be a string: for a number, neither LIKE nor NOT

@@ -60,7 +60,7 @@ type (
 	minus struct{ of node }
 )
 
-// patternPart is literal text, followed by any text (%), one character (_) or the end.
+// patternPart is literal text followed by a wildcard: any text (%), one character (_) or, at the end, none.
 type patternPart struct {
 	text     string
 	wildcard byte // '%', '_' or 0

@@ -107,7 +107,7 @@ func selections(t testing.TB) []selection {
 }
 
 // A string header that the message does not have is null.
-func TestHeadersThatAreNull(t *testing.T) {
+func TestNullHeaders(t *testing.T) {
 	message := bare(t)
 	for _, c := range []selection{
 		{selector: "JMSType = 'a'", unknown: true},
@@ -162,7 +162,8 @@ func TestAMQPMessagesThroughGRPC(t *testing.T) {
 	}
 }
 
-func TestNothingSelected(t *testing.T) {
+// A blank selector has no filter.
+func TestBlankSelector(t *testing.T) {
 	for _, s := range []string{"", " ", "\t\r\n "} {
 		text, err := selector.ToCEL(s)
 		require.NoError(t, err)
@@ -170,6 +171,7 @@ func TestNothingSelected(t *testing.T) {
 	}
 }
 
+// An invalid selector is rejected with the position of the error.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ selector, want string }{
 		{"i =", "at character 4: unexpected end, expected an identifier"},
@@ -268,6 +270,7 @@ func TestLimitsFit(t *testing.T) {
 	}
 }
 
+// FuzzToCEL: each translation is a valid filter, and no message matches both a selector and its negation.
 func FuzzToCEL(f *testing.F) {
 	for _, c := range selections(f) {
 		f.Add(c.selector)

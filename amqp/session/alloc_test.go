@@ -130,7 +130,7 @@ func TestMemoryOfLargeMessage(t *testing.T) {
 	require.Less(t, allocated, uint64(2*sizeBytes+(4<<20)), "%d MiB", allocated>>20)
 }
 
-// BenchmarkReceive and BenchmarkSend measure the time of the same operations.
+// BenchmarkReceive and BenchmarkSend measure the time of the operations of the two tests of allocations.
 func BenchmarkReceive(b *testing.B) {
 	p := opened(b, Options{}).manual()
 	p.sender("in", 0).Window(1000)

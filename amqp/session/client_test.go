@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// client is a client that strictly follows the specification, for the model test. It tracks its windows and credit, and
-// fails the test when the node exceeds them.
+// client strictly follows the specification, for the model test. It tracks its windows and credit, and fails the test
+// if the node exceeds them.
 type client struct {
 	m        *model
 	rng      *rand.Rand

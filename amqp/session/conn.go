@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Conn is a connection in the role of the container that accepted it: it begins no session and attaches no link.
+// Conn is a connection in the role of the container that accepted it: it begins no sessions and attaches no links.
 type Conn struct {
 	o    Options
 	peer *wire.Open // nil before the peer's Open
@@ -50,9 +50,9 @@ func New(o Options, now time.Time) *Conn {
 	}
 }
 
-// Receive applies a frame, after the caller has taken all events with Next. An error is fatal: a *wire.Error, which the
-// output contains as a Close, a Closed event, and which further calls return again. The caller writes the output and
-// closes the network connection.
+// Receive applies a frame. Before the call, the caller must have taken all events with Next. An error is fatal, and has
+// the type *wire.Error: the output contains a Close with it, a Closed event reports it, and further calls return it
+// again. The caller then writes the output and closes the network connection.
 func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 	c.now, c.lastRead = now, now
 	if c.events.pending() {
@@ -143,7 +143,7 @@ func (c *Conn) Open(r OpenReply) {
 func (c *Conn) Peer() *wire.Open { return c.peer }
 
 // Close closes the connection, with an error or nil, or responds to a Closed event. Links and sessions end without
-// events; a Closed event follows when the peer responds. Further calls have no effect.
+// events. A Closed event follows when the peer responds. Further calls have no effect.
 func (c *Conn) Close(err *wire.Error) {
 	if c.closed {
 		return
@@ -160,7 +160,7 @@ func (c *Conn) Close(err *wire.Error) {
 // PeerClosed reports whether the peer has closed the connection, or the connection was lost.
 func (c *Conn) PeerClosed() bool { return c.peerClosed }
 
-// Each calls f for each link that the caller has received and that has not ended.
+// Each calls f for each link that the caller has received in an Attached event and that has not ended.
 func (c *Conn) Each(f func(*Link)) {
 	for _, s := range c.channels {
 		if s == nil {
@@ -174,7 +174,8 @@ func (c *Conn) Each(f func(*Link)) {
 	}
 }
 
-// Lost ends all links and sessions with events, then the connection with Closed: the network connection was lost.
+// Lost records that the network connection was lost. All links and sessions end with events, and then the connection
+// ends with Closed.
 func (c *Conn) Lost(err *wire.Error) {
 	if c.closed || c.peerClosed {
 		return
@@ -214,8 +215,8 @@ func (c *Conn) endSessions() {
 func (c *Conn) Next() (Event, bool) { return c.events.next() }
 
 // Output returns the frames to be written, and uses the memory of spare for later ones. The caller owns the result. It
-// calls Output after each group of calls, since flows and dispositions are batched until then. The output grows with
-// each Send and each received frame; the caller bounds it by pausing both while much output is unwritten.
+// calls Output after each group of calls: flows and dispositions are batched until then. The output grows with each
+// Send and each received frame. The caller bounds it by pausing both while much output is unwritten.
 func (c *Conn) Output(spare []byte) []byte {
 	c.flushDue()
 	if !c.opened || len(c.out) == 0 {
@@ -232,14 +233,14 @@ func (c *Conn) Partial() int { return c.partial }
 // Buffered returns the number of bytes of output not taken.
 func (c *Conn) Buffered() int { return len(c.out) }
 
-// Waits reports whether Output has something to write.
+// Waits reports whether Output would return data.
 func (c *Conn) Waits() bool { return len(c.out) > 0 || len(c.due) > 0 }
 
 // Unsent returns the number of bytes of messages waiting in sender links.
 func (c *Conn) Unsent() int { return c.unsent }
 
-// Tick sends heartbeats if the peer has requested them, and returns an error like Receive if the peer has been silent
-// for too long. It must be called again no later than next, if that is not zero.
+// Tick sends heartbeats if the peer has requested them. If the peer has been silent for too long, it returns an error
+// like Receive. Unless next is zero, the caller must call Tick again at this time or earlier.
 func (c *Conn) Tick(now time.Time) (next time.Time, err error) {
 	c.now = now
 	if c.closed || c.peerClosed {

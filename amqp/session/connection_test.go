@@ -45,6 +45,7 @@ func TestPipelined(t *testing.T) {
 	p.requireOpen()
 }
 
+// A violation of the connection closes it with the condition of the specification.
 func TestConnectionErrors(t *testing.T) {
 	open := &wire.Open{ContainerID: "c", MaxFrameSize: 4096, ChannelMax: 3}
 	for name, tc := range map[string]struct {
@@ -153,6 +154,7 @@ func TestDispositionBeforeClose(t *testing.T) {
 	require.IsType(t, &wire.Close{}, got[1].body)
 }
 
+// A lost connection ends each link, session and the connection with one event.
 func TestLostConnection(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
@@ -190,6 +192,7 @@ func TestLongErrorFitsFrame(t *testing.T) {
 	}
 }
 
+// A Conn sends the heartbeats that the peer requests, and disconnects a peer that is silent for too long.
 func TestHeartbeats(t *testing.T) {
 	p := newPeer(t, Options{IdleTimeOut: 10 * time.Second})
 	p.send(0, &wire.Open{ContainerID: "c", MaxFrameSize: 512, IdleTimeOut: 8000})
@@ -227,7 +230,7 @@ func TestHeartbeats(t *testing.T) {
 }
 
 // Without idle timeouts, no timer is active.
-func TestNoTimes(t *testing.T) {
+func TestNoIdleTimeout(t *testing.T) {
 	p := opened(t, Options{})
 	next, err := p.c.Tick(p.now.Add(time.Hour))
 	require.NoError(t, err)
@@ -235,13 +238,15 @@ func TestNoTimes(t *testing.T) {
 	require.Empty(t, p.take())
 }
 
+// A frame that is applied before the events of the previous one were taken is an error.
 func TestEventsMustBeTaken(t *testing.T) {
 	p := newPeer(t, Options{})
 	require.NoError(t, p.c.Receive(&wire.Frame{Body: &wire.Open{MaxFrameSize: 512}}, p.now))
 	require.Error(t, p.c.Receive(&wire.Frame{Body: begin()}, p.now))
 }
 
-func TestOutputUsesFreeMemory(t *testing.T) {
+// Output uses the memory of spare for later frames.
+func TestOutputReusesMemory(t *testing.T) {
 	p := newPeer(t, Options{})
 	spare := make([]byte, 100, 4096)
 	require.Empty(t, p.c.Output(spare))

@@ -8,14 +8,16 @@ import "github.com/lockstep-mq/lockstep/amqp/wire"
 type Event interface{ event() }
 
 type (
-	// Opened: the peer opened the connection. The caller responds with Conn.Open, and may then Close the connection.
+	// Opened reports that the peer opened the connection. The caller responds with Conn.Open, and may then Close the
+	// connection.
 	Opened struct{ Open *wire.Open }
-	// Began: the peer began a session, which is answered already.
+	// Began reports that the peer began a session. The begin is already answered.
 	Began struct{ Session *Session }
-	// Attached: the peer attached a link. The caller responds with Link.Accept or Link.Refuse, immediately or later.
+	// Attached reports that the peer attached a link. The caller responds with Link.Accept or Link.Refuse, immediately or
+	// later.
 	Attached struct{ Link *Link }
 	// Delivery is a complete message from the peer. The caller calls Link.Settle for each one, even if it is settled,
-	// since that reopens the credit window (Link.Window). Payload is valid until the next Receive.
+	// because that reopens the credit window (Link.Window). Payload is valid until the next Receive.
 	Delivery struct {
 		Link    *Link
 		ID      uint32
@@ -24,17 +26,17 @@ type (
 		Payload []byte             // the sections of the message (3.2)
 		Owned   bool               // the caller owns the memory of Payload
 	}
-	// Credit: the peer accepts this many messages in addition to those passed to Link.Send. With Drain, the caller sends
-	// the available messages, up to the credit, and then calls Link.Drained. Credit granted before Link.Accept is reported
-	// after it.
+	// Credit reports that the peer accepts this many messages in addition to those passed to Link.Send. With Drain, the
+	// caller sends the available messages, up to the credit, and then calls Link.Drained. Credit granted before
+	// Link.Accept is reported after it.
 	Credit struct {
 		Link   *Link
 		Credit uint32
 		Drain  bool
 	}
-	// Disposed: the peer reported the state of messages. Refs are the values passed to Link.Send, of deliveries First,
-	// First+1, and so on, valid until the next Receive. If State is an outcome and they are not Settled, the caller calls
-	// Link.Settle for each when it has processed the outcome.
+	// Disposed reports that the peer sent the state of messages. Refs are the values passed to Link.Send, of deliveries
+	// First, First+1, and so on, valid until the next Receive. If State is an outcome and they are not Settled, the caller
+	// calls Link.Settle for each when it has processed the outcome.
 	Disposed struct {
 		Link    *Link
 		First   uint32
@@ -42,24 +44,24 @@ type (
 		State   wire.DeliveryState // nil: settled without an outcome; the source's default outcome applies
 		Settled bool
 	}
-	// Detached: a link ended; it is the last event of the link, and its waiting messages were not sent. If the peer
-	// detached it, the caller responds with Link.Detach when its work is done. If Ended is set (after a violation, or the
-	// end of its session or connection), no response is needed.
+	// Detached reports that a link ended. It is the last event of the link; waiting messages were not sent. If the peer
+	// detached the link, the caller responds with Link.Detach when its work is done. If Ended is set (after a violation,
+	// or the end of the session or connection), no response is needed.
 	Detached struct {
 		Link   *Link
 		Closed bool
 		Err    *wire.Error
 		Ended  bool
 	}
-	// Ended: a session and its links ended. If the peer ended it, the caller responds with Session.End; with Ended, no
-	// response is needed.
+	// Ended reports that a session and its links ended. If the peer ended the session, the caller responds with
+	// Session.End; with Ended, no response is needed.
 	Ended struct {
 		Session *Session
 		Err     *wire.Error
 		Ended   bool
 	}
-	// Closed: the connection, its links and its sessions ended. If the peer closed it, the caller responds with
-	// Conn.Close.
+	// Closed reports that the connection, its links and its sessions ended. If the peer closed the connection, the caller
+	// responds with Conn.Close.
 	Closed struct{ Err *wire.Error }
 )
 

@@ -55,7 +55,7 @@ func (s *Session) writeFlow(l *Link) {
 	s.conn.write(s.channel, f)
 }
 
-// rest returns the rest at number now of a window or credit that was granted at number seen (2.5.6, 2.6.7).
+// rest returns how much of a window or credit, granted at number seen, remains at number now (2.5.6, 2.6.7).
 func rest(window, seen, now uint32) uint32 {
 	if used := distance(seen, now); used > 0 {
 		return window - min(window, uint32(used))
@@ -125,7 +125,7 @@ func (l *Link) reportEarlyCredit() {
 	}
 }
 
-// receiveCount applies the sender's state of a receiver link: it may have used up credit without sending.
+// receiveCount applies the sender's state of a receiver link: the sender may have used up credit without sending.
 func (l *Link) receiveCount(f *wire.Flow) {
 	if !f.DeliveryCount.Set {
 		return

@@ -229,7 +229,7 @@ func requireBounded(t *testing.T, c *Conn) {
 	ok = ok && c.links == links && links <= c.o.MaxLinks+refusedLinks && len(c.names) <= links &&
 		sessions <= int(c.o.ChannelMax)+1 && len(c.remote) <= sessions &&
 		c.partial <= c.o.MaxPartial && c.unsent <= c.o.MaxUnsent
-	if !ok { // plain conditions for speed, since this runs for each frame of a fuzz run
+	if !ok { // plain conditions for speed, because this runs for each frame of a fuzz run
 		require.Fail(t, "out of bounds", "links %d of %d, partial %d, unsent %d, sessions %d", links, c.links, c.partial,
 			c.unsent, sessions)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Behaviour of known clients that is valid and that a server might not expect.
+// The tests in this file cover valid behavior of known clients that a server might not expect.
 
 // Qpid JMS without prefetch grants one credit and drains it if no message is available; the next credit has the count
 // after the drained one.
@@ -56,7 +56,7 @@ func TestStopAndStart(t *testing.T) {
 }
 
 // A client that closes without waiting causes one end event for each link and session.
-func TestEndAndCloseInARow(t *testing.T) {
+func TestEndAndCloseWithoutWaiting(t *testing.T) {
 	for name, bodies := range map[string][]wire.Performative{
 		"everything":   {&wire.Detach{Handle: 0, Closed: true}, &wire.Detach{Handle: 1}, &wire.End{}, &wire.Close{}},
 		"no detach":    {&wire.End{}, &wire.Close{}},
@@ -102,7 +102,7 @@ func TestBothDetach(t *testing.T) {
 	p.requireOpen()
 }
 
-// The same applies to sessions.
+// An end that crosses the other side's end is the response to it.
 func TestBothEnd(t *testing.T) {
 	p := opened(t, Options{})
 	s := p.receiver("a", 0).Session()

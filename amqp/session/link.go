@@ -30,7 +30,7 @@ type Link struct {
 	sender        sender
 }
 
-// Reply contains fields of the Attach that accepts a link. Without a Source or Target, the peer's is used.
+// Reply contains fields of the Attach that accepts a link. If Source or Target is nil, the peer's value is used.
 type Reply struct {
 	Source              *wire.Source
 	Target              wire.Target

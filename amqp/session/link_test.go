@@ -11,6 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
+// A violation of a session ends that session with the condition of the specification. Its channel can be reused after
+// the response.
 func TestSessionErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
 		bodies    []wire.Performative
@@ -77,6 +79,7 @@ func TestSessionErrors(t *testing.T) {
 	}
 }
 
+// A violation on a link detaches that link with the condition of the specification.
 func TestLinkErrors(t *testing.T) {
 	more := &wire.Transfer{Handle: 1, DeliveryID: some(0), DeliveryTag: []byte("t"), More: true}
 	for name, tc := range map[string]struct {
@@ -226,7 +229,7 @@ func TestHandleReuseBeforeDetach(t *testing.T) {
 	require.NoError(t, p.links["a"].Send(&Message{}))
 }
 
-// The same applies to sessions.
+// A client may reuse a channel as soon as it has sent the end.
 func TestChannelReuseBeforeEnd(t *testing.T) {
 	p := opened(t, Options{ChannelMax: 1})
 	var ended []*Session
@@ -253,13 +256,14 @@ func TestChannelReuseBeforeEnd(t *testing.T) {
 	p.requireClosed(ResourceLimitExceeded)
 }
 
+// A refused link has no source or target, and is detached without an event.
 func TestRefuse(t *testing.T) {
 	for _, role := range []wire.Role{wire.RoleReceiver, wire.RoleSender} {
 		p := opened(t, Options{})
 		p.on = func(e Event) bool {
 			a, ok := e.(*Attached)
 			if ok {
-				a.Link.Refuse(Errorf(NotFound, "there is no queue"))
+				a.Link.Refuse(Errorf(NotFound, "queue not found"))
 				a.Link.Refuse(nil)
 				require.False(t, a.Link.Accept(Reply{}))
 			}
@@ -284,7 +288,7 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// The peer detaches a link before the broker has responded.
+// A link that the peer detaches before the broker has responded needs no response.
 func TestDetachBeforeAnswer(t *testing.T) {
 	p := opened(t, Options{})
 	var l *Link

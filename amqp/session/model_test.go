@@ -64,7 +64,7 @@ func newModel(t testing.TB, seed uint64) *model {
 	return m
 }
 
-// forget excludes a link from later checks, since both sides may discard its deliveries.
+// forget excludes a link from later checks, because both sides may discard its deliveries.
 func (m *model) forget(name string) {
 	if b := m.brokers[name]; b != nil {
 		b.gone = true

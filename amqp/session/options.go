@@ -11,8 +11,8 @@ import (
 type Options struct {
 	ContainerID    string        // of this node
 	MaxFrameSize   uint32        // bytes of a received frame, enforced by the wire.Reader; default 131,072
-	ChannelMax     uint16        // highest channel number; default 255, which are 256 sessions
-	HandleMax      uint32        // highest link handle in a session; default 1023, which are 1024 links
+	ChannelMax     uint16        // highest channel number; default 255, for 256 sessions
+	HandleMax      uint32        // highest link handle in a session; default 1023, for 1024 links
 	MaxLinks       int           // of the connection; default 4096; further links are refused
 	IdleTimeOut    time.Duration // a peer that is silent for twice that time is disconnected; 0: never
 	MaxMessageSize uint64        // bytes, announced and enforced; 0: limited by MaxPartial

@@ -26,6 +26,7 @@ func (p *peer) manual() *peer {
 	return p
 }
 
+// A received message is reported once, and settled once with the outcome of the broker.
 func TestReceive(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 4)
@@ -290,6 +291,7 @@ func TestIncomingWindow(t *testing.T) {
 	require.Equal(t, SessionWindowViolation, eventNames[*Ended](p)[0].Err.Condition)
 }
 
+// More unsettled deliveries than MaxUnsettled end the session if the link has no window.
 func TestTooManyUnsettled(t *testing.T) {
 	p := opened(t, Options{MaxUnsettled: 3}).manual()
 	p.sender("a", 0).Grant(100)

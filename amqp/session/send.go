@@ -13,7 +13,9 @@ import (
 
 // Errors of Link.Send.
 var (
-	ErrGone = errors.New("link is closed") // or was not accepted
+	// ErrGone is returned if the link has ended, was not accepted, or is not a sender.
+	ErrGone = errors.New("link is closed")
+	// ErrFull is returned if the waiting messages exceed Options.MaxUnsent.
 	ErrFull = errors.New("too many bytes queued for the peer's credit and window")
 )
 
@@ -44,7 +46,8 @@ type waiting struct {
 
 func (s *sender) count() int { return len(s.waiting) - s.head }
 
-// Send sends a message when the peer's credit and the session's window allow it. It does not retain m.
+// Send sends a message when the credit of the peer and the window of the session allow it. It does not retain m.
+// Errors: ErrGone, ErrFull.
 func (l *Link) Send(m *Message) error {
 	s := l.session
 	if l.gone || !l.accepted || !l.Sender() {
@@ -99,8 +102,8 @@ func (l *Link) Recall() []uint64 {
 	return refs
 }
 
-// Withdraw takes back the messages with the given Refs, without an outcome of the peer. It settles sent ones with
-// state, removes waiting ones, and returns the number of the latter. A partly sent message stays.
+// Withdraw takes back the messages with the given Refs, without an outcome of the peer. It settles sent messages with
+// state, removes waiting ones, and returns the number of removed messages. A partly sent message stays.
 func (l *Link) Withdraw(refs map[uint64]bool, state wire.DeliveryState) (unsent int) {
 	s, q := l.session, &l.sender
 	if s.over() || l.gone {
@@ -245,8 +248,8 @@ func (s *Session) sendFrames(l *Link, w *waiting) bool {
 	return false
 }
 
-// Drained responds to Credit with Drain: no further messages are available. The credit is used up when the waiting ones
-// are sent; Blocked messages wait for the next credit.
+// Drained responds to Credit with Drain: no further messages are available. The credit is used up when the waiting
+// messages are sent; Blocked messages wait for the next credit.
 func (l *Link) Drained() {
 	if l.gone || !l.sender.asked {
 		return

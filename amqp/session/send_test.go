@@ -36,6 +36,7 @@ func sendAll(t *testing.T, l *Link, from, to int) {
 	}
 }
 
+// A message is sent within the credit, otherwise it waits. Its outcome is reported with its Ref.
 func TestSend(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 3)
@@ -175,7 +176,7 @@ func TestFragments(t *testing.T) {
 }
 
 // Waiting messages are sent round-robin over the links.
-func TestLinksTakeTurns(t *testing.T) {
+func TestLinksSendRoundRobin(t *testing.T) {
 	p := newPeer(t, Options{}).manual()
 	p.send(0, &wire.Open{MaxFrameSize: 512, ChannelMax: 1})
 	p.send(0, &wire.Begin{HandleMax: 5})
@@ -254,6 +255,7 @@ func TestUnsettledIsBounded(t *testing.T) {
 	require.Equal(t, []string{"m3"}, p.payloads())
 }
 
+// A drain is answered when the caller has called Drained and the waiting messages are sent.
 func TestDrain(t *testing.T) {
 	drain := func(count, n int) *wire.Flow {
 		f := credit(0, count, n)
@@ -320,7 +322,7 @@ func TestDrain(t *testing.T) {
 		require.Len(t, got, 2)
 		require.Equal(t, some(0), got[1].body.(*wire.Flow).LinkCredit)
 	})
-	t.Run("asked again behind a closed window", func(t *testing.T) {
+	t.Run("repeated behind a closed window", func(t *testing.T) {
 		p := opened(t, Options{})
 		l := p.receiver("a", 0)
 		f := drain(0, 3)
@@ -355,7 +357,7 @@ func TestDrain(t *testing.T) {
 			require.Equal(t, some(n), one[*wire.Flow](p).DeliveryCount)
 		}
 	})
-	t.Run("called off", func(t *testing.T) {
+	t.Run("canceled", func(t *testing.T) {
 		p := opened(t, Options{})
 		l := p.receiver("a", 0)
 		p.send(0, drain(0, 3))
@@ -433,7 +435,7 @@ func TestNumbersWrapAround(t *testing.T) {
 }
 
 // A delivery that is never settled does not retain later ones.
-func TestLateResponses(t *testing.T) {
+func TestUnsettledDeliveryRetainsNoOthers(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 0)
 	for i := range 20000 {

@@ -10,10 +10,10 @@ type settling struct {
 	wire.Disposition
 }
 
-// Settle settles a delivery with a state: a received one with its outcome, a sent one after the peer has reported an
-// outcome without settling it. Consecutive deliveries with the same state share a frame. States are compared as Go
-// values; the value pointed to must not change before the next Output. Deliveries that arrived before the peer's detach
-// can be settled until Detach responds to it.
+// Settle settles a delivery with a state: a received delivery with its outcome, and a sent delivery after the peer has
+// reported an outcome without settling it. Consecutive deliveries with the same state share a frame. States are
+// compared as Go values; the value pointed to must not change before the next Output. Deliveries that arrived before
+// the detach of the peer can be settled until Detach responds to it.
 func (l *Link) Settle(id uint32, state wire.DeliveryState) {
 	if l.session.over() || l.gone && (l.Sender() || !l.awaitsDetach()) {
 		return

@@ -30,7 +30,7 @@ func (d *decoder) openList(name string) reader {
 	return r
 }
 
-// close returns the first error; additional fields are one.
+// close returns the first error. Additional fields are an error.
 func (r *reader) close() error {
 	if r.left > 0 {
 		r.fail("has too many fields")

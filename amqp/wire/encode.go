@@ -10,8 +10,8 @@ import (
 
 var big = binary.BigEndian //nolint:gochecknoglobals // a short name
 
-// AppendValue appends the shortest encoding of a value. It panics for types that are not AMQP values, and for an
-// Array of elements with different types or descriptors.
+// AppendValue appends the shortest encoding of a value. It panics for a type that is not an AMQP value, and for an
+// Array with elements of different types or descriptors.
 func AppendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:
@@ -353,7 +353,7 @@ func (f *fields) end() []byte {
 	return f.compound.end(ctorList8, ctorList32, f.count)
 }
 
-// put appends a field with add.
+// put appends a field, which add encodes.
 func put[T any](f *fields, v T, add func([]byte, T) []byte) {
 	f.count += f.nulls + 1
 	for ; f.nulls > 0; f.nulls-- {

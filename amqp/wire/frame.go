@@ -41,7 +41,7 @@ type Frame struct {
 	Payload []byte       // the data after the body: a part of a message, after a Transfer
 }
 
-// Reader reads frames from a connection. Protocol errors have the type *Error; other errors are from the
+// Reader reads frames from a connection. Protocol errors have the type *Error; other errors are those of the
 // connection.
 type Reader struct {
 	from      io.Reader
@@ -70,7 +70,8 @@ func (r *Reader) Whole() bool {
 	return n >= frameHead && int64(big.Uint32(r.buf[r.next+r.taken:])) <= int64(n)
 }
 
-// peek returns the next n bytes, at most readAhead, or an error with the bytes available.
+// peek returns the next n bytes, or an error with the bytes available. n is at most readAhead, or the bytes are already
+// buffered.
 func (r *Reader) peek(n int) ([]byte, error) {
 	for empty := 0; r.end-r.next < n; {
 		if r.failed != nil {
@@ -141,7 +142,8 @@ func (r *Reader) release() {
 }
 
 // Next reads a frame. A Transfer, Flow or Disposition, and the Payload, are valid until the next call; they are decoded
-// without allocations unless they contain a map or a transactional state.
+// without allocations unless they contain a map or a transactional state. At the end of the connection, Next returns
+// io.EOF, or io.ErrUnexpectedEOF within a frame.
 func (r *Reader) Next(f *Frame) error {
 	r.release()
 	head, err := r.peek(frameHead)
@@ -227,8 +229,8 @@ func readError(err error) error {
 	return fmt.Errorf("read a frame: %w", err)
 }
 
-// AppendFrame appends an AMQP frame; without a body it is a heartbeat. The caller respects the peer's maximum frame
-// size.
+// AppendFrame appends an AMQP frame. Without a body, the frame is a heartbeat. The caller must respect the peer's
+// maximum frame size.
 func AppendFrame(b []byte, channel uint16, body Performative, payload []byte) []byte {
 	at := len(b)
 	b = append(b, 0, 0, 0, 0, 2, typeAMQP, byte(channel>>8), byte(channel))

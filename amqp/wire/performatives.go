@@ -128,7 +128,7 @@ func (*SASLChallenge) performative()  {}
 func (*SASLResponse) performative()   {}
 func (*SASLOutcome) performative()    {}
 
-// Error is the reason of an error or refusal (2.8.14).
+// Error is the reason for an error or refusal (2.8.14).
 type Error struct {
 	Condition   Symbol
 	Description string

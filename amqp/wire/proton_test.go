@@ -107,6 +107,7 @@ func sections(tb testing.TB, message []byte) (all []wire.Described) {
 	return all
 }
 
+// The sections of messages that Proton encoded are decoded.
 func TestMessagesOfProton(t *testing.T) {
 	vectors := protonVectors(t)
 	require.Equal(t, []wire.Described{

@@ -28,7 +28,7 @@ type MapEntry struct {
 	Key, Value any
 }
 
-// Get returns the value of a comparable key, and whether it exists.
+// Get returns the value of a key, and whether it exists. key must have a comparable type.
 func (m Map) Get(key any) (any, bool) {
 	for i := range m {
 		if m[i].Key == key {

@@ -53,6 +53,7 @@ func values() []any {
 	}
 }
 
+// Values are decoded to the encoded value.
 func TestValues(t *testing.T) {
 	for _, v := range values() {
 		b := wire.AppendValue([]byte("before"), v)
@@ -125,7 +126,7 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// Invalid values are rejected, without allocating memory by their claimed size.
+// Invalid values are rejected, without allocating memory for their claimed size.
 func TestBadValues(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"nothing":                     {},
@@ -323,6 +324,7 @@ func TestBadFrames(t *testing.T) {
 	require.ErrorContains(t, err, "not an AMQP 1.0 protocol header")
 }
 
+// The sections of a message are decoded in order.
 func TestSections(t *testing.T) {
 	want := []wire.Described{
 		{Descriptor: uint64(wire.SectionHeader), Value: wire.List{true, uint8(9), uint32(1000), true, uint32(3)}},
@@ -339,6 +341,7 @@ func TestSections(t *testing.T) {
 	require.Equal(t, want, sections(t, b))
 }
 
+// Messages to a coordinator are decoded, and other messages are rejected.
 func TestTransactions(t *testing.T) {
 	got, err := wire.DecodeTransaction(wiretest.Declare())
 	require.NoError(t, err)

@@ -48,21 +48,21 @@ func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (*pb
 	return call(ctx, c.conns.Read, "test the rules", req, accessService, pb.AccessServiceClient.TestAccess)
 }
 
-// Grant adds permissions and roles to a rule, and creates the rule if necessary. With lockOut the change is made even
+// Grant adds permissions and roles to a rule, and creates the rule if necessary. With lockOut, the change is made even
 // if this client loses its own operate permission.
 //
 // All calls that change rules require the operate permission. After [client.ErrOutcomeUnknown] they can be retried,
-// with the same [Request] if one was given. They return [client.ErrRefused] if the rules were changed concurrently, if
-// this client would lose its own operate permission, or if a node does not support rules; [client.ErrInvalid],
-// [ErrNoRule] and [client.ErrLimit].
+// with the same [Request] if one was given. Errors: [client.ErrRefused] if the rules were changed concurrently, if this
+// client would lose its own operate permission, or if a node does not support rules; [client.ErrInvalid]; [ErrNoRule];
+// [client.ErrLimit].
 func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool) (*pb.AccessRule, error) {
 	resp, err := changeBy(ctx, c, "grant", &pb.GrantRequest{Rule: rule, LockOut: lockOut}, accessService,
 		pb.AccessServiceClient.Grant)
 	return resp.GetRule(), err
 }
 
-// Revoke removes permissions and roles from a rule; all if rule names none. It returns the remaining rule, or nil.
-// lockOut is as for [Client.Grant].
+// Revoke removes the permissions and roles that rule names from a rule, or all of them if it names none. It returns the
+// remaining rule, or nil. lockOut is as for [Client.Grant].
 func (c *Client) Revoke(
 	ctx context.Context, rule *pb.AccessRule, lockOut bool,
 ) (*pb.AccessRule, error) {
@@ -87,8 +87,8 @@ func (c *Client) DeleteRole(ctx context.Context, name string) error {
 	return err
 }
 
-// CreateToken registers a token created by [NewToken]. A client that presents it is authenticated as the principal in
-// info. Only the SHA-256 of the token is sent to the pair.
+// CreateToken registers a token created by [NewToken]. A client that presents the token is authenticated as the
+// principal in info. Only the SHA-256 hash of the token is sent to the pair.
 func (c *Client) CreateToken(
 	ctx context.Context, token string, info *pb.AccessToken,
 ) (*pb.AccessToken, error) {
@@ -105,14 +105,14 @@ func (c *Client) CreateToken(
 	return resp.GetToken(), err
 }
 
-// RevokeToken revokes the token with that name. lockOut is as for [Client.Grant].
+// RevokeToken revokes the token with that name. lockOut is as for [Client.Grant]. Errors: [ErrNoRule].
 func (c *Client) RevokeToken(ctx context.Context, name string, lockOut bool) error {
 	_, err := changeBy(ctx, c, "revoke token "+name, &pb.RevokeTokenRequest{Name: name, LockOut: lockOut},
 		accessService, pb.AccessServiceClient.RevokeToken)
 	return err
 }
 
-// PutQuota sets the quota of a queue pattern.
+// PutQuota creates or replaces the quota of a queue pattern.
 func (c *Client) PutQuota(ctx context.Context, quota *pb.AccessQuota) (*pb.AccessQuota, error) {
 	resp, err := changeBy(ctx, c, "quota of "+quota.GetQueue(), &pb.PutQuotaRequest{Quota: quota}, accessService,
 		pb.AccessServiceClient.PutQuota)

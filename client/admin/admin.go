@@ -32,14 +32,15 @@ type Client struct {
 	request *Request // may be nil
 }
 
-// New returns a Client that uses the connections of c. It needs no Close.
+// New returns a Client that uses the connections of c. It needs no Close, and must not be used after c is closed.
 func New(c *client.Client) *Client { return &Client{conns: link.Of(c)} }
 
 // Errors of administrative calls, in addition to those of package client.
 var (
-	// ErrNotEmpty is returned when a queue to be deleted only if empty contains messages.
+	// ErrNotEmpty is returned when a queue contains messages, and was to be deleted only if empty.
 	ErrNotEmpty = link.ErrNotEmpty
-	ErrNoRule   = link.ErrNoRule
+	// ErrNoRule is returned when a rule, role, token or quota does not exist.
+	ErrNoRule = link.ErrNoRule
 	// ErrBusy is returned when the node or the pair already runs another maintenance operation, or the same job.
 	ErrBusy = link.ErrBusy
 	// ErrRoleChanged is returned when a role change canceled a rewrite. The page file is unchanged.
@@ -47,12 +48,17 @@ var (
 	// ErrCanceled is returned when another call or an operator canceled a rewrite. The page file is unchanged.
 	ErrCanceled = link.ErrCanceled
 	// ErrNoSpace is returned when free disk space is insufficient. The message contains the required and free bytes.
-	ErrNoSpace        = link.ErrNoSpace
+	ErrNoSpace = link.ErrNoSpace
+	// ErrBackupNotFound is returned when the backup does not exist on the node.
 	ErrBackupNotFound = link.ErrBackupNotFound
-	ErrNoConnection   = link.ErrNoConnection
-	ErrNoJob          = link.ErrNoJob
-	ErrNoSchedule     = link.ErrNoSchedule
-	ErrNoPolicy       = link.ErrNoPolicy
+	// ErrNoConnection is returned when the node has no connection with that number.
+	ErrNoConnection = link.ErrNoConnection
+	// ErrNoJob is returned when no job has that name.
+	ErrNoJob = link.ErrNoJob
+	// ErrNoSchedule is returned when no schedule has that name.
+	ErrNoSchedule = link.ErrNoSchedule
+	// ErrNoPolicy is returned when no policy has that pattern.
+	ErrNoPolicy = link.ErrNoPolicy
 	// ErrNoTransaction is returned when no transaction with that XID is prepared or among the last 10,000 decided ones.
 	ErrNoTransaction = link.ErrNoTransaction
 	// ErrDecided is returned when the coordinator has made the opposite decision on the prepared transaction.
@@ -60,10 +66,11 @@ var (
 	// ErrHeuristic is returned when an operator or txn.prepared-timeout has made the opposite decision. The error text
 	// contains the details.
 	ErrHeuristic = link.ErrHeuristic
-	ErrNoPlan    = link.ErrNoPlan
+	// ErrNoPlan is returned when no plan is running.
+	ErrNoPlan = link.ErrNoPlan
 )
 
-// maxNameBytes is checked before a request is sent.
+// maxNameBytes is the limit for names that is checked before a request is sent.
 const maxNameBytes = 255
 
 func queues(cc *grpc.ClientConn) pb.QueueServiceClient { return pb.NewQueueServiceClient(cc) }

@@ -14,7 +14,7 @@ import (
 // SequenceRange is an inclusive range of sequences. First is at least 1, and Last is at least First.
 type SequenceRange struct{ First, Last uint64 }
 
-// MoveOptions configures [Client.MoveMessages].
+// MoveOptions configures [Client.MoveMessages] and [Client.MoveMatching].
 type MoveOptions struct {
 	// Subscription is the subscription that the messages are moved from; other subscriptions keep them. If empty, they are
 	// moved from all subscriptions, and the target receives each message once.
@@ -25,12 +25,13 @@ type MoveOptions struct {
 	QueueID uint64
 }
 
-// MoveResult is the result of [Client.MoveMessages].
+// MoveResult is the result of [Client.MoveMessages] and [Client.MoveMatching].
 type MoveResult struct {
 	// Moved is the number of messages moved by the attempt that received a response.
 	Moved uint64
 	// Skipped is the number of messages that were not moved. They were acknowledged, held by a prepared transaction,
-	// corrupt, or moved by an attempt without a response. If To is empty, it includes messages that are not dead letters.
+	// corrupt, or moved by an attempt without a response. If To is empty, Skipped includes messages that are not dead
+	// letters.
 	Skipped uint64
 }
 
@@ -58,9 +59,10 @@ func (c *Client) MoveMessages(
 	return MoveResult{Moved: resp.GetMoved(), Skipped: resp.GetSkipped()}, err
 }
 
-// RemoveMessages acknowledges up to 10,000 messages of a queue for a subscription, or for all if it is "". It returns
-// the number of messages removed by the attempt that received a response. queueID is as in [MoveOptions]. The call can
-// be retried after any error. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid].
+// RemoveMessages acknowledges up to 10,000 messages of a queue for a subscription, or for all subscriptions if
+// subscription is empty. It returns the number of messages removed by the attempt that received a response. queueID is
+// as in [MoveOptions]. The call can be retried after any error. Errors: [client.ErrQueueNotFound],
+// [client.ErrSubscriptionNotFound], [client.ErrInvalid].
 func (c *Client) RemoveMessages(
 	ctx context.Context, queue, subscription string, sequences []SequenceRange, queueID uint64,
 ) (removed uint64, err error) {
@@ -76,7 +78,7 @@ func (c *Client) RemoveMessages(
 
 // Matching selects the messages of [Client.MoveMatching] and [Client.RemoveMatching].
 type Matching struct {
-	// Filter is a CEL expression that messages must match, as in client.BrowseOptions. Required.
+	// Filter is a CEL expression that messages must match, as in client.BrowseOptions. It is required.
 	Filter string
 	// From is the first sequence; 0 means the oldest message.
 	From uint64
@@ -87,8 +89,8 @@ type Matching struct {
 	Progress func(client.SearchProgress)
 }
 
-// MoveMatching moves the messages that match a filter, like [Client.MoveMessages], in several transactions. With any
-// error, the result contains the messages that were moved before; another call moves the remaining ones.
+// MoveMatching moves the messages that match a filter, like [Client.MoveMessages], in several transactions. After an
+// error, the result contains the messages that were already moved; another call moves the remaining ones.
 func (c *Client) MoveMatching(ctx context.Context, queue string, which Matching, o MoveOptions) (MoveResult, error) {
 	var total MoveResult
 	if err := checkName("queue", queue); err != nil {
@@ -111,8 +113,8 @@ func (c *Client) MoveMatching(ctx context.Context, queue string, which Matching,
 	return total, err
 }
 
-// RemoveMatching removes the messages that match a filter, like [Client.RemoveMessages], in several transactions. With
-// any error, removed is the number of messages that were removed before.
+// RemoveMatching removes the messages that match a filter, like [Client.RemoveMessages], in several transactions. After
+// an error, removed is the number of messages that were already removed.
 func (c *Client) RemoveMatching(
 	ctx context.Context, queue, subscription string, which Matching, queueID uint64,
 ) (removed uint64, err error) {
@@ -132,7 +134,7 @@ func (c *Client) RemoveMatching(
 
 var errEnough = errors.New("enough messages found")
 
-// run calls fn for the parts of the search, until it is complete or fn returns errEnough.
+// run calls fn for one part of the search after the other, until the search is complete or fn returns errEnough.
 func (m *Matching) run(fn func(search *pb.Search, queueID uint64) (*pb.SearchProgress, error)) error {
 	search := &pb.Search{Filter: m.Filter, FromSequence: m.From, BeforeSequence: m.Before}
 	var total client.SearchProgress

@@ -60,7 +60,7 @@ func ExampleRequest() {
 	}
 }
 
-// The status of one node.
+// Request the status of one node.
 func ExampleNode_Status() {
 	var adm *admin.Client
 	node, err := adm.Node("node-a:7420")

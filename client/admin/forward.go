@@ -14,13 +14,13 @@ import (
 // Forward is a queue's forwarding rule. Messages that match Filter are also published to another queue, in the same
 // transaction. Forwarded messages, dead letters and replayed messages are not forwarded.
 type Forward struct {
-	// To is the target queue, which must not have forwards and cannot be deleted while it is referenced here. While it
-	// is full, publishes with messages for it are rejected as a whole with [client.ErrLimit].
+	// To is the target queue. It must not have forwards, and cannot be deleted while it is the target of a forward. While
+	// it is full, publishes with messages for it are rejected as a whole with [client.ErrLimit].
 	To string
-	// Move publishes the messages to the target queue only. The Receipt contains the sequences that they would have had
-	// in this queue.
+	// Move publishes the messages to the target queue only. The Receipt contains the sequences that they would have had in
+	// the source queue.
 	Move bool
-	// Filter is a CEL expression of at most 4 KiB that messages must match, if not empty.
+	// Filter, if not empty, is a CEL expression of at most 4 KiB that messages must match.
 	Filter string
 }
 

@@ -18,10 +18,10 @@ const MaxHistory = 24 * time.Hour
 
 // History contains the recorded values of a queue, or of the pair.
 type History struct {
-	// Interval of the points: 10 seconds for a period of up to one hour, and one minute for longer ones.
+	// Interval is the time between points: 10 seconds for a period of up to one hour, and one minute for longer periods.
 	Interval time.Duration
-	// Points are sorted by time. Intervals without an active node, and those of a queue that was not recorded, are
-	// missing.
+	// Points are sorted by time. Intervals without an active node are missing, and so are intervals in which the queue was
+	// not recorded.
 	Points []HistoryPoint
 }
 
@@ -29,19 +29,19 @@ type History struct {
 type HistoryPoint struct {
 	// At is the end of the interval, by the clock of the active node.
 	At time.Time
-	// Rates reports whether the following three are known: averages per second, as in [QueueActivity].
+	// Rates reports whether the following three fields are known: averages per second, as in [QueueActivity].
 	Rates                              bool
 	Published, Delivered, Acknowledged float64
 	// Messages and Bytes are the number and size of the messages at the end of the interval.
 	Messages, Bytes uint64
-	// OldestAge is the age of the oldest unacknowledged message; 0 without such a message, or if its age is unknown.
+	// OldestAge is the age of the oldest unacknowledged message; 0 if no such message exists or its age is unknown.
 	OldestAge time.Duration
 }
 
 // History returns the recorded values of a queue in a period before now, at most [MaxHistory]. If queue is empty, it
 // returns the sum of all queues. The active records the pair and the 100 queues with the most traffic in memory. The
 // standby has a copy, which may lack the last seconds after a failover. Errors: [client.ErrQueueNotFound];
-// [client.ErrInvalid]; a status with the code Unimplemented if the active runs release 0.1.0.
+// [client.ErrInvalid]; [client.ErrInternal] with the code Unimplemented if the active runs release 0.1.0.
 func (c *Client) History(ctx context.Context, queue string, period time.Duration) (History, error) {
 	if period <= 0 || period > MaxHistory {
 		return History{}, fmt.Errorf("%w: the period must be more than 0 and at most %s, not %s", client.ErrInvalid,

@@ -17,7 +17,7 @@ import (
 // QueueActivity contains the rates and the lag of a queue.
 type QueueActivity struct {
 	// Rates reports whether the following three rates are known: a client must have requested the activity of queues
-	// within the previous 10 seconds. They are averages over one or two seconds.
+	// within the previous 10 seconds. Rates are averages over one or two seconds.
 	Rates bool
 	// Published is the number of messages published, moved or forwarded to the queue per second.
 	Published float64
@@ -26,9 +26,10 @@ type QueueActivity struct {
 	// Acknowledged is the number of messages per second that all subscriptions have acknowledged, or that were purged,
 	// expired or moved.
 	Acknowledged float64
-	// OldestAt is the time when the active accepted the oldest message that a subscription has not acknowledged; zero
-	// without such a message, or while the time is unknown.
-	OldestAt  time.Time
+	// OldestAt is the time when the active accepted the oldest message that a subscription has not acknowledged. It is
+	// zero if no such message exists, or while the time is unknown.
+	OldestAt time.Time
+	// Consumers is the number of consumers of all subscriptions.
 	Consumers uint32
 }
 
@@ -62,6 +63,7 @@ var queueOrders = [...]string{ //nolint:gochecknoglobals // a constant
 	"name", "messages", "bytes", "age", "published", "delivered", "acknowledged", "consumers",
 }
 
+// String returns the name of the sort key, such as "messages".
 func (o QueueOrder) String() string {
 	if o < 0 || int(o) >= len(queueOrders) {
 		return fmt.Sprintf("order %d", int(o))
@@ -82,9 +84,10 @@ func ParseQueueOrder(name string) (QueueOrder, error) {
 
 // ListOptions configures [Client.ListQueues]. The zero value lists the first 1,000 queues by name.
 type ListOptions struct {
-	// Prefix and Contains restrict the names of the queues: to a prefix, and to a substring, ignoring case.
+	// Prefix and Contains restrict the result to queues with names that begin with Prefix and contain Contains. Both
+	// ignore case.
 	Prefix, Contains string
-	// Ties are sorted by name.
+	// Order is the sort key; queues with equal keys are sorted by name. Descending reverses the order.
 	Order      QueueOrder
 	Descending bool
 	// Offset is the number of queues to skip. Limit is the maximum number of queues, 1 to 1,000; 0 means 1,000.
@@ -96,14 +99,14 @@ type QueueList struct {
 	Queues []Queue
 	// Total is the number of matching queues, including those on other pages.
 	Total int
-	// Uncertain reports that the order may be wrong: the list is ordered by age, and some ages are not yet known. Retry
-	// the call.
+	// Uncertain reports that the order may be wrong: the list is sorted by age, and some ages are not yet known. Retry the
+	// call.
 	Uncertain bool
 }
 
-// ListQueues lists queues with their activity, in any order. It is intended for tables: the node scans all of its
-// queues for it, at most once a second for all clients. A queue that changes its rank between two calls may appear on
-// both pages or on neither. Errors: [client.ErrInvalid].
+// ListQueues lists one page of queues with their activity, in any order. It is intended for tables: the node scans all
+// of its queues for it, at most once a second for all clients. If the rank of a queue changes between two
+// calls, the queue may appear on both pages or on neither. Errors: [client.ErrInvalid].
 func (c *Client) ListQueues(ctx context.Context, o ListOptions) (QueueList, error) {
 	req := &pb.ListQueuesRequest{
 		Prefix: o.Prefix, Contains: o.Contains, Order: pb.QueueOrder(o.Order) + pb.QueueOrder_QUEUE_ORDER_NAME,

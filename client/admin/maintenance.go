@@ -27,8 +27,8 @@ type progressing[Result any] interface {
 	comparable
 }
 
-// follow calls a method that streams progress on this node, until it returns a result. When ctx ends, the operation is
-// canceled without an effect.
+// follow calls a method that streams progress on this node, until the method returns a result. When ctx ends, the
+// operation is canceled without an effect.
 func follow[Req, Resp any, Result comparable, P interface {
 	*Resp
 	progressing[Result]
@@ -64,9 +64,9 @@ func (n *Node) Scan(ctx context.Context, req *pb.ScanRequest, progress func(*pb.
 	return follow(ctx, n, "scan", req, progress, pb.MaintenanceServiceClient.Scan, (*pb.ScanResponse).GetResult)
 }
 
-// Rewrite rewrites this node's page file. The node must be a standby, and stays in sync. When ctx ends, the page file
-// remains unchanged. progress may be nil. Errors: [client.ErrRefused] on the active, [ErrBusy], [ErrRoleChanged],
-// [ErrNoSpace], [client.ErrDataLoss] for a corrupt page.
+// Rewrite rewrites the page file of this node. The node must be a standby; it stays in sync. If ctx ends first, the
+// page file remains unchanged. progress may be nil. Errors: [client.ErrRefused] on the active, [ErrBusy],
+// [ErrRoleChanged], [ErrNoSpace], [client.ErrDataLoss] for a corrupt page.
 func (n *Node) Rewrite(
 	ctx context.Context, req *pb.RewriteRequest, progress func(*pb.Progress),
 ) (*pb.RewriteResult, error) {
@@ -74,18 +74,20 @@ func (n *Node) Rewrite(
 		(*pb.RewriteResponse).GetResult)
 }
 
-// Backup writes a backup of a snapshot of this node, stored on that node. progress may be nil. Errors:
+// Backup writes a backup of a snapshot of this node to a path on the node. progress may be nil. Errors:
 // [client.ErrRefused] if no backup path is configured, [ErrBusy], [ErrNoSpace], [client.ErrDataLoss].
 func (n *Node) Backup(ctx context.Context, req *pb.BackupRequest, progress func(*pb.Progress)) (*pb.SaveSet, error) {
 	return follow(ctx, n, "backup", req, progress, pb.MaintenanceServiceClient.Backup, (*pb.BackupResponse).GetSet)
 }
 
-// Shrink truncates the free space at the end of this node's page file. Errors: [ErrBusy].
+// Shrink truncates the free space at the end of the page file of this node. With dryRun, the file is not changed, and
+// the response contains the expected size. Errors: [ErrBusy].
 func (n *Node) Shrink(ctx context.Context, dryRun bool) (*pb.ShrinkResponse, error) {
 	return maintain(ctx, n, "shrink", &pb.ShrinkRequest{DryRun: dryRun}, pb.MaintenanceServiceClient.Shrink)
 }
 
-// Backups lists the backups of this node in path, or the configured path, newest first, including incomplete ones.
+// Backups lists the backups of this node in path, or in the configured path if path is empty. The list is sorted newest
+// first, and includes incomplete backups.
 func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) {
 	resp, err := maintain(ctx, n, "list backups", &pb.ListBackupsRequest{Path: path},
 		pb.MaintenanceServiceClient.ListBackups)
@@ -102,8 +104,8 @@ func (n *Node) VerifyBackup(
 		(*pb.VerifyBackupResponse).GetResult)
 }
 
-// PageMap returns the usage of this node's page file, in at most the given number of regions; 0 means 256. Errors:
-// [client.ErrInvalid] for more than 4096 regions.
+// PageMap returns the usage of the page file of this node, in at most the given number of regions; 0 means 256. Errors:
+// [client.ErrInvalid] for more than 4,096 regions.
 func (n *Node) PageMap(ctx context.Context, regions uint32) (*pb.GetPageMapResponse, error) {
 	return maintain(ctx, n, "page map", &pb.GetPageMapRequest{Regions: regions},
 		pb.MaintenanceServiceClient.GetPageMap)
@@ -116,13 +118,13 @@ func (n *Node) DropOld(ctx context.Context) (uint64, error) {
 	return resp.GetBytes(), err
 }
 
-// FlushArchive archives the log of this node up to the present, and returns the position of the archive. Errors:
+// FlushArchive archives the log of this node up to its current end, and returns the position of the archive. Errors:
 // [client.ErrRefused] if this node has no archive.
 func (n *Node) FlushArchive(ctx context.Context) (*pb.FlushArchiveResponse, error) {
 	return maintain(ctx, n, "flush archive", &pb.FlushArchiveRequest{}, pb.MaintenanceServiceClient.FlushArchive)
 }
 
-// Settings returns the pair's maintenance settings as known to this node, with this node's page size.
+// Settings returns the maintenance settings of the pair as known to this node, with the page size of this node.
 func (n *Node) Settings(ctx context.Context) (*pb.MaintenanceSettings, error) {
 	resp, err := maintain(ctx, n, "settings", &pb.GetSettingsRequest{}, pb.MaintenanceServiceClient.GetSettings)
 	return resp.GetSettings(), err
@@ -154,7 +156,7 @@ func (c *Client) UpdateMaintenanceSettings(
 	return resp.GetSettings(), err
 }
 
-// StartPlan starts a rolling operation: first on the standby and then, after a switchover, on the other node. The pair
+// StartPlan starts a rolling operation: on the standby first, and after a switchover on the other node. The pair
 // completes it independently of the client; see [Client.WatchPlan]. If the connection broke during the call, [ErrBusy]
 // may mean that the plan was started. Errors: ErrBusy while another plan runs, [client.ErrRefused],
 // [client.ErrInvalid].
@@ -169,7 +171,7 @@ func (c *Client) CancelPlan(ctx context.Context) (*pb.Plan, error) {
 	return resp.GetPlan(), err
 }
 
-// Plan returns the pair's last plan, running or ended; nil if no plan was ever started.
+// Plan returns the last plan of the pair, running or ended. It returns nil if no plan was ever started.
 func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	for p, err := range c.WatchPlan(ctx) {
 		return p, err
@@ -177,8 +179,8 @@ func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	return nil, nil
 }
 
-// WatchPlan returns the pair's plan now and after each change, across failovers, until the plan has ended; nil if no
-// plan was ever started. It ends after the first error.
+// WatchPlan returns an iterator over the states of the plan: the current one, and each change until the plan has ended.
+// It continues after a failover and ends after the first error. If no plan was ever started, the only element is nil.
 func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 	return func(yield func(*pb.Plan, error) bool) {
 		err := c.conns.Read(ctx, "watch the plan", func(ctx context.Context, cc *grpc.ClientConn) error {
@@ -193,7 +195,7 @@ func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 					return nil
 				}
 			}
-			return err //nolint:wrapcheck // asError needs it as it is
+			return err //nolint:wrapcheck // asError reads it
 		})
 		if err != nil {
 			yield(nil, err)
@@ -217,8 +219,8 @@ func (c *Client) Jobs(ctx context.Context) ([]*pb.Job, error) {
 	return resp.GetJobs(), err
 }
 
-// PutJob adds or replaces the job of that name. Errors: [client.ErrInvalid], [client.ErrLimit] if the maximum number of
-// jobs exists.
+// PutJob creates or replaces the job of that name. Errors: [client.ErrInvalid], [client.ErrLimit] if the maximum number
+// of jobs exists.
 func (c *Client) PutJob(ctx context.Context, job *pb.Job) (*pb.Job, error) {
 	resp, err := onActive(ctx, c, "put job "+job.GetName(), &pb.PutJobRequest{Job: job},
 		pb.MaintenanceServiceClient.PutJob)
@@ -232,8 +234,9 @@ func (c *Client) DeleteJob(ctx context.Context, name string) error {
 	return err
 }
 
-// RunJob runs a job now and returns when the job run has finished. It is not retried when the connection breaks. A
-// failed job run is not an error of this call: check its outcome. Errors: [ErrNoJob], [ErrBusy] while the job runs.
+// RunJob runs a job now and returns when the run has finished. The call is not retried when the connection breaks. The
+// failure of the job is not an error of this call: check the outcome of the run. Errors: [ErrNoJob], [ErrBusy] while
+// the job runs.
 func (c *Client) RunJob(ctx context.Context, name string) (*pb.JobRun, error) {
 	n, err := c.conns.Active(ctx, "run job "+name)
 	if err != nil {

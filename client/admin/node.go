@@ -76,7 +76,7 @@ func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	return resp, err
 }
 
-// WatchStatus returns the current status and then each change. It ends after the first error.
+// WatchStatus returns an iterator over the current status and each change. It ends after the first error.
 func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse, error] {
 	return func(yield func(*pb.GetStatusResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -108,8 +108,8 @@ func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.Switc
 	return n.SwitchoverTo(ctx, req)
 }
 
-// SwitchoverTo is [Node.Switchover] with an explicit target: the node that must, or must not, be active afterwards. It
-// is idempotent. Errors: [client.ErrRefused] if the pair is not in sync, [client.ErrInvalid] if the node does not
+// SwitchoverTo is [Node.Switchover] with an explicit target: the node that must, or must not, be active afterwards. The
+// call is idempotent. Errors: [client.ErrRefused] if the pair is not in sync, [client.ErrInvalid] if the node does not
 // exist.
 func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	resp, err := n.admin().Switchover(ctx, req)
@@ -132,7 +132,7 @@ func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) 
 	return resp, n.fail(ctx, "force a failover", err)
 }
 
-// Checkpoint writes a checkpoint of this node's page file.
+// Checkpoint writes a checkpoint to the page file of this node.
 func (n *Node) Checkpoint(ctx context.Context) (*pb.CheckpointResponse, error) {
 	resp, err := n.admin().Checkpoint(ctx, &pb.CheckpointRequest{})
 	return resp, n.fail(ctx, "checkpoint", err)
@@ -144,8 +144,8 @@ func (n *Node) Digest(ctx context.Context) (*pb.GetDigestResponse, error) {
 	return resp, n.fail(ctx, "digest", err)
 }
 
-// Check verifies the whole store of this node online, and returns the final message, which contains the result.
-// progress, if not nil, is called for the other messages.
+// Check verifies the whole store of this node online. It returns the last response, which contains the result;
+// progress, if not nil, is called for the earlier ones.
 func (n *Node) Check(
 	ctx context.Context, req *pb.CheckRequest, progress func(*pb.CheckResponse),
 ) (*pb.CheckResponse, error) {
@@ -169,8 +169,9 @@ func (n *Node) Check(
 	}
 }
 
-// TailAudit returns the audit records of administrative calls and refusals: up to a thousand of the newest records in
-// memory and, if the request sets follow, each new record until ctx ends. It ends after the first error.
+// TailAudit returns an iterator over the audit records of administrative calls and refusals: up to a thousand of the
+// newest records in memory and, if the request sets follow, each new record until ctx ends. It ends after the first
+// error.
 func (n *Node) TailAudit(ctx context.Context, req *pb.TailAuditRequest) iter.Seq2[*pb.TailAuditResponse, error] {
 	return func(yield func(*pb.TailAuditResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -21,7 +21,7 @@ type Pause struct {
 	Deliver bool
 	// At is the time of the last call of [Client.PauseQueue], by the clock of the active node.
 	At time.Time
-	// By is the name of the client that paused; empty without authentication. Reason is its explanation.
+	// By is the name of the client that called PauseQueue; empty without authentication. Reason is its explanation.
 	By, Reason string
 }
 
@@ -30,8 +30,8 @@ type Pause struct {
 type PauseOptions struct {
 	// Subscription selects one subscription instead of the queue.
 	Subscription string
-	// Publish and Deliver select publishing and delivery. If both are false, both are selected; for a subscription,
-	// delivery is.
+	// Publish and Deliver select publishing and delivery. If neither is set, both are selected, or only delivery for a
+	// subscription.
 	Publish, Deliver bool
 	// Reason is shown to other operators, at most 1,024 bytes of UTF-8. ResumeQueue ignores it.
 	Reason string
@@ -40,7 +40,7 @@ type PauseOptions struct {
 const maxReasonBytes = 1024
 
 // PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription. The pause
-// survives failover and restarts; [Client.ResumeQueue] ends it. After PauseQueue returns, consumers of the paused
+// survives failovers and restarts; [Client.ResumeQueue] ends it. After PauseQueue returns, consumers of the paused
 // subscriptions receive no further messages. They can acknowledge the messages in flight. Errors:
 // [client.ErrQueueNotFound]; [client.ErrSubscriptionNotFound]; [client.ErrInvalid]; [client.ErrRefused] while one of
 // the nodes runs release 0.1.0.
@@ -55,8 +55,8 @@ func (c *Client) PauseQueue(ctx context.Context, queue string, o PauseOptions) (
 	return queueFromProto(resp.GetQueue()), err
 }
 
-// ResumeQueue ends a pause, in whole or in part. It has no effect on a queue that is not paused. The subscriptions of a
-// resumed queue that were paused themselves stay paused. Errors are those of [Client.PauseQueue].
+// ResumeQueue ends a pause, in whole or in part. It has no effect on a queue that is not paused. Subscriptions that
+// were paused separately stay paused. Errors are those of [Client.PauseQueue].
 func (c *Client) ResumeQueue(ctx context.Context, queue string, o PauseOptions) (Queue, error) {
 	resp, err := change(ctx, c, "resume queue "+queue, &pb.ResumeQueueRequest{
 		Queue: queue, Subscription: o.Subscription, Publish: o.Publish, Deliver: o.Deliver,

@@ -12,18 +12,19 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Policy contains defaults and upper limits for the queues that match a name pattern: existing queues, and queues
-// that are created later. If several policies match, the one with the highest priority applies; on a tie, the first
-// pattern in byte order. The policy that sets defaults and the one that sets limits are determined separately.
+// Policy contains defaults and upper limits for the queues that match a name pattern, including queues that are created
+// later. If several policies match, the one with the highest priority applies; on a tie, the first pattern in byte
+// order. The policy that sets defaults and the one that sets limits are determined separately.
 type Policy struct {
 	// Pattern identifies the policy: `*` matches any sequence of characters, `?` one character.
 	Pattern string
-	// Priority is at most 1,000,000.
+	// Priority is 0 to 1,000,000.
 	Priority uint32
-	// Defaults contains values of options that a queue does not set itself. Zero values are not set. Priorities is not
-	// allowed. DeadLetter does not apply to itself, nor to queues that its dead letters lead to.
+	// Defaults contains values of options that a queue does not set itself. Zero values set nothing. Priorities is not
+	// allowed. DeadLetter does not apply to the dead-letter queue itself, nor to queues that its dead letters lead to.
 	Defaults QueueConfig
-	Limits   PolicyLimits
+	// Limits are upper limits of options.
+	Limits PolicyLimits
 }
 
 // PolicyLimits are the upper limits of options, regardless of their source. 0 means no limit.
@@ -36,19 +37,19 @@ type PolicyLimits struct {
 // LimitFields returns the names of the options that [PolicyLimits] can limit.
 func LimitFields() []string { return []string{"max_messages", "max_bytes", "max_deliveries", "ttl"} }
 
-// LimitsOf returns the limits with the values of a configuration. It ignores other options.
+// LimitsOf returns the values of those options of a configuration that a policy can limit.
 func LimitsOf(c QueueConfig) PolicyLimits {
 	return PolicyLimits{MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxDeliveries: c.MaxDeliveries, TTL: c.TTL}
 }
 
-// Config is the inverse of LimitsOf.
+// Config returns the limits as a configuration. It is the inverse of [LimitsOf].
 func (l PolicyLimits) Config() QueueConfig {
 	return QueueConfig{MaxMessages: l.MaxMessages, MaxBytes: l.MaxBytes, MaxDeliveries: l.MaxDeliveries, TTL: l.TTL}
 }
 
-// PutPolicy sets a policy. It replaces the policy with the same pattern, if any. It requires the right to operate.
-// Errors: [client.ErrInvalid]; [client.ErrQueueNotFound] for the dead-letter queue; [client.ErrLimit] for more than
-// 1,000 policies; [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// PutPolicy creates a policy, or replaces the policy with the same pattern. It requires the operate permission. Errors:
+// [client.ErrInvalid]; [client.ErrQueueNotFound] for the dead-letter queue; [client.ErrLimit] for more than 1,000
+// policies; [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
 	if err := p.Defaults.check(); err != nil {
 		return Policy{}, err
@@ -60,7 +61,7 @@ func (c *Client) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
 	return queuePolicyFromProto(resp.GetPolicy()), err
 }
 
-// DeletePolicy deletes a policy. Errors: [ErrNoPolicy].
+// DeletePolicy deletes a policy. It requires the operate permission. Errors: [ErrNoPolicy].
 func (c *Client) DeletePolicy(ctx context.Context, pattern string) error {
 	_, err := change(ctx, c, "delete policy "+pattern, &pb.DeletePolicyRequest{Pattern: pattern},
 		pb.QueueServiceClient.DeletePolicy)
@@ -86,16 +87,17 @@ func queuePolicyFromProto(p *pb.QueuePolicy) Policy {
 // OwnConfig contains the options that a queue sets itself, and the policies that apply to it.
 type OwnConfig struct {
 	Config QueueConfig
-	// Fields are the names of the options, such as "max_deliveries". Their values can be 0.
+	// Fields are the names of these options, such as "max_deliveries". Their values can be 0.
 	Fields []string
-	// Policy is the pattern of the policy that sets other options, and LimitPolicy that of the one with limits; "" for
-	// none. Limited are the names of options that a limit determines.
+	// Policy is the pattern of the policy that sets other options, and LimitPolicy the pattern of the policy with limits;
+	// each is empty if no such policy applies. Limited are the names of options that LimitPolicy reduces
+	// to its limit.
 	Policy, LimitPolicy string
 	Limited             []string
 }
 
-// Source returns the source of the value of an option in Config: "queue", "policy PATTERN" or "default". name is, for
-// example, "max_deliveries".
+// Source returns the source of the value of an option in Config: "queue", "policy PATTERN" or "default". name is the
+// name of the option, such as "max_deliveries".
 func (q *Queue) Source(name string) string {
 	config := q.Config.toProto().ProtoReflect()
 	field := config.Descriptor().Fields().ByName(protoreflect.Name(name))

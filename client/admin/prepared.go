@@ -17,27 +17,29 @@ import (
 
 // Decided describes the decision on a prepared transaction.
 type Decided struct {
-	// Heuristic reports whether an operator or the timeout had made the same decision before the coordinator.
+	// Heuristic reports whether an operator or the timeout made the same decision before the coordinator.
 	Heuristic bool
 }
 
-// CommitPrepared commits a prepared transaction. It is idempotent. Call it again after [client.ErrOutcomeUnknown].
-// Errors: [ErrNoTransaction] if no transaction of that xid is prepared or among the last 10,000 decided ones;
-// [ErrDecided] if the coordinator rolled it back; [ErrHeuristic] if an operator or the timeout rolled it back.
+// CommitPrepared commits a prepared transaction. The call is idempotent; call it again after
+// [client.ErrOutcomeUnknown]. Errors: [ErrNoTransaction] if no transaction of that xid is prepared or among the last
+// 10,000 decided ones; [ErrDecided] if the coordinator rolled it back; [ErrHeuristic] if an operator or the timeout
+// rolled it back.
 func (c *Client) CommitPrepared(ctx context.Context, xid string) (Decided, error) {
 	return decide(ctx, c, "commit the prepared transaction "+xid, &pb.CommitPreparedRequest{Xid: xid},
 		pb.QueueServiceClient.CommitPrepared)
 }
 
 // RollbackPrepared rolls back a prepared transaction: nothing is published, and the messages that it would have
-// acknowledged are redelivered. It is idempotent. The errors correspond to those of [Client.CommitPrepared].
+// acknowledged are redelivered. The call is idempotent. The errors correspond to those of [Client.CommitPrepared].
 func (c *Client) RollbackPrepared(ctx context.Context, xid string) (Decided, error) {
 	return decide(ctx, c, "roll back the prepared transaction "+xid, &pb.RollbackPreparedRequest{Xid: xid},
 		pb.QueueServiceClient.RollbackPrepared)
 }
 
-// HeuristicCommitPrepared commits a prepared transaction in place of its coordinator. The response to the decision of
-// the coordinator reports this. The call is idempotent. Errors are those of [Client.CommitPrepared].
+// HeuristicCommitPrepared commits a prepared transaction in place of its coordinator. A later decision of the
+// coordinator returns [Decided] with Heuristic, or [ErrHeuristic] if it is the opposite one. The call is idempotent.
+// Errors are those of [Client.CommitPrepared].
 func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decided, error) {
 	return decide(ctx, c, "commit the prepared transaction "+xid, &pb.CommitPreparedRequest{Xid: xid, Heuristic: true},
 		pb.QueueServiceClient.CommitPrepared)
@@ -70,13 +72,13 @@ func decide[Req any, Resp interface{ GetHeuristic() bool }](
 // PreparedTransaction is a transaction that waits for a decision.
 type PreparedTransaction struct {
 	XID string
-	// LSN is the LSN of its Prepare in the store's log.
+	// LSN is the LSN of the Prepare in the log of the store.
 	LSN uint64
-	// PreparedAt is the time of its Prepare, by the clock of the active node.
+	// PreparedAt is the time of the Prepare, by the clock of the active node.
 	PreparedAt time.Time
-	// Queues contains its operations by queue, sorted by name.
+	// Queues contains the operations by queue, sorted by name.
 	Queues []PreparedQueue
-	// Bytes is its size in the store.
+	// Bytes is the size of the transaction in the store.
 	Bytes uint64
 }
 

@@ -32,6 +32,7 @@ const (
 	OverflowDeadLetterHead
 )
 
+// String returns the name of the policy, such as "drop-head".
 func (o Overflow) String() string {
 	if o < 0 || int(o) >= len(overflows) {
 		return fmt.Sprintf("overflow %d", int(o))
@@ -76,32 +77,34 @@ type Queue struct {
 	// Name has 1 to 255 characters of [A-Za-z0-9._/-] and begins with a letter or digit.
 	Name string
 	// ID identifies the queue. A queue that is deleted and created again has a new ID.
-	ID     uint64
+	ID uint64
+	// Config contains the values in effect: those that the queue sets itself, and those of policies.
 	Config QueueConfig
 	// NextSequence is the sequence of the next message.
 	NextSequence uint64
-	// Messages is the number of messages that are retained or that a subscription has not acknowledged; Bytes is their
+	// Messages is the number of messages that are retained or that a subscription has not acknowledged. Bytes is their
 	// size.
 	Messages, Bytes uint64
 	// Subscriptions are sorted by name.
 	Subscriptions []Subscription
 	// Delayed is the number of messages that are not yet deliverable to any subscription.
 	Delayed uint64
-	// Dropped is the number of messages, per subscription, that were dropped at the delivery limit or rejected without
-	// a DeadLetter queue. Expired is the number of expired messages that were not moved to one. Both count since the
-	// creation of the queue.
+	// Dropped is the number of messages, per subscription, that were dropped at the delivery limit or rejected without a
+	// DeadLetter queue. Expired is the number of expired messages that were not moved to a DeadLetter queue. Both are
+	// counted since the creation of the queue.
 	Dropped, Expired uint64
-	// MessageIDs is the number of message ids kept for the DedupWindow; some may be older, by up to a quarter of it.
+	// MessageIDs is the number of message IDs kept for the DedupWindow; some may be older, by up to a quarter of it.
 	// Duplicates is the number of messages discarded as duplicates.
 	MessageIDs, Duplicates uint64
-	Forwards               []Forward
+	// Forwards are the forwarding rules.
+	Forwards []Forward
 	// Digest is a digest of all operations ever applied to the queue. It is equal on both nodes at the same LSN.
 	Digest uint64
-	// Activity is nil unless requested.
+	// Activity is set only in the result of [Client.ListQueues].
 	Activity *QueueActivity
-	// Pause of the queue; nil if it is not paused.
+	// Pause describes the pause of the queue; nil if the queue is not paused.
 	Pause *Pause
-	// Own contains the options that the queue sets itself. Config also contains the values of policies.
+	// Own contains the options that the queue sets itself.
 	Own OwnConfig
 }
 
@@ -114,26 +117,28 @@ type Subscription struct {
 	// Backlog is the number of messages that are not acknowledged.
 	Backlog uint64
 	// InFlight is the number of messages delivered to consumers and not yet answered.
-	InFlight  uint64
+	InFlight uint64
+	// Consumers is the number of attached consumers.
 	Consumers uint32
-	// Filter is the expression that messages must match, if not empty. With a filter, Backlog is an upper bound: it
+	// Filter, if not empty, is the expression that messages must match. With a filter, Backlog is an upper bound: it
 	// includes non-matching messages that the active has not yet read for a consumer.
 	Filter string
 	// Redelivery contains the settings that override the configuration of the queue.
 	Redelivery RedeliveryPolicy
-	// Active is the consumer of an Exclusive queue that receives messages, if any.
+	// Active is the consumer that receives the messages of an Exclusive queue, if any.
 	Active *ActiveConsumer
-	// Pause of the subscription; nil if it is not paused itself. Its queue may be paused.
+	// Pause describes the pause of the subscription; nil if it is not paused separately. Its queue may be paused.
 	Pause *Pause
-	// OldestInFlightAge is the time since the delivery of the message that has been in flight longest; 0 if none is.
+	// OldestInFlightAge is the time since the delivery of the message that has been in flight longest; 0 if no message is
+	// in flight.
 	OldestInFlightAge time.Duration
 }
 
 // ActiveConsumer is the consumer that receives the messages of an exclusive queue's subscription.
 type ActiveConsumer struct {
-	// Address is the remote address of its connection, host:port.
+	// Address is the remote address of the connection of the consumer, host:port.
 	Address string
-	// Since is the time when it became the active consumer, by the clock of the active node.
+	// Since is the time when the consumer became the active one, by the clock of the active node.
 	Since time.Time
 }
 
@@ -150,13 +155,14 @@ const (
 
 // CreateQueueOptions configures [Client.CreateQueue].
 type CreateQueueOptions struct {
+	// Config contains the options that the queue sets itself.
 	Config QueueConfig
-	// Explicit names options that the queue sets itself although they are 0, such as "max_deliveries", so that no policy
-	// sets them.
+	// Explicit names options that the queue sets itself although they are 0, such as "max_deliveries": no policy applies
+	// to them.
 	Explicit []string
 	// Subscriptions are the names of the initial subscriptions. Default client.DefaultSubscription.
 	Subscriptions []string
-	// Topic creates the queue without a subscription: messages are kept only for subscriptions created later.
+	// Topic creates the queue without a subscription: messages are stored only for subscriptions that are created later.
 	Topic bool
 	// IfNotExists makes the call succeed without a change if the queue already exists.
 	IfNotExists bool
@@ -187,9 +193,9 @@ func (c *Client) CreateQueue(
 	return queueFromProto(resp.GetQueue()), resp.GetCreated(), err
 }
 
-// AlterQueue replaces the whole configuration that a queue sets itself; options that are 0 are left to policies. Use
-// [Client.ChangeQueue] to change some options. Errors: [client.ErrQueueNotFound], also for the dead-letter
-// queue; [client.ErrInvalid], also if dead letters would form a cycle; [client.ErrRefused].
+// AlterQueue replaces the whole configuration that a queue sets itself; policies apply to options that are 0. To change
+// only some options, use [Client.ChangeQueue]. Errors: [client.ErrQueueNotFound], also for the dead-letter queue;
+// [client.ErrInvalid], also if dead letters would form a cycle; [client.ErrRefused].
 func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig) (Queue, error) {
 	if err := config.check(); err != nil {
 		return Queue{}, err
@@ -206,9 +212,9 @@ func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig
 type QueueChange struct {
 	// Config contains the values of the options in Set.
 	Config QueueConfig
-	// Set names options that the queue sets itself, such as "max_deliveries". 0 is also a value.
+	// Set names the options to set, such as "max_deliveries", even to 0.
 	Set []string
-	// Reset names options that the queue no longer sets itself: they get the value of a policy, or 0.
+	// Reset names options that the queue no longer sets itself: a policy applies to them, or their value is 0.
 	Reset []string
 }
 
@@ -228,9 +234,9 @@ func (c *Client) ChangeQueue(ctx context.Context, name string, what QueueChange)
 	return queueFromProto(resp.GetQueue()), err
 }
 
-// DeleteQueue deletes a queue with its messages and returns the number of messages. With ifEmpty it returns
-// [ErrNotEmpty] if the queue contains messages. After [client.ErrOutcomeUnknown], retry the call with the same
-// [Request], so that a queue that was created again in the meantime is not deleted. Errors: [client.ErrQueueNotFound],
+// DeleteQueue deletes a queue with its messages and returns the number of messages. If ifEmpty is set and the queue
+// contains messages, it returns [ErrNotEmpty]. After [client.ErrOutcomeUnknown], retry the call with the same
+// [Request]: otherwise, a queue that was created again in the meantime is deleted. Errors: [client.ErrQueueNotFound],
 // [client.ErrRefused] for the dead-letter queue of another queue.
 func (c *Client) DeleteQueue(
 	ctx context.Context, name string, ifEmpty bool,
@@ -243,9 +249,9 @@ func (c *Client) DeleteQueue(
 	return resp.GetMessages(), err
 }
 
-// PurgeQueue acknowledges all messages of a subscription, or of all subscriptions if it is "", and returns the number
-// of messages. After [client.ErrOutcomeUnknown], retry the call with the same [Request], so that messages published in
-// the meantime are not purged. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound].
+// PurgeQueue acknowledges all messages of a subscription, or of all subscriptions if subscription is empty, and returns
+// the number of messages. After [client.ErrOutcomeUnknown], retry the call with the same [Request]: otherwise, messages
+// that were published in the meantime are purged. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound].
 func (c *Client) PurgeQueue(
 	ctx context.Context, name, subscription string,
 ) (messages uint64, err error) {
@@ -260,7 +266,7 @@ func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
 	return queueFromProto(resp.GetQueue()), err
 }
 
-// Queues lists the queues whose name has the prefix, sorted by name. It ends after the first error.
+// Queues iterates over the queues with names that begin with prefix, sorted by name. It ends after the first error.
 func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, error] {
 	return func(yield func(Queue, error) bool) {
 		token := ""
@@ -287,9 +293,9 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 type SubscriptionOptions struct {
 	// Start applies unless At is set.
 	Start Start
-	// At, if not the zero value, is the start position. A sequence beyond the end of the queue or a time in the future is
-	// rejected with [client.ErrInvalid]; any sequence or time is rejected with [client.ErrRefused] while one of the nodes
-	// runs release 0.1.0.
+	// At, if not the zero value, is the start position. A sequence beyond the end of the queue, or a time in the future,
+	// is rejected with [client.ErrInvalid]. While one of the nodes runs release 0.1.0, any sequence or time is rejected
+	// with [client.ErrRefused].
 	At Position
 	// Filter, if not empty, is a CEL expression of up to 4,096 bytes that messages must match: `properties.region ==
 	// "eu" && priority >= 5`. See docs/reference/queues/filters.md. It is rejected with [client.ErrInvalid] if invalid,
@@ -302,7 +308,7 @@ type SubscriptionOptions struct {
 	IfNotExists bool
 }
 
-// CreateSubscription creates a durable cursor on a queue. The result created and retries are as for
+// CreateSubscription creates a durable cursor on a queue. The result created, and retries, are as for
 // [Client.CreateQueue]. Errors: [client.ErrQueueNotFound], [client.ErrAlreadyExists], [client.ErrInvalid],
 // [client.ErrLimit], [client.ErrRefused].
 func (c *Client) CreateSubscription(
@@ -327,7 +333,7 @@ func (c *Client) CreateSubscription(
 	op := "create subscription " + name + " on " + queue
 	resp, err := change(ctx, c, op, req, pb.QueueServiceClient.CreateSubscription)
 	if doneBefore(err, client.ErrAlreadyExists) {
-		req.IfNotExists = true // from here on the request only reads the subscription
+		req.IfNotExists = true // the retry only reads the subscription
 		resp, err = change(ctx, c.As(nil), op, req, pb.QueueServiceClient.CreateSubscription)
 		return subscriptionFromProto(resp.GetSubscription()), true, err
 	}

@@ -74,7 +74,7 @@ type QueueConfig struct {
 	// `message_id` within this time is not stored, and the response contains the sequence of the first one. 0 means no
 	// deduplication.
 	DedupWindow time.Duration
-	// Maximum number of message ids kept for DedupWindow; the oldest ones are removed first. 0 means no limit.
+	// Maximum number of message IDs kept for DedupWindow; the oldest ones are removed first. 0 means no limit.
 	DedupMax uint64
 }
 

@@ -32,6 +32,7 @@ type ReplayOptions struct {
 
 // ReplayResult is the result of [Client.ReplayDeadLetters].
 type ReplayResult struct {
+	// Moved is the number of messages that were moved.
 	Moved uint64
 	// Skipped is the number of messages that remain because they are not dead letters, or because their original queue no
 	// longer exists.
@@ -41,8 +42,8 @@ type ReplayResult struct {
 // ReplayDeadLetters moves messages from a dead-letter queue to their original queues, or to another queue, even if they
 // are in flight to a consumer. A moved message is a new message at the end of the target queue, for all subscriptions.
 //
-// Each message is moved at most once, in transactions of several messages. With any error, some messages may have been
-// moved. An attempt without a response could exceed Limit if it were retried: the call returns
+// Each message is moved at most once, in transactions of several messages. After an error, some messages may have been
+// moved. An attempt without a response is not retried, because it could exceed Limit: the call returns
 // [client.ErrOutcomeUnknown], and another call moves the remaining messages.
 //
 // Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit] if the

@@ -27,18 +27,18 @@ import (
 //		_, err = adm.As(&r).PurgeQueue(anotherContext(), "orders", "")
 //	}
 //
-// The zero Request is ready for use. It is for one call of one client, and its retries with the same arguments. A
-// refused call may be retried as a new attempt. A Request is not safe for concurrent use. Nodes up to release 0.1.0 do
-// not support it: they execute a retry again.
+// The zero Request is ready for use. A Request belongs to one call of one client, and to its retries with the same
+// arguments. A refused call may be retried as a new attempt. A Request is not safe for concurrent use. Nodes of release
+// 0.1.0 do not support it: they execute a retry again.
 type Request struct {
 	conns    link.Conns
 	identity link.Identity
-	sent     proto.Message // while its outcome is unknown
+	sent     proto.Message // the last attempt; must be the same while its outcome is unknown
 	done     bool
 }
 
-// As returns a client whose calls are attempts of r. Only calls that change queues, subscriptions or access rules use
-// it.
+// As returns a client whose calls are attempts of r. It affects only calls that change queues, subscriptions, access
+// rules, policies or schedules.
 func (c *Client) As(r *Request) *Client { return &Client{conns: c.conns, request: r} }
 
 func (r *Request) begin(c *Client, op string, req proto.Message) error {
@@ -98,7 +98,7 @@ func setProducer(m protoreflect.Message, p *pb.Producer) {
 	m.Set(m.Descriptor().Fields().ByName("producer"), protoreflect.ValueOfMessage(p.ProtoReflect()))
 }
 
-// doneBefore reports whether a refusal means that an earlier attempt was probably executed by a node without support
+// doneBefore reports whether a refusal means that an earlier attempt was probably executed, by a node without support
 // for identities. Other nodes return the original result or record the refusal.
 func doneBefore(err, refusal error) bool {
 	return errors.Is(err, refusal) && errors.Is(err, client.ErrOutcomeUnknown)

@@ -14,9 +14,9 @@ func scheduleService(cc *grpc.ClientConn) pb.ScheduleServiceClient {
 	return pb.NewScheduleServiceClient(cc)
 }
 
-// PutSchedule creates or replaces the schedule of that name, and keeps the history. If its times do not change, the
-// next occurrence does not change either. Errors: [client.ErrInvalid]; [client.ErrLimit] if the maximum number of
-// schedules exists; [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// PutSchedule creates a schedule, or replaces the schedule of that name and keeps its history. If its times do not
+// change, the next occurrence does not change either. Errors: [client.ErrInvalid]; [client.ErrLimit] if the maximum
+// number of schedules exists; [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) PutSchedule(ctx context.Context, s *pb.Schedule) (*pb.Schedule, error) {
 	resp, err := changeBy(ctx, c, "put schedule "+s.GetName(), &pb.PutScheduleRequest{Schedule: s}, scheduleService,
 		pb.ScheduleServiceClient.PutSchedule)
@@ -53,7 +53,7 @@ func (c *Client) Schedule(ctx context.Context, name string) (*pb.Schedule, error
 	return resp.GetSchedule(), err
 }
 
-// Schedules returns the schedules with a prefix, ordered by name, each with its last occurrence.
+// Schedules returns the schedules with names that begin with prefix, sorted by name, each with its last occurrence.
 func (c *Client) Schedules(ctx context.Context, prefix string) ([]*pb.Schedule, error) {
 	resp, err := call(ctx, c.conns.Read, "list schedules", &pb.ListSchedulesRequest{Prefix: prefix}, scheduleService,
 		pb.ScheduleServiceClient.ListSchedules)

@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Position is the position from which a subscription reads. The zero value is not a position.
+// Position is the position from which a subscription reads. The zero value is invalid.
 type Position struct {
 	position pb.StartPosition
 	sequence uint64
@@ -26,8 +26,8 @@ func Earliest() Position { return Position{position: pb.StartPosition_START_POSI
 // Latest returns the position of the next message to be published.
 func Latest() Position { return Position{position: pb.StartPosition_START_POSITION_LATEST} }
 
-// AtSequence returns the position of the first stored message with the sequence or a higher one. The sequence must be 1
-// to the NextSequence of the queue.
+// AtSequence returns the position of the first stored message with this sequence or a higher one. The sequence must be
+// at least 1, and at most the NextSequence of the queue.
 func AtSequence(sequence uint64) Position { return Position{sequence: sequence} }
 
 // Since returns the position of the first stored message that was published at t or later, by the clocks of the nodes
@@ -36,18 +36,19 @@ func Since(t time.Time) Position { return Position{time: t} }
 
 // SeekResult is the new position of a subscription.
 type SeekResult struct {
-	// Sequence is the sequence of the next message to be delivered; the queue's NextSequence if no message is stored.
+	// Sequence is the sequence of the next message to be delivered, or the queue's NextSequence if no such message is
+	// stored.
 	Sequence uint64
 	// Backlog is the number of messages that are not acknowledged.
 	Backlog uint64
 }
 
-// Seek moves a subscription; "" means client.DefaultSubscription. Messages below the position are acknowledged. Stored
-// messages from the position on are delivered, even if they were delivered before. Messages are stored until all
-// subscriptions have acknowledged them, and longer if the queue has a retention.
+// Seek moves a subscription; if subscription is empty, client.DefaultSubscription. Messages below the position are
+// acknowledged. Stored messages from the position on are delivered, even if they were delivered before. Messages are
+// stored until all subscriptions have acknowledged them, and longer if the queue has a retention.
 //
-// Attached consumers of this package continue at the new position. Their earlier deliveries count as answered. An
-// acknowledgement that is in flight during the Seek may apply to the redelivery; to avoid that, close the consumers
+// Attached consumers of package client continue at the new position. Their earlier deliveries count as answered. An
+// acknowledgement that is in flight during the Seek may apply to the redelivery; to avoid this, close the consumers
 // first.
 //
 // After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:

@@ -64,7 +64,7 @@ func override[T any](set []string, name string, to, value *T) []string {
 	return append(set, name)
 }
 
-// PolicyOf is the inverse of [RedeliveryPolicy.Config].
+// PolicyOf returns the policy with the given fields of a QueueConfig. It is the inverse of [RedeliveryPolicy.Config].
 func PolicyOf(c QueueConfig, set []string) RedeliveryPolicy {
 	return RedeliveryPolicy{
 		MaxDeliveries:        ifSet(set, PolicyMaxDeliveries, c.MaxDeliveries),
@@ -138,18 +138,18 @@ func subscriptionFromProto(s *pb.Subscription) Subscription {
 
 // SubscriptionChange contains the changes of [Client.AlterSubscription]. Unset fields remain unchanged.
 type SubscriptionChange struct {
-	// Filter, if not nil, replaces the filter; if empty, the subscription receives all messages. Messages that the
-	// active has already read for a consumer and that did not match the old filter are acknowledged, and not delivered
-	// later.
-	Filter     *string
+	// Filter, if not nil, replaces the filter; if empty, the subscription receives all messages. Messages that the active
+	// has already read for a consumer, and that did not match the old filter, are acknowledged and not delivered later.
+	Filter *string
+	// Redelivery contains the settings to override.
 	Redelivery RedeliveryPolicy
-	// Inherit names the settings to inherit from the queue again: PolicyMaxDeliveries and so on.
+	// Inherit names the settings to inherit from the queue again, such as PolicyMaxDeliveries.
 	Inherit []string
 }
 
 // AlterSubscription changes a subscription. Errors: [client.ErrQueueNotFound], also for the dead-letter queue;
-// [client.ErrSubscriptionNotFound]; [client.ErrInvalid], also if dead letters would form a cycle or nothing is changed;
-// [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// [client.ErrSubscriptionNotFound]; [client.ErrInvalid], also if dead letters would form a cycle or if the change is
+// empty; [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) AlterSubscription(
 	ctx context.Context, queue, name string, what SubscriptionChange,
 ) (Subscription, error) {

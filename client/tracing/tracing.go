@@ -30,8 +30,8 @@ import (
 const (
 	scope                   = "github.com/lockstep-mq/lockstep/client/tracing"
 	traceparent, tracestate = "traceparent", "tracestate"
-	// maxPropertiesBytes is the size limit of the properties of a message; a message without space for the span context
-	// is sent without it.
+	// maxPropertiesBytes is the size limit of the properties of a message. A message without space for the span context is
+	// sent without it.
 	maxPropertiesBytes = 64 << 10
 	// framingBytes is the maximum overhead that a node counts for a key and its value.
 	framingBytes = 8
@@ -44,7 +44,7 @@ type Options struct {
 	DeliveriesInTrace bool
 }
 
-// New returns a Tracer that records with the application's provider.
+// New returns a Tracer that records spans with the application's provider.
 func New(provider trace.TracerProvider, o Options) client.Tracer {
 	return &tracer{o: o, provider: provider, tracer: provider.Tracer(scope)}
 }
@@ -59,14 +59,14 @@ type tracer struct {
 func (t *tracer) Publish(
 	ctx context.Context, queue string, ms []client.Message,
 ) (send []client.Message, done func(client.Receipt, error)) {
-	links := t.named(ms) //nolint:contextcheck // what is named is in the messages
+	links := t.named(ms) //nolint:contextcheck // span contexts are in the messages
 	_, span := t.tracer.Start(ctx, "publish "+queue, trace.WithSpanKind(trace.SpanKindProducer),
 		trace.WithLinks(links...), attributes("publish", queue,
 			attribute.Int("messaging.batch.message_count", len(ms))))
 	if !span.IsRecording() {
 		return ms, nil
 	}
-	send = t.inject(span, ms) //nolint:contextcheck // into the messages
+	send = t.inject(span, ms) //nolint:contextcheck // the span context is written to the messages
 	return send, func(r client.Receipt, err error) {
 		if err != nil {
 			span.SetStatus(codes.Error, err.Error())
@@ -82,7 +82,7 @@ func (t *tracer) Publish(
 	}
 }
 
-// named returns the spans that the application itself set in the messages.
+// named returns links to the spans that the application itself set in the messages.
 func (t *tracer) named(ms []client.Message) (links []trace.Link) {
 	for i := range ms {
 		if ms[i].Properties[traceparent] != "" {
@@ -169,7 +169,7 @@ func (d delivery) Answered(how string) {
 	d.span.End()
 }
 
-// DialOptions implements client.Tracer: unary calls, such as Commit, also have spans.
+// DialOptions implements [client.Tracer]: unary calls, such as Commit, also have spans.
 func (t *tracer) DialOptions() []grpc.DialOption {
 	streams := make(map[string]bool)
 	for _, service := range []*grpc.ServiceDesc{

@@ -35,7 +35,8 @@ type Conns interface {
 	Repeat(ctx context.Context, op string, call Call) error
 	// Once is Repeat for a request that must not be executed twice. An attempt without a response is not retried.
 	Once(ctx context.Context, op string, call Call) error
-	// Change is Repeat for a request that is executed at most once under the identity; if id is nil, under a new one.
+	// Change is Repeat for a request that is executed at most once under the identity id, or under a new identity if id is
+	// nil.
 	Change(ctx context.Context, op string, id Identity, call CallAs) error
 	NewIdentity() Identity
 	Active(ctx context.Context, op string) (Node, error)

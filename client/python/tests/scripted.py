@@ -23,14 +23,14 @@ Consume = Callable[[ConsumeRequests, Context], AsyncIterator[queue_pb2.ConsumeRe
 
 
 class Node:
-    """One scripted node; `streams` are the behaviours of successive publish streams, the last one for all others."""
+    """A scripted node. `streams` are the behaviors of successive publish streams; the last one is repeated."""
 
     def __init__(self, *, role: admin_pb2.Role = admin_pb2.ROLE_ACTIVE, term: int = 1) -> None:
         self.role, self.term = role, term
         self.address = ""
         self.streams: list[Stream] = []
         self.seen: list[list[queue_pb2.PublishStreamRequest]] = []  # requests by stream
-        self.consumes: list[Consume] = []  # behaviours of successive consume streams
+        self.consumes: list[Consume] = []  # behaviors of successive consume streams
         self.commits: list[queue_pb2.CommitRequest] = []
         self.purges: list[queue_pb2.PurgeQueueRequest] = []
         self.on_purge: Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]] | None = None
@@ -191,7 +191,7 @@ def unrolled(r: queue_pb2.PublishStreamRequest) -> list[queue_pb2.PublishStreamR
 
 
 async def bundles(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
-    """As stores, by a node that accepts several requests per frame; it refuses requests to the queue `full`."""
+    """Like `stores`, on a node that accepts several requests per frame. Requests to the queue `full` are refused."""
     async for r in requests:
         answers = [
             refusal(one, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")

@@ -327,7 +327,7 @@ async def test_connections(pair: Pair, client: Client) -> None:
             await client.admin.close_connection(active, mine.id)
         await client.publish("conn", b"after", timeout=BOUND)
         d = await consumer.receive(timeout=BOUND)
-        assert d.text == "after", "the consumer connects again by itself"
+        assert d.text == "after", "the consumer reconnects automatically"
         d.ack()
         everything = [c async for c in client.admin.list_connections(active)]
         assert any(c.peer for c in everything), "the standby is connected"
@@ -354,7 +354,7 @@ async def test_timed_out_call_can_be_repeated(pair: Pair, client: Client) -> Non
     await client.publish("ask-again", b"later", timeout=BOUND)
     purged = await client.admin.purge_queue("ask-again", request=request, timeout=BOUND)
     assert purged in {5, 6}, "the first attempt was executed, or not"
-    assert len(await bodies(client, "ask-again", "default")) == 6 - purged, "and no other one"
+    assert len(await bodies(client, "ask-again", "default")) == 6 - purged, "and no other attempt"
     with pytest.raises(errors.InvalidRequest, match="already executed"):
         await client.admin.purge_queue("ask-again", request=request)
     await asyncio.to_thread(pair.wait_in_sync)
@@ -393,7 +393,7 @@ async def test_replay_with_unknown_outcome_is_not_retried() -> None:
     async with Node() as node, Client([node.address]) as client:
         with pytest.raises(errors.OutcomeUnknown):
             await client.admin.replay_dead_letters("q", timeout=BOUND)
-        assert node.replays == 2, "what was refused by a standby is repeated, what was not answered is not"
+        assert node.replays == 2, "only the attempt that a standby refused is retried"
         assert (await client.admin.replay_dead_letters("q", timeout=BOUND)).moved == 3
 
 

@@ -44,22 +44,22 @@ async def test_no_loss_or_duplicates_with_killed_active(pair: Pair) -> None:
                     killing = asyncio.create_task(asyncio.to_thread(pair.kill, active))
                 if i % 50 == 0:
                     await asyncio.sleep(0.005)
-            assert not all(f.done() for f in futures), "some are under way"
+            assert not all(f.done() for f in futures), "some publishes are pending"
         await killing
         receipts = [f.result() for f in futures]
         duplicates = sum(r.duplicate for r in receipts)
         await asyncio.wait_for(asyncio.gather(*consuming), BOUND)
 
-        assert len({r.address for r in receipts}) == 2, "both nodes have acknowledged something"
+        assert len({r.address for r in receipts}) == 2, "both nodes have acknowledged publishes"
         for n, q in enumerate(queues):
             of_queue, expected = receipts[n::2], list(range(n, total, 2))
             assert sorted(r.sequence for r in of_queue) == [r.sequence for r in of_queue], "in the order of the calls"
             stored = [int(m.text) async for m in client.browse(q, subscription="audit")]
-            assert stored == expected, "each of them once, in order"
-            assert sorted(seen[q]) == expected, "each of them delivered once: no other consumer was there"
+            assert stored == expected, "stored once each, in order"
+            assert sorted(seen[q]) == expected, "delivered once each, without another consumer"
             left = (await client.admin.get_queue(q, timeout=BOUND)).subscriptions
             assert {s.name: s.backlog for s in left} == {"default": 0, "audit": total // 2}
-        print(f"{duplicates} of {total} were answered as duplicates")
+        print(f"{duplicates} of {total} were returned as duplicates")
     await asyncio.to_thread(pair.wait_in_sync)
 
 
@@ -262,7 +262,7 @@ async def test_request_and_reply(client: Client) -> None:
     assert [a.text for a in answers] == [f"{i}!" for i in range(5)]
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert [q.name async for q in client.admin.list_queues("request/")] == [], "they are deleted"
+    assert [q.name async for q in client.admin.list_queues("request/")] == [], "reply queues are deleted"
 
 
 async def test_cancelled_consumers_release_everything(pair: Pair) -> None:

@@ -45,7 +45,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork here")
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="fork is not available")
 def test_use_after_fork_fails() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -72,7 +72,7 @@ async def test_backoff_for_closed_connections(monkeypatch: pytest.MonkeyPatch) -
     async with Client(["127.0.0.1:1"], probe_interval=1.0) as client:
         assert client.admin is not None  # starts watching
         await enough.wait()
-    assert waits[0] < 0.01, "a node that was killed in the middle is tried again at once"
+    assert waits[0] < 0.01, "a node that was killed during a stream is retried immediately"
     assert min(waits[-5:]) >= 0.7, "once per probe_interval"
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 
 import grpc
@@ -72,9 +73,9 @@ async def test_order_after_broken_stream() -> None:
         again = [(r.publish.producer.sequence, r.publish.producer.retry) for r in node.seen[1]]
         assert [s for s, _ in again] == list(range(1, 21))
         flags = [retry for _, retry in again]
-        assert flags == sorted(flags, reverse=True), "what was sent before goes first"
+        assert flags == sorted(flags, reverse=True), "retries go first"
         assert all(flags[: len(node.seen[0])])
-        assert not flags[-1], "not all were sent on the first stream"
+        assert not flags[-1], "some requests were not sent on the first stream"
 
 
 async def test_bundled_requests() -> None:
@@ -85,10 +86,10 @@ async def test_bundled_requests() -> None:
         futures = [await p.send(queues[i % 4], str(i)) for i in range(200)]
         results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), BOUND)
         for i, r in enumerate(results):
-            assert isinstance(r, errors.LimitExceeded if queues[i % 4] == "full" else Receipt), "each has its own end"
+            assert isinstance(r, errors.LimitExceeded if queues[i % 4] == "full" else Receipt), "separate outcomes"
         assert all(r.accepts_more for r in node.seen[0])
-        assert len(node.seen[0]) < 30, "200 requests went in few messages"
-        assert max(len(r.more) for r in node.seen[0]) == 200 // 4 - 1, "a part of the window goes together"
+        assert len(node.seen[0]) < 30, "200 requests were sent in few frames"
+        assert max(len(r.more) for r in node.seen[0]) == 200 // 4 - 1, "a fraction of the window per frame"
         sent = [one for r in node.seen[0] for one in unrolled(r)]
         assert [one.correlation for one in sent] == list(range(1, 202))
         assert [one.publish.producer.sequence for one in sent] == list(range(1, 202))
@@ -137,14 +138,14 @@ async def test_bundle_is_retried_in_order() -> None:
         greeted.set()
         receipts = await asyncio.wait_for(asyncio.gather(*futures), BOUND)
         assert [r.sequence for r in receipts] == list(range(102, 202)), "each has the sequence of its own request"
-        assert [len(r.more) for r in node.seen[1][:4]] == [0] * 4, "before the first answer the node may be another one"
-        assert any(r.more for r in node.seen[1]), "and after it, it may not"
+        assert [len(r.more) for r in node.seen[1][:4]] == [0] * 4, "the node may be an older one until it responds"
+        assert any(r.more for r in node.seen[1]), "several requests per frame after the first response"
         again = [one.publish.producer for r in node.seen[1] for one in unrolled(r)]
         assert [w.sequence for w in again] == list(range(again[0].sequence, 102))
         before = {one.publish.producer.sequence for r in node.seen[0] for one in unrolled(r)}
-        assert all(w.retry for w in again if w.sequence in before), "the node has seen them before"
+        assert all(w.retry for w in again if w.sequence in before), "known requests have the retry flag"
         flags = [w.retry for w in again]
-        assert flags == sorted(flags, reverse=True), "what was sent before goes first"
+        assert flags == sorted(flags, reverse=True), "retries go first"
 
 
 async def _only(r: queue_pb2.PublishStreamRequest) -> Requests:
@@ -219,7 +220,7 @@ async def test_timeout_states_its_outcome() -> None:
     async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
         with pytest.raises(errors.Unavailable, match="standby"):
             await client.publish("q", b"1", timeout=0.2)
-        node.streams = [takes(2)]  # reads it and does not respond
+        node.streams = [takes(2)]  # reads the request and does not respond
         node.becomes(admin_pb2.ROLE_ACTIVE, 2)
         with pytest.raises(errors.OutcomeUnknown):
             await client.publish("q", b"2", timeout=0.3)
@@ -240,6 +241,18 @@ async def test_close_reports_sent_and_unsent() -> None:
             await p.send("q", b"later")
 
 
+async def test_closed_producers_and_consumers_are_released() -> None:
+    async def attaches(requests: ConsumeRequests, _: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        async for _request in requests:
+            yield queue_pb2.ConsumeResponse(attached=True)
+
+    async with Node() as node, Client([node.address]) as client:
+        node.consumes = [attaches]
+        async with client.producer(), await client.consume("q", timeout=BOUND):
+            assert len(client._open) == 2
+        assert not client._open
+
+
 async def test_memory_is_bounded() -> None:
     async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
         p = client.producer(max_pending_bytes=3000)
@@ -249,8 +262,8 @@ async def test_memory_is_bounded() -> None:
         small = asyncio.create_task(p.send("q", b"small"))
         with pytest.raises(errors.Unavailable):
             await p.publish("q", body, timeout=0.1)
-        assert not waiting.done(), "there is no room"
-        assert not small.done(), "it is behind one that waits"
+        assert not waiting.done(), "no memory is available"
+        assert not small.done(), "a small publish does not overtake a waiting one"
         node.streams = [stores]
         node.becomes(admin_pb2.ROLE_ACTIVE, 2)
         futures += [await asyncio.wait_for(t, BOUND) for t in (waiting, small)]
@@ -379,6 +392,29 @@ async def test_rejected_token_is_reported() -> None:
                     break
                 except errors.Unauthenticated:
                     await asyncio.sleep(0.1)
+
+
+async def test_failing_token_source_is_called_again() -> None:
+    """An exception of the source does not end the retries. All nodes together call it at most once a second."""
+    calls: list[float] = []
+
+    async def source() -> str:
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) == 2:
+            raise RuntimeError("the provider is not available")
+        return "old" if len(calls) == 1 else "new"
+
+    async with Node() as node:
+        node.believes, node.streams = lambda token: token == "new", [stores]
+        async with Client([node.address, "127.0.0.1:1"], token_source=source) as client:
+            while True:
+                try:
+                    await client.publish("q", b"1", timeout=BOUND)
+                    break
+                except errors.Unauthenticated:
+                    await asyncio.sleep(0.1)
+    assert len(calls) == 3
+    assert all(later - earlier > 0.99 for earlier, later in pairwise(calls))
 
 
 def test_invalid_requests_fail_locally() -> None:

@@ -61,14 +61,14 @@ async def test_client_certificate_with_killed_active(nodes: tuple[SecureNodes, S
                     await asyncio.to_thread(pair.kill, active)
                 futures.append(await producer.send("secure", str(i)))
             receipts = await asyncio.wait_for(asyncio.gather(*futures), BOUND)
-            assert len({r.address for r in receipts}) == 2, "both nodes have acknowledged something"
+            assert len({r.address for r in receipts}) == 2, "both nodes have acknowledged publishes"
             seen: set[int] = set()
             while len(seen) < total:
                 for d in await consumer.receive_batch(timeout=BOUND):
                     seen.add(int(d.text))
                     d.ack()
         q = await client.admin.get_queue("secure", timeout=BOUND)
-        assert (q.next_sequence - 1, q.messages, seen) == (total, 0, set(range(total))), "each of them once"
+        assert (q.next_sequence - 1, q.messages, seen) == (total, 0, set(range(total))), "each message once"
     pair.start(active)
     await asyncio.to_thread(pair.wait_in_sync)
 
@@ -119,7 +119,7 @@ async def test_invalid_arguments(
                 with pytest.raises(errors.Unavailable) as caught:
                     await client.publish("q", b"", timeout=3)
                 assert text in str(caught.value)
-                assert "ipv4:" not in str(caught.value), "in words of this client"
+                assert "ipv4:" not in str(caught.value), "without the prefix of gRPC"
 
         with caplog.at_level(logging.WARNING, "lockstep_mq"):
             await asyncio.gather(*(make(*m) for m in mistakes))
@@ -127,7 +127,7 @@ async def test_invalid_arguments(
     for addresses, _, text in mistakes[:-1]:
         assert any(text in line and addresses[0] in line for line in told)
     assert not any("connection refused" in line for line in told), "a node may be about to start"
-    assert max(Counter(told).values()) <= 2, "two clients each have the same mistake, and each tells it once"
+    assert max(Counter(told).values()) <= 2, "each of the two clients logs the error once"
 
 
 async def test_unusable_files(nodes: tuple[SecureNodes, SecureNodes], tmp_path: Path) -> None:

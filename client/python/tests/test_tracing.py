@@ -66,7 +66,7 @@ async def test_publish_trace_includes_nodes(pair: Pair, collector: Collector, qu
             assert d.properties == {"traceparent": name}
             with d.in_trace():
                 await client.publish(queue, "a part of the delivery's", timeout=BOUND)
-            assert not t.named(f"process {queue}"), "it is not answered"
+            assert not t.named(f"process {queue}"), "the delivery is not answered"
             d.ack()
             (delivery,) = t.named(f"process {queue}")
             assert [link.context.span_id for link in delivery.links] == [context(span).span_id]

@@ -62,7 +62,7 @@ def test_bundles() -> None:
         want[0].more.extend(want[1:])
         raw = _wire.bundle([own(q, ms, who) for (q, ms), who in zip(parts, whos, strict=True)])
         assert queue_pb2.PublishStreamRequest.FromString(raw) == want[0]
-        assert len(raw) == want[0].ByteSize(), "nothing is in it that the generated code would not write"
+        assert len(raw) == want[0].ByteSize(), "the size is that of the generated code"
 
 
 def test_splits() -> None:

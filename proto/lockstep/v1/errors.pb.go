@@ -305,7 +305,7 @@ const (
 	ErrorReason_ERROR_REASON_INVALID_SEQUENCE ErrorReason = 62
 	// A change of a queue must be alone in its transaction.
 	ErrorReason_ERROR_REASON_MIXED_OPERATIONS ErrorReason = 64
-	// Invalid producer id, producer sequence or other content.
+	// Invalid producer ID, producer sequence or other content.
 	ErrorReason_ERROR_REASON_MALFORMED ErrorReason = 65
 	// Any other invalid request.
 	ErrorReason_ERROR_REASON_INVALID ErrorReason = 66
@@ -313,7 +313,7 @@ const (
 	ErrorReason_ERROR_REASON_UNDECODABLE ErrorReason = 67
 	// The producer used this sequence for a different request. Nothing was stored.
 	ErrorReason_ERROR_REASON_SEQUENCE_REUSED ErrorReason = 68
-	// A higher epoch of the producer id is in use.
+	// A higher epoch of the producer ID is in use.
 	ErrorReason_ERROR_REASON_PRODUCER_FENCED ErrorReason = 80
 	// The result of the sequence was discarded. Whether the request was applied cannot be determined.
 	ErrorReason_ERROR_REASON_TOO_OLD ErrorReason = 81

@@ -1418,7 +1418,7 @@ type PublishResponse struct {
 	Lsn uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// True if this is the stored result of an earlier attempt.
 	Duplicate bool `protobuf:"varint,3,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
-	// Messages that were not stored, because the queue had accepted their message ids within its `dedup_window`.
+	// Messages that were not stored, because the queue had accepted their message IDs within its `dedup_window`.
 	Duplicates    []*DuplicateMessage `protobuf:"bytes,4,rep,name=duplicates,proto3" json:"duplicates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1482,7 +1482,7 @@ func (x *PublishResponse) GetDuplicates() []*DuplicateMessage {
 	return nil
 }
 
-// DuplicateMessage is a message that was not stored, because the queue had already accepted its message id.
+// DuplicateMessage is a message that was not stored, because the queue had already accepted its message ID.
 type DuplicateMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Position of the message in the request; the first one is 0.

@@ -868,7 +868,7 @@ type QueueConfig struct {
 	// `message_id` within this time is not stored, and the response contains the sequence of the first one. 0 means no
 	// deduplication.
 	DedupWindow *durationpb.Duration `protobuf:"bytes,20,opt,name=dedup_window,json=dedupWindow,proto3" json:"dedup_window,omitempty"`
-	// Maximum number of message ids kept for `dedup_window`; the oldest ones are removed first. 0 means no limit.
+	// Maximum number of message IDs kept for `dedup_window`; the oldest ones are removed first. 0 means no limit.
 	DedupMax      uint64 `protobuf:"varint,21,opt,name=dedup_max,json=dedupMax,proto3" json:"dedup_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1356,7 +1356,7 @@ type Queue struct {
 	Activity *QueueActivity `protobuf:"bytes,24,opt,name=activity,proto3" json:"activity,omitempty"`
 	// Pause of the queue; not set if it is not paused.
 	Pause *QueuePause `protobuf:"bytes,25,opt,name=pause,proto3" json:"pause,omitempty"`
-	// Number of message ids kept for `dedup_window`. They are removed in groups: some may be older than the window, by up
+	// Number of message IDs kept for `dedup_window`. They are removed in groups: some may be older than the window, by up
 	// to a quarter of it.
 	MessageIds uint64 `protobuf:"varint,30,opt,name=message_ids,json=messageIds,proto3" json:"message_ids,omitempty"`
 	// Number of messages discarded as duplicates since `dedup_window` was set.
@@ -2285,9 +2285,9 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"Erequeue unacknowledged messages after this time, such as 5m; 0: never\x12\x18Acknowledgement deadlineR\n" +
 	"ackTimeout\x12\xb1\x01\n" +
 	"\fdedup_window\x18\x14 \x01(\v2\x19.google.protobuf.DurationBs\x82\xf9#o\n" +
-	"Ndiscard publishes with a message id seen within this time, such as 10m; 0: off\x12\x1dDeduplicate by message id forR\vdedupWindow\x12\x85\x01\n" +
+	"Ndiscard publishes with a message ID seen within this time, such as 10m; 0: off\x12\x1dDeduplicate by message ID forR\vdedupWindow\x12\x85\x01\n" +
 	"\tdedup_max\x18\x15 \x01(\x04Bh\x82\xf9#d\n" +
-	"Cmaximum number of message ids kept for --dedup-window; 0: unlimited\x12\x1dMaximum deduplication entriesR\bdedupMaxJ\x04\b\x12\x10\x13\"\xa5\x03\n" +
+	"Cmaximum number of message IDs kept for --dedup-window; 0: unlimited\x12\x1dMaximum deduplication entriesR\bdedupMaxJ\x04\b\x12\x10\x13\"\xa5\x03\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x18\n" +

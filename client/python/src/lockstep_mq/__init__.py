@@ -2,9 +2,9 @@
 """Client of Lockstep, a replicated message store for two machines.
 
     async with Client(["a:7420", "b:7420"]) as client:
-        receipt = await client.publish("orders", b"hello")      # durable on both nodes when it returns
+        receipt = await client.publish("orders", b"hello")  # returns when the message is durable on both nodes
 
-        async with client.producer() as producer:               # a pipeline, retried in order after a failover
+        async with client.producer() as producer:  # a pipeline, retried in order after a failover
             for order in orders:
                 await producer.send("orders", order)
 

@@ -34,10 +34,10 @@ Attempt = Callable[[grpc.aio.Channel, "_rpc.Metadata"], Awaitable[T]]
 
 @dataclass
 class Outcome:
-    """Records whether a request may have been committed without a response of a node.
+    """Records whether a request may have been committed although no node has responded.
 
-    It covers all calls that send the request. Only a response for exactly the request's producer, epoch and sequence
-    resets it. A refused retry does not reset it, unless the refusal is recorded in the log.
+    An Outcome covers all calls that send the request. Only a response for exactly the request's producer, epoch and
+    sequence resets it. A refused retry does not reset it, unless the refusal is recorded in the log.
     """
 
     unknown: bool = False
@@ -57,7 +57,7 @@ class Identity:
 
     sequencer: Sequencer | None = None
     sequence: int = 0
-    lost: errors.OutcomeLost | None = None  # nothing is sent after that
+    lost: errors.OutcomeLost | None = None  # if set, nothing is sent
 
     def __post_init__(self) -> None:
         self.outcome = Outcome()
@@ -72,7 +72,7 @@ class Request:
     """Makes an administrative call idempotent, so that it can be retried after OutcomeUnknown.
 
     With the same Request, the call is executed at most once, and a retry returns the original result. Without a
-    Request, a second call is a new request. It may purge messages that were published in the meantime, or delete a
+    Request, a second call is a new request: it may purge messages that were published in the meantime, or delete a
     queue that was created again.
 
         request = Request()
@@ -85,8 +85,8 @@ class Request:
             except OutcomeUnknown:
                 pass
 
-    Use it for one call of one client and its retries, with the same arguments, one at a time. A refused call may be
-    retried as a new attempt.
+    Use a Request for one call of one client and for its retries, with the same arguments, one at a time. A refused
+    call may be retried as a new attempt.
     """
 
     def __init__(self) -> None:
@@ -100,11 +100,11 @@ class Request:
         """Allow one call under this identity, if possible; raw is the content of the call."""
         if self._done or self._busy:
             state = "was already executed" if self._done else "is in progress"
-            raise errors.InvalidRequest(f"{op}: the Request {state}: use another one for another call")
+            raise errors.InvalidRequest(f"{op}: the Request {state}: use a new Request for each call")
         if self._identity.outcome.unknown and (self._caller is not caller or self._sent != (method, raw)):
             raise errors.InvalidRequest(
-                f"{op}: the Request is in use for another call, whose outcome is unknown: retry that call, or use "
-                "another Request"
+                f"{op}: the Request is in use for another call with an unknown outcome: retry that call, or use a new "
+                "Request"
             )
         self._caller, self._sent, self._busy = caller, (method, raw), True
         try:
@@ -148,14 +148,14 @@ class Caller:
         known = str(last) if last is not None else self.locator.explain()
         if unknown:
             return errors.OutcomeUnknown(
-                f"{op}: timed out after it was sent; it may have been executed (last: {known})"
+                f"{op}: timed out after the request was sent; it may have been executed (last: {known})"
             )
-        return errors.Unavailable(f"{op}: timed out before a node could execute it (last: {known})")
+        return errors.Unavailable(f"{op}: timed out before a node could execute the request (last: {known})")
 
     def unary(
         self, channel: grpc.aio.Channel, method: str, request: Message, response: type[Resp], metadata: _rpc.Metadata
     ) -> Awaitable[Resp]:
-        """Execute one attempt of a unary call, traced if the client is; GetStatus is polled and not traced."""
+        """Execute one attempt of a unary call. It is traced if the client has a tracer, except GetStatus polls."""
         if self.tracer is None or method == _rpc.GET_STATUS:
             return _rpc.unary(channel, method, request, response, metadata)
         return _traced(self.tracer, channel, method, request, response, metadata)
@@ -177,7 +177,7 @@ class Caller:
     ) -> T:
         """Execute attempts on the active node until one receives a response.
 
-        outcome: None for a read-only request. again: False for a request that is not retried after an unknown outcome.
+        outcome is None for a read-only request. Without `again`, an unknown outcome ends the retries.
         """
         loop = asyncio.get_running_loop()
         retry = _options.Backoff()
@@ -193,7 +193,7 @@ class Caller:
                 raise refusal.error(op, unknown=state.unknown) from None
             except errors.Closed as closed:
                 if state.unknown:
-                    raise errors.OutcomeUnknown(f"{op}: the client was closed while it was in progress") from None
+                    raise errors.OutcomeUnknown(f"{op}: the client was closed during the request") from None
                 raise errors.Closed(f"{op}: {closed}") from None
             metadata: _rpc.Metadata = ()
             try:
@@ -252,8 +252,8 @@ class Caller:
     ) -> Resp:
         """Execute a call that changes state and needs no identity.
 
-        again: the call is idempotent and is retried until a node responds. Otherwise it raises OutcomeUnknown after
-        an attempt without a response.
+        With `again`, the call is idempotent and is retried until a node responds. Without it, the call raises
+        OutcomeUnknown after an attempt without a response.
         """
 
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:

@@ -20,7 +20,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 @dataclass
 class Failure(Exception):
-    """An attempt that failed: with an error response of a node, or without a response."""
+    """A failed attempt, with or without an error response of a node."""
 
     address: str
     code: grpc.StatusCode
@@ -31,7 +31,7 @@ class Failure(Exception):
     not_active: bool = False
     submitted: int | None = None  # progress of a publish stream; None: not reported
     retry_after: float = 0.0  # seconds
-    mistake: int = _reach.NONE  # no connection, because the two ends disagree about TLS
+    mistake: int = _reach.NONE  # whether the connection failed because the two ends disagree about TLS
 
     def __str__(self) -> str:
         return f"{self.address}: {self.message}"
@@ -57,7 +57,7 @@ class Failure(Exception):
 
     @property
     def answered(self) -> bool:
-        """Return whether it is a response of a node, which proves that this attempt was not executed."""
+        """Return whether a node responded, which proves that this attempt was not executed."""
         if self.not_active or self.reason in _reasons.ANSWERS:
             return True
         if self.retry:

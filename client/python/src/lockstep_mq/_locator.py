@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes, and which of them is active.
 
-State changes only on reports of the nodes themselves. A failed call does not change it, but triggers a poll of the
-nodes.
+Only reports from the nodes change this state. A failed call triggers a poll of the nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Node:
         self.role: int = admin_pb2.ROLE_UNSPECIFIED
         self.term = 0
         self.pair_id = ""
-        self.names = ""  # address of the active node, as reported by it
+        self.names = ""  # address of the active node, as reported by this node
         self.why = ""
         self.observed = 0  # a poll with an outdated response is dropped
         self.failure: Failure | None = None
@@ -170,7 +169,8 @@ class Locator:
         """Keep a WatchStatus stream open.
 
         A node that is down is retried immediately while no other node is active. A node that closes each connection
-        without a response, as when only one end uses TLS, is retried with a growing backoff, up to probe_interval.
+        without a response, for example because only one end uses TLS, is retried with a growing backoff, up to
+        probe_interval.
         """
         retry, ended = _options.Backoff(), _options.Backoff(self._options.probe_interval)
         refused_wait = self._options.probe_interval
@@ -207,7 +207,7 @@ class Locator:
         )
 
     async def _watch_once(self, node: Node) -> tuple[bool, bool, Failure]:
-        """Read one stream to its end. Return whether it delivered, whether a fresh token exists, and the failure."""
+        """Read one stream. Return whether it delivered a status, whether a fresh token exists, and why it ended."""
         channel = node.channel
         delivered = False
         metadata: _rpc.Metadata = ()
@@ -236,7 +236,7 @@ class Locator:
         return delivered, fresh, f
 
     async def _poll_when_asked(self, node: Node) -> None:
-        """Request the status when triggered, frequently while a call searches, and periodically during attempts."""
+        """Request the status when triggered, often while a call waits for the active, periodically during attempts."""
         while not self.closed:
             searching = self.target is None and self._waiters > 0
             timeout = _options.RETRY_MAX if searching else self._options.probe_interval
@@ -295,7 +295,7 @@ class Locator:
         self._learn()
 
     def _lost(self, node: Node, f: Failure, *, again: bool) -> None:
-        """Record that the connection to a node broke: its role is unknown until it reports it again."""
+        """Record that the connection to a node broke: the role is unknown until the node reports it again."""
         if f.mistake != _reach.NONE and not self._answered and f.message not in node.told:
             node.told.add(f.message)
             _log.warning("%s", f)  # a call without a timeout waits and would never report it

@@ -21,7 +21,10 @@ import grpc.aio
 from lockstep_mq import errors
 
 TokenSource = Callable[[], Awaitable[str]]
-"""Returns a token; it is called again when a node rejects the last one, and at most once a second."""
+"""A coroutine function that returns a token. It is called again when a node rejects the token, at most once a second.
+
+If it raises an exception, the client keeps using the last token, and calls it again later.
+"""
 
 MAX_ADDRESSES = 8
 MAX_TOKEN_BYTES = 16 << 10
@@ -149,7 +152,8 @@ class Tokens:
         self._token = token
         self._file = file
         self._source = source
-        self._fetched = 0.0
+        self._fetched = float("-inf")  # time of the last fetch
+        self._failed: Exception | None = None  # of the last fetch
         self._fetching = asyncio.Lock()
         if token is not None:
             _check_token(token)
@@ -168,18 +172,23 @@ class Tokens:
         return () if self._token is None else (("authorization", f"Bearer {self._token}"),)
 
     async def renewed(self, refused: tuple[tuple[str, str], ...]) -> bool:
-        """Return whether a newer token is available than the rejected one."""
+        """Return whether a token is available that is newer than the rejected one."""
         if await self.metadata() != refused:
             return True
         if self._source is None and self._file is None:
             return False
-        if asyncio.get_running_loop().time() - self._fetched >= TOKEN_REREAD:
-            await self._fetch()
+        await self._fetch()
         return await self.metadata() != refused
 
     async def _fetch(self) -> None:
+        """Read the file or call the source, at most once per TOKEN_REREAD. Concurrent calls share the result."""
         async with self._fetching:
-            self._fetched = asyncio.get_running_loop().time()
+            now = asyncio.get_running_loop().time()
+            if now - self._fetched < TOKEN_REREAD:
+                if self._token is None and self._failed is not None:
+                    raise self._failed
+                return
+            self._fetched = now
             try:
                 if self._file is not None:
                     self._token = _read(self._file)
@@ -187,7 +196,9 @@ class Tokens:
                     token = await self._source()
                     _check_token(token)
                     self._token = token
-            except (OSError, errors.InvalidRequest):
+                self._failed = None
+            except Exception as err:  # the application's token source may raise any exception
+                self._failed = err
                 if self._token is None:
                     raise
                 # The last token is used until another one is available: the node decides whether it is still valid.
@@ -285,7 +296,7 @@ def _noted(channel: grpc.aio.Channel) -> grpc.aio.Channel:
 
 
 def _credentials(o: Options) -> grpc.ChannelCredentials:
-    """Read the files, and report errors early and in detail, which gRPC would report only on connect."""
+    """Read the files, and report errors early and in detail: gRPC would report them only on connect."""
 
     def content(file: Path | None) -> bytes | None:
         return None if file is None else file.read_bytes()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class QueueCalls:
-    """Queues and subscriptions. Calls that change state take a Request, which makes them idempotent."""
+    """Calls for queues and subscriptions. A Request makes a call that changes state idempotent."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -65,9 +65,17 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Create a queue with its initial subscriptions, by default "default"; with `topic`, without subscriptions.
+        """Create a queue.
 
-        `explicit` names fields that the queue sets itself although they are 0, so that no policy sets them.
+        Args:
+            name: Name of the queue: 1 to 255 characters of [A-Za-z0-9._/-], beginning with a letter or digit.
+            config: Options that the queue sets itself.
+            subscriptions: Names of the initial subscriptions; by default one, "default".
+            topic: Create the queue without subscriptions: messages are stored only for those created later.
+            if_not_exists: Return an existing queue unchanged, instead of raising AlreadyExists.
+            explicit: Names of options that the queue sets itself although they are 0: no policy applies to them.
+            request: Makes the call idempotent after OutcomeUnknown.
+            timeout: Seconds to wait for a node.
         """
         asked = queue_pb2.CreateQueueRequest(
             name=name,
@@ -92,10 +100,16 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Change the fields of a queue's configuration that `change` names; "*" means all of them.
+        """Change options of a queue.
 
-        The queue sets the named fields itself afterwards, even to 0. With "*", fields that are 0 are left to policies,
-        as are those that `reset` names.
+        Args:
+            name: Name of the queue.
+            config: Values of the options in `change`.
+            change: Names of the options that the queue sets itself from now on, even to 0; "*" means all options that
+                are not 0 in `config`, and policies apply to the others.
+            reset: Names of options that the queue no longer sets itself: policies apply to them.
+            request: Makes the call idempotent after OutcomeUnknown.
+            timeout: Seconds to wait for a node.
         """
         asked = queue_pb2.AlterQueueRequest(
             name=name,
@@ -121,7 +135,7 @@ class QueueCalls:
     async def purge_queue(
         self, name: str, subscription: str = "", *, request: Request | None = None, timeout: float | None = None
     ) -> int:
-        """Acknowledge all messages of a subscription, or of all subscriptions."""
+        """Acknowledge all messages of a subscription, or of all if it is empty, and return the number of messages."""
         asked = queue_pb2.PurgeQueueRequest(name=name, subscription=subscription)
         response = await self._change(
             f"purge {name}", "PurgeQueue", asked, queue_pb2.PurgeQueueResponse, request, timeout
@@ -136,7 +150,7 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Replace the forwards of a queue: up to 16, each to another queue; an empty list removes them.
+        """Replace the forwards of a queue: up to 16, each to another queue. An empty list removes all.
 
         Stored messages are not affected.
         """
@@ -149,7 +163,7 @@ class QueueCalls:
     async def put_policy(
         self, policy: Policy, *, request: Request | None = None, timeout: float | None = None
     ) -> Policy:
-        """Set a policy, or replace the one with the same pattern. It requires the right to operate."""
+        """Create a policy, or replace the one with the same pattern. Requires the operate permission."""
         asked = queue_pb2.PutPolicyRequest(policy=queues.encode_queue_policy(policy))
         response = await self._change(
             f"set policy {policy.pattern}", "PutPolicy", asked, queue_pb2.PutPolicyResponse, request, timeout
@@ -159,7 +173,7 @@ class QueueCalls:
     async def delete_policy(
         self, pattern: str, *, request: Request | None = None, timeout: float | None = None
     ) -> None:
-        """Delete a policy. It requires the right to operate."""
+        """Delete a policy. Requires the operate permission."""
         asked = queue_pb2.DeletePolicyRequest(pattern=pattern)
         await self._change(
             f"delete policy {pattern}", "DeletePolicy", asked, queue_pb2.DeletePolicyResponse, request, timeout
@@ -189,7 +203,8 @@ class QueueCalls:
     ) -> Queue:
         """Pause publishing to a queue, its delivery or both, or the delivery of a subscription.
 
-        Without `publish` and `deliver`, both are paused. The pause survives failover and restarts.
+        If neither `publish` nor `deliver` is set, both are paused, or only delivery for a subscription. The pause
+        survives failovers and restarts.
         """
         asked = queue_pb2.PauseQueueRequest(
             queue=name, subscription=subscription, publish=publish, deliver=deliver, reason=reason
@@ -209,7 +224,7 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """End a pause, in whole or in part. Subscriptions that were paused themselves stay paused."""
+        """End a pause, in whole or in part. Subscriptions that were paused separately stay paused."""
         asked = queue_pb2.ResumeQueueRequest(queue=name, subscription=subscription, publish=publish, deliver=deliver)
         response = await self._change(
             f"resume queue {name}", "ResumeQueue", asked, queue_pb2.ResumeQueueResponse, request, timeout
@@ -230,10 +245,10 @@ class QueueCalls:
     async def history(
         self, queue: str = "", period: timedelta = timedelta(hours=1), *, timeout: float | None = None
     ) -> History:
-        """Return the recorded values of a queue or, without a name, of all queues together.
+        """Return the recorded values of a queue, or the sum of all queues.
 
         Args:
-            queue: Name of the queue.
+            queue: Name of the queue; empty for all queues.
             period: Period before now, up to 24 hours.
             timeout: Seconds to wait for a node.
         """
@@ -244,7 +259,7 @@ class QueueCalls:
         return queues.decode_history(response)
 
     async def list_queues(self, prefix: str = "", *, timeout: float | None = None) -> AsyncIterator[Queue]:
-        """Iterate over queues, sorted by name, page by page."""
+        """Iterate over the queues whose name has the prefix, sorted by name. Timeouts apply to each page."""
         asked = queue_pb2.ListQueuesRequest(prefix=prefix)
         while True:
             response = await self._ask("list queues", "ListQueues", asked, queue_pb2.ListQueuesResponse, timeout)
@@ -265,7 +280,7 @@ class QueueCalls:
         limit: int = 1000,
         timeout: float | None = None,
     ) -> QueueList:
-        """List queues with their activity, in any order.
+        """List one page of queues with their activity, in any order.
 
         The call is intended for tables: the node scans all of its queues for it, at most once a second for all
         clients.
@@ -273,7 +288,7 @@ class QueueCalls:
         Args:
             prefix: Prefix of the names.
             contains: Case-insensitive substring of the names.
-            order: Sort key.
+            order: Sort key; queues with equal keys are sorted by name.
             descending: Reverse the order.
             offset: Number of queues to skip.
             limit: Maximum number of queues, 1 to 1,000.
@@ -307,9 +322,18 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Subscription:
-        """Create a durable cursor that starts with the next message, the oldest one, a sequence or a time.
+        """Create a subscription: a durable cursor on a queue.
 
-        redelivery overrides the configuration of the queue.
+        Args:
+            queue: Name of the queue.
+            name: Name of the subscription.
+            start: First message: "latest" (published after the call), "earliest" (stored), a sequence, or a time with
+                a time zone.
+            filter: A CEL expression of up to 4,096 bytes that messages must match; empty for all messages.
+            redelivery: Settings that override the configuration of the queue.
+            if_not_exists: Return an existing subscription unchanged, instead of raising AlreadyExists.
+            request: Makes the call idempotent after OutcomeUnknown.
+            timeout: Seconds to wait for a node.
         """
         asked = queue_pb2.CreateSubscriptionRequest(queue=queue, name=name, filter=filter, if_not_exists=if_not_exists)
         if isinstance(start, datetime):
@@ -341,15 +365,16 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Subscription:
-        """Change a subscription; arguments that are not given remain unchanged.
+        """Change a subscription. Settings without an argument remain unchanged.
 
         Args:
             queue: Name of the queue.
             name: Name of the subscription.
-            filter: Replaces the filter; if empty, it receives all messages. Messages that were already read for a
-                consumer and did not match the old filter are acknowledged; they are not delivered later.
+            filter: The new filter; if empty, the subscription receives all messages. Messages that the active has
+                already read for a consumer, and that did not match the old filter, are acknowledged and not delivered
+                later.
             redelivery: Settings to override.
-            inherit: Settings to inherit from the queue again: names of RedeliveryPolicy's fields.
+            inherit: Names of RedeliveryPolicy fields to inherit from the queue again.
             request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
         """
@@ -374,7 +399,7 @@ class QueueCalls:
     async def delete_subscription(
         self, queue: str, name: str, *, request: Request | None = None, timeout: float | None = None
     ) -> None:
-        """Delete a cursor. Messages that only it had not acknowledged are removed."""
+        """Delete a subscription, and the messages that only this subscription had not acknowledged."""
         await self._change(
             f"delete subscription {queue}/{name}",
             "DeleteSubscription",
@@ -393,7 +418,18 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Move a subscription, and return the sequence of its next message."""
+        """Move a subscription, and return the sequence of its next message.
+
+        Messages below the position are acknowledged. Stored messages from the position on are delivered, even if they
+        were delivered before. Earlier deliveries to attached consumers count as answered.
+
+        Args:
+            queue: Name of the queue.
+            to: The position: "latest", "earliest", a sequence, or a time with a time zone.
+            subscription: Name of the subscription.
+            request: Makes the call idempotent after OutcomeUnknown.
+            timeout: Seconds to wait for a node.
+        """
         asked = queue_pb2.SeekSubscriptionRequest(queue=queue, subscription=subscription)
         if isinstance(to, datetime):
             asked.time.CopyFrom(message.timestamp(to, "to"))

@@ -16,7 +16,7 @@ NONE, PERHAPS, SURE = 0, 1, 2
 def explain(message: str) -> tuple[str, int]:
     """Return why the connection failed, and whether client and node disagree about TLS: NONE, PERHAPS or SURE.
 
-    Unknown messages are returned unchanged. gRPC reports the cause as text only.
+    gRPC reports the cause only as text. Unknown messages are returned unchanged.
     """
     if not message.startswith(_FAILED):
         return message, NONE

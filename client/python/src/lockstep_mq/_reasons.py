@@ -69,7 +69,7 @@ BY_CODE: Final[dict[grpc.StatusCode, type[errors.Refused] | None]] = {
     grpc.StatusCode.PERMISSION_DENIED: errors.Denied,
     grpc.StatusCode.UNAUTHENTICATED: errors.Unauthenticated,
 }
-"""For errors without a known reason: from gRPC, a proxy, or a newer node."""
+"""The class of errors without a known reason: from gRPC, a proxy, or a newer node."""
 
 PROVES_NOTHING_WITHOUT_REASON: Final = frozenset(
     {

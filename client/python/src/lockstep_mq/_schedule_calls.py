@@ -13,7 +13,7 @@ from lockstep_mq.schedules import Schedule
 
 
 class ScheduleCalls:
-    """Schedules. Calls that change state take a Request, which makes them idempotent."""
+    """Calls for schedules. A Request makes a call that changes state idempotent."""
 
     _caller: Caller
 
@@ -36,13 +36,13 @@ class ScheduleCalls:
         Args:
             name: Name of the schedule.
             queue: Queue to publish to.
-            body: Message to publish, without message_id, expires_at and deliver_at.
-            cron: Minute, hour, day of month, month and day of week, or @daily, for example.
+            body: Message to publish. message_id, expires_at and deliver_at must not be set.
+            cron: Minute, hour, day of month, month and day of week; or a macro such as @daily.
             every: Interval, at least one second.
             time_zone: IANA time zone of cron; empty for UTC.
             missed: Rule for occurrences that no node could publish within a minute: "skip", "once" or "all".
             paused: Store the schedule without running it.
-            request: Makes the call idempotent.
+            request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
         """
         asked = schedule_pb2.PutScheduleRequest(
@@ -78,7 +78,7 @@ class ScheduleCalls:
     async def resume_schedule(
         self, name: str, *, request: Request | None = None, timeout: float | None = None
     ) -> Schedule:
-        """Resume a schedule. It continues with the next occurrence from now on."""
+        """Resume a schedule with its next occurrence from now on."""
         return await self._set_paused(name, False, request, timeout)
 
     async def _set_paused(self, name: str, paused: bool, request: Request | None, timeout: float | None) -> Schedule:
@@ -116,7 +116,7 @@ class ScheduleCalls:
         return schedules.decode(response.schedule)
 
     async def list_schedules(self, prefix: str = "", *, timeout: float | None = None) -> list[Schedule]:
-        """Return the schedules with a prefix, ordered by name."""
+        """Return the schedules whose name has the prefix, sorted by name, each with its last occurrence."""
         response = await self._caller.ask(
             "list schedules",
             _rpc.SCHEDULE + "ListSchedules",

@@ -48,8 +48,8 @@ class Streams:
     ) -> Ended:
         """Wait for an active node, and run one stream on it until it breaks or the target ends.
 
-        open_on opens the stream. send writes to it while it is open. receive, which is called with the address of
-        the node, reads it to its end. The cause of the end is taken from the receiver, since a write only fails.
+        open_on opens the stream. send writes to it while it is open. receive reads it to its end, and is called with
+        the address of the node. The receiver determines the cause of the end: a write fails without one.
 
         Raises:
             Failure: All reachable nodes reject this client.

@@ -22,15 +22,14 @@ class DeliveryTrace(Protocol):
         """Return a context in which the span of the delivery is the parent."""
 
     def answered(self, how: str) -> None:
-        """Called once, when the application has answered, with "ack", "nack" or "reject"."""
+        """Called once, when the application has answered; how is "ack", "nack" or "reject"."""
 
 
 class Tracer(Protocol):
     """Receives publishes, deliveries and calls to record them as trace spans.
 
-    lockstep_mq.tracing implements it with OpenTelemetry.
-
-    Its methods are called where the application publishes and receives; they must not block.
+    lockstep_mq.tracing implements this protocol with OpenTelemetry. The methods are called where the application
+    publishes and receives; they must not block.
     """
 
     def publish(
@@ -38,8 +37,8 @@ class Tracer(Protocol):
     ) -> tuple[Sequence[Publishable], Callable[[Outcome], None] | None]:
         """Called before each publish of a producer.
 
-        It returns the messages to send: ms, or copies of them with properties that identify the span; and a callback
-        that is called once with the outcome, or None.
+        It returns the messages to send, and a callback or None. The messages are ms, or copies with properties that
+        identify the span. The callback is called once with the outcome.
         """
 
     def deliver(self, d: Delivery) -> DeliveryTrace | None:
@@ -48,5 +47,5 @@ class Tracer(Protocol):
     def call(self, method: str) -> tuple[Metadata, Callable[[BaseException | None], None]]:
         """Called before each attempt of a unary call; method is its path.
 
-        It returns metadata that identify the span, and a callback that is called once when the attempt has ended.
+        It returns metadata that identifies the span, and a callback that is called once when the attempt has ended.
         """

@@ -28,7 +28,17 @@ _Decided = TypeVar("_Decided", queue_pb2.CommitPreparedResponse, queue_pb2.Rollb
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """The status reported by a node."""
+    """The status reported by a node.
+
+    Attributes:
+        address: Address of the node, host:port.
+        name: Name of the node.
+        role: Role of the node, such as "active" or "standby".
+        reason: Reason for the role; may be empty.
+        term: Term of the pair; 0 for a standalone node.
+        version: Version of the software.
+        conditions: Kinds of the current conditions.
+    """
 
     address: str
     name: str
@@ -44,7 +54,7 @@ def _search(filter: str, position: SearchProgress) -> queue_pb2.Search:  # noqa:
 
 
 class Admin(QueueCalls, ScheduleCalls):
-    """Queues, subscriptions, schedules, messages, connections and status, as Client.admin.
+    """Administration of a pair, available as Client.admin: queues, subscriptions, schedules, messages and status.
 
     Calls that change state are retried until a node responds, and take effect once. Errors are those of
     lockstep_mq.errors. Timeouts are in seconds.
@@ -64,9 +74,9 @@ class Admin(QueueCalls, ScheduleCalls):
         """Move messages from a dead-letter queue to their original queues, or to another queue.
 
         Messages in flight to a consumer are also moved. A moved message is a new message at the end of the target
-        queue, for all subscriptions. Each message is moved at most once, in transactions of several messages, and moves
-        are not undone when the call fails. An attempt without a response is not retried, since it could exceed limit:
-        the call raises OutcomeUnknown, and another call moves the remaining messages.
+        queue, for all subscriptions. Each message is moved at most once, in transactions of several messages. After an
+        error, some messages may have been moved. An attempt without a response is not retried, because it could exceed
+        limit: the call raises OutcomeUnknown, and another call moves the remaining messages.
 
         Args:
             queue: The dead-letter queue.
@@ -115,8 +125,8 @@ class Admin(QueueCalls, ScheduleCalls):
     ) -> Moved:
         """Move the messages that match a filter, like move_messages(), in several transactions.
 
-        Messages published after the call are not selected. Messages that were moved before an error stay moved;
-        another call moves the remaining ones.
+        Messages published after the call are not selected. After an error, some messages may have been moved; another
+        call moves the remaining ones.
 
         Args:
             queue: The queue of the messages.
@@ -163,9 +173,9 @@ class Admin(QueueCalls, ScheduleCalls):
         progress: Callable[[SearchProgress], None] | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Remove the messages that match a filter, like remove_messages(), and return the number removed.
+        """Remove the messages that match a filter, like remove_messages(), in several transactions.
 
-        The arguments are those of move_matching().
+        Returns the number of removed messages. The arguments are those of move_matching().
         """
         position, removed = SearchProgress(start=start, before=before, queue_id=queue_id), 0
         while True:
@@ -210,8 +220,7 @@ class Admin(QueueCalls, ScheduleCalls):
             to: The target queue; if empty, each dead letter is moved to its original queue.
             subscription: The subscription that the messages are moved from; other subscriptions keep them. If empty,
                 they are moved from all subscriptions, and the target receives each message once.
-            queue_id: If not 0, the required ID of the queue. A queue that was created later with the same name is
-                not changed.
+            queue_id: If not 0, the required ID of the queue: a later queue of the same name is not changed.
             timeout: Seconds to wait for a node.
         """
         response = await self._caller.decide(
@@ -238,10 +247,10 @@ class Admin(QueueCalls, ScheduleCalls):
         queue_id: int = 0,
         timeout: float | None = None,
     ) -> int:
-        """Acknowledge selected messages for a subscription or for all, and return the number removed.
+        """Acknowledge up to 10,000 selected messages for a subscription, or for all subscriptions if it is empty.
 
-        The number is that of the attempt that received a response. The arguments are those of move_messages(). The
-        call can be retried after any error.
+        Returns the number of messages removed by the attempt that received a response. The arguments are those of
+        move_messages(). The call can be retried after any error.
         """
         response = await self._caller.decide(
             f"remove messages of {queue}",
@@ -258,15 +267,15 @@ class Admin(QueueCalls, ScheduleCalls):
         return response.removed
 
     async def commit_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
-        """Commit a prepared transaction, and return whether an operator had already committed it.
+        """Commit a prepared transaction, and return whether an operator or the timeout had already committed it.
 
-        The call is idempotent. With heuristic, an operator decides in place of the coordinator; the response to the
-        decision of the coordinator reports this.
+        The call is idempotent. With heuristic, the caller decides as an operator, in place of the coordinator: a later
+        call of the coordinator returns True, or raises Heuristic if its decision is the opposite one.
 
         Raises:
-            NoTransaction: No transaction of that xid is prepared or among the last 10,000 decided ones.
-            Decided: The coordinator has rolled it back.
-            Heuristic: An operator or the timeout has rolled it back.
+            NoTransaction: No transaction with that xid is prepared or among the last 10,000 decided ones.
+            Decided: The coordinator has rolled back the transaction.
+            Heuristic: An operator or the timeout has rolled back the transaction.
             OutcomeUnknown: The call must be retried.
         """
         response = await self._decide(
@@ -346,7 +355,7 @@ class Admin(QueueCalls, ScheduleCalls):
 
         Args:
             address: The address of the node, as returned by status().
-            queue: Only connections with a stream that uses this queue.
+            queue: If not empty, only connections with a stream that uses this queue.
             timeout: Seconds to wait for each page.
 
         Raises:
@@ -371,13 +380,13 @@ class Admin(QueueCalls, ScheduleCalls):
             asked.after_id = response.connections[-1].id
 
     async def close_connection(self, address: str, id: int, *, timeout: float = 5.0) -> Connection:  # noqa: A002
-        """Close a connection to a node by its number, and return it. Requires the operate permission.
+        """Close a connection to a node by its number, and return its description. Requires the operate permission.
 
-        A client reconnects automatically: to exclude it, revoke its permissions or its token.
+        The client reconnects automatically: to exclude it, revoke its permissions or its token.
 
         Raises:
             WrongState: The connection does not exist.
-            InvalidRequest: It is the connection of the other node.
+            InvalidRequest: The connection belongs to the other node of the pair.
             Denied: This client does not have the operate permission.
             OutcomeUnknown: The node did not respond.
         """
@@ -393,10 +402,10 @@ class Admin(QueueCalls, ScheduleCalls):
         return connections.decode(response.connection)
 
     async def switchover(self, *, to: str = "", timeout: float = 10.0) -> str:
-        """Transfer the active role to the other node, or to the given one, and return the address of the active.
+        """Transfer the active role to the other node, or to the node `to`, and return the address of the active node.
 
-        The call is retried until a node responds. That is safe, since the target is determined before the first
-        attempt.
+        timeout limits the transfer on the node; the call waits up to twice as long for a response. It is retried until
+        a node responds, which is safe: the target is determined before the first attempt.
         """
         limit = 2 * timeout
         if not to:
@@ -437,7 +446,7 @@ class Admin(QueueCalls, ScheduleCalls):
         *,
         unknown: bool = False,
     ) -> _Answer:
-        """Send one request to one node, without retries. unknown states whether the request changes state."""
+        """Send one request to one node, without retries. With `unknown`, the request changes state."""
         deadline = self._caller.deadline(timeout)
         metadata = await self._caller.locator.tokens.metadata()
         call: Awaitable[_Answer] = self._caller.unary(node.channel, method, request, response, metadata)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from lockstep_mq._tracer import Tracer
 
 _REPLY_GRACE = timedelta(seconds=30)
-"""How long a reply queue is kept without a consumer, for example during a failover."""
+"""Time for which a reply queue is kept without a consumer, for example during a failover."""
 
 
 class Client:
@@ -45,28 +46,28 @@ class Client:
         async with Client(["a:7420", "b:7420"]) as client:
             await client.publish("orders", b"hello")
 
-    A client belongs to the event loop and to the process in which it was opened. A process that was forked from one
-    that has used a client cannot use any client (Forked). Fork first, or start processes with the "spawn" or
+    A client belongs to the event loop and to the process in which it was opened. After a process has used a client,
+    its forked children cannot use any client (Forked). Fork first, or start processes with the "spawn" or
     "forkserver" method of multiprocessing.
 
-    The client follows the active node. All calls have a `timeout` in seconds. Without a timeout they wait
-    indefinitely, because a pair without an active node is usually failing over.
+    The client follows the active node. Calls have a `timeout` in seconds. Without a timeout they wait indefinitely,
+    because a pair without an active node is usually failing over.
 
     Args:
         addresses: host:port of both nodes, in any order, as a sequence or comma-separated; or a URL
             "lockstep://[TOKEN@]HOST[:PORT],HOST[:PORT]?PARAMETER=VALUE" with the parameters tls, tls-ca, tls-cert,
             tls-key, token-file, allow-plaintext-token, fixed-addresses, probe-interval and max-message-bytes.
-        ca: File with the CA certificates of the nodes. With `ca` or `tls`, connections are encrypted.
-        cert: File with the client certificate; `key` is its private key.
-        key: See cert.
-        tls: Encrypt, using gRPC's built-in CA certificates if `ca` is not given.
-        token: A token of the pair or a JWT, without "Bearer".
+        ca: PEM file with the CA certificates of the nodes. With `ca`, `cert` or `tls`, connections are encrypted.
+        cert: PEM file with the client certificate.
+        key: PEM file with the private key of `cert`.
+        tls: Encrypt connections, with gRPC's built-in CA certificates if `ca` is not given.
+        token: A token of the pair or a JWT, without "Bearer". At most one of the three token arguments can be given.
         token_file: File with the token; it is reloaded when a node rejects the token.
-        token_source: Returns the token; it is called again when a node rejects the token.
+        token_source: Coroutine function that returns the token; it is called again when a node rejects the token.
         allow_plaintext_token: Permit sending the token over unencrypted connections to other machines.
         follow_hints: Follow addresses that nodes report for the active node, in addition to the given addresses.
         probe_interval: Interval and timeout, in seconds, of probes to a node with pending calls.
-        max_message_bytes: Larger bodies are rejected without contacting a node.
+        max_message_bytes: Maximum size of a body; larger ones raise LimitExceeded without contacting a node.
         tracer: Receives publishes, deliveries and calls; lockstep_mq.tracing implements it with OpenTelemetry.
     """
 
@@ -130,14 +131,14 @@ class Client:
 
     @property
     def admin(self) -> Admin:
-        """Administration of queues, subscriptions and status."""
+        """Administration of queues, subscriptions, schedules and status."""
         return Admin(self._called())
 
     async def close(self) -> None:
         """Close the client with its producers and consumers.
 
         Pending publishes fail with Closed; those that were sent fail with OutcomeUnknown. To wait for them, call
-        flush() first.
+        flush() of the producers and consumers first.
         """
         self._closed = True
         if _options.was_forked():
@@ -179,12 +180,12 @@ class Client:
         """Create a publish pipeline.
 
         Args:
-            id: Producer ID of 1 to 64 bytes, with an epoch; random if empty. A higher epoch fences lower ones.
-            epoch: Must be increased at each start of an application that sets an id.
-            window: Maximum number of outstanding requests, at most 256.
-            batch_messages: Maximum number of messages per request, at most 10,000.
-            batch_bytes: Maximum number of bytes per request.
-            max_pending_bytes: Maximum memory of pending publishes; send() waits at the limit.
+            id: Producer ID of 1 to 64 bytes; random if empty. An id requires an epoch.
+            epoch: Fences producers with the same id and a lower epoch. It must be higher at each start.
+            window: Maximum number of outstanding requests, 1 to 256.
+            batch_messages: Maximum number of messages in a request with several publishes, 1 to 10,000.
+            batch_bytes: Maximum number of bytes in a request with several publishes.
+            max_pending_bytes: Maximum memory of pending publishes; send() and publish() wait at the limit.
         """
         p = Producer(
             self._called(),
@@ -213,30 +214,31 @@ class Client:
         Args:
             queue: Name of the queue.
             subscription: Name of the subscription.
-            filter: A CEL expression; other messages remain available to other consumers.
-            prefetch: Number of messages that the node may send ahead of receive().
-            ack_timeout: Time after a delivery, 1 second to 24 hours, within which the message must be answered or
-                extended; otherwise it is redelivered. 0: that of the subscription. If both are set, the shorter one
-                applies. It includes the time until receive() returns the message.
+            filter: A CEL expression that messages must match; other messages remain available to other consumers.
+            prefetch: Number of messages that the node may send ahead of receive(), 1 to 100,000.
+            ack_timeout: Acknowledgement deadline, 1 second to 24 hours: a message that is not answered or extended
+                within this time after its delivery is redelivered. The time until receive() returns the message
+                counts. 0 means the deadline of the subscription. If both are set, the shorter one applies.
             timeout: Seconds to wait for a node.
+
+        Raises:
+            QueueNotFound: The queue does not exist.
+            SubscriptionNotFound: The queue has no subscription of that name.
         """
         c = self._opened(Consumer(self._called(), queue, subscription, filter, prefetch, ack_timeout))
-        try:
-            await c._await_attached(timeout)
-        except BaseException:
-            self._open.discard(c)
-            raise
+        await c._await_attached(timeout)
         return c
 
     def transaction(self, *, timeout: float | None = None) -> Transaction:
-        """Start a transaction over any number of queues; `async with` commits it."""
+        """Start a transaction over any number of queues; `async with` commits it. timeout applies to its calls."""
         return Transaction(self._called(), self._options.max_message_bytes, timeout)
 
     async def request(self, queue: str, m: Publishable, *, timeout: float) -> StoredMessage:
         """Publish a message with a temporary queue as its reply_to, and return the reply.
 
         Raises:
-            TimeoutError: No reply arrived in time. The request may have been published, and may still be answered.
+            TimeoutError: No reply arrived in time. The request was published, and may still be answered.
+            LockstepError: The request could not be published in time, or was rejected.
         """
         asked = m if isinstance(m, Message) else Message(m.encode() if isinstance(m, str) else m)
         deadline = asyncio.get_running_loop().time() + timeout
@@ -255,16 +257,15 @@ class Client:
                     d.ack()
             finally:
                 await consumer.close()
-                self._open.discard(consumer)
         finally:
             with contextlib.suppress(errors.LockstepError):  # it is also deleted automatically
                 await self.admin.delete_queue(answers, timeout=1)
 
     async def reply(self, to: Delivery, m: Publishable, *, timeout: float | None = None) -> bool:
-        """Reply to a request and acknowledge it in one transaction, so that it is answered exactly once.
+        """Reply to a request and acknowledge it in one transaction, so that the request is answered exactly once.
 
-        Returns False, and acknowledges the request, if the reply queue no longer exists: the requester has timed
-        out.
+        If the reply queue no longer exists, because the requester has timed out, the call acknowledges the request
+        and returns False.
         """
         if not to.reply_to:
             raise errors.InvalidRequest("the request has no reply_to")
@@ -297,16 +298,16 @@ class Client:
 
         Args:
             queue: Name of the queue.
-            subscription: Only messages that it has not acknowledged; if empty, all stored messages.
+            subscription: If not empty, only messages that this subscription has not acknowledged.
             start: First sequence; 0 is the oldest.
             limit: Maximum number of messages; 0 is no limit.
             headers_only: Omit the bodies.
             before: If not 0, only messages before this sequence.
-            newest: Descending sequence order, from the last message before `before` to start.
+            newest: Return messages in descending sequence order, from the last one before `before` to `start`.
             filter: A CEL expression that messages must match. In addition to the variables of a subscription's filter,
                 it can use body for JSON bodies: body.customer.id == "4711".
             progress: Called about every second while the node searches for messages that match filter.
-            timeout: Seconds to wait for each part.
+            timeout: Seconds to wait for each response of a node.
 
         Raises:
             DataLoss: A message cannot be read on either node.
@@ -354,6 +355,7 @@ class Client:
 
     def _opened(self, o: _P) -> _P:
         self._open.add(o)
+        o._on_close = functools.partial(self._open.discard, o)
         return o
 
 
@@ -382,7 +384,7 @@ class _Pages:
                 r.limit = self._left
                 self._earlier = self._last
                 self._call = _rpc.browse(channel, r, metadata)
-            call, self._call = self._call, None  # after any error, the next attempt opens another stream
+            call, self._call = self._call, None  # after an error, the next attempt opens another stream
             async for response in call:
                 self._advance(response)
                 if response.messages or response.damaged or (r.filter and response.HasField("progress")):

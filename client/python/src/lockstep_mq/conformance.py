@@ -87,7 +87,7 @@ class Adapter:
         self._numbers: dict[str, int] = {}
 
     async def serve(self) -> None:
-        """Respond to requests until the input ends. Each has a task; the tasks start in the order of the lines."""
+        """Respond to requests until the input ends. Each request has a task; tasks start in the order of the lines."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=_LONGEST_LINE)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

@@ -17,7 +17,7 @@ class Traffic:
     Attributes:
         bytes: Bytes on the wire.
         messages: Messages published by the client, or delivered to it.
-        bytes_per_second: Current rate; None if no client has requested it in the previous 10 seconds.
+        bytes_per_second: Current rate; None if no client has requested rates in the previous 10 seconds.
         messages_per_second: As bytes_per_second, for messages.
     """
 
@@ -33,12 +33,12 @@ class ConnectionStream:
 
     Attributes:
         kind: "publish" or "consume".
-        queues: The queue that it consumes from, or at most 10 of the queues that it has published to.
-        subscription: The subscription that it consumes from.
-        since: When it was opened.
+        queues: The queue of a consumer, or at most 10 of the queues that the stream has published to.
+        subscription: The subscription of a consumer.
+        since: Time when the stream was opened.
         messages: Number of messages published or delivered.
-        credit: Of a consumer: the number of further messages that may be delivered to it.
-        unacknowledged: Of a consumer: the number of messages delivered and not answered.
+        credit: Number of further messages that may be delivered to a consumer.
+        unacknowledged: Number of messages delivered to a consumer and not answered.
     """
 
     kind: str
@@ -55,14 +55,14 @@ class Connection:
     """One connection to a node's port.
 
     Attributes:
-        id: The node's number of the connection, valid until the node restarts.
+        id: Number of the connection on this node, valid until the node restarts.
         address: Remote address, host:port.
-        since: When it was opened.
-        principal: The principal of the last accepted call; empty before the first one.
+        since: Time when the connection was opened.
+        principal: Principal of the last accepted call; empty before the first one.
         authentication: "none", "certificate", "token", "jwt" or "peer-token".
-        client: The self-reported name of the client.
+        client: Self-reported name of the client.
         tls: TLS version, such as "TLS 1.3"; empty without TLS.
-        peer: Whether it is the other node of the pair.
+        peer: Whether the client is the other node of the pair.
         received: Incoming traffic.
         sent: Outgoing traffic.
         streams: Open streams, at most 100 of them.

@@ -42,7 +42,7 @@ _Kind = Literal["ack", "nack", "reject"]
 
 
 class Delivery(StoredMessage):
-    """A message delivered to the application, to be answered once. Only the first answer counts."""
+    """A message delivered to the application, which must answer it once. Only the first answer counts."""
 
     __slots__ = ("_acked", "_answer", "_expired", "_generation", "_trace", "consumer")
 
@@ -62,7 +62,7 @@ class Delivery(StoredMessage):
         return self.consumer.queue
 
     def in_trace(self) -> AbstractContextManager[object]:
-        """Return a context manager for a `with` block that is traced below the delivery, if it is traced."""
+        """Return a context manager in which the span of the delivery, if any, is the parent of new spans."""
         return contextlib.nullcontext() if self._trace is None else self._trace.current()
 
     def ack(self) -> None:
@@ -70,12 +70,12 @@ class Delivery(StoredMessage):
         self.consumer._answer(self, "ack", None)
 
     async def ack_confirmed(self, *, timeout: float | None = None) -> None:
-        """Acknowledge the message, and return after the commit: it will not be redelivered.
+        """Acknowledge the message, and return after the commit: the message will not be redelivered.
 
         Raises:
             OutcomeUnknown: The timeout expired, or the consumer has ended; the message may be redelivered.
             InvalidRequest: The message was already nacked or rejected.
-            WrongState: The acknowledgement deadline of the message has passed: it is redelivered.
+            WrongState: The acknowledgement deadline has passed: the message is redelivered.
         """
         if self._answer not in {"", "ack"}:
             raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} already has another answer")
@@ -91,8 +91,8 @@ class Delivery(StoredMessage):
     async def extend(self, *, timeout: float | None = None) -> None:
         """Restart the acknowledgement deadline of the message, and return when the node has done so.
 
-        It has no effect if the consumer has no deadline, if the message was answered, or after a failover, when the
-        message may already be redelivered. Consumer.run() extends messages automatically.
+        The call has no effect if the consumer has no deadline, if the message was answered, or after a failover, when
+        the message may already be redelivered. Consumer.run() extends messages automatically.
 
         Raises:
             WrongState: The deadline had passed: the message is redelivered.
@@ -101,13 +101,14 @@ class Delivery(StoredMessage):
         await self.consumer._extend(self, timeout)
 
     def nack(self) -> None:
-        """Requeue the message: it is redelivered to any consumer of the subscription, with a higher delivery_count."""
+        """Requeue the message. Any consumer of the subscription may receive it, with a higher delivery_count."""
         self.consumer._answer(self, "nack", None)
 
     def nack_after(self, delay: timedelta) -> None:
         """Requeue the message with a redelivery delay of 0 to 24 hours.
 
-        Only the active node stores the delay: after a failover the message is redelivered immediately.
+        Only the active node stores the delay: after a failover the message is redelivered immediately. Other delays
+        are clamped.
         """
         self.consumer._answer(self, "nack", min(max(delay, timedelta()), _MAX_NACK_DELAY))
 
@@ -115,9 +116,9 @@ class Delivery(StoredMessage):
         """Reject the message: it is moved to the dead-letter queue, or dropped if the queue has none.
 
         While the dead-letter queue is full, the message remains in its queue and is not delivered to any consumer,
-        and Consumer.flush() raises LimitExceeded. It is moved when the dead-letter queue has space. After a failover
-        in the meantime, it is redelivered. A reject is not retried if the connection breaks before the confirmation:
-        the message is redelivered then.
+        and Consumer.flush() raises LimitExceeded. The message is moved when the dead-letter queue has space. After a
+        failover in the meantime, it is redelivered. If the connection breaks before the confirmation, the reject is
+        not retried, and the message is redelivered.
         """
         self.consumer._answer(self, "reject", None)
 
@@ -142,16 +143,17 @@ class _Answers:
 
 
 class Reject(Exception):
-    """Raised by a handler of Consumer.run() to reject the message: it is dead-lettered or dropped."""
+    """Raised by a handler of Consumer.run() to reject its message, which is dead-lettered or dropped."""
 
 
 class Consumer:
     """A consumer of one subscription, created by Client.consume().
 
-    Iterate over it: `async for delivery in consumer`. When the active node changes, it attaches to the new one. It
-    does not redeliver messages that the application holds or has acknowledged, and it retries unconfirmed
-    acknowledgements. Another consumer of the same subscription may receive those messages: delivery is at least
-    once.
+    Iterate over deliveries with `async for delivery in consumer`. When the active node changes, the consumer attaches
+    to the new one. It does not redeliver messages that the application holds or has acknowledged, and it retries
+    unconfirmed acknowledgements. Other consumers of the subscription may receive those messages: delivery to competing
+    consumers is at least once. As a context manager, a consumer waits for confirmations, unless the block raises, and
+    is closed.
     """
 
     def __init__(
@@ -172,10 +174,10 @@ class Consumer:
         self._own_ack_timeout = ack_timeout
         self._ack_timeout = timedelta()  # as reported by the node; 0: none
         self._ack_timeout_changed = asyncio.Event()
-        self._late = 0  # answers after the deadline that are not yet raised by flush()
+        self._late = 0  # answers after the deadline that flush() has not yet reported
         self._alive = False  # send a request even if it is empty
         self._tracer = caller.tracer
-        self._refill = (prefetch + 1) // 2  # credit that is worth a request
+        self._refill = (prefetch + 1) // 2  # credit above which a request is sent
         self._op = f"consume {queue}/{subscription}"
         self._error: errors.LockstepError | None = None  # why it has ended
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -194,8 +196,9 @@ class Consumer:
             0  # answers given by the application; how many of them, in order, are committed
         )
         self._flushing = 0
-        self._refused = 0  # rejects that wait for a full dead-letter queue and are not yet raised by flush()
+        self._refused = 0  # rejects that wait for a full dead-letter queue and that flush() has not yet reported
         self._leaving = False  # close() was called
+        self._on_close: Callable[[], None] | None = None
         self._streaming = False  # a stream is open or being opened
         self._progress: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
@@ -226,7 +229,7 @@ class Consumer:
 
     @property
     def queue_id(self) -> int:
-        """ID of the queue that delivers the messages. Its name may now belong to another queue."""
+        """ID of the queue that delivers the messages. A later queue of the same name has another ID."""
         return self._queue_id
 
     async def receive(self, *, timeout: float | None = None) -> Delivery:
@@ -235,8 +238,8 @@ class Consumer:
         Raises:
             TimeoutError: No message arrived in time.
             Closed: The consumer is closed.
-            LockstepError: A node has ended the consumer permanently, such as QueueNotFound; later calls raise it
-                again.
+            LockstepError: A node has ended the consumer, for example because the queue was deleted (QueueNotFound).
+                Later calls raise the error again.
         """
         if not self._buffer or self._error is not None or self._leaving:
             await self._await_message(timeout)
@@ -245,7 +248,7 @@ class Consumer:
         return d
 
     async def receive_batch(self, limit: int = 1000, *, timeout: float | None = None) -> list[Delivery]:
-        """Return the available messages, 1 to limit, in order; wait for the first one like receive()."""
+        """Return 1 to `limit` available messages, in order. Wait for the first one like receive()."""
         if limit < 1:
             raise errors.InvalidRequest(f"limit is {limit}, must be at least 1")
         if not self._buffer or self._error is not None or self._leaving:
@@ -259,10 +262,10 @@ class Consumer:
     async def run(self, handle: Callable[[Delivery], Awaitable[object]], concurrency: int = 1) -> None:
         """Call a coroutine function for each message, up to `concurrency` at a time, until the consumer is closed.
 
-        A handler that returns acknowledges the message; one that raises Reject rejects it; any other exception
-        requeues it. A handler can answer the message itself: only the first answer counts. If run() is cancelled, the
+        A handler that returns acknowledges its message; one that raises Reject rejects it; any other exception
+        requeues it. A handler can answer the message itself: only the first answer counts. If run() is canceled, the
         messages that are being processed are requeued. If the consumer has an acknowledgement deadline, run() extends
-        that of all messages that the consumer has received, until the handler returns.
+        the deadlines of all messages that the consumer has received, until their handlers return.
         """
         workers = [asyncio.create_task(self._work(handle)) for _ in range(max(concurrency, 1))]
         extending = asyncio.create_task(self._keep_extended())
@@ -354,13 +357,13 @@ class Consumer:
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until all earlier answers are committed.
 
-        It does not wait for a nack or reject that was unconfirmed when the connection broke: the message is
+        flush() does not wait for a nack or reject that was unconfirmed when the connection broke: the message is
         redelivered.
 
         Raises:
             OutcomeUnknown: The timeout expired, or the consumer has ended.
-            WrongState: Acks or rejects had no effect, because the acknowledgement deadline of the message had passed;
-                all other answers are committed. Each one is reported once.
+            WrongState: Acks or rejects had no effect, because the acknowledgement deadlines of their messages had
+                passed; all other answers are committed. Each answer is reported once.
             LimitExceeded: Rejected messages wait because their dead-letter queue is full; all other answers are
                 committed. Each waiting message is reported once.
         """
@@ -401,8 +404,8 @@ class Consumer:
     async def close(self) -> None:
         """Detach the consumer. Unacknowledged messages are redelivered.
 
-        Messages that the application has not received do not count as delivered. Pending answers are sent; only
-        flush() reports whether they are confirmed.
+        Messages that the application has not received do not count as delivered. close() sends pending answers and
+        waits up to two seconds for the node; only flush() reports whether the answers are confirmed.
         """
         self._leaving = True
         if self._streaming:
@@ -411,6 +414,8 @@ class Consumer:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._end(errors.Closed(f"{self._op}: the consumer is closed"))
+        if self._on_close is not None:
+            self._on_close()
 
     async def _await_attached(self, timeout: float | None) -> None:
         """Wait until a node has accepted the consumer; close it otherwise."""
@@ -644,7 +649,7 @@ class Consumer:
         expired = {sequence for r in response.expired for sequence in range(r.first, r.last + 1)}
         for sequence in expired:
             held = self._held.get(sequence)
-            if held is not None and not held._acked:  # the node refuses the ack otherwise
+            if held is not None and not held._acked:  # the node reports the refusal of a pending ack
                 held._expired = True
                 del self._held[sequence]
         remaining = [d for d in self._buffer if d.sequence not in expired]
@@ -654,9 +659,9 @@ class Consumer:
         self._wake.set()
 
     def _known(self, sequence: int) -> bool:
-        """Return whether the application holds or has acknowledged the message since an earlier stream.
+        """Return whether the application has held or acknowledged the message since an earlier stream.
 
-        Within one stream a second delivery means that the message was requeued.
+        A second delivery within one stream means that the message was requeued.
         """
         if sequence in self._committed:
             self._committed.remove(sequence)

@@ -2,15 +2,15 @@
 """Errors, classified by their guarantee.
 
     LockstepError
-    ├── NotDone             nothing was committed, and this request never will be
+    ├── NotDone             the request was not committed and never will be
     │   ├── Closed              the client, producer or consumer is closed
+    │   ├── Forked              this process was forked from one that had used a client
     │   ├── Unavailable         the timeout expired before a node could serve the request
     │   └── Refused             a node or this client rejected the request: see the subclasses
-    └── OutcomeUnknown      committed once or not at all, but no response arrived
+    └── OutcomeUnknown      the request was committed once or not at all: no response arrived
         └── OutcomeLost         and the outcome can no longer be determined
 
-Before you publish the content of a request with an unknown outcome again, consider whether duplicates are
-acceptable.
+After OutcomeUnknown, a second publish may store a duplicate.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class LockstepError(Exception):
         code: gRPC status code, such as "RESOURCE_EXHAUSTED"; empty for an error of the client.
         address: Address of the node that responded, host:port; empty without a response.
         settled: The refusal is recorded in the log and applies to all attempts of the request.
+        promise: Guarantee of the error class.
+        what_to_do: Recommended action.
     """
 
     promise: ClassVar[str] = ""
@@ -48,7 +50,7 @@ class LockstepError(Exception):
 
 
 class NotDone(LockstepError):
-    """Nothing was committed, and this request never will be."""
+    """The request was not committed and never will be."""
 
     promise = "the request was not executed, and never will be"
     what_to_do = "retry the request if it is still required"
@@ -61,7 +63,7 @@ class Closed(NotDone):
 
 
 class Forked(NotDone):
-    """This process was forked from one that had used a client: gRPC would hang or crash in it."""
+    """This process was forked from one that had used a client: gRPC would hang or crash here."""
 
 
 class Unavailable(NotDone):
@@ -93,7 +95,7 @@ class AlreadyExists(Refused):
 
 
 class NotEmpty(Refused):
-    """A queue to be deleted only if empty contains messages."""
+    """The queue contains messages, and was to be deleted only if empty."""
 
     what_to_do = "consume or purge the messages first"
 
@@ -189,7 +191,7 @@ class Busy(Refused):
 
 
 class OutcomeUnknown(LockstepError):
-    """The request was sent but no response arrived: it was committed once or not at all.
+    """The request was sent and no response arrived: it was committed once or not at all.
 
     Attributes:
         refusal: The refusal of a retry, which does not determine the outcome of the first attempt; or None.

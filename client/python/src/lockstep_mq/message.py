@@ -23,18 +23,18 @@ class Message:
     """A message to publish. Only the body is required.
 
     Attributes:
-        body: Opaque to Lockstep, up to `limits.message-bytes` (64 MiB by default).
+        body: The payload, opaque to Lockstep, up to `limits.message-bytes` (64 MiB by default).
         properties: Application properties: str, bool, int, float or bytes. Keys have 1 to 255 bytes.
-        message_id: Identifies the message to the application.
+        message_id: Identifies the message to the application, and duplicates to a queue with a dedup_window.
         correlation_id: Identifies a related message or operation, such as the request of a response.
         reply_to: The queue for replies.
         content_type: Media type of the body, such as "application/json".
         subject: Subject or type of the message.
-        group: Message group; each subscription delivers one message of a group at a time, in order.
+        group: Message group; each subscription delivers one message of a group at a time, in queue order.
         priority: 0 to 9; a queue with priorities delivers higher ones first. None means 4.
-        ttl: Time to live from acceptance by the active node. Not with expires_at.
-        expires_at: Expiry time, with a time zone.
-        delay: Delivery delay from acceptance by the active node. Not with deliver_at.
+        ttl: Time to live from acceptance by the active node, 1 ms to 100 years; excludes expires_at.
+        expires_at: Expiry time, with a time zone. An expired message is not delivered.
+        delay: Delivery delay from acceptance by the active node, up to 100 years; excludes deliver_at.
         deliver_at: Earliest delivery time, with a time zone.
     """
 
@@ -61,13 +61,14 @@ class Receipt(NamedTuple):
     """The result of a publish that is durable on every in-sync node.
 
     Attributes:
-        sequence: Position in the queue; of a batch, of its first message.
+        sequence: Position of the message in the queue; for a batch, of its first message.
         lsn: Log sequence number of the transaction.
-        duplicate: The first attempt was committed, and a retry returned its result; or nothing was stored, since the
-            queue has accepted the message id of each message within its dedup_window.
+        duplicate: A retry returned the result of an earlier attempt; or nothing was stored, because the queue has
+            accepted the message ID of each message within its dedup_window. In the latter case, sequence is the
+            sequence of the accepted message.
         address: Address of the node that acknowledged the publish.
-        discarded: Number of messages that were not stored, since the queue has accepted their message id within its
-            dedup_window. The other messages of a batch have consecutive sequences.
+        discarded: Number of messages that were not stored, because the queue has accepted their message ID within its
+            dedup_window. The other messages of a batch have consecutive sequences, starting at sequence.
     """
 
     sequence: int
@@ -79,7 +80,16 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """The origin of a dead letter, and the reason for the move."""
+    """The origin of a dead letter, and the reason for the move.
+
+    Attributes:
+        queue: Name of the original queue.
+        subscription: Name of the original subscription.
+        sequence: Sequence of the message in the original queue.
+        reason: "max_deliveries", "rejected", "expired" or "overflow"; later releases may add others.
+        deliveries: Number of deliveries by the original subscription.
+        moved_at: Time of the move, by the clock of the active node.
+    """
 
     queue: str
     subscription: str
@@ -102,7 +112,7 @@ class StoredMessage:
 
     @property
     def sequence(self) -> int:
-        """Position in the queue: starts at 1, never reused."""
+        """Position of the message in the queue. It starts at 1 and is never reused."""
         return self._stored.sequence
 
     @property
@@ -138,12 +148,12 @@ class StoredMessage:
 
     @property
     def message_id(self) -> str:
-        """Identifies the message to the application."""
+        """Message ID set by the publisher."""
         return self._stored.message.message_id
 
     @property
     def correlation_id(self) -> str:
-        """Identifies a related message or operation."""
+        """ID of a related message or operation."""
         return self._stored.message.correlation_id
 
     @property
@@ -168,18 +178,18 @@ class StoredMessage:
 
     @property
     def priority(self) -> int | None:
-        """0 to 9, or None."""
+        """Priority, 0 to 9; None if the publisher set none."""
         m = self._stored.message
         return m.priority if m.HasField("priority") else None
 
     @property
     def expires_at(self) -> datetime | None:
-        """Expiry time."""
+        """Expiry time; None if the message does not expire."""
         return _datetime(self._stored.message, "expires_at")
 
     @property
     def deliver_at(self) -> datetime | None:
-        """Earliest delivery time."""
+        """Earliest delivery time; None if not set."""
         return _datetime(self._stored.message, "deliver_at")
 
     @property
@@ -255,7 +265,7 @@ def pieces(m: Publishable, max_body: int) -> tuple[bytes, bytes]:
 
 
 def encode(m: Publishable, max_body: int) -> types_pb2.Message:
-    """Encode a message, and reject what no node accepts, so that it does not fail its batch."""
+    """Encode a message. A message that no node accepts is rejected here, so that it does not fail its batch."""
     if isinstance(m, str):
         m = m.encode()
     if isinstance(m, bytes):

@@ -33,7 +33,7 @@ _MAX_WINDOW = 256  # the nodes keep the last 256 results of a producer
 _MAX_BATCH = 10_000  # messages in one publish
 _EAGER = 4
 """Frames in flight up to which publishes are sent immediately, for latency; beyond it they are batched."""
-_SINGLY = 1024  # publishes to a queue that are sent one by one after a node has requested that
+_SINGLY = 1024  # publishes to a queue that are sent one by one after a node has requested this
 _OVERHEAD = 64  # estimated overhead of a message in bytes
 
 
@@ -42,11 +42,13 @@ class Producer:
 
     Publishes are committed in the order of the calls, across all queues, and retried in that order after a failover.
 
-    Concurrent publishes to one queue may share a request, which is one transaction. Each still has its own outcome:
-    if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by one. Only
-    a retry after a lost connection and a node of release 0.1.0 may reject them together. A batch is never split.
+    Concurrent publishes to one queue may share a request, which is one transaction. Each publish still has its own
+    outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by
+    one. There are two exceptions: a retry after a lost connection, and nodes of release 0.1.0, may reject them
+    together. A batch is never split.
 
-    At most `max_pending_bytes` are pending; send() and publish() wait at the limit.
+    At most `max_pending_bytes` are pending; send() and publish() wait at the limit. As a context manager, a producer
+    waits for all publishes, unless the block raises, and is closed.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Producer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
+        self._on_close: Callable[[], None] | None = None
         self._streams = Streams(caller.locator)
         self._task = asyncio.create_task(self._run())
 
@@ -111,18 +114,18 @@ class Producer:
     async def publish(self, queue: str, m: Publishable, *, timeout: float | None = None) -> Receipt:
         """Store one message, and return when it is durable on every in-sync node.
 
-        After a timeout, the error is Unavailable if the message was not sent, and OutcomeUnknown if it was: it may
-        still be committed. If the caller is cancelled instead, a sent message stays in flight, and its outcome is
+        After a timeout, the error is Unavailable if the message was not sent. It is OutcomeUnknown if the message was
+        sent, and may still be committed. If the caller is canceled, a sent message stays in flight, and its outcome is
         not reported.
 
         Raises:
-            NotDone: The message is not stored, and never will be; see the subclasses.
+            NotDone: The message was not stored and never will be; see the subclasses.
             OutcomeUnknown: The message may or may not be stored.
         """
         return await self.publish_batch(queue, [m], timeout=timeout)
 
     async def publish_batch(self, queue: str, ms: Sequence[Publishable], *, timeout: float | None = None) -> Receipt:
-        """Publish 1 to 10,000 messages atomically; the receipt has the sequence of the first one."""
+        """Publish 1 to 10,000 messages atomically. The receipt contains the sequence of the first message."""
         deadline = self._caller.deadline(timeout)
         entry = self._entry(queue, ms)
         if not self._admit(entry):
@@ -136,10 +139,11 @@ class Producer:
             timer.cancel()
 
     async def send(self, queue: str, m: Publishable) -> asyncio.Future[Receipt]:
-        """Add one message to the pipeline, and return a future with its receipt.
+        """Add one message to the pipeline, and return a future for its receipt.
 
-        The call waits only for free memory. Messages are stored in the order of the calls. The message is retried
-        until it is answered or the producer is closed; cancelling the future does not cancel the publish.
+        The call waits only for memory (max_pending_bytes). Messages are stored in the order of the calls. Each message
+        is retried until a node responds or the producer is closed; canceling the future does not cancel the publish.
+        An error of the publish is raised only by the future: check the futures after flush().
         """
         entry = self._entry(queue, (m,))
         if not self._admit(entry):
@@ -147,14 +151,14 @@ class Producer:
         return entry.future
 
     async def send_batch(self, queue: str, ms: Sequence[Publishable]) -> asyncio.Future[Receipt]:
-        """send() for 1 to 10,000 messages, stored atomically."""
+        """Add 1 to 10,000 messages that are stored atomically; see send()."""
         entry = self._entry(queue, ms)
         if not self._admit(entry):
             await self._await_room(entry, None)
         return entry.future
 
     async def flush(self) -> None:
-        """Wait until all earlier publishes are answered."""
+        """Wait until all earlier publishes have completed. Errors are raised only by the futures of send()."""
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -165,6 +169,8 @@ class Producer:
         self._fail_in_flight(_closed, None)
         self._fail_pending(_closed)
         self._room.set()
+        if self._on_close is not None:
+            self._on_close()
 
     def _entry(self, queue: str, ms: Sequence[Publishable]) -> Entry:
         if not 1 <= len(ms) <= _MAX_BATCH:
@@ -188,7 +194,7 @@ class Producer:
         return [piece for m in ms for piece in message.pieces(m, self._max_message_bytes)]
 
     def _admit(self, entry: Entry) -> bool:
-        """Append an entry to the pipeline; False if memory is not available, or an earlier call waits for it."""
+        """Append an entry to the pipeline; False if memory is not available, or an earlier call waits for memory."""
         if self._turn.locked() or self._budget < entry.bytes:
             return False
         self._budget -= entry.bytes
@@ -435,7 +441,7 @@ class Producer:
         return True
 
     def _unsubmitted(self, through: int | None) -> int:
-        """Return how many of the newest requests, sent on this stream only, the node has not executed."""
+        """Return how many of the newest requests, which only this stream carried, the node has not executed."""
         if through is None or self._on_stream < len(self._in_flight):
             return 0
         n = 0
@@ -446,7 +452,7 @@ class Producer:
         return n
 
     def _take_back(self, through: int | None) -> None:
-        """Move requests that the node has not submitted back to pending, where they can be cancelled."""
+        """Move requests that the node has not submitted back to pending, where they can be canceled."""
         for _ in range(self._unsubmitted(through)):
             r = self._in_flight.pop()
             self._next = r.sequence
@@ -460,7 +466,7 @@ class Producer:
         """Take back unsubmitted requests; the next publishes to the first one's queue are sent one by one."""
         self._take_back(through)
         if self._in_flight:
-            return False  # it was sent on an earlier stream and has one outcome
+            return False  # a request was sent on an earlier stream and has one outcome
         if self._pending:
             self._single[self._pending[0].queue] = _SINGLY
         return True
@@ -509,7 +515,7 @@ def _trace_end(done: Callable[[Outcome], None], future: asyncio.Future[Receipt])
 
 def _closed(unknown: bool) -> errors.LockstepError:
     if unknown:
-        return errors.OutcomeUnknown("publish: the producer was closed before it was answered")
+        return errors.OutcomeUnknown("publish: the producer was closed before a node responded")
     return errors.Closed("publish: the producer is closed")
 
 

@@ -75,4 +75,4 @@ class QueueConfig:
     `message_id` within this time is not stored, and the response contains the sequence of the first one. 0 means no
     deduplication."""
     dedup_max: int = 0
-    """Maximum number of message ids kept for `dedup_window`; the oldest ones are removed first. 0 means no limit."""
+    """Maximum number of message IDs kept for `dedup_window`; the oldest ones are removed first. 0 means no limit."""

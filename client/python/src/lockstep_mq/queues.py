@@ -17,7 +17,7 @@ from lockstep_mq.queue_config import Overflow, QueueConfig
 Start = Literal["latest", "earliest"]
 
 Order = Literal["name", "messages", "bytes", "age", "published", "delivered", "acknowledged", "consumers"]
-"""The sort key of a list of queues; ties are sorted by name."""
+"""The sort key of a list of queues. Queues with equal keys are sorted by name."""
 
 _ORDER: dict[Order, queue_pb2.QueueOrder] = {
     "name": queue_pb2.QUEUE_ORDER_NAME,
@@ -43,7 +43,7 @@ START: dict[Start, types_pb2.StartPosition] = {
 
 @dataclass(frozen=True)
 class RedeliveryPolicy:
-    """Settings of a subscription that override its queue's configuration; None inherits the queue's value."""
+    """Settings of a subscription that override the configuration of its queue. None inherits the value of the queue."""
 
     max_deliveries: int | None = None
     dead_letter: str | None = None
@@ -55,7 +55,12 @@ class RedeliveryPolicy:
 
 @dataclass(frozen=True)
 class ActiveConsumer:
-    """The consumer that receives the messages of an exclusive queue's subscription: address and start time."""
+    """The consumer that receives the messages of a subscription of an exclusive queue.
+
+    Attributes:
+        address: Remote address of its connection, host:port.
+        since: Time when it became the active consumer, by the clock of the active node.
+    """
 
     address: str
     since: datetime
@@ -68,9 +73,9 @@ class Pause:
     Attributes:
         publish: Publishing to the queue is paused; always False for a subscription.
         deliver: Delivery is paused.
-        at: When it was paused, by the clock of the active node.
-        by: Name of the client that paused; empty without authentication.
-        reason: The reason that this client gave.
+        at: Time of the last pause_queue() call, by the clock of the active node.
+        by: Name of the client that called pause_queue(); empty without authentication.
+        reason: Reason passed to pause_queue().
     """
 
     publish: bool
@@ -85,7 +90,15 @@ class Subscription:
     """A durable cursor on a queue.
 
     Attributes:
+        name: Name of the subscription, unique within the queue.
+        floor: Lowest sequence that is not acknowledged.
         backlog: Number of unacknowledged messages; an upper bound with a filter.
+        in_flight: Number of messages delivered to consumers and not yet answered.
+        consumers: Number of attached consumers.
+        filter: Expression that messages must match; empty for all messages.
+        redelivery: Settings that override the configuration of the queue.
+        active_consumer: The consumer that receives the messages of an exclusive queue, if any.
+        pause: Pause of the subscription; None if it is not paused separately. Its queue may be paused.
         oldest_in_flight_age: Time since the delivery of the message that has been in flight longest; 0 if none is.
     """
 
@@ -121,8 +134,8 @@ class QueueActivity:
     """The rates and the lag of a queue.
 
     Attributes:
-        published: Messages published, moved or forwarded to it per second; None if no client has requested activity
-            in the previous 10 seconds.
+        published: Messages published, moved or forwarded to the queue per second. The three rates are None if no
+            client has requested activity in the previous 10 seconds.
         delivered: Messages delivered to consumers per second, including redeliveries.
         acknowledged: Messages per second that all subscriptions have acknowledged, or that were purged, expired or
             moved to another queue.
@@ -144,7 +157,7 @@ class HistoryPoint:
 
     Attributes:
         at: End of the interval.
-        published: Average rates, as in QueueActivity; None if the interval has no previous values.
+        published: Average rate, as in QueueActivity. The three rates are None if they are unknown.
         delivered: Messages delivered to consumers per second.
         acknowledged: Messages per second that all subscriptions have acknowledged.
         messages: Number of messages at the end of the interval.
@@ -163,7 +176,12 @@ class HistoryPoint:
 
 @dataclass(frozen=True)
 class History:
-    """Recorded values: one point per interval. Intervals without an active node are missing."""
+    """Recorded values of a queue, or of all queues.
+
+    Attributes:
+        interval: Time between points: 10 seconds for a period of up to one hour, one minute for longer periods.
+        points: Points in order of time. Intervals without an active node are missing.
+    """
 
     interval: timedelta
     points: tuple[HistoryPoint, ...]
@@ -171,13 +189,13 @@ class History:
 
 @dataclass(frozen=True)
 class Policy:
-    """Defaults and upper limits for the queues that match a name pattern, existing and new ones.
+    """Defaults and upper limits for the queues that match a name pattern, including queues that are created later.
 
     Attributes:
         pattern: Identifies the policy: `*` matches any sequence of characters, `?` one character.
-        priority: The matching policy with the highest priority applies, 0 to 1,000,000.
-        defaults: Values of options that a queue does not set itself. Values of a new queue are not set. `priorities`
-            is not allowed.
+        priority: 0 to 1,000,000. If several policies match, the one with the highest priority applies.
+        defaults: Values of options that a queue does not set itself. Zero values and other default values set nothing.
+            `priorities` is not allowed.
         limits: Upper limits of `max_messages`, `max_bytes`, `max_deliveries` and `ttl`; 0 means no limit.
     """
 
@@ -196,7 +214,7 @@ class Sources:
         own_fields: Names of these options; their values can be 0.
         policy: Pattern of the policy that sets the other options; empty for none.
         limit_policy: Pattern of the policy with limits; empty for none.
-        limited_fields: Names of options that a limit determines.
+        limited_fields: Names of options that limit_policy reduces to its limit.
     """
 
     own: QueueConfig
@@ -210,9 +228,25 @@ class Sources:
 class Queue:
     """The current state of a queue.
 
-    `message_ids` are kept for the dedup_window, and `duplicates` were discarded.
-    `sources` is None if no policy applies and no option is explicitly 0: `config` then contains the options that the
-    queue sets itself.
+    Attributes:
+        name: Name of the queue.
+        id: ID of the queue. A queue that is deleted and created again has a new ID.
+        config: Values in effect: those that the queue sets itself, and those of policies.
+        next_sequence: Sequence of the next message.
+        messages: Number of messages that are retained or that a subscription has not acknowledged.
+        bytes: Size of these messages.
+        delayed: Number of messages that are not yet deliverable to any subscription.
+        dropped: Number of messages, per subscription, that were dropped at the delivery limit or rejected without a
+            dead-letter queue.
+        expired: Number of expired messages that were not moved to a dead-letter queue.
+        subscriptions: Subscriptions, sorted by name.
+        forwards: Forwarding rules.
+        activity: Rates and lag; only in the result of queue_table().
+        pause: Pause of the queue; None if it is not paused.
+        message_ids: Number of message IDs kept for the dedup_window; up to a quarter of them may be older.
+        duplicates: Number of messages discarded as duplicates.
+        sources: Sources of the values in `config`. None if no policy applies and no option is explicitly 0: the queue
+            then sets all of these values itself.
     """
 
     name: str
@@ -240,8 +274,7 @@ class QueueList:
     Attributes:
         queues: Queues with their activity.
         total: Number of matching queues, including those on other pages.
-        uncertain: The list is ordered by age and some ages are not yet known, so the order may be wrong; retry the
-            call.
+        uncertain: The order may be wrong: the list is sorted by age, and some ages are not yet known. Retry the call.
     """
 
     queues: tuple[Queue, ...]
@@ -286,8 +319,8 @@ class Moved:
     Attributes:
         moved: Number of messages moved by the attempt that received a response.
         skipped: Number of messages that were not moved. They were acknowledged, held by a prepared transaction,
-            corrupt, or moved by an attempt without a response. Without a target, it includes messages that are not
-            dead letters.
+            corrupt, or moved by an attempt without a response. Without a target, skipped includes messages that are
+            not dead letters.
     """
 
     moved: int
@@ -296,7 +329,13 @@ class Moved:
 
 @dataclass(frozen=True)
 class PreparedQueue:
-    """The operations of a prepared transaction in one queue: messages to publish and to acknowledge."""
+    """The operations of a prepared transaction in one queue.
+
+    Attributes:
+        queue: Name of the queue.
+        publishes: Number of messages to publish.
+        acks: Number of messages to acknowledge, over all subscriptions.
+    """
 
     queue: str
     publishes: int
@@ -308,11 +347,11 @@ class PreparedTransaction:
     """A transaction that waits for a decision.
 
     Attributes:
-        xid: Its identifier.
-        lsn: Log sequence number of its Prepare.
-        prepared_at: Time of its Prepare, by the clock of the active node.
-        queues: Its operations by queue, sorted by name.
-        bytes: Its size in the store.
+        xid: Identifier of the transaction.
+        lsn: Log sequence number of the Prepare.
+        prepared_at: Time of the Prepare, by the clock of the active node.
+        queues: Operations by queue, sorted by name.
+        bytes: Size of the transaction in the store.
     """
 
     xid: str

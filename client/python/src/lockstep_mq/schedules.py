@@ -21,16 +21,16 @@ _MAX_BODY = 32 << 10
 
 @dataclass(frozen=True)
 class ScheduleRun:
-    """One occurrence of a schedule, several skipped ones, or one requested run.
+    """One occurrence of a schedule, several skipped occurrences, or a run requested by run_schedule().
 
     Attributes:
-        due_at: Time of the occurrence; of the first one if several were skipped.
+        due_at: Time of the occurrence, or of the first one if several were skipped.
         at: Time of the last attempt.
         outcome: "published", "failed" or "skipped".
         sequence: Sequence of the published message.
-        error: Reason of a failure.
+        error: Reason for a failure.
         skipped: Number of skipped occurrences.
-        manual: The run was requested by run_schedule.
+        manual: The run was requested by run_schedule().
     """
 
     due_at: datetime
@@ -44,7 +44,7 @@ class ScheduleRun:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule, as stored.
+    """A stored schedule.
 
     Attributes:
         name: Name of the schedule.
@@ -54,9 +54,9 @@ class Schedule:
         time_zone: Time zone of the expression; empty for UTC.
         body: Body of the messages.
         missed: "skip", "once" or "all".
-        paused: Nothing is published.
-        next_at: Next occurrence; None while paused.
-        history: Last occurrences, latest first; a list of schedules contains only the last one.
+        paused: Whether the schedule is paused: nothing is published.
+        next_at: Time of the next occurrence; None while the schedule is paused.
+        history: Last occurrences, latest first. In the result of list_schedules(), only the last one.
     """
 
     name: str

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 _SCOPE = "lockstep_mq.tracing"
 _PARENT, _STATE = "traceparent", "tracestate"
 _MAX_PROPERTIES_BYTES = 64 << 10
-"""Maximum size of the properties of a message; a message without space for the span context is sent without it."""
+"""Maximum size of the properties of a message. A message without space for the span context is sent without it."""
 _FRAMING = 8
 
 
 class OpenTelemetryTracer:
-    """A Tracer that records with the application's provider.
+    """A Tracer that records spans with the application's provider.
 
     Args:
         provider: The application's provider; None uses the global one.
@@ -148,7 +148,7 @@ def _attributes(operation: str, queue: str, more: Mapping[str, str | int]) -> At
 
 
 def _bytes_of(properties: Mapping[str, object]) -> int:
-    """Return the maximum size of string properties as counted by a node, with the lengths of keys and values."""
+    """Return the maximum size of string properties as counted by a node, including lengths."""
     return sum(len(k.encode()) + len(v.encode()) + _FRAMING for k, v in properties.items() if isinstance(v, str))
 
 

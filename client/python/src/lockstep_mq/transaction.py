@@ -23,9 +23,9 @@ class OperationResult:
     """The result of one operation of a transaction.
 
     Attributes:
-        first_sequence: Of a publish: the sequence of its first message.
-        changed: Of an acknowledgement or release: the number of messages changed.
-        discarded: Of a publish: the number of messages that were not stored, as in a Receipt.
+        first_sequence: Sequence of the first published message.
+        changed: Number of messages changed by an acknowledgement or release.
+        discarded: Number of published messages that were not stored, as in a Receipt.
     """
 
     first_sequence: int
@@ -38,9 +38,9 @@ class TransactionResult:
     """The result of a transaction.
 
     Attributes:
-        lsn: Its log sequence number.
+        lsn: Log sequence number of the transaction.
         results: One element per operation, in the order of the calls.
-        duplicate: An earlier attempt was committed.
+        duplicate: Whether an earlier attempt was committed.
     """
 
     lsn: int
@@ -51,8 +51,8 @@ class TransactionResult:
 class Transaction:
     """Collects operations and commits them atomically. Created by Client.transaction().
 
-    As a context manager, it commits at the end of the block, with retries until a node responds. If the block
-    raises, the taken messages are requeued, and nothing is stored.
+    As a context manager, a transaction commits at the end of the block, with retries until a node responds. If the
+    block raises, the taken messages are requeued, and nothing is stored.
     """
 
     def __init__(self, caller: Caller, max_message_bytes: int, timeout: float | None) -> None:
@@ -78,7 +78,7 @@ class Transaction:
             await self.commit()
 
     def publish(self, queue: str, *ms: Publishable) -> Self:
-        """Publish messages to one queue when the transaction commits. It counts as one operation."""
+        """Publish messages to one queue when the transaction commits. The call counts as one operation."""
         self._may_add()
         if not ms:
             raise errors.InvalidRequest("no messages")
@@ -87,22 +87,22 @@ class Transaction:
         return self
 
     def take(self, *ds: Delivery) -> Self:
-        """Acknowledge deliveries of one subscription, unless one of them was processed elsewhere.
+        """Acknowledge deliveries of one subscription, on the condition that none was processed elsewhere.
 
-        In that case commit() raises Processed. The results of a message are therefore published exactly once, even
-        if the message is delivered several times. It counts as one operation.
+        If one was processed elsewhere, commit() raises Processed. The results of a message are therefore published
+        exactly once, even if the message is delivered several times. The call counts as one operation.
         """
         self._ack(ds, required=True)
         self._taken.extend(ds)
         return self
 
     def ack(self, *ds: Delivery) -> Self:
-        """Acknowledge deliveries of one subscription unconditionally. It counts as one operation."""
+        """Acknowledge deliveries of one subscription unconditionally. The call counts as one operation."""
         self._ack(ds, required=False)
         return self
 
     def release(self, *ds: Delivery) -> Self:
-        """Requeue deliveries of one subscription when the transaction commits. It counts as one operation."""
+        """Requeue deliveries of one subscription when the transaction commits. The call counts as one operation."""
         self._may_add()
         queue, subscription, queue_id = _origin(ds)
         self._operations.append(
@@ -133,9 +133,9 @@ class Transaction:
         Raises:
             Processed: A taken message was processed elsewhere. Nothing was stored, and the taken messages are
                 requeued.
-            NotDone: Nothing was stored. The call may be repeated, which is a new attempt.
-            OutcomeUnknown: The transaction may or may not be stored. The call may be repeated: it retries the same
-                transaction, which is committed at most once.
+            NotDone: Nothing was stored. Another call is a new attempt.
+            OutcomeUnknown: The transaction may or may not be stored. Another call retries the same transaction, which
+                is committed at most once.
         """
         operations = self._ready(None)
         try:
@@ -159,10 +159,15 @@ class Transaction:
         return self.result
 
     async def prepare(self, xid: str, *, timeout: float | None = None) -> int:
-        """Execute the first phase of a two-phase commit, after which commit_prepared() will succeed.
+        """Execute the first phase of a two-phase commit, and return the log sequence number.
 
-        Only publish and take (or ack) are allowed. Retry the call after OutcomeUnknown until it succeeds; then call
-        Admin.commit_prepared or Admin.rollback_prepared. Returns the log sequence number.
+        The transaction is durable on every in-sync node, and invisible to consumers until Admin.commit_prepared() or
+        Admin.rollback_prepared(). It must not contain a release(). After OutcomeUnknown, retry the call until it
+        succeeds.
+
+        Args:
+            xid: Identifies the transaction: 1 to 128 bytes of printable UTF-8, unique for each transaction.
+            timeout: Seconds to wait for a node.
         """
         operations = self._ready(xid)
         response = await self._caller.change(
@@ -177,7 +182,7 @@ class Transaction:
         return response.lsn
 
     def rollback(self) -> None:
-        """Requeue the taken messages. It is also safe after OutcomeUnknown."""
+        """Discard the transaction and requeue the messages of take(). This is also safe after OutcomeUnknown."""
         if self._ended:
             return
         self._ended = True
