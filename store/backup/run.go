@@ -31,7 +31,7 @@ const spareBytes = 1 << 20
 
 // Options configures Run.
 type Options struct {
-	// Path, in FS (by default the operating system's), is the directory of the backups, created if missing.
+	// Path is the directory of the backups in FS (by default the operating system's). It is created if missing.
 	FS   vfs.FS
 	Path string
 	// Location is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be
@@ -98,12 +98,12 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	return nil
 }
 
-// Run writes a checkpoint and durably copies it to a new backup. It is online: no transaction waits. If the store is
-// closed, or replaced by a snapshot of its peer, Run fails.
+// Run writes a checkpoint and durably copies it to a new backup. No transaction waits for it. If the store is closed,
+// or replaced by a snapshot of its peer, Run fails.
 //
 // A failed Run leaves no backup and removes no generation. If only the removal of old generations fails, both the
 // backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrCorrupt if a page of the store is corrupt, the
-// context's.
+// error of ctx.
 func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -331,7 +331,7 @@ func (s *summing) Write(p []byte) (int, error) {
 	n, err := s.to.Write(p)
 	s.sum.Write(p[:n])
 	s.bytes += int64(n)
-	return n, err //nolint:wrapcheck // a writer between two others
+	return n, err //nolint:wrapcheck // a pass-through writer
 }
 
 func (s *summing) fileSum(name string) FileSum {
