@@ -47,7 +47,7 @@ type checker struct {
 	report   Report
 	progress func(done, total uint64)
 	seen     pageSet
-	// next is the next required sequence of the current queue.
+	// queue is the current queue, next its next required sequence.
 	queue uint64
 	next  uint64
 }
@@ -270,7 +270,7 @@ func (c *checker) schedule(ctx context.Context) error {
 	return nil
 }
 
-// messageIDs verifies that each message id belongs to a set of its queue.
+// messageIDs verifies that each message id belongs to a generation of its queue.
 func (c *checker) messageIDs(ctx context.Context) error {
 	keys := queue.IDKeys()
 	err := c.p.CopyTree(ctx, keys.From, keys.To, func(key, value []byte) error {
