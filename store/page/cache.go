@@ -10,9 +10,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// The kernel keeps written data in its page cache. If the data is not read, such as on a standby, this wastes memory
-// that must first be allocated. If the host of a virtual machine reclaims idle memory, a write to a new cache page
-// takes about twenty times as long as a write to a recently freed one.
+// The kernel keeps written data in its page cache. If the data is not read, such as on a standby, the cached pages
+// waste memory that the kernel must first allocate. If the host of a virtual machine reclaims idle memory, a write to a
+// new cache page takes about twenty times as long as a write to a recently freed one.
 
 type byteRange struct{ from, to int64 }
 

@@ -216,8 +216,8 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	return m, nil
 }
 
-// begin starts a new checkpoint number. Both slots then describe the same content, so every page that it does not use
-// is free.
+// begin starts a new checkpoint number. Both slots then describe the same content, so every page that this content does
+// not use is free.
 func (f *File) begin() error {
 	if err := f.loadSpace(); err != nil {
 		return err
@@ -280,7 +280,7 @@ func (f *File) sync() error {
 	return nil
 }
 
-// fail makes the error final (INV-7): all later writes return the first one.
+// fail marks the file as failed (INV-7). All later writes return the first error.
 func (f *File) fail(err error) error {
 	err = fmt.Errorf("%w: %s: %w", ErrFailed, f.path, err)
 	if f.failure.CompareAndSwap(nil, &err) {
