@@ -33,7 +33,7 @@ func (p *Pager) Acquire() Pages {
 // Release ends the use of page.db after Acquire.
 func (p *Pager) Release() { p.fileMu.RUnlock() }
 
-// Use sets the page file. It must be called before Start, or by a function called by Exclusive.
+// Use sets the page file. It must be called before Start, or by a function that Exclusive calls.
 func (p *Pager) Use(file *page.File) Pages {
 	p.use(file)
 	p.previous, p.todo, p.repaired = file.Meta().Position.LSN, nil, false
@@ -57,7 +57,7 @@ func (p *Pager) Exclusive(fn func() error) error {
 	return fn()
 }
 
-// CloseFile closes page.db. It must only be called by a function called by Exclusive.
+// CloseFile closes page.db. It must only be called by a function that Exclusive calls.
 func (p *Pager) CloseFile() error { return p.file.Close() }
 
 // Swap calls rename, which replaces old by another page file with the same content, and opens page.db again. old is
