@@ -127,7 +127,7 @@ type Repairer struct {
 	status   Status
 }
 
-// New returns a Repairer that only records corruption until Use is called. governor limits its speed while it delays
+// New returns a Repairer that only records corruption until Use is called. governor slows down scrubs that delay
 // commits.
 func New(engine Engine, governor *throttle.Governor, events func(events.Event)) *Repairer {
 	return &Repairer{
@@ -139,7 +139,7 @@ func New(engine Engine, governor *throttle.Governor, events func(events.Event)) 
 // Use sets the page file and the log to repair.
 func (r *Repairer) Use(pages *pager.Pager, log *wal.Log) { r.pages, r.wal = pages, log }
 
-// FoundPage records a corrupt page. RepairAll determines its use.
+// FoundPage records a corrupt page. RepairAll determines what the page contains.
 func (r *Repairer) FoundPage(no page.No, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -33,9 +33,8 @@ type ScrubResult struct {
 }
 
 // Scrub reads every page and the whole log from the disk, with at most bytesPerSecond (0: unlimited), and repairs
-// corruption. Status, Damaged and Index report the remaining corruption. It works online: no transaction waits for it,
-// and freed pages are not retained for its whole duration. If it returns an error, the result covers the part that was
-// read.
+// corruption. Status, Damaged and Index report the remaining corruption. No transaction waits for Scrub, and it does
+// not retain freed pages for its whole duration. If Scrub returns an error, the result covers the part that was read.
 func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
 	if throttle.IsFullSpeed(ctx) {
