@@ -54,7 +54,7 @@ type segment struct {
 	indexed      bool         // guarded: end and index are known
 	trimmed      bool         // guarded: removed from the log; its file may be overwritten
 	headerSynced bool         // guarded: its header and its name are durable
-	// its file was a segment before, or was filled with zeros: all its disk blocks are allocated
+	// reused is set if the file was a segment before, or was filled with zeros: all its disk blocks are allocated.
 	reused bool
 }
 

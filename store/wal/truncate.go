@@ -147,7 +147,7 @@ func (l *Log) finishTruncate() error {
 	case err != nil:
 		return err
 	case c.logID != l.o.LogID:
-		return fmt.Errorf("%w: %s. Were the files of two nodes mixed?", ErrOtherLog, path)
+		return fmt.Errorf("%w: %s; the files of two nodes may have been mixed", ErrOtherLog, path)
 	}
 	if err := l.redoTruncate(c); err != nil {
 		return fmt.Errorf("finishing an interrupted truncation of the log: %w", err)
@@ -268,7 +268,8 @@ func (l *Log) checkTruncate(pos lsn.Position) error {
 	return nil
 }
 
-// planTruncate also returns the index of the new end's segment. The caller must hold writeMu.
+// planTruncate returns the intent, and the index of the segment that contains the new end. The caller must hold
+// writeMu.
 func (l *Log) planTruncate(pos lsn.Position) (*truncateIntent, int, error) {
 	l.mu.RLock()
 	at := len(l.segs) - 1
