@@ -59,8 +59,7 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	return t, nil
 }
 
-// CheckRestore checks whether BeginRestore would accept the directory, and changes nothing. It returns ErrNotEmpty
-// otherwise.
+// CheckRestore returns ErrNotEmpty if BeginRestore would reject the directory. It changes nothing.
 func CheckRestore(fsys vfs.FS, dir string) error {
 	names, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
