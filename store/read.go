@@ -301,7 +301,7 @@ func (r *reading) fromPages(ctx context.Context) error {
 	return nil
 }
 
-// corrupt returns an error for the wanted messages up to a sequence, and always for the first one.
+// corrupt returns an error for the wanted messages up to sequence upTo, and for at least the first one.
 func (r *reading) corrupt(upTo uint64, format string, args ...any) error {
 	e := &repair.CorruptError{Queue: r.req.Queue, Err: fmt.Errorf(format, args...)}
 	for i, w := range r.want {
@@ -313,8 +313,8 @@ func (r *reading) corrupt(upTo uint64, format string, args ...any) error {
 	return e
 }
 
-// nextGroup returns the extent that contains seq, and the extents that follow it in the file and contain wanted
-// messages. Only pages with wanted messages are therefore read.
+// nextGroup returns the extent that contains seq, and the extents that directly follow it in the file and contain
+// wanted messages. A sparse read also accepts gaps of at most maxLaneGap.
 func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)

@@ -83,8 +83,8 @@ func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS
 // Scheduled returns at most limit entries of the schedule, in order, that follow after and are due by byMS. next is the
 // time of a later entry, or queue.NeverMS if there is none. That entry may already have been removed.
 //
-// It merges changes since the last checkpoint, which are in memory, with the tree's entries. It reads pages and never
-// blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
+// Scheduled merges the entries of the tree with the changes since the last checkpoint, which are in memory. It reads
+// pages and never blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
 func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.Due, next int64, err error) {
 	pages := s.pages.Acquire()
 	defer s.pages.Release()
