@@ -19,7 +19,7 @@ import (
 // Event is one of the types below.
 type Event interface{ entry() entry }
 
-// Name returns the kind of an event, in lower case with hyphens. Names are labels of a metric.
+// Name returns the kind of an event, in lower case with hyphens. Names are label values of a metric.
 func Name(e Event) string { return e.entry().name }
 
 // Log returns a function that writes each event to a log.
@@ -130,10 +130,10 @@ type (
 		Paused             time.Duration
 	}
 	RewriteCanceled struct{ Reason string }
-	// RewriteRecovered is reported at a start that finishes an interrupted rewrite with file From, or removes it (From is
-	// empty).
+	// RewriteRecovered is reported when Open finishes an interrupted rewrite with file From, or removes the files of the
+	// rewrite (From is empty).
 	RewriteRecovered struct{ From string }
-	// RewriteCorrupt is reported at a start if the new file of a rewrite is corrupt and the old file is used instead.
+	// RewriteCorrupt is reported when Open uses the old file because the new file of a rewrite is corrupt.
 	RewriteCorrupt struct{ Err error }
 	// OldFileDropped is reported when page.db_old was removed to free space for a rewrite.
 	OldFileDropped   struct{ Bytes uint64 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package throttle limits background work, so that it does not affect clients, to a fraction of the time and to a
-// number of bytes per second. A Governor adapts the fraction for all work of a node to the commit latency, up to the
-// configured limit.
+// Package throttle limits background work to a fraction of the time and to a number of bytes per second, so that the
+// work does not slow down clients. A Governor adapts the fraction for all work of a node to the commit latency, up to
+// the configured limit.
 package throttle
 
 import (
