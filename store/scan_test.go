@@ -106,8 +106,8 @@ func TestScanMix(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// For any current size and limit, the recommended size makes the file no larger than a compact does, and needs no
-// more reads.
+// For any current size and limit, the recommended size makes the file no larger than a compact does, and requires at
+// most 1 % more reads.
 func TestScanRecommendsNoLoss(t *testing.T) {
 	for _, size := range []int{2 << 10, 8 << 10, 32 << 10, 64 << 10} {
 		o := options(memfs.New())
