@@ -29,7 +29,8 @@ const (
 // call; the data to which it points may be kept.
 //
 // The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
-// the messages in memory exceed their part of the memory budget.
+// the messages in memory exceed their part of the memory budget, while a rewrite copies page.db, and while a digest or
+// checkpoint at an LSN is taken.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }

@@ -18,7 +18,7 @@ const (
 	laneIdle = 10 * time.Second
 	// laneExpiry is the time after which unread messages are always evicted.
 	laneExpiry = time.Minute
-	// maxLaneGap is the maximum gap between two messages of a priority that one read spans.
+	// maxLaneGap is the maximum gap, in bytes, between two messages of a priority that one read spans.
 	maxLaneGap = 32 << 10
 	// laneEntryBytes is the memory used by an entry in addition to its record.
 	laneEntryBytes = 32

@@ -215,8 +215,8 @@ func (s *Store) usePages(file *page.File) error {
 	return nil
 }
 
-// openLog opens the log and verifies that it continues the checkpoint at a position. emptied is set if the log was
-// emptied on purpose.
+// openLog opens the log and verifies that it continues the checkpoint at a position. emptied is set if recoverInstall
+// has emptied the log.
 func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {

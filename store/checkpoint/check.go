@@ -25,8 +25,8 @@ type Report struct {
 	LSN        uint64
 }
 
-// Check verifies that each page is free or referenced exactly once, that each page and message decodes, and that each
-// message that a subscription needs exists. The error means that the check could not be completed.
+// Check verifies that each page is free or referenced exactly once, that each page and message can be decoded, and that
+// each message that a subscription needs exists. An error means that the check could not be completed.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {

@@ -27,7 +27,7 @@ func (c *Checkpoint) DumpMeta() MetaDump {
 
 // PageDump describes the extent that begins at a page.
 type PageDump struct {
-	// Payload is raw. Queue and Messages are set for an extent of messages.
+	// Payload is not decoded. Queue and Messages are set for an extent of messages.
 	Extent   page.Extent
 	Kind     page.Kind
 	Payload  []byte
@@ -88,7 +88,7 @@ func (d *PageDump) decode() error {
 	}
 }
 
-// WriteTree writes the keys of the checkpoint's tree, one per line, for debugging the format.
+// WriteTree writes the keys and values of the checkpoint's tree, one entry per line, for debugging the format.
 func (c *Checkpoint) WriteTree(ctx context.Context, w io.Writer) error {
 	it := c.view.Scan(nil, nil)
 	for it.Next() {

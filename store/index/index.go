@@ -118,7 +118,7 @@ type ExtentBuilder struct {
 	Count uint32
 }
 
-// Begin starts a payload at buf[start:], the end of buf.
+// Begin starts a payload at the end of buf; start is the length of buf.
 func (b *ExtentBuilder) Begin(buf []byte, start int, queueID uint64) {
 	*b = ExtentBuilder{Buf: append(buf, make([]byte, ExtentHeaderBytes)...), Start: start, Queue: queueID}
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // syncEveryBytes is the number of bytes that a Builder writes between two starts of writeback. Frequent writeback
-// limits the number of dirty pages in the page cache, which would delay the syncs of other files, and the duration of
-// the final sync. A sync each time would also commit the filesystem's journal and flush the disk's cache.
+// limits the duration of the final sync, and the number of dirty pages in the page cache, which would delay the syncs
+// of other files. A sync instead of writeback would also commit the filesystem's journal and flush the disk's cache.
 const syncEveryBytes = 4 << 20
 
 // BuildOptions configures a Builder.

@@ -18,8 +18,8 @@ import (
 // leaf. But an extent cannot be dead if fewer adjacent messages are dead than it spans.
 //
 // The cache uses 64 bytes for each known chunk of 4096 sequences. A chunk is known if its first extent was written
-// while the extentSpans existed, or if the spans were loaded from the index. It is valid for one tree, since another
-// page file has other extents.
+// while the cache existed, or if the spans were loaded from the index. It is valid for one tree, since another page
+// file has other extents.
 type extentSpans struct {
 	of      *tree.Tree
 	chunks  map[spanKey]*groupSpans

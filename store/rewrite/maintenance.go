@@ -80,9 +80,9 @@ type Engine interface {
 	// Live returns the current liveness of messages; while Apply is paused, this is the liveness in the last checkpoint.
 	Live() checkpoint.Liveness
 	SetPaused(paused bool)
-	// Swap calls rename, which replaces old by another page file with the same content, and reopens page.db. Nothing uses
-	// page.db during the swap. It returns ErrCanceled if page.db is no longer old. An error after rename has returned done
-	// is final.
+	// Swap calls rename, which replaces old with another page file with the same content, and reopens page.db. Nothing
+	// uses page.db during the swap. It returns ErrCanceled if page.db is no longer old. An error after rename has returned
+	// done is final.
 	Swap(old *page.File, rename func() (done bool, err error)) error
 	// Repair reports whether it could repair all known corruption.
 	Repair(ctx context.Context) bool

@@ -169,7 +169,7 @@ func (rw *rewrite) abandon() bool {
 	return true
 }
 
-// commitPoint reports whether the rewrite was not abandoned, and prevents that from then on.
+// commitPoint reports whether the rewrite was not abandoned. If so, it can no longer be abandoned.
 func (rw *rewrite) commitPoint() bool {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -378,7 +378,7 @@ func (rw *rewrite) rename() (bool, error) {
 	return true, nil
 }
 
-// Recover completes or undoes a rewrite interrupted by a crash, before page.db is opened.
+// Recover completes or rolls back a rewrite that a crash interrupted. It must be called before page.db is opened.
 func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, report func(events.Event)) error {
 	now, next := datadir.PageFile(dir), filepath.Join(dir, datadir.NewFileName)
 	if _, err := fsys.Stat(next); errors.Is(err, fs.ErrNotExist) {

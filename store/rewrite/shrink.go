@@ -23,8 +23,8 @@ const moveRoundBytes = 512 << 10
 
 // ShrinkOptions configures a shrink.
 type ShrinkOptions struct {
-	// MoveBytes is the maximum number of message bytes moved from the end of the file into gaps. A negative value means
-	// none; a few pages at the end then retain all space before them.
+	// MoveBytes is the maximum number of message bytes moved from the end of the file into gaps; 0 selects
+	// DefaultMoveBytes. With a negative value none are moved, and a few pages at the end retain all space before them.
 	MoveBytes int64
 }
 

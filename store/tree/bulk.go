@@ -17,7 +17,7 @@ var ErrOrder = errors.New("tree: keys are not in ascending order")
 type NodeWriter interface {
 	PageSize() int
 	// WriteNode writes a node to a new extent. appendTo appends the payload of payloadBytes bytes to dst. A NodeWriter
-	// that only measures the size of a tree need not call it.
+	// that only measures the size of a tree need not call appendTo.
 	WriteNode(payloadBytes int, appendTo func(dst []byte) []byte) (page.Extent, error)
 }
 

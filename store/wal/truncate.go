@@ -370,9 +370,9 @@ func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	wake(l.wakePrepare)
 }
 
-// SaveTail durably copies the records with a higher LSN than after that are still in the log to the file at path, which
-// InspectFile can read. It returns the position before the first of them, and their number. Without such records it
-// creates no file.
+// SaveTail durably copies the records after LSN after that are still in the log to the file at path, which InspectFile
+// can read. It returns the position before the first of them, and their number. Without such records it creates no
+// file.
 func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
