@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -118,6 +119,21 @@ func TestScrubRepairsHeader(t *testing.T) {
 	again := openNode(t, options(mem))
 	again.applyAll()
 	require.Equal(t, m.dump(), dumpStore(t, again.s))
+}
+
+// A scrub without a limit ends when its context is canceled.
+func TestScrubIsCanceled(t *testing.T) {
+	n := small(t, options(memfs.New()))
+	for name, ctx := range map[string]context.Context{
+		"governed": t.Context(), "full speed": throttle.FullSpeed(t.Context()),
+	} {
+		ctx, cancel := context.WithCancel(ctx)
+		cancel()
+		within(t, "Scrub", func() {
+			_, err := n.s.Repair().Scrub(ctx, 0)
+			require.ErrorIs(t, err, context.Canceled, name)
+		})
+	}
 }
 
 // Reads repair corrupt pages of messages.

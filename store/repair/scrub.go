@@ -61,10 +61,18 @@ type scrub struct {
 func (sc *scrub) did(ctx context.Context, pages uint64, bytes int) error {
 	sc.result.Pages += pages
 	sc.r.count(func(st *Status) { st.ScrubbedPages += pages })
-	if err := sc.pace.Did(ctx, bytes); err != nil {
+	if err := sc.pause(ctx, bytes); err != nil {
 		return fmt.Errorf("scrub: %w", err)
 	}
 	return nil
+}
+
+// pause paces the scrub. It checks ctx even if the pacer does not pause.
+func (sc *scrub) pause(ctx context.Context, bytes int) error {
+	if err := sc.pace.Did(ctx, bytes); err != nil {
+		return err
+	}
+	return ctx.Err()
 }
 
 func (sc *scrub) pages(ctx context.Context) error {
@@ -280,7 +288,7 @@ func (sc *scrub) log(ctx context.Context) error {
 			size = len(frames)
 			sc.result.LogBytes += uint64(size)
 			sc.r.count(func(st *Status) { st.ScrubbedLogBytes += uint64(size) })
-			err = sc.pace.Did(ctx, size)
+			err = sc.pause(ctx, size)
 		}
 	}
 	switch {
