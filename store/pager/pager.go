@@ -367,6 +367,14 @@ func (p *Pager) checkpointLocked() (CheckpointInfo, error) {
 	if _, err := p.settle(); err != nil {
 		return CheckpointInfo{}, err
 	}
+	if p.todo != nil { // a failed checkpoint does not contain the records applied since
+		if err := p.finish(); err != nil {
+			return CheckpointInfo{}, err
+		}
+		if _, err := p.settle(); err != nil {
+			return CheckpointInfo{}, err
+		}
+	}
 	info, begun, err := p.beginLocked()
 	if err != nil || !begun {
 		return info, err
