@@ -39,9 +39,9 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	if err := vfs.MkdirAllSync(fsys, dir, 0o750); err != nil {
 		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
-	lock, err := fsys.Lock(filepath.Join(dir, LockName))
+	lock, err := Lock(fsys, dir)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrInUse, dir, err)
+		return nil, err
 	}
 	t := &RestoreTarget{fsys: fsys, dir: dir, lock: lock, id: IdentityFile{
 		Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1, Restoring: source,
