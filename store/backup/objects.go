@@ -19,7 +19,7 @@ import (
 // concurrent use. They return fs.ErrNotExist, fs.ErrExist, ErrNoSpace and the context's errors where these apply.
 type Objects interface {
 	// Put creates an object with the content written by fill. The object becomes visible when it is complete and durable.
-	// If the object exists, Put returns fs.ErrExist. If fill fails, no object is created.
+	// If the object exists, Put returns fs.ErrExist, and the object is durable. If fill fails, no object is created.
 	Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error
 	// Open opens an object for reading. Reads fail when ctx ends. The caller must close the object.
 	Open(ctx context.Context, name string) (Object, error)
