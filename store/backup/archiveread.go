@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-var errStop = errors.New("enough")
+var errStop = errors.New("stop walking the archive")
 
 type archivedLog struct {
 	place  Objects

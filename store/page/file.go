@@ -130,7 +130,7 @@ func Open(fsys vfs.FS, path string, o Options) (*File, error) {
 	}
 	file, err := fsys.OpenFile(path, flag, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open page file: %w", err)
+		return nil, fmt.Errorf("page file: %w", err)
 	}
 	f := &File{path: path, file: file, readOnly: o.ReadOnly}
 	f.readers.guards, f.readers.pins = make(map[uint64]int), make(map[uint64]int)
