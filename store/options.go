@@ -94,8 +94,8 @@ type Options struct {
 	// ReplaceDamaged quarantines the store if it belongs to a pair and is too corrupt to be opened: it is moved to
 	// damaged-… in the data directory. An empty store with a new incarnation replaces it, and the other node fills it.
 	ReplaceDamaged bool
-	// ReplaceUnknown also quarantines a store whose identity is lost, so that it is unknown whether the store belonged to
-	// a pair. The empty store has a new node ID.
+	// ReplaceUnknown also quarantines a store without a readable identity, which may have belonged to a pair. The empty
+	// store has a new node ID.
 	ReplaceUnknown bool
 	// BootID identifies the operating system's boot. If it is empty, Open reads it from the kernel.
 	BootID string

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A directory whose lock file is inaccessible is not reported as in use.
+// A directory with an inaccessible lock file is not reported as in use.
 func TestRestoreLockError(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	fault.SetHook(func(op faultfs.Op) error {

@@ -128,9 +128,9 @@ func (f *File) growLocked(pages uint64) error {
 }
 
 // Free releases an extent or a part of it. The caller must ensure that no reader can find a new reference to it (the
-// tree View without it is published), and must call Free before the Checkpoint whose Root no longer refers to it. The
-// pages are not reused until the checkpoint after that is durable and every Pin and Guard that may read them is
-// released.
+// tree View without it is published), and must call Free before the Checkpoint with the first Root that no longer
+// refers to it. The pages are not reused until the checkpoint after that is durable and every Pin and Guard that may
+// read them is released.
 //
 // If pages in the extent are not in use, the file fails (ErrFailed): freeing them could destroy data.
 func (f *File) Free(ext Extent) {

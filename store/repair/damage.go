@@ -139,7 +139,7 @@ func New(engine Engine, governor *throttle.Governor, events func(events.Event)) 
 // Use sets the page file and the log to repair.
 func (r *Repairer) Use(pages *pager.Pager, log *wal.Log) { r.pages, r.wal = pages, log }
 
-// FoundPage records a corrupt page. RepairAll determines what the page contains.
+// FoundPage records a corrupt page. RepairAll determines its content.
 func (r *Repairer) FoundPage(no page.No, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
