@@ -196,7 +196,7 @@ func (d directory) Lock(context.Context) (io.Closer, bool, error) {
 	}
 	lock, err := d.fs.Lock(d.Path(lockName))
 	if errors.Is(err, vfs.ErrLocked) {
-		return nil, false, fmt.Errorf("%w: %s; wait until it finishes", ErrBusy, d.root)
+		return nil, false, fmt.Errorf("%w: %s", ErrBusy, d.root)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("lock directory %s: %w", d.root, err)

@@ -11,9 +11,9 @@ import (
 
 // Errors of Run.
 var (
-	// ErrBusy means that another Run, in any process, uses the same directory.
-	ErrBusy = errors.New("another backup is running in this directory")
-	// ErrNoSpace is returned before anything is written, or after the written files were removed.
+	// ErrBusy means that another Run or Archiver, in any process, has locked the location.
+	ErrBusy = errors.New("another backup or log archive uses this directory")
+	// ErrNoSpace means that the location is full. Run has then written nothing, or removed the files that it had written.
 	ErrNoSpace = errors.New("not enough free space")
 )
 
