@@ -86,7 +86,7 @@ type Options struct {
 	// value keeps none.
 	LogKeepBytes int64
 	SegmentBytes int64
-	// MaxFrameBytes bounds the size of one transaction.
+	// MaxFrameBytes is the maximum size of an encoded transaction.
 	MaxFrameBytes int
 	// BackgroundPercent is the percentage of time in which a scan, check, digest, rewrite plan, shrink or backup may run,
 	// so that it does not slow down transactions; 0 means 100. throttle.FullSpeed lifts the limit for one operation.

@@ -42,12 +42,13 @@ type ReadRequest struct {
 	MaxMessages int
 	// MaxBytes bounds the size of the result, except for the first message.
 	MaxBytes int
-	// Delayed also returns messages that are not yet deliverable to Sub. With Sub 0 they are always returned.
+	// Delayed includes messages that are not yet deliverable to Sub. With Sub 0 they are always included.
 	Delayed bool
-	// IncludeCorrupt returns a corrupt message without its record, instead of an error, and continues after it.
+	// IncludeCorrupt includes corrupt messages, without their records. Otherwise Read ends with an error at a corrupt
+	// message.
 	IncludeCorrupt bool
-	// Lanes reads messages of higher priority first, each priority from its own position instead of From. It requires Sub
-	// and a queue with priorities. nil reads in sequence order.
+	// Lanes, if not nil, selects messages of higher priority first, each priority from its own position instead of From.
+	// It requires Sub and a queue with priorities. nil selects sequence order.
 	Lanes *Lanes
 	// Buffer is memory for the pages that are read. Each Read overwrites it. If it is nil, each Read allocates memory.
 	Buffer *ReadBuffer

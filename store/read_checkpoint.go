@@ -20,7 +20,7 @@ type ReadOptions struct {
 	// At is the LSN of the last record that the checkpoint must contain; 0 selects the last applied record.
 	At      uint64
 	MaxWait time.Duration
-	// OlderIfFull reads the last checkpoint if the disk is too full for a new one, for an operation that frees space.
+	// OlderIfFull selects the last checkpoint if the disk is too full for a new one. It is for operations that free space.
 	OlderIfFull bool
 }
 
@@ -29,7 +29,8 @@ type ReadOptions struct {
 // Checkpoint call shortly before ReadCheckpoint shortens that time.
 //
 // It returns the error of fn; pager.ErrReplaced if page.db was replaced in the meantime, so that the data read by fn is
-// invalid; ErrPast if records after At were already applied; and context.DeadlineExceeded if At did not arrive in time.
+// invalid; ErrPast if records after At were already applied; and context.DeadlineExceeded if At was not applied in
+// time.
 func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*checkpoint.Checkpoint) error) error {
 	file, pin, err := s.pinAt(ctx, o)
 	if err != nil {

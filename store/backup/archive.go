@@ -36,7 +36,7 @@ import (
 // version is 1, or 2 if the frames are encrypted as one age file (age-encryption.org/v1). The head and tail are never
 // encrypted, so that an Archiver can continue an archive that it cannot decrypt. before is the position before the
 // first frame. first time and last time are the times of the first and the last transaction in the file, or 0 if the
-// file contains none. crc is the CRC-32C of the 60 bytes before it. The checksums of frames are chained: a file
+// file contains none. crc is the CRC32C of the 60 bytes before it. The checksums of frames are chained: a file
 // continues another one if its before equals the other's last.
 const (
 	archiveMagic    = "LSARCHIV"

@@ -21,10 +21,10 @@ import (
 // pages.pack contains the used pages, in ascending order, without the free pages between them, little endian:
 //
 //	+----------+-------------+---------------+---------+
-//	| LSBKPACK | version u32 | page size u32 | crc u32 |   crc: CRC-32C of the bytes before it
+//	| LSBKPACK | version u32 | page size u32 | crc u32 |   crc: CRC32C of the bytes before it
 //	+----------+-------------+---------------+---------+
 //	+------------+------------+---------+-------------+
-//	| offset u64 | length u32 | crc u32 | data…       |   any number of these; crc: CRC-32C of offset, length and data
+//	| offset u64 | length u32 | crc u32 | data…       |   any number of these; crc: CRC32C of offset, length and data
 //	+------------+------------+---------+-------------+
 //	+-------------+---------+---------+
 //	| records u64 | 0 (u32) | crc u32 |                   the end

@@ -44,8 +44,8 @@ type Options struct {
 	// BytesPerSecond limits the rate of reads and writes; if 0, only the store's limit applies
 	// (store.Options.BackgroundPercent).
 	BytesPerSecond int64
-	// Verify reads and checks the backup before it is completed. It cannot be combined with Seal. The checksums of the
-	// pages are always verified during the copy.
+	// Verify makes Run read and check the backup before it is completed. It cannot be combined with Seal. The checksums of
+	// the pages are always verified during the copy.
 	Verify bool
 	// ArchiveDir, or Archive if not nil, is the log archive of this node: records older than the oldest kept backup are
 	// removed from it.

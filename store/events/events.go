@@ -3,9 +3,9 @@
 // Package events defines the events that a store reports to its owner, such as CheckpointWritten. Logs, metrics and
 // conditions are derived from this single stream.
 //
-// The function in store.Options is called by the goroutine that detects the event, which may hold locks of the store.
-// It must return immediately, must not call the store, and must be safe for concurrent use. The events of one goroutine
-// are reported in order.
+// The function store.Options.Events is called by the goroutine that detects the event, which may hold locks of the
+// store. The function must return immediately, must not call the store, and must be safe for concurrent use. The events
+// of one goroutine are reported in order.
 package events
 
 import (

@@ -78,7 +78,7 @@ func (b *Builder) Pages() uint64 { return uint64(b.next) - 1 }
 // Begin returns a buffer for the next extent. The caller appends the payload to it and passes it to End.
 func (b *Builder) Begin() []byte { return append(b.buf, make([]byte, ExtentHeaderBytes)...) }
 
-// End turns the payload appended to the buffer from Begin into an extent. The extent is written now or later, in large
+// End turns the payload appended to the buffer from Begin into an extent. Extents are buffered and written in large
 // writes. After an error only Abort can be called.
 func (b *Builder) End(buf []byte, kind Kind) (Extent, error) {
 	start := len(b.buf)

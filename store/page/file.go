@@ -329,7 +329,7 @@ func (f *File) StoreID() [16]byte { return f.storeID }
 // Path returns the name under which the file was opened.
 func (f *File) Path() string { return f.path }
 
-// Meta returns the last durable checkpoint.
+// Meta returns the description of the last durable checkpoint.
 func (f *File) Meta() Meta {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -66,7 +66,7 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	return im, nil
 }
 
-// Meta returns the imported checkpoint.
+// Meta returns the description of the imported checkpoint.
 func (im *Importer) Meta() Meta { return im.meta }
 
 // WriteAt writes data of the source file at the same offset; pages are verified when they are read. It returns

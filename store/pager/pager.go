@@ -63,7 +63,7 @@ type Engine interface {
 // Damage records corruption in page.db.
 type Damage interface {
 	FoundPage(no page.No, err error)
-	// IndexError returns the error of a failed read of the index, and records corruption.
+	// IndexError wraps the error of a failed read of the index, and records corruption.
 	IndexError(err error) error
 	// Index returns the reason why the store must be replaced, or nil.
 	Index() error
@@ -192,7 +192,7 @@ func (p *Pager) Close() error {
 	return p.file.Close()
 }
 
-// Wake makes the goroutine check for work.
+// Wake makes the pager's goroutine check for work.
 func (p *Pager) Wake() {
 	select {
 	case p.wakeups <- struct{}{}:

@@ -136,7 +136,7 @@ func New(engine Engine, governor *throttle.Governor, events func(events.Event)) 
 	}
 }
 
-// Use sets the page file and the log to repair.
+// Use sets the page file and the log that r repairs.
 func (r *Repairer) Use(pages *pager.Pager, log *wal.Log) { r.pages, r.wal = pages, log }
 
 // FoundPage records a corrupt page. RepairAll determines its content.
@@ -249,7 +249,8 @@ func (r *Repairer) recordIndex(err error) error {
 	return err
 }
 
-// IndexError returns the error of a failed index read, and records corruption.
+// IndexError wraps the error of a failed index read. If err means that the index is corrupt, IndexError records this
+// and returns an error that matches index.ErrCorrupt.
 func (r *Repairer) IndexError(err error) error {
 	if Unreadable(err) {
 		return r.recordIndex(err)

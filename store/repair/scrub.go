@@ -22,7 +22,7 @@ import (
 const (
 	// scrubBytes is the number of bytes that a scrub reads under one pin. While a pin is held, freed pages are not reused.
 	scrubBytes = 1 << 20
-	// scrubCacheBytes is small because the scrub must read from the disk.
+	// scrubCacheBytes limits the cached tree nodes. It is small because the scrub must read from the disk.
 	scrubCacheBytes = 64 << 10
 )
 

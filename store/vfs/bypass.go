@@ -42,7 +42,7 @@ type Bypass struct {
 	bounce         []byte
 }
 
-// cost is the recent time per mebibyte; 0 if unknown.
+// cost is the recent time per written mebibyte; 0 if unknown.
 type cost time.Duration
 
 func (p *cost) took(n int, d time.Duration) {

@@ -24,7 +24,7 @@ import (
 // segment version and size therefore did not change, and a pair can be downgraded to such a release.
 //
 // durable LSN is the LSN of the last record known to be durable when the block was written. Recovery uses it to
-// distinguish a corrupt middle from a torn tail. crc is the CRC-32C of bytes 8 to 31. Its initial value is derived from
+// distinguish a corrupt middle from a torn tail. crc is the CRC32C of bytes 8 to 31. Its initial value is derived from
 // the log id, the first LSN of the segment and the offset of the block in the file. Block headers left from an earlier
 // use of the segment file, or contained in a segment that was published as a message, are therefore invalid. A block
 // without frames is a seal.

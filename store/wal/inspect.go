@@ -48,7 +48,7 @@ type SegmentInfo struct {
 // Report describes a log.
 type Report struct {
 	LogID [16]byte
-	// Segments are oldest first, including those that do not continue the previous one.
+	// Segments lists the segments, oldest first, including those that do not continue the previous one.
 	Segments            []SegmentInfo
 	End                 lsn.Position // position of the last readable record before a gap
 	InterruptedTruncate bool         // set if Open would first complete a TruncateAfter or Reset
