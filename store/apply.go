@@ -230,7 +230,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	return s.Usable()
 }
 
-// mu must be held.
+// mustWait reports whether Apply must wait. The caller must hold mu.
 func (s *Store) mustWait() bool {
 	return s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit()
 }

@@ -31,7 +31,7 @@ func (c *clock) init() {
 	c.early = make(chan struct{}, 1)
 }
 
-// Store.mu must be held.
+// update takes the changes of the schedule from state. The caller must hold Store.mu.
 func (c *clock) update(state *queue.State) {
 	c.due = state.TakeDue(c.due[:0])
 	soonest := state.TakeSoonest()

@@ -124,7 +124,7 @@ func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 // UncachedRoom is the extra buffer size that ReadUncached needs.
 const UncachedRoom = 2 * vfs.UncachedAlign
 
-// ReadUncached is ReadPages that bypasses the page cache, if possible. It returns the pages as a slice of room, a
+// ReadUncached is like ReadPages, but bypasses the page cache if possible. It returns the pages as a slice of room, a
 // vfs.AlignedBlock with UncachedRoom more bytes than the pages.
 func (f *File) ReadUncached(first No, bytes int, room []byte) ([]byte, error) {
 	c, ok := f.file.(vfs.Cached)

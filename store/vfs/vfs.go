@@ -85,12 +85,12 @@ type Cached interface {
 	CachedBytes(offset, length int64) (int64, bool)
 	// ReadExactly is ReadAt without readahead.
 	ReadExactly(p []byte, offset int64) (int, error)
-	// ReadUncached is ReadAt that leaves nothing in the page cache, if the filesystem supports it. The address and length
-	// of p and the offset must be multiples of UncachedAlign (AlignedBlock).
+	// ReadUncached is like ReadAt, but leaves nothing in the page cache if the filesystem supports that. The address and
+	// length of p and the offset must be multiples of UncachedAlign (AlignedBlock).
 	ReadUncached(p []byte, offset int64) (int, error)
-	// WriteUncached is WriteAt that leaves nothing in the page cache, if the filesystem supports it. The length of p and
-	// the offset must be multiples of UncachedAlign; p must begin in an AlignedBlock, at a multiple of 512 bytes. Bypass
-	// documents the allowed concurrent writes.
+	// WriteUncached is like WriteAt, but leaves nothing in the page cache if the filesystem supports that. The length of p
+	// and the offset must be multiples of UncachedAlign; p must begin in an AlignedBlock, at a multiple of 512 bytes.
+	// Bypass documents the allowed concurrent writes.
 	WriteUncached(p []byte, offset int64) (int, error)
 }
 

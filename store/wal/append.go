@@ -110,7 +110,7 @@ func (l *Log) newSegment(spare spareFile, prev lsn.Position) (*segment, error) {
 	return seg, err
 }
 
-// The caller must hold writeMu.
+// writeBlock writes a block at the end of seg. The caller must hold writeMu.
 func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Position) error {
 	h.length = uint32(len(frames))
 	l.mu.RLock()

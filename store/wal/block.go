@@ -54,7 +54,7 @@ func (h blockHeader) flags() (flags uint32) {
 	return flags
 }
 
-// firstLSN must be set.
+// setFlags decodes flags. h.firstLSN must be set.
 func (h *blockHeader) setFlags(flags uint32) {
 	h.seal = flags&blockFlagSeal != 0
 	if behind := uint64(flags >> blockCommitShift); behind > 0 && behind < h.firstLSN {
@@ -71,7 +71,7 @@ func segmentSeed(logID [16]byte, first uint64) uint32 {
 	return checksum(0, b[:])
 }
 
-// scratch must have room for the header.
+// encode writes the header to scratch, which must have blockHeaderBytes bytes or more.
 func (h blockHeader) encode(scratch []byte, seed uint32, offset int64) {
 	binary.LittleEndian.PutUint32(scratch[0:], blockMagic)
 	binary.LittleEndian.PutUint32(scratch[8:], h.length)

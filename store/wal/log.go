@@ -279,7 +279,7 @@ func (l *Log) tick(idle bool) bool {
 	return false
 }
 
-// Errors are sticky and reported by keep.
+// seal writes a seal and, except with SyncOff, syncs it. After an error the log has failed, which keep reports.
 func (l *Log) seal() {
 	l.writeMu.Lock()
 	err := l.writeSeal()

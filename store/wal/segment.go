@@ -38,7 +38,7 @@ const (
 	unfinishedSuffix   = ".new"   // a file in preparation
 )
 
-// Fields marked as guarded are guarded by Log.mu.
+// segment is an open segment of the log. Fields marked as guarded are guarded by Log.mu.
 type segment struct {
 	first     uint64
 	prev      lsn.Position

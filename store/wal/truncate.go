@@ -398,7 +398,7 @@ func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records 
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// The caller must hold writeMu.
+// saveRecords durably copies the records after pos to a new file. The caller must hold writeMu.
 func (l *Log) saveRecords(pos lsn.Position, path string) error {
 	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
