@@ -17,9 +17,9 @@ import (
 
 // RestoreTarget is a data directory that is being filled from a backup.
 //
-// The identity file makes the restore atomic. It is written first, with the field Restoring, which makes Open reject
-// the directory (ErrRestoring), and replaced last, without it. In between, page.db and the log may be in any state. A
-// new restore may start if the field is set.
+// The identity file makes the restore atomic. BeginRestore writes it with the field Restoring, and Commit replaces it
+// without the field. While the field is set, page.db and the log may be in any state, store.Open rejects the directory
+// (ErrRestoring), and a new restore may start.
 type RestoreTarget struct {
 	fsys vfs.FS
 	dir  string

@@ -106,9 +106,9 @@ func (s *space) search(n, from, to uint64) (uint64, bool) {
 	return 0, false
 }
 
-// search searches the bits [off, end) for a free range of n, of which run bits are before off. If found, at is in [off,
-// end) and the range has left pages before at. Otherwise at is end, left is the number of free pages before end, and
-// longest is the longest free range inside.
+// search searches [off, end) for a free range of n pages. The run pages directly before off are free and can be its
+// beginning. If a range is found, it begins left pages before at, and at is less than end. Otherwise at is end, left is
+// the number of free pages directly before end, and longest is the length of the longest free range in [off, end).
 func (c *chunk) search(n, run, off, end uint64) (at, left, longest uint64) {
 	for i := off; i < end; {
 		stop := nextBit(c.busy, i, end)

@@ -116,7 +116,7 @@ type Pager struct {
 	mu   sync.Mutex // held to edit the tree and to write pages; guards the fields below
 	last time.Time  // of the last checkpoint
 	// previous is the LSN of the checkpoint before the last one. Later records are kept in the log, so that a corrupt meta
-	// slot loses nothing.
+	// slot causes no data loss.
 	previous uint64
 	todo     *work
 	buf      []byte
@@ -305,7 +305,7 @@ func (p *Pager) checkpointDue() bool {
 }
 
 // work is a collected batch. It is finished before the next batch is collected, so that a transient error (a full disk)
-// loses nothing.
+// loses no batch.
 type work struct {
 	batch *queue.Batch
 	// checkpoint is set if the batch contains everything up to at, and must end in a checkpoint. logBytes is the log

@@ -153,7 +153,7 @@ func decodeSegmentHeader(b []byte) (segmentHeader, error) {
 	return h, nil
 }
 
-// readSegmentHeader also verifies that the header matches the file's name.
+// readSegmentHeader reads and verifies a segment's header, which must match the file's name.
 func readSegmentHeader(f vfs.File) (segmentHeader, error) {
 	b := make([]byte, segmentHeaderBytes)
 	n, err := f.ReadAt(b, 0)
