@@ -72,8 +72,8 @@ func New(l Limits) *Pacer {
 }
 
 // Did pauses as the limits require. It must be called frequently, after each step of the work, with the number of bytes
-// that the step read or wrote. If ctx ends during a pause, Did returns its error immediately. Without a pause, Did does
-// not check ctx.
+// that the step read or wrote. If ctx ends during a pause, Did returns the error of ctx immediately. Without a pause,
+// Did does not check ctx.
 func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	if p == nil {
 		return nil

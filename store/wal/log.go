@@ -203,7 +203,7 @@ func (l *Log) prepareSegments() {
 		switch {
 		case err == nil || errors.Is(err, errStopped):
 		case errors.Is(err, ErrNoSpace):
-			// The commit that needs the segment retries and returns its error to its caller.
+			// The commit that needs the segment retries this, and returns the error to its caller.
 			l.o.Events(events.SegmentNotPrepared{Err: err})
 		default:
 			_ = l.fail("preparing a segment", err) // reported by the keeper
