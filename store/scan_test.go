@@ -216,3 +216,24 @@ func TestScanDamaged(t *testing.T) {
 	require.Positive(t, reported)
 	require.Less(t, refused, reported)
 }
+
+// A check reports its progress even if an extent has more pages than the interval of reports.
+func TestCheckProgress(t *testing.T) {
+	n := openNode(t, options(memfs.New()))
+	n.commit(createQueue)
+	for range 4 {
+		n.publish(make([]byte, 600<<10))
+	}
+	_, err := n.s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	var last uint64
+	calls := 0
+	_, err = checkStore(t.Context(), n.s, func(done, total uint64) {
+		require.GreaterOrEqual(t, done, last)
+		require.LessOrEqual(t, done, total)
+		last = done
+		calls++
+	})
+	require.NoError(t, err)
+	require.Greater(t, calls, 4)
+}

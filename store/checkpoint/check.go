@@ -41,6 +41,8 @@ func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64
 	return k.report, err
 }
 
+const progressPages = 256 // between two calls of progress
+
 type checker struct {
 	p        *Checkpoint
 	state    *queue.State
@@ -93,8 +95,9 @@ func (c *checker) walk(ctx context.Context) error {
 }
 
 func (c *checker) mark(ext page.Extent, what string) {
+	before := c.report.Pages
 	c.report.Pages += uint64(ext.Pages)
-	if c.progress != nil && c.report.Pages%256 == 0 {
+	if c.progress != nil && c.report.Pages/progressPages > before/progressPages {
 		c.progress(c.report.Pages, c.p.meta.UsedPages)
 	}
 	for i := range page.No(ext.Pages) {
