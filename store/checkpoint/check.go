@@ -73,10 +73,10 @@ func (c *checker) walk(ctx context.Context) error {
 	}
 	own, err := c.p.file.OwnExtents(c.p.pin)
 	if err != nil {
-		c.problem("free-page map: %v", err)
+		c.problem("bitmap of used pages: %v", err)
 	}
 	for _, ext := range own {
-		c.mark(ext, "free-page map")
+		c.mark(ext, "bitmap of used pages")
 	}
 	if err := c.schedule(ctx); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (c *checker) compareFree(ctx context.Context) error {
 	used := newPageSet(c.p.meta.Pages)
 	for ext, err := range c.p.file.UsedExtents(c.p.pin) {
 		if err != nil {
-			c.problem("free-page map: %v", err)
+			c.problem("bitmap of used pages: %v", err)
 			return nil
 		}
 		for i := range page.No(ext.Pages) {
@@ -209,7 +209,7 @@ func (c *checker) compareFree(ctx context.Context) error {
 		}
 		if no%(1<<14) == 0 {
 			if err := c.p.pace.Did(ctx, 0); err != nil {
-				return fmt.Errorf("compare with free-page map: %w", err)
+				return fmt.Errorf("compare with bitmap of used pages: %w", err)
 			}
 		}
 	}

@@ -281,7 +281,7 @@ func (c *Checkpoint) OwnExtents(ctx context.Context, fn func(extents []page.Exte
 	fn(batch, false)
 	own, err := c.file.OwnExtents(c.pin)
 	if err != nil {
-		return fmt.Errorf("read free-page map: %w", err)
+		return fmt.Errorf("read bitmap of used pages: %w", err)
 	}
 	fn(own, true)
 	return nil
