@@ -323,8 +323,8 @@ func (a *Archiver) releaseHold() {
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
-// write writes one file with the records after before, up to to or until the file is large enough. It reads the log
-// twice, since the file name contains the last LSN.
+// write writes one file with the records after before, up to position to or until the file is large enough. It reads
+// the log twice, since the file name contains the last LSN.
 func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
 	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
 	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {
@@ -428,7 +428,7 @@ func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return nil
 }
 
-// take verifies the frames up to to, adds them to the fields of f, and returns their size.
+// take verifies the frames up to position to, adds them to the fields of f, and returns their size.
 func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 	rest := frames
 	for len(rest) > 0 && f.Last.LSN < to.LSN {

@@ -131,7 +131,7 @@ func eachFrame(
 	return nil
 }
 
-// unreadable returns ErrArchiveCorrupt, unless err is unrelated to the content.
+// unreadable wraps err in ErrArchiveCorrupt, unless err is unrelated to the content.
 func unreadable(a *ArchiveFile, prev lsn.Position, err error) error {
 	if isUnreadable(err) {
 		return fmt.Errorf("read archive: %w", err)

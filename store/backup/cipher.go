@@ -12,9 +12,9 @@ import (
 // Errors of encrypted data.
 var (
 	// ErrEncrypted means that the data is encrypted and no identity was given.
-	ErrEncrypted = errors.New("encrypted, and no identity was given to decrypt it")
+	ErrEncrypted = errors.New("encrypted, but no identity was given")
 	// ErrIdentity means that none of the given identities can decrypt the data.
-	ErrIdentity = errors.New("encrypted, and none of the given identities can decrypt it")
+	ErrIdentity = errors.New("encrypted for other identities")
 )
 
 // Sealer encrypts backups and log archives. It does not need the key for decryption.

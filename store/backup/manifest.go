@@ -89,7 +89,7 @@ func (m *Manifest) encode() ([]byte, error) {
 	return wrap(raw), nil
 }
 
-// decodeManifest returns ErrCorrupt or ErrNewerVersion.
+// decodeManifest decodes and verifies a manifest. Errors: ErrCorrupt, ErrNewerVersion.
 func decodeManifest(b []byte) (Manifest, error) {
 	damaged := func(format string, args ...any) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("%w: %s: %s", ErrCorrupt, manifestName, fmt.Sprintf(format, args...))

@@ -127,7 +127,8 @@ type packReader struct {
 	buf      []byte
 }
 
-// openPack returns ErrIncomplete, ErrCorrupt, ErrEncrypted or ErrIdentity. The caller must close the result.
+// openPack opens the pack of a backup for reading. The caller must close the result. Errors: ErrIncomplete, ErrCorrupt,
+// ErrEncrypted, ErrIdentity.
 func openPack(ctx context.Context, place Objects, set string, m *Manifest, with Unsealer) (*packReader, error) {
 	name := inFolder(set, m.Files[0].Name)
 	file, err := openPlain(ctx, place, name, m.Encryption, with)

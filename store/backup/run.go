@@ -227,7 +227,7 @@ func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	}
 }
 
-// timeOfRecord returns zero if the record is no longer in the log or not a transaction.
+// timeOfRecord returns the time of a record, or zero if it is no longer in the log or not a transaction.
 func timeOfRecord(s *store.Store, pos lsn.Position) time.Time {
 	r, err := s.ReadLog(pos.LSN)
 	if err != nil {

@@ -99,7 +99,7 @@ type InstallMark struct {
 	Position lsn.Position `json:"position"`
 }
 
-// readIdentity returns fs.ErrNotExist if the directory has no identity file yet.
+// readIdentity reads and verifies the identity file. It returns fs.ErrNotExist if the directory has none.
 func readIdentity(fsys vfs.FS, dir string) (IdentityFile, error) {
 	var id IdentityFile
 	name := filepath.Join(dir, identityName)

@@ -87,7 +87,7 @@ func putHeaderSum(b []byte) {
 	binary.LittleEndian.PutUint32(b[8:], crc.Of(b[12:headerFields]))
 }
 
-// decodeHeader returns ErrNotPageFile, ErrNewerVersion or a CorruptError.
+// decodeHeader decodes and verifies the file header. It returns ErrNotPageFile, ErrNewerVersion or a CorruptError.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) < len(headerMagic) || string(b[:len(headerMagic)]) != headerMagic {
 		return header{}, fmt.Errorf("%w: %s", ErrNotPageFile, describeForeign(b))

@@ -278,8 +278,8 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	return nil
 }
 
-// plan returns a SpaceError if there is no space for the new file. If needed, it removes page.db_old, which the rewrite
-// will replace.
+// plan computes the plan of the rewrite. If needed, it removes page.db_old, which the rewrite will replace. It returns
+// a SpaceError if there is no space for the new file.
 func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {

@@ -171,7 +171,7 @@ func (r *recovering) header(i int) (segmentHeader, error) {
 	return h, err
 }
 
-// next returns nil if the next header is missing or unreadable.
+// next returns the header of the next segment, or nil if it is missing or unreadable.
 func (r *recovering) next(at int) (*segmentHeader, error) {
 	if at+1 == len(r.segs) {
 		return nil, nil // nil is a valid result
