@@ -29,7 +29,8 @@ const (
 // call; the data to which it points may be kept.
 //
 // The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
-// the messages in memory exceed their part of the memory budget.
+// the messages in memory exceed their part of the memory budget, while a rewrite copies page.db, and while a digest or
+// checkpoint at an LSN is taken.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }
@@ -229,7 +230,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	return s.Usable()
 }
 
-// mu must be held.
+// mustWait reports whether Apply must wait. The caller must hold mu.
 func (s *Store) mustWait() bool {
 	return s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit()
 }
@@ -237,9 +238,9 @@ func (s *Store) mustWait() bool {
 // awaitRoomLimit is the maximum duration of AwaitRoom. A pager that cannot write must not block other work.
 const awaitRoomLimit = 10 * time.Second
 
-// AwaitRoom waits until memory has room for a transaction of the given size, so that two very large ones are not in
-// memory together. It waits at most 10 s, and only for messages that were in memory at the time of the call. While
-// pages cannot be written, it does not wait.
+// AwaitRoom waits until memory has room for a transaction of the given size, so that two very large transactions are
+// not in memory at the same time. It waits at most 10 s, and only for messages that were in memory at the time of the
+// call. While pages cannot be written, it does not wait.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()

@@ -13,9 +13,9 @@ import (
 // copyBytes bounds the result of CopyMessages, except for a single larger message.
 const copyBytes = 8 << 20
 
-// CopyMessages returns this node's copies of the messages with sequences first to last of a queue, with which the other
-// node repairs its pages. The result covers the messages up to FoundMessages.Last. It lists the messages that are also
-// corrupt on this node.
+// CopyMessages returns this node's copies of the messages of a queue with sequences first to last. The other node
+// repairs its pages with them. The result covers the sequences up to FoundMessages.Last, and lists the messages that
+// are also corrupt on this node.
 func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (repair.FoundMessages, error) {
 	found := repair.FoundMessages{Last: last}
 	size := 0

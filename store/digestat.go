@@ -14,7 +14,7 @@ type holds struct{ list []*hold }
 
 type hold struct {
 	at      uint64
-	reached chan struct{} // closed when this record, or a later one, is applied
+	reached chan struct{} // closed when the record with LSN at, or a later one, is applied
 }
 
 // limit returns the last LSN that may be applied. It ignores holds that an installed snapshot has passed.

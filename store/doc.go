@@ -33,6 +33,6 @@
 // # Locks
 //
 // Store.mu guards the state and the messages in memory. Apply takes it for writing, a few hundred records at a time.
-// View and Read take it for reading and never do I/O while they hold it. The locks of page.db are in package pager.
-// They are acquired before Store.mu.
+// View and Read take it for reading and never do I/O while they hold it. The locks of page.db, in package pager, are
+// acquired before Store.mu.
 package store

@@ -33,6 +33,6 @@ var (
 	ErrNoQueue   = errors.New("queue or subscription not found")
 	// ErrPast is returned when the content at an LSN is requested and later records are already applied.
 	ErrPast = errors.New("later records are already applied")
-	// ErrSnapshotGone is returned when a snapshot was closed, so that its transfer cannot continue.
+	// ErrSnapshotGone is returned when a snapshot was closed and its transfer cannot continue.
 	ErrSnapshotGone = errors.New("snapshot is no longer available")
 )

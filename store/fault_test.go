@@ -177,11 +177,8 @@ func TestDamagedMessageIsNotSkipped(t *testing.T) {
 	_ = n.s.Close()
 }
 
-// The disk is full during checkpoints. Once space is available again, the store recovers without loss.
-func TestFullDisk(t *testing.T) {
-	mem := memfs.New()
-	fault := faultfs.New(mem)
-	n, m := filled(t, options(fault))
+// fullDisk returns a switch that makes writes to page.db fail because the disk is full.
+func fullDisk(fault *faultfs.FS) *atomic.Bool {
 	var full atomic.Bool
 	fault.SetHook(func(op faultfs.Op) error {
 		if full.Load() && op.Name == datadir.PageFile("/data") &&
@@ -190,6 +187,14 @@ func TestFullDisk(t *testing.T) {
 		}
 		return nil
 	})
+	return &full
+}
+
+// The disk is full during checkpoints. Once space is available again, the store recovers without loss.
+func TestFullDisk(t *testing.T) {
+	fault := faultfs.New(memfs.New())
+	n, m := filled(t, options(fault))
+	full := fullDisk(fault)
 	ops := rand.New(rand.NewPCG(6, 6))
 	for round := range 6 {
 		full.Store(true)
@@ -204,6 +209,27 @@ func TestFullDisk(t *testing.T) {
 		n.check()
 	}
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
+}
+
+// A checkpoint after a failed one contains all records applied before the call.
+func TestCheckpointAfterFullDisk(t *testing.T) {
+	fault := faultfs.New(memfs.New())
+	n, m := filled(t, options(fault))
+	full := fullDisk(fault)
+	ops := rand.New(rand.NewPCG(7, 7))
+	for round := range 6 {
+		full.Store(true)
+		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+		n.applyAll()
+		_, err := n.s.Checkpoint(t.Context())
+		require.ErrorIs(t, err, syscall.ENOSPC, "round %d", round)
+		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+		n.applyAll()
+		full.Store(false)
+		info, err := n.s.Checkpoint(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, n.s.Applied(), info.Position, "round %d", round)
+	}
 }
 
 // After a failed fsync of the log the store accepts no operations and reports the failure. A restart recovers all

@@ -188,7 +188,7 @@ func queueInfos(t *testing.T, s *store.Store) []query.QueueInfo {
 	return infos
 }
 
-// dumpStore returns the same list for a store, read in small pieces.
+// dumpStore returns the list of model.dump for a store, which it reads in small pieces.
 func dumpStore(t *testing.T, s *store.Store) string {
 	t.Helper()
 	var b strings.Builder

@@ -17,9 +17,9 @@ import (
 // Install receives another node's snapshot into a file next to page.db and then replaces page.db with it.
 //
 // A crash must not leave a new page.db with the old log. Commit therefore first writes a mark with the snapshot's
-// position to the identity file, then renames the files, resets the log, and removes the mark. If the mark exists at a
-// start, its position is compared with the position of page.db. If they are equal, the rename was complete, and the log
-// is reset again. Otherwise the received file is removed (recoverInstall).
+// position to the identity file, then renames the files, resets the log, and removes the mark. If Open finds the mark,
+// it compares its position with the position of page.db. If they are equal, the renames were complete, and Open removes
+// the old log. Otherwise Open removes the received file (recoverInstall).
 type Install struct {
 	s      *Store
 	header SnapshotHeader
@@ -37,7 +37,8 @@ func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	return &Install{s: s, header: h}, nil
 }
 
-// WriteAt stores a piece of the page file, in the order of offsets. The piece at offset 0 describes the checkpoint.
+// WriteAt stores a piece of the page file. Pieces must be passed in ascending order of offset; gaps are free pages. The
+// piece at offset 0 describes the checkpoint.
 func (in *Install) WriteAt(offset uint64, data []byte) error {
 	if offset < in.offset {
 		return fmt.Errorf("receive snapshot: piece at offset %d after one that ended at %d", offset, in.offset)
@@ -101,7 +102,7 @@ func (in *Install) Commit() error {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
 	s.maint.Interrupt() // it would rewrite the replaced file
-	// The rename would also remove the old file, but in one step and with all locks held.
+	// The rename would also replace the old file, but with all locks held; removing a large file takes time.
 	old := s.path(datadir.OldFileName)
 	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("install the snapshot: %w", err)

@@ -18,14 +18,14 @@ const (
 	laneIdle = 10 * time.Second
 	// laneExpiry is the time after which unread messages are always evicted.
 	laneExpiry = time.Minute
-	// maxLaneGap is the maximum gap between two messages of a priority that one read spans.
+	// maxLaneGap is the maximum gap, in bytes, between two messages of a priority that one read spans.
 	maxLaneGap = 32 << 10
 	// laneEntryBytes is the memory used by an entry in addition to its record.
 	laneEntryBytes = 32
 )
 
 // laneCache caches messages of queues with priorities, from pages that were read for messages of higher priority.
-// Without the cache, such a page would be read once for each priority. Messages never change and sequences are never
+// Without the cache, each page would be read once for each priority. Messages never change and sequences are never
 // reused, so an entry is valid while the store uses the file. A read removes the entry.
 //
 // A full cache accepts no new messages, since the cached messages are read first.
@@ -104,7 +104,7 @@ func (c *laneCache) pop(l *laneList) {
 // put appends a copy of a message. It returns false if that would exceed limit bytes. mu must be held.
 func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) bool {
 	if n := len(l.list); n > l.head && l.list[n-1].seq >= seq {
-		return true // already cached, or out of order, and read again later
+		return true // already cached, or out of order: read again later
 	}
 	e := laneEntry{seq: seq, record: record}
 	if c.bytes.Load()+e.bytes() > limit {

@@ -364,7 +364,7 @@ func TestRemovedLog(t *testing.T) {
 	}
 }
 
-// Applying continues from the log at the reader's position after the tail behind it was truncated.
+// Applying continues from the log at the reader's position, although the records after that position were truncated.
 func TestApplyAfterTruncation(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))

@@ -16,7 +16,7 @@ type idReader struct {
 	guard *page.Guard
 }
 
-// readsIDs prepares the state to read message ids. The returned function must be called after mu was released.
+// readsIDs prepares the state to read message ids. The returned function must be called after mu is released.
 func (s *Store) readsIDs() (release func()) {
 	if !s.dedups.Load() {
 		return func() {}

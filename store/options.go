@@ -86,7 +86,7 @@ type Options struct {
 	// value keeps none.
 	LogKeepBytes int64
 	SegmentBytes int64
-	// MaxFrameBytes bounds the size of one transaction.
+	// MaxFrameBytes is the maximum size of an encoded transaction.
 	MaxFrameBytes int
 	// BackgroundPercent is the percentage of time in which a scan, check, digest, rewrite plan, shrink or backup may run,
 	// so that it does not slow down transactions; 0 means 100. throttle.FullSpeed lifts the limit for one operation.
@@ -94,8 +94,8 @@ type Options struct {
 	// ReplaceDamaged quarantines the store if it belongs to a pair and is too corrupt to be opened: it is moved to
 	// damaged-… in the data directory. An empty store with a new incarnation replaces it, and the other node fills it.
 	ReplaceDamaged bool
-	// ReplaceUnknown does the same if the identity is lost, so that it is unknown whether the store belonged to a pair.
-	// The empty store has a new node ID.
+	// ReplaceUnknown also quarantines a store without a readable identity, which may have belonged to a pair. The empty
+	// store has a new node ID.
 	ReplaceUnknown bool
 	// BootID identifies the operating system's boot. If it is empty, Open reads it from the kernel.
 	BootID string

@@ -42,12 +42,13 @@ type ReadRequest struct {
 	MaxMessages int
 	// MaxBytes bounds the size of the result, except for the first message.
 	MaxBytes int
-	// Delayed also returns messages that are not yet deliverable to Sub. With Sub 0 they are always returned.
+	// Delayed includes messages that are not yet deliverable to Sub. With Sub 0 they are always included.
 	Delayed bool
-	// IncludeCorrupt returns a corrupt message without its record, instead of an error, and continues after it.
+	// IncludeCorrupt includes corrupt messages, without their records. Otherwise Read ends with an error at a corrupt
+	// message.
 	IncludeCorrupt bool
-	// Lanes reads messages of higher priority first, each priority from its own position instead of From. It requires Sub
-	// and a queue with priorities. nil reads in sequence order.
+	// Lanes, if not nil, selects messages of higher priority first, each priority from its own position instead of From.
+	// It requires Sub and a queue with priorities. nil selects sequence order.
 	Lanes *Lanes
 	// Buffer is memory for the pages that are read. Each Read overwrites it. If it is nil, each Read allocates memory.
 	Buffer *ReadBuffer
@@ -301,7 +302,7 @@ func (r *reading) fromPages(ctx context.Context) error {
 	return nil
 }
 
-// corrupt returns an error for the wanted messages up to a sequence, and always for the first one.
+// corrupt returns an error for the wanted messages up to sequence upTo, and for at least the first one.
 func (r *reading) corrupt(upTo uint64, format string, args ...any) error {
 	e := &repair.CorruptError{Queue: r.req.Queue, Err: fmt.Errorf(format, args...)}
 	for i, w := range r.want {
@@ -313,8 +314,8 @@ func (r *reading) corrupt(upTo uint64, format string, args ...any) error {
 	return e
 }
 
-// nextGroup returns the extent that contains seq, and the extents that follow it in the file and contain wanted
-// messages. Only pages with wanted messages are therefore read.
+// nextGroup returns the extent that contains seq, and the extents that directly follow it in the file and contain
+// wanted messages. A sparse read also accepts gaps of at most maxLaneGap.
 func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)

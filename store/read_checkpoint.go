@@ -20,16 +20,17 @@ type ReadOptions struct {
 	// At is the LSN of the last record that the checkpoint must contain; 0 selects the last applied record.
 	At      uint64
 	MaxWait time.Duration
-	// OlderIfFull reads the last checkpoint if the disk is too full for a new one, for an operation that frees space.
+	// OlderIfFull selects the last checkpoint if the disk is too full for a new one. It is for operations that free space.
 	OlderIfFull bool
 }
 
 // ReadCheckpoint writes a checkpoint and calls fn with it. No transaction waits for fn. If ReadOptions.At is set,
 // ReadCheckpoint waits until that record is applied, and applies no later record while the checkpoint is written. A
-// checkpoint shortly before shortens that time.
+// Checkpoint call shortly before ReadCheckpoint shortens that time.
 //
 // It returns the error of fn; pager.ErrReplaced if page.db was replaced in the meantime, so that the data read by fn is
-// invalid; ErrPast if records after At were already applied; and context.DeadlineExceeded if At did not arrive in time.
+// invalid; ErrPast if records after At were already applied; and context.DeadlineExceeded if At was not applied in
+// time.
 func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*checkpoint.Checkpoint) error) error {
 	file, pin, err := s.pinAt(ctx, o)
 	if err != nil {
@@ -96,7 +97,7 @@ func (s *Store) Checkpoint(ctx context.Context) (pager.CheckpointInfo, error) {
 	return s.pages.Checkpoint(ctx)
 }
 
-// PageMap describes the use of the pages of page.db (Pager.PageMap).
+// PageMap returns the use of the pages of page.db by region (Pager.PageMap).
 func (s *Store) PageMap(ctx context.Context, regions int) (pager.PageMap, error) {
 	return s.pages.PageMap(ctx, regions, s.Pace(ctx, 0))
 }

@@ -54,7 +54,7 @@ type aheadPiece struct {
 	users     int // readers that copy from it, or wait to
 	taken     int // end of the consumed part
 	requested time.Time
-	led       bool // read-ahead of the following pieces was decided
+	led       bool // the read of the following piece was started, or was not needed
 	// follows is the following piece, if its read was started.
 	follows *aheadPiece
 	bad     bool // does not match the index

@@ -65,7 +65,7 @@ func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	}
 }
 
-// mu must be held.
+// drop removes the first batch. The caller must hold mu.
 func (r *recentFrames) drop() {
 	r.bytes -= int64(len(r.batches[0].frames))
 	r.batches[0] = appended{}

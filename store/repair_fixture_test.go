@@ -183,8 +183,8 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 	return 0
 }
 
-// lookedUp repairs all known corruption.
-func lookedUp(s *store.Store) error {
+// repairAll repairs all known corruption.
+func repairAll(s *store.Store) error {
 	left, err := s.Repair().RepairAll(context.Background())
 	if err == nil && left > 0 {
 		err = fmt.Errorf("%d messages are left", left)

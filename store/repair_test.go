@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/repair"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -118,6 +119,21 @@ func TestScrubRepairsHeader(t *testing.T) {
 	again := openNode(t, options(mem))
 	again.applyAll()
 	require.Equal(t, m.dump(), dumpStore(t, again.s))
+}
+
+// A scrub without a limit ends when its context is canceled.
+func TestScrubIsCanceled(t *testing.T) {
+	n := small(t, options(memfs.New()))
+	for name, ctx := range map[string]context.Context{
+		"governed": t.Context(), "full speed": throttle.FullSpeed(t.Context()),
+	} {
+		ctx, cancel := context.WithCancel(ctx)
+		cancel()
+		within(t, "Scrub", func() {
+			_, err := n.s.Repair().Scrub(ctx, 0)
+			require.ErrorIs(t, err, context.Canceled, name)
+		})
+	}
 }
 
 // Reads repair corrupt pages of messages.
@@ -385,12 +401,12 @@ func TestStoreThatCannotBeOpened(t *testing.T) {
 func TestSnapshotWithDamage(t *testing.T) {
 	n, mem, _, m := pairOf(t)
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
-	require.NoError(t, lookedUp(n.s))
+	require.NoError(t, repairAll(n.s))
 	to := openNode(t, options(memfs.New()))
 	in := receive(t, n.s, to.s)
 	defer in.Abort()
 	require.Positive(t, n.s.Repair().Status().SuspectPages)
-	require.NoError(t, lookedUp(n.s))
+	require.NoError(t, repairAll(n.s))
 	require.Positive(t, n.s.Repair().Status().RepairedMessages)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	n.check()

@@ -51,8 +51,8 @@ func crashPoints(
 	return append(clones, mem.CrashClone(nil)), append(ops, "the end")
 }
 
-// The machine stops before each write, sync and rename of a rewrite. A restart finds exactly one good page.db, every
-// message, and no partial files.
+// The machine stops before each write, sync and rename of a rewrite. A restart finds one valid page.db, every message,
+// and no partial files.
 func TestRewriteCrashEverywhere(t *testing.T) {
 	for seed := range uint64(tier.Count(3, 6)) {
 		mem := memfs.New()

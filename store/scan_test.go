@@ -106,8 +106,8 @@ func TestScanMix(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// For any current size and limit, the recommended size makes the file no larger than a compact does, and needs no
-// more reads.
+// For any current size and limit, the recommended size makes the file no larger than a compact does, and requires at
+// most 1 % more reads.
 func TestScanRecommendsNoLoss(t *testing.T) {
 	for _, size := range []int{2 << 10, 8 << 10, 32 << 10, 64 << 10} {
 		o := options(memfs.New())
@@ -215,4 +215,25 @@ func TestScanDamaged(t *testing.T) {
 	t.Logf("%d pages: %d reported, %d refused", clean.Pages, reported, refused)
 	require.Positive(t, reported)
 	require.Less(t, refused, reported)
+}
+
+// A check reports its progress even if an extent has more pages than the interval of reports.
+func TestCheckProgress(t *testing.T) {
+	n := openNode(t, options(memfs.New()))
+	n.commit(createQueue)
+	for range 4 {
+		n.publish(make([]byte, 600<<10))
+	}
+	_, err := n.s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	var last uint64
+	calls := 0
+	_, err = checkStore(t.Context(), n.s, func(done, total uint64) {
+		require.GreaterOrEqual(t, done, last)
+		require.LessOrEqual(t, done, total)
+		last = done
+		calls++
+	})
+	require.NoError(t, err)
+	require.Greater(t, calls, 4)
 }

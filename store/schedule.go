@@ -31,7 +31,7 @@ func (c *clock) init() {
 	c.early = make(chan struct{}, 1)
 }
 
-// Store.mu must be held.
+// update takes the changes of the schedule from state. The caller must hold Store.mu.
 func (c *clock) update(state *queue.State) {
 	c.due = state.TakeDue(c.due[:0])
 	soonest := state.TakeSoonest()
@@ -61,8 +61,8 @@ func (c *clock) notify() {
 	}
 }
 
-// OnDue sets the function that is called with delayed messages that have become readable. nil removes the function, but
-// a call may still be in progress. fn must return quickly and must not retain the slice.
+// OnDue sets the function that Apply calls with delayed messages that have become readable. nil removes the function,
+// but a call may still be in progress. fn must return quickly and must not retain the slice.
 func (s *Store) OnDue(fn func([]queue.DueMessage)) {
 	s.clock.mu.Lock()
 	defer s.clock.mu.Unlock()
@@ -81,10 +81,10 @@ func (s *Store) SetAlarm(ms int64) { s.clock.alarm.Store(ms) }
 func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS) }
 
 // Scheduled returns at most limit entries of the schedule, in order, that follow after and are due by byMS. next is the
-// time of a later entry, or queue.NeverMS if there is none. That entry may already have been removed.
+// time of a later entry, which may already have been removed, or queue.NeverMS if no entry follows.
 //
-// It merges changes since the last checkpoint, which are in memory, with the tree's entries. It reads pages and never
-// blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
+// Scheduled merges the entries of the tree with the changes since the last checkpoint, which are in memory. It reads
+// pages and never blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
 func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.Due, next int64, err error) {
 	pages := s.pages.Acquire()
 	defer s.pages.Release()

@@ -60,8 +60,8 @@ func (s *Store) Room() (Room, error) {
 	return r, nil
 }
 
-// SetSpaceShort sets whether space is short. While it is, the log discards all records that are not needed for
-// recovery.
+// SetSpaceShort sets whether disk space is short. While it is short, the log discards all records that are not needed
+// for recovery.
 func (s *Store) SetSpaceShort(short bool) { s.log.SetLowSpace(short) }
 
 // Stats contains statistics of a store.
@@ -86,7 +86,7 @@ type Stats struct {
 	Sync                string
 	// Counts counts the operations applied since the store was opened.
 	Counts queue.Counts
-	// CheckpointAt is zero if there was no checkpoint.
+	// CheckpointAt is the time of the last checkpoint; zero if none was written.
 	CheckpointAt time.Time
 }
 

@@ -47,7 +47,7 @@ type Store struct {
 	room    *sync.Cond // on mu: signals that Apply may continue, or that the store is unusable
 	paused  bool       // a rewrite is copying the checkpoint
 	holds   holds
-	written int64
+	written int64 // total bytes of messages that were moved from memory to pages
 	// sinceCheckpoint is the number of bytes of log that were applied and are not in a checkpoint. It is increased under
 	// mu.
 	sinceCheckpoint atomic.Int64
@@ -110,7 +110,7 @@ func openOrReplace(o Options) (*Store, error) {
 	return open(o)
 }
 
-// cannotOpen reports whether the content of the files, unlike their permissions, prevents opening the store.
+// cannotOpen reports whether err is caused by the content of the files, unlike, for example, a permission error.
 func cannotOpen(err error) bool {
 	return slices.ContainsFunc([]error{
 		page.ErrCorrupt, page.ErrNotPageFile, wal.ErrCorrupt, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
@@ -211,12 +211,12 @@ func (s *Store) usePages(file *page.File) error {
 	s.state, s.applied = state, meta.Position
 	s.dedups.Store(state.Deduplicates())
 	s.holds.reach(s.applied.LSN)
-	s.watch.wake([]uint64{queue.AccessQueue}) // an installed snapshot may have another table
+	s.watch.wake([]uint64{queue.AccessQueue}) // an installed snapshot may contain other access rules
 	return nil
 }
 
-// openLog opens the log and verifies that it continues the checkpoint at a position. emptied is set if the log was
-// emptied on purpose.
+// openLog opens the log and verifies that it continues the checkpoint at a position. emptied is set if recoverInstall
+// has emptied the log.
 func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {
@@ -294,7 +294,8 @@ func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	return err == nil && !slices.Contains(files, "cut.intent") && !slices.ContainsFunc(files, isSegment), err
 }
 
-// Close writes a checkpoint, closes all files and marks the directory clean.
+// Close writes a checkpoint, closes all files and marks the directory clean. If the store has failed, Close only closes
+// the files. A second call does nothing.
 func (s *Store) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil
@@ -383,7 +384,7 @@ func (s *Store) QueueName(id uint64) string {
 	return ""
 }
 
-// Filters returns a version that changes when a filter is altered, before any later message becomes readable.
+// Filters returns a version number that changes when a filter is altered, before any later message becomes readable.
 func (s *Store) Filters() uint64 { return s.filters.Load() }
 
 // Repair returns the component that records and repairs corruption.

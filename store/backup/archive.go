@@ -33,11 +33,11 @@ import (
 //	| 8 bytes  | u64     | u64     u64    u32     | u32 | ms i64     | ms i64     |u32 | u32 |
 //	+----------+---------+------------------------+-----+------------+------------+----+-----+
 //
-// version is 1. With version 2, the frames are encrypted as one age file (age-encryption.org/v1). The head and tail are
-// not, so that an Archiver can continue an archive that it cannot decrypt. before is the position before the first
-// frame. first time and last time are the times of the first and the last transaction in the file, or 0 without one.
-// crc is the CRC-32C of the 60 bytes before it. The checksums of frames are chained: a file continues another one if
-// its before equals last of the other.
+// version is 1, or 2 if the frames are encrypted as one age file (age-encryption.org/v1). The head and tail are never
+// encrypted, so that an Archiver can continue an archive that it cannot decrypt. before is the position before the
+// first frame. first time and last time are the times of the first and the last transaction in the file, or 0 if the
+// file contains none. crc is the CRC32C of the 60 bytes before it. The checksums of frames are chained: a file
+// continues another one if its before equals the other's last.
 const (
 	archiveMagic    = "LSARCHIV"
 	archiveEndMagic = "LSARCEND"
@@ -45,7 +45,7 @@ const (
 	sealedArchive   = 2
 	archiveEnds     = 64 // length of head and tail
 	archiveSuffix   = ".frames"
-	// previousArchiveTmp is the suffix of unfinished files of programs up to 0.3.
+	// previousArchiveTmp is the suffix of unfinished files of releases up to 0.3.
 	previousArchiveTmp = ".new" + archiveSuffix
 )
 
@@ -59,7 +59,7 @@ type ArchiveFile struct {
 	// Before is the position before the first record, Last the position of the last record.
 	Before, Last lsn.Position
 	Records      uint64
-	// FirstTime and LastTime are the times of the first and the last transaction; zero without one.
+	// FirstTime and LastTime are the times of the first and the last transaction; zero if the file contains none.
 	FirstTime, LastTime time.Time
 
 	name string // in its location

@@ -32,7 +32,7 @@ const (
 
 // ArchiveOptions configures an Archiver.
 type ArchiveOptions struct {
-	// Dir, in FS (by default the operating system's), is the archive of this node, created if missing.
+	// Dir is the directory of this node's archive in FS (by default the operating system's). It is created if missing.
 	FS  vfs.FS
 	Dir string
 	// Location is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be
@@ -41,8 +41,8 @@ type ArchiveOptions struct {
 	Location Objects
 	// Seal encrypts the records, if not nil.
 	Seal Sealer
-	// Interval is the time between two archive files; by default DefaultArchiveInterval. It is the maximum age of records
-	// that are lost with the data directory.
+	// Interval is the time between two archive files; by default DefaultArchiveInterval. If the data directory is lost,
+	// the records of about the last Interval are lost with it.
 	Interval  time.Duration
 	FileBytes int64 // by default DefaultArchiveFileBytes
 	// MaxHoldBytes is the maximum log size that is held while archiving fails. Above it, the log is released so that the
@@ -77,7 +77,7 @@ type Archiver struct {
 	done      sync.WaitGroup
 	once      sync.Once
 
-	work   sync.Mutex // held while files are written; guards hold, known and last
+	work   sync.Mutex // held while files are written; guards hold, opened, known and last
 	hold   *wal.Hold
 	opened bool
 	// known is set if the archive is empty, or if last is known to be in the store's history, so that the archive can be
@@ -323,8 +323,8 @@ func (a *Archiver) releaseHold() {
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
-// write writes one file with the records after before, up to to or until the file is large enough. It reads the log
-// twice, since the file name contains the last LSN.
+// write writes one file with the records after before, up to position to or until the file is large enough. It reads
+// the log twice, since the file name contains the last LSN.
 func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
 	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
 	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {
@@ -369,7 +369,7 @@ type counting struct {
 func (c *counting) Write(p []byte) (int, error) {
 	n, err := c.to.Write(p)
 	c.bytes += int64(n)
-	return n, err //nolint:wrapcheck // a writer between two others
+	return n, err //nolint:wrapcheck // a pass-through writer
 }
 
 func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position) error {
@@ -428,7 +428,7 @@ func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return nil
 }
 
-// take verifies the frames up to to, adds them to the fields of f, and returns their size.
+// take verifies the frames up to position to, adds them to the fields of f, and returns their size.
 func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 	rest := frames
 	for len(rest) > 0 && f.Last.LSN < to.LSN {

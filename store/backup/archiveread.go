@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-var errStop = errors.New("enough")
+var errStop = errors.New("stop walking the archive")
 
 type archivedLog struct {
 	place  Objects
@@ -131,7 +131,7 @@ func eachFrame(
 	return nil
 }
 
-// unreadable returns ErrArchiveCorrupt, unless err is unrelated to the content.
+// unreadable wraps err in ErrArchiveCorrupt, unless err is unrelated to the content.
 func unreadable(a *ArchiveFile, prev lsn.Position, err error) error {
 	if isUnreadable(err) {
 		return fmt.Errorf("read archive: %w", err)
@@ -143,7 +143,7 @@ func corruptArchive(a *ArchiveFile, prev lsn.Position, err error) error {
 	return fmt.Errorf("%w: %s, after record %v: %w", ErrArchiveCorrupt, a.Path, prev, err)
 }
 
-// ArchiveChain is a part of an archive without a gap.
+// ArchiveChain is a contiguous part of an archive.
 type ArchiveChain struct {
 	Before, Last lsn.Position
 	Files        int

@@ -325,7 +325,7 @@ func TestCorruptSource(t *testing.T) {
 	}{
 		{"tree", 2048, 8 * 40},
 		{"message", 64 << 10, 8 * 40},
-		{"header of a run", 64 << 10, 8 * 16},
+		{"header of an extent", 64 << 10, 8 * 16},
 		{"message in a later page", 64 << 10, 8 * (2048*20 + 100)},
 	} {
 		fault.SetHook(func(op faultfs.Op) error {

@@ -11,13 +11,13 @@ import (
 
 // Errors of encrypted data.
 var (
-	// ErrEncrypted means that no identity was given.
-	ErrEncrypted = errors.New("encrypted, and no identity was given to decrypt it")
+	// ErrEncrypted means that the data is encrypted and no identity was given.
+	ErrEncrypted = errors.New("encrypted, but no identity was given")
 	// ErrIdentity means that none of the given identities can decrypt the data.
-	ErrIdentity = errors.New("encrypted, and none of the given identities can decrypt it")
+	ErrIdentity = errors.New("encrypted for other identities")
 )
 
-// Sealer encrypts backups and log archives. It does not need a key for decryption.
+// Sealer encrypts backups and log archives. It does not need the key for decryption.
 type Sealer interface {
 	// Seal returns a writer that encrypts to w. Its Close completes the encryption and does not close w.
 	Seal(w io.Writer) (io.WriteCloser, error)

@@ -42,10 +42,13 @@ func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func
 		return fmt.Errorf("write %s: %w", d.Path(name), err)
 	}
 	final := d.Path(name)
+	folder := filepath.Dir(final)
 	if _, err := d.fs.Stat(final); err == nil {
+		if err := d.fs.SyncDir(folder); err != nil { // an earlier Put may have failed after the rename
+			return fmt.Errorf("sync directory entry %s: %w", final, noSpace(err))
+		}
 		return fmt.Errorf("write %s: %w", final, fs.ErrExist)
 	}
-	folder := filepath.Dir(final)
 	if err := vfs.MkdirAllSync(d.fs, folder, 0o750); err != nil {
 		return fmt.Errorf("create directory %s: %w", folder, noSpace(err))
 	}
@@ -193,7 +196,7 @@ func (d directory) Lock(context.Context) (io.Closer, bool, error) {
 	}
 	lock, err := d.fs.Lock(d.Path(lockName))
 	if errors.Is(err, vfs.ErrLocked) {
-		return nil, false, fmt.Errorf("%w: %s; wait until it finishes", ErrBusy, d.root)
+		return nil, false, fmt.Errorf("%w: %s", ErrBusy, d.root)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("lock directory %s: %w", d.root, err)

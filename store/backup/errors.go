@@ -11,9 +11,9 @@ import (
 
 // Errors of Run.
 var (
-	// ErrBusy means that another Run, in any process, uses the same directory.
-	ErrBusy = errors.New("another backup is running in this directory")
-	// ErrNoSpace is returned before anything is written, or after the written files were removed.
+	// ErrBusy means that another Run or Archiver, in any process, has locked the location.
+	ErrBusy = errors.New("another backup or log archive uses this directory")
+	// ErrNoSpace means that the location is full. Run has then written nothing, or removed the files that it had written.
 	ErrNoSpace = errors.New("not enough free space")
 )
 
@@ -22,7 +22,7 @@ var (
 	ErrIncomplete = errors.New("backup is incomplete")
 	// ErrCorrupt means that a backup, or its content, does not match its checksums.
 	ErrCorrupt = errors.New("backup is corrupt")
-	// ErrNewerVersion is returned for a backup or an archive.
+	// ErrNewerVersion means that a newer release wrote the backup or the archive.
 	ErrNewerVersion = errors.New("written in a newer format")
 	// ErrTarget means that the requested record or time cannot be reached with this backup and archive.
 	ErrTarget = errors.New("cannot restore the requested point in time")
@@ -41,8 +41,8 @@ func isUnreadable(err error) bool {
 var (
 	ErrArchiveCorrupt = errors.New("log archive is corrupt")
 	ErrArchiveGap     = errors.New("log archive has a gap")
-	// ErrOtherHistory means that the archive and the store's log have different records under the same LSN, such as after
-	// a restore. They must not be mixed.
+	// ErrOtherHistory means that the archive and the store's log have different records with the same LSN, such as after a
+	// restore. The two histories must not be mixed.
 	ErrOtherHistory = errors.New("log archive belongs to another history")
 )
 

@@ -123,7 +123,7 @@ func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error)
 }
 
 // Choose returns the newest complete backup from which a record and a time can be restored: it has no records after
-// toLSN (0: any) and no transactions after toTime (zero: any), and belongs to the given pair, unless that is zero.
+// toLSN (0: any) and no transactions after toTime (zero: any), and belongs to the given pair, unless pair is zero.
 // Otherwise Choose returns ErrTarget.
 func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, error) {
 	for _, s := range slices.Backward(sets) {
@@ -220,8 +220,8 @@ func Remove(ctx context.Context, place Objects, name string) error {
 	return nil
 }
 
-// prune removes surplus generations, and the archived log that no generation needs. newest was just made. The caller
-// must hold the path's lock.
+// prune removes surplus generations, and the archived log that no generation needs. newest describes the backup just
+// made. The caller must hold the path's lock.
 func prune(ctx context.Context, o Options, newest Manifest) error {
 	if o.KeepGenerations == 0 {
 		return nil

@@ -42,8 +42,8 @@ func (l Location) String() string {
 	return strings.TrimSuffix("s3://"+l.Bucket+"/"+l.Prefix, "/")
 }
 
-// ParseLocation parses a path, file:///PATH or s3://BUCKET/PREFIX. The error wraps ErrLocation, and does not contain
-// text if it may include a secret.
+// ParseLocation parses a path, file:///PATH or s3://BUCKET/PREFIX. The error wraps ErrLocation. It does not contain
+// text if text may include a secret.
 func ParseLocation(text string) (Location, error) {
 	scheme, rest, isURL := strings.Cut(text, "://")
 	switch {
@@ -70,7 +70,7 @@ func ParseLocation(text string) (Location, error) {
 }
 
 // ParseEndpoint parses the URL of an S3 server, http://HOST:PORT or https://HOST:PORT. The error does not contain text
-// if it may include a secret.
+// if text may include a secret.
 func ParseEndpoint(text string) (host string, secure bool, err error) {
 	const like = "a URL such as https://s3.example.com:9000"
 	u, err := url.Parse(text)

@@ -89,7 +89,7 @@ func (m *Manifest) encode() ([]byte, error) {
 	return wrap(raw), nil
 }
 
-// decodeManifest returns ErrCorrupt or ErrNewerVersion.
+// decodeManifest decodes and verifies a manifest. Errors: ErrCorrupt, ErrNewerVersion.
 func decodeManifest(b []byte) (Manifest, error) {
 	damaged := func(format string, args ...any) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("%w: %s: %s", ErrCorrupt, manifestName, fmt.Sprintf(format, args...))
@@ -98,7 +98,7 @@ func decodeManifest(b []byte) (Manifest, error) {
 	if err := json.Unmarshal(b, &e); err != nil {
 		return damaged("%v", err)
 	}
-	// Encoding the manifest again must result in the same bytes. This also covers the bytes around the manifest.
+	// Wrapping the manifest again must result in the same bytes. This also covers the bytes around the manifest.
 	if len(e.Manifest) == 0 || !bytes.Equal(wrap(e.Manifest), b) {
 		return damaged("checksum mismatch")
 	}

@@ -15,8 +15,8 @@ const (
 	manifestName   = "manifest.json"
 	packName       = "pages.pack"
 	sealedPackName = packName + ".age"
-	// partialMarkerName is an object in the folder that marks a backup: partialPrefix plus its name while it is being
-	// made, removedPrefix plus its name while it is being removed.
+	// partialMarkerName is the object in the folder that marks a backup. The name of the folder is partialPrefix and the
+	// backup's name while the backup is being made, and removedPrefix and its name while it is being removed.
 	partialMarkerName = "begun"
 	lockName          = ".lock"
 	partialPrefix     = ".partial-"
@@ -25,7 +25,7 @@ const (
 	nameTime = "20060102T150405Z"
 )
 
-// nameForm is the format of setName; the last number distinguishes backups of the same second.
+// nameForm matches the names that setName returns. The last number distinguishes backups of the same second.
 const nameForm = `^(\d{8}T\d{6}Z)-lsn(\d{6,20})-ps(\d{4,7})(?:-(\d{1,4}))?$`
 
 func setName(created time.Time, lsn uint64, pageSize, again int) string {

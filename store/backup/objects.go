@@ -15,11 +15,11 @@ import (
 // Objects is a location of backups, or of a log archive: named objects that are written once and never changed. There
 // are two implementations: a directory (Directory), and a bucket of an S3 server, in server/objectstore/s3.
 //
-// A name is relative, with slashes: the part before the last slash is its folder. All methods are safe for concurrent
-// use. They return fs.ErrNotExist, fs.ErrExist, ErrNoSpace and the context's errors where these apply.
+// Names are relative paths with slashes. The part before the last slash is the folder. All methods are safe for
+// concurrent use. They return fs.ErrNotExist, fs.ErrExist, ErrNoSpace and the context's errors where these apply.
 type Objects interface {
 	// Put creates an object with the content written by fill. The object becomes visible when it is complete and durable.
-	// If the object exists, Put returns fs.ErrExist. If fill fails, no object is created.
+	// If the object exists, Put returns fs.ErrExist, and the object is durable. If fill fails, no object is created.
 	Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error
 	// Open opens an object for reading. Reads fail when ctx ends. The caller must close the object.
 	Open(ctx context.Context, name string) (Object, error)
@@ -62,8 +62,8 @@ type Object interface {
 type Entry struct {
 	Name   string // in the folder
 	Folder bool
+	Bytes  int64
 	// Changed is an object's modification time according to the clock of the location, or zero if unknown.
-	Bytes   int64
 	Changed time.Time
 }
 

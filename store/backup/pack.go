@@ -21,10 +21,10 @@ import (
 // pages.pack contains the used pages, in ascending order, without the free pages between them, little endian:
 //
 //	+----------+-------------+---------------+---------+
-//	| LSBKPACK | version u32 | page size u32 | crc u32 |   crc: CRC-32C of the bytes before it
+//	| LSBKPACK | version u32 | page size u32 | crc u32 |   crc: CRC32C of the bytes before it
 //	+----------+-------------+---------------+---------+
 //	+------------+------------+---------+-------------+
-//	| offset u64 | length u32 | crc u32 | data…       |   any number of these; crc: CRC-32C of offset, length and data
+//	| offset u64 | length u32 | crc u32 | data…       |   any number of these; crc: CRC32C of offset, length and data
 //	+------------+------------+---------+-------------+
 //	+-------------+---------+---------+
 //	| records u64 | 0 (u32) | crc u32 |                   the end
@@ -127,7 +127,8 @@ type packReader struct {
 	buf      []byte
 }
 
-// openPack returns ErrIncomplete, ErrCorrupt, ErrEncrypted or ErrIdentity. The caller must close the result.
+// openPack opens the pack of a backup for reading. The caller must close the result. Errors: ErrIncomplete, ErrCorrupt,
+// ErrEncrypted, ErrIdentity.
 func openPack(ctx context.Context, place Objects, set string, m *Manifest, with Unsealer) (*packReader, error) {
 	name := inFolder(set, m.Files[0].Name)
 	file, err := openPlain(ctx, place, name, m.Encryption, with)

@@ -26,7 +26,7 @@ import (
 // RestoreOptions configures Restore.
 type RestoreOptions struct {
 	FS vfs.FS // by default the operating system's filesystem
-	// Location, if not nil, is the location of the backup, which is then given by name.
+	// Location, if not nil, contains the backup. Restore then expects the name of the backup instead of its directory.
 	Location Objects
 	// ArchiveDir, or Archive if not nil, is a log archive that continues the backup.
 	ArchiveDir string
@@ -73,7 +73,7 @@ type RestoreResult struct {
 //
 // Errors: datadir.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the
 // archive does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
-// ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSpace, the context's.
+// ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSpace, the error of ctx.
 func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -257,9 +257,9 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 			"archive soon: %s. "+
 			"Or restore to record %d to get everything available", ErrTarget, have, last.LSN+1, j.o.ToLSN, when, last.LSN)
 	case !j.o.ToTime.IsZero():
-		return fmt.Errorf("%w: %s, and no later record proves that this is complete up to %s. If it is, because nothing "+
-			"was committed since, omit the time, or restore to record %d; otherwise the missing records will be in "+
-			"the archive soon: %s",
+		return fmt.Errorf("%w: %s, and no later record proves that nothing is missing up to %s. If nothing was committed "+
+			"since, omit the time, or restore to record %d. Otherwise the missing records will be in the archive "+
+			"soon: %s",
 			ErrTarget, have, j.o.ToTime.Format(time.RFC3339Nano), last.LSN, when)
 	default:
 		return nil

@@ -31,7 +31,7 @@ const spareBytes = 1 << 20
 
 // Options configures Run.
 type Options struct {
-	// Path, in FS (by default the operating system's), is the directory of the backups, created if missing.
+	// Path is the directory of the backups in FS (by default the operating system's). It is created if missing.
 	FS   vfs.FS
 	Path string
 	// Location is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be
@@ -44,8 +44,8 @@ type Options struct {
 	// BytesPerSecond limits the rate of reads and writes; if 0, only the store's limit applies
 	// (store.Options.BackgroundPercent).
 	BytesPerSecond int64
-	// Verify reads and checks the backup before it is completed. It cannot be combined with Seal. The checksums of the
-	// pages are always verified during the copy.
+	// Verify makes Run read and check the backup before it is completed. It cannot be combined with Seal. The checksums of
+	// the pages are always verified during the copy.
 	Verify bool
 	// ArchiveDir, or Archive if not nil, is the log archive of this node: records older than the oldest kept backup are
 	// removed from it.
@@ -98,12 +98,12 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	return nil
 }
 
-// Run writes a checkpoint and durably copies it to a new backup. It is online: no transaction waits. If the store is
-// closed, or replaced by a snapshot of its peer, Run fails.
+// Run writes a checkpoint and durably copies it to a new backup. No transaction waits for it. If the store is closed,
+// or replaced by a snapshot of its peer, Run fails.
 //
 // A failed Run leaves no backup and removes no generation. If only the removal of old generations fails, both the
 // backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrCorrupt if a page of the store is corrupt, the
-// context's.
+// error of ctx.
 func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -227,7 +227,7 @@ func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	}
 }
 
-// timeOfRecord returns zero if the record is no longer in the log or not a transaction.
+// timeOfRecord returns the time of a record, or zero if it is no longer in the log or not a transaction.
 func timeOfRecord(s *store.Store, pos lsn.Position) time.Time {
 	r, err := s.ReadLog(pos.LSN)
 	if err != nil {
@@ -331,7 +331,7 @@ func (s *summing) Write(p []byte) (int, error) {
 	n, err := s.to.Write(p)
 	s.sum.Write(p[:n])
 	s.bytes += int64(n)
-	return n, err //nolint:wrapcheck // a writer between two others
+	return n, err //nolint:wrapcheck // a pass-through writer
 }
 
 func (s *summing) fileSum(name string) FileSum {

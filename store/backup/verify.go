@@ -16,7 +16,7 @@ import (
 // VerifyOptions configures Verify.
 type VerifyOptions struct {
 	FS vfs.FS
-	// Location, if not nil, is the location of the backup, which is then given by name.
+	// Location, if not nil, contains the backup. Verify then expects the name of the backup instead of its directory.
 	Location Objects
 	Unseal   Unsealer
 	// ChecksumsOnly skips the check of the pages' content, which reads the backup a second time.
@@ -37,9 +37,9 @@ type VerifyReport struct {
 	Pages    uint64
 }
 
-// Verify reads a backup: the manifest must be valid, the files must match it, and the content of the pages must pass
-// Checkpoint.Check. Errors: ErrIncomplete, ErrCorrupt, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote, the
-// context's.
+// Verify checks that the manifest of a backup is valid, that the files match it, and that the content of the pages
+// passes Checkpoint.Check. Errors: ErrIncomplete, ErrCorrupt, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote,
+// the error of ctx.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
 	place, set := o.Location, dir
 	if place == nil {
@@ -122,7 +122,7 @@ func verifyPack(
 	return meta, extents, err
 }
 
-// decodeMeta also compares the checkpoint's description with the manifest.
+// decodeMeta decodes the checkpoint's description and compares it with the manifest.
 func decodeMeta(raw []byte, m *Manifest) (page.Meta, error) {
 	meta, err := page.DecodeMeta(raw)
 	if err != nil {

@@ -25,8 +25,8 @@ type Report struct {
 	LSN        uint64
 }
 
-// Check verifies that each page is free or referenced exactly once, that each page and message decodes, and that each
-// message that a subscription needs exists. The error means that the check could not be completed.
+// Check verifies that each page is free or referenced exactly once, that each page and message can be decoded, and that
+// each message that a subscription needs exists. An error means that the check could not be completed.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {
@@ -41,13 +41,15 @@ func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64
 	return k.report, err
 }
 
+const progressPages = 256 // between two calls of progress
+
 type checker struct {
 	p        *Checkpoint
 	state    *queue.State
 	report   Report
 	progress func(done, total uint64)
 	seen     pageSet
-	// next is the next required sequence of the current queue.
+	// queue is the current queue, next its next required sequence.
 	queue uint64
 	next  uint64
 }
@@ -71,10 +73,10 @@ func (c *checker) walk(ctx context.Context) error {
 	}
 	own, err := c.p.file.OwnExtents(c.p.pin)
 	if err != nil {
-		c.problem("free-page map: %v", err)
+		c.problem("bitmap of used pages: %v", err)
 	}
 	for _, ext := range own {
-		c.mark(ext, "free-page map")
+		c.mark(ext, "bitmap of used pages")
 	}
 	if err := c.schedule(ctx); err != nil {
 		return err
@@ -93,8 +95,9 @@ func (c *checker) walk(ctx context.Context) error {
 }
 
 func (c *checker) mark(ext page.Extent, what string) {
+	before := c.report.Pages
 	c.report.Pages += uint64(ext.Pages)
-	if c.progress != nil && c.report.Pages%256 == 0 {
+	if c.progress != nil && c.report.Pages/progressPages > before/progressPages {
 		c.progress(c.report.Pages, c.p.meta.UsedPages)
 	}
 	for i := range page.No(ext.Pages) {
@@ -190,7 +193,7 @@ func (c *checker) compareFree(ctx context.Context) error {
 	used := newPageSet(c.p.meta.Pages)
 	for ext, err := range c.p.file.UsedExtents(c.p.pin) {
 		if err != nil {
-			c.problem("free-page map: %v", err)
+			c.problem("bitmap of used pages: %v", err)
 			return nil
 		}
 		for i := range page.No(ext.Pages) {
@@ -206,7 +209,7 @@ func (c *checker) compareFree(ctx context.Context) error {
 		}
 		if no%(1<<14) == 0 {
 			if err := c.p.pace.Did(ctx, 0); err != nil {
-				return fmt.Errorf("compare with free-page map: %w", err)
+				return fmt.Errorf("compare with bitmap of used pages: %w", err)
 			}
 		}
 	}
@@ -270,7 +273,7 @@ func (c *checker) schedule(ctx context.Context) error {
 	return nil
 }
 
-// messageIDs verifies that each message id belongs to a set of its queue.
+// messageIDs verifies that each message id belongs to a generation of its queue.
 func (c *checker) messageIDs(ctx context.Context) error {
 	keys := queue.IDKeys()
 	err := c.p.CopyTree(ctx, keys.From, keys.To, func(key, value []byte) error {

@@ -56,7 +56,7 @@ func (c *Checkpoint) Close() { c.pin.Release() }
 // Meta returns the description of the checkpoint.
 func (c *Checkpoint) Meta() page.Meta { return c.meta }
 
-// State returns the state machine of the checkpoint. It must not be changed.
+// State returns the state machine of the checkpoint, which must not be modified.
 func (c *Checkpoint) State() (*queue.State, error) {
 	if c.state == nil {
 		state, err := LoadState(c.view, c.meta)
@@ -87,8 +87,9 @@ func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 	return n, nil
 }
 
-// LoadState rebuilds the state machine from a checkpoint's tree. It skips message ids and both indexes, so
-// its duration depends on the number of queues, subscriptions and producers, not on the number of messages.
+// LoadState rebuilds the state machine from a checkpoint's tree. It skips the message ids, the message index and the
+// schedule, so its duration depends on the number of queues, subscriptions and producers, not on the number of
+// messages.
 func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	l := queue.NewLoader()
 	ids, schedule := queue.IDKeys(), queue.ScheduleKeys()

@@ -18,8 +18,7 @@ import (
 type Digest struct {
 	Position lsn.Position
 	// Content covers queues, subscriptions, acknowledgements, producers, message ids, the schedule and every needed
-	// message. It does
-	// not depend on page size or page numbers: two nodes that applied the same log have the same digest.
+	// message. It does not depend on page size or page numbers: two nodes that applied the same log have the same digest.
 	Content  [sha256.Size]byte
 	Messages uint64
 }

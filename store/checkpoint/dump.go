@@ -3,9 +3,7 @@
 package checkpoint
 
 import (
-	"context"
 	"fmt"
-	"io"
 
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -27,7 +25,7 @@ func (c *Checkpoint) DumpMeta() MetaDump {
 
 // PageDump describes the extent that begins at a page.
 type PageDump struct {
-	// Payload is raw. Queue and Messages are set for an extent of messages.
+	// Payload is not decoded. Queue and Messages are set for an extent of messages.
 	Extent   page.Extent
 	Kind     page.Kind
 	Payload  []byte
@@ -86,21 +84,4 @@ func (d *PageDump) decode() error {
 		}
 		d.Messages = append(d.Messages, MessageDump{Sequence: seq, Message: m})
 	}
-}
-
-// WriteTree writes the keys of the checkpoint's tree, one per line, for debugging the format.
-func (c *Checkpoint) WriteTree(ctx context.Context, w io.Writer) error {
-	it := c.view.Scan(nil, nil)
-	for it.Next() {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("walk tree: %w", err)
-		}
-		if _, err := fmt.Fprintf(w, "%q\t%x\n", it.Key(), it.Value()); err != nil {
-			return fmt.Errorf("write tree: %w", err)
-		}
-	}
-	if err := it.Err(); err != nil {
-		return fmt.Errorf("walk tree: %w", err)
-	}
-	return nil
 }

@@ -32,7 +32,7 @@ func (l *Liveness) Applied() (n uint64) {
 	return n
 }
 
-// Holds reports whether another state has the same content as the state.
+// Holds reports whether other has the same content as the state of l.
 func (l *Liveness) Holds(other *queue.State) (same bool) {
 	l.view(func(state *queue.State) {
 		same = other.Digest() == state.Digest() && other.Messages() == state.Messages() &&
@@ -61,7 +61,7 @@ func (a *AliveSet) Has(seq uint64) bool {
 // invalid.
 func (l *Liveness) Of(e *index.Entry, a *AliveSet) (err error) {
 	if e.Span > queue.MaxExtentSpan {
-		return fmt.Errorf("%w: queue %d, sequence %d: a range of %d sequences", index.ErrDataLoss, e.Queue, e.First,
+		return fmt.Errorf("%w: queue %d, sequence %d: extent spans %d sequences", index.ErrDataLoss, e.Queue, e.First,
 			e.Span)
 	}
 	clear(a.bits[:(e.Span+63)/64])

@@ -52,7 +52,7 @@ func (m *Meter) Phase(name string, pages uint64) {
 // Done begins and reports the last phase, "done".
 func (m *Meter) Done() { m.Phase("done", m.now.TotalPages) }
 
-// Did adds processed amounts. It reads the clock only occasionally.
+// Did adds the numbers of processed pages, messages and bytes, and reports the progress at most every 100 ms.
 func (m *Meter) Did(pages, messages, bytes uint64) {
 	m.now.Pages += pages
 	m.now.Messages += messages

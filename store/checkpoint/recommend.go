@@ -9,9 +9,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// recommend selects the page size with the smallest file, up to MaxPageSize. The file must not be larger than the
-// current page.db or the result of a compact, and must not require more reads. Otherwise the current size is kept, even
-// above MaxPageSize. A gain below one percent does not justify the I/O.
+// recommend selects the page size with the smallest file, up to MaxPageSize. The file must be more than 1 % smaller
+// than the result of a compact, must not be larger than the current page.db, and must not require more than 1 % more
+// reads. Otherwise recommend keeps the current size, even above MaxPageSize. A smaller gain does not justify the I/O.
 func (r *ScanResult) recommend() {
 	current := r.candidate(r.PageSize)
 	if r.Messages+r.DamagedMessages == 0 {
@@ -50,7 +50,8 @@ func (r *ScanResult) recommend() {
 	}
 }
 
-// Without messages, another page size has no cost, and is only needed to satisfy the limit.
+// recommendEmpty changes the page size only to satisfy the limit, since another page size has no advantage without
+// messages.
 func (r *ScanResult) recommendEmpty(current *Candidate) {
 	if r.PageSize <= r.MaxPageSize {
 		r.choose(current, "no messages are stored: the current page size is kept")

@@ -18,7 +18,7 @@ const DefaultMaxPageSize = 32 << 10
 
 // ScanOptions configures a scan.
 type ScanOptions struct {
-	// MaxPageSize limits the recommendation: a multiple of 2048, at most 1 MiB.
+	// MaxPageSize limits the recommendation, in bytes: a multiple of 2048, at most 1 MiB; 0 selects DefaultMaxPageSize.
 	MaxPageSize int
 	// Progress, if not nil, is called periodically.
 	Progress func(Progress)
@@ -79,14 +79,14 @@ type Candidate struct {
 	WasteBytes   uint64 `json:"waste_bytes"`
 }
 
-// Scan reads all messages to find the optimal page size. Corruption is part of the result; the error means that the
-// scan could not be completed.
+// Scan reads all messages to find the optimal page size. Corruption is part of the result; an error means that the scan
+// could not be completed.
 func (c *Checkpoint) Scan(ctx context.Context, o ScanOptions) (ScanResult, error) {
 	if o.MaxPageSize == 0 {
 		o.MaxPageSize = DefaultMaxPageSize
 	}
 	if err := page.CheckPageSize(o.MaxPageSize); err != nil {
-		return ScanResult{}, fmt.Errorf("scan: largest page size: %w", err)
+		return ScanResult{}, fmt.Errorf("scan: maximum page size: %w", err)
 	}
 	live, err := c.Live()
 	if err != nil {

@@ -24,9 +24,9 @@ const (
 	walkPacedBuffers = 2
 )
 
-// WalkOptions configures Checkpoint.Extents.
+// WalkOptions configures Checkpoint.Extents. Skip and Broken are called by another goroutine than fn.
 type WalkOptions struct {
-	IndexOnly bool
+	IndexOnly bool // skip the payloads of all extents
 	// Skip, if not nil, reports whether to skip an extent's payload, which is then nil.
 	Skip func(e *index.Entry) bool
 	// Broken, if not nil, is called if a part of the index is unreadable. The walk then continues with the next queue. If
@@ -281,7 +281,7 @@ func (c *Checkpoint) OwnExtents(ctx context.Context, fn func(extents []page.Exte
 	fn(batch, false)
 	own, err := c.file.OwnExtents(c.pin)
 	if err != nil {
-		return fmt.Errorf("read free-page map: %w", err)
+		return fmt.Errorf("read bitmap of used pages: %w", err)
 	}
 	fn(own, true)
 	return nil

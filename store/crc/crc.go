@@ -18,7 +18,7 @@ import (
 // polynomial is the Castagnoli polynomial, with x^0 in the highest bit.
 const polynomial = crc32.Castagnoli
 
-// MinReuseBytes is the size in bytes from which combining checksums is faster than computing one.
+// MinReuseBytes is the minimum size in bytes at which combining checksums is faster than computing one.
 const MinReuseBytes = 4 << 10
 
 var table = crc32.MakeTable(crc32.Castagnoli) //nolint:gochecknoglobals // read only
@@ -32,7 +32,7 @@ func Update(sum uint32, b []byte) uint32 {
 	return crc32.Update(sum, table, b)
 }
 
-// Join returns the checksum of some bytes followed by n more; second is the checksum of the n bytes alone.
+// Join returns the checksum of two concatenated parts from the checksums of the parts. The second part has n bytes.
 func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
 
 // Suffix returns the checksum of the last n bytes, where whole is the checksum of all bytes and first the checksum of

@@ -41,7 +41,8 @@ type Identity struct {
 	// Generation is the last process generation of this store known to be listed in the cluster record (INV-11); zero if
 	// none.
 	Generation uuid.UUID
-	// ClaimedGeneration is the generation of the last process that participated, until the record is known to list it.
+	// ClaimedGeneration is the generation of the last process that participated in the pair, until the cluster record is
+	// known to list it.
 	ClaimedGeneration uuid.UUID
 	// MayHaveLost is set if acknowledged bytes may be lost (INV-6): the operating system stopped uncleanly before this
 	// start with sync=off or interval, the log was missing or ended before the checkpoint, or MarkLoss was called. It
@@ -98,7 +99,7 @@ type InstallMark struct {
 	Position lsn.Position `json:"position"`
 }
 
-// readIdentity returns fs.ErrNotExist if the directory has no identity file yet.
+// readIdentity reads and verifies the identity file. It returns fs.ErrNotExist if the directory has none.
 func readIdentity(fsys vfs.FS, dir string) (IdentityFile, error) {
 	var id IdentityFile
 	name := filepath.Join(dir, identityName)

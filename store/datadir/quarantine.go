@@ -19,12 +19,12 @@ import (
 // If a store of a pair cannot be opened, it is quarantined: its files are moved to a subdirectory. The store then
 // starts empty, as a standby that needs a snapshot from the other node. A crash at any point must not leave a store
 // that is considered complete, or a directory that is considered new. The identity is therefore written first. Its
-// field Quarantining is set until all files are moved; if it is set at a start, the move is continued.
+// field Quarantining is set until all files are moved. If store.Open finds it set, Open continues the move.
 //
-// From the first write on, the cluster record no longer names this store in sync: it has a higher incarnation, or a new
-// node ID (INV-4). It may also have lost acknowledged messages, so it waits for an operator if no other node is in sync
-// (INV-6). Quarantine stays in the identity: without a cluster record such a store waits, while a new store would
-// create a pair (INV-9).
+// From the first write on, the cluster record no longer lists this store as in sync: the store has a higher
+// incarnation, or a new node ID (INV-4). The store may also have lost acknowledged messages, so it waits for an
+// operator if no other node is in sync (INV-6). Quarantine stays in the identity: without a cluster record such a store
+// waits, while a new store would create a pair (INV-9).
 
 const quarantinePrefix = "damaged-"
 

@@ -17,9 +17,9 @@ import (
 
 // RestoreTarget is a data directory that is being filled from a backup.
 //
-// The identity file makes the restore atomic. It is written first, with the field Restoring, which makes Open reject
-// the directory (ErrRestoring), and replaced last, without it. In between, page.db and the log may be in any state. A
-// new restore may start if the field is set.
+// The identity file makes the restore atomic. BeginRestore writes it with the field Restoring, and Commit replaces it
+// without the field. While the field is set, page.db and the log may be in any state, store.Open rejects the directory
+// (ErrRestoring), and a new restore may start.
 type RestoreTarget struct {
 	fsys vfs.FS
 	dir  string
@@ -39,9 +39,9 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	if err := vfs.MkdirAllSync(fsys, dir, 0o750); err != nil {
 		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
-	lock, err := fsys.Lock(filepath.Join(dir, LockName))
+	lock, err := Lock(fsys, dir)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrInUse, dir, err)
+		return nil, err
 	}
 	t := &RestoreTarget{fsys: fsys, dir: dir, lock: lock, id: IdentityFile{
 		Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1, Restoring: source,
@@ -59,8 +59,7 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	return t, nil
 }
 
-// CheckRestore checks whether BeginRestore would accept the directory, and changes nothing. It returns ErrNotEmpty
-// otherwise.
+// CheckRestore returns ErrNotEmpty if BeginRestore would reject the directory. It changes nothing.
 func CheckRestore(fsys vfs.FS, dir string) error {
 	names, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

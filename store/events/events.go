@@ -3,9 +3,9 @@
 // Package events defines the events that a store reports to its owner, such as CheckpointWritten. Logs, metrics and
 // conditions are derived from this single stream.
 //
-// The function in store.Options is called by the goroutine that detects the event, which may hold locks of the store.
-// It must return immediately, must not call the store, and must be safe for concurrent use. The events of one goroutine
-// are reported in order.
+// The function store.Options.Events is called by the goroutine that detects the event, which may hold locks of the
+// store. The function must return immediately, must not call the store, and must be safe for concurrent use. The events
+// of one goroutine are reported in order.
 package events
 
 import (
@@ -19,7 +19,7 @@ import (
 // Event is one of the types below.
 type Event interface{ entry() entry }
 
-// Name returns the kind of an event, in lower case with hyphens. Names are labels of a metric.
+// Name returns the kind of an event, in lower case with hyphens. Names are label values of a metric.
 func Name(e Event) string { return e.entry().name }
 
 // Log returns a function that writes each event to a log.
@@ -130,10 +130,10 @@ type (
 		Paused             time.Duration
 	}
 	RewriteCanceled struct{ Reason string }
-	// RewriteRecovered is reported at a start that finishes an interrupted rewrite with file From, or removes it (From is
-	// empty).
+	// RewriteRecovered is reported when Open finishes an interrupted rewrite with file From, or removes the files of the
+	// rewrite (From is empty).
 	RewriteRecovered struct{ From string }
-	// RewriteCorrupt is reported at a start if the new file of a rewrite is corrupt and the old file is used instead.
+	// RewriteCorrupt is reported when Open uses the old file because the new file of a rewrite is corrupt.
 	RewriteCorrupt struct{ Err error }
 	// OldFileDropped is reported when page.db_old was removed to free space for a rewrite.
 	OldFileDropped   struct{ Bytes uint64 }

@@ -31,7 +31,7 @@ func (m Member) Is(o Member) bool {
 	return m == o
 }
 
-// WithGeneration returns the entry for another process generation.
+// WithGeneration returns a copy of m with the given process generation.
 func (m Member) WithGeneration(generation uuid.UUID) Member {
 	m.Generation = generation
 	return m

@@ -118,7 +118,7 @@ type ExtentBuilder struct {
 	Count uint32
 }
 
-// Begin starts a payload at buf[start:], the end of buf.
+// Begin starts a payload at the end of buf; start is the length of buf.
 func (b *ExtentBuilder) Begin(buf []byte, start int, queueID uint64) {
 	*b = ExtentBuilder{Buf: append(buf, make([]byte, ExtentHeaderBytes)...), Start: start, Queue: queueID}
 }
@@ -177,7 +177,7 @@ func (r *ExtentReader) Next() (seq uint64, record []byte, ok bool, err error) {
 	}
 	delta, n := binary.Uvarint(r.rest)
 	if n <= 0 || len(r.rest) < n+4 {
-		return 0, nil, false, fmt.Errorf("%w: message directory of queue %d, sequence %d", ErrDataLoss, r.Queue,
+		return 0, nil, false, fmt.Errorf("%w: message header in the extent of queue %d, sequence %d", ErrDataLoss, r.Queue,
 			r.First)
 	}
 	size := int(binary.LittleEndian.Uint32(r.rest[n:])) + 4

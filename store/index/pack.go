@@ -47,7 +47,7 @@ func (p *Packing) Add(seq uint64, size int) {
 	p.Count++
 }
 
-// Entry returns the index entry of the extent, for its position ext.
+// Entry returns the index entry of the extent at position ext.
 func (p *Packing) Entry(ext page.Extent) Entry {
 	return Entry{
 		Queue: p.Queue, First: p.First, Span: p.Last - p.First + 1, Extent: ext,

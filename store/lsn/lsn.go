@@ -7,7 +7,7 @@ import "fmt"
 
 // Position identifies a log record permanently, in all histories. The zero Position is before the first record.
 type Position struct {
-	// Term in which the record was written. It increases with each activation.
+	// Term is the term in which the record was written. Terms increase with each activation.
 	Term uint64
 	// LSN is the log sequence number: 1 for the first record, incremented for each following record.
 	LSN uint64

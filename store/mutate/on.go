@@ -6,5 +6,5 @@ package mutate
 
 import "os"
 
-// Off reports whether the enforcement of an invariant is disabled.
+// Off reports whether the enforcement of the invariant with the given name is disabled.
 func Off(name string) bool { return os.Getenv(Variable) == name }

@@ -25,7 +25,7 @@ func nextClear(words []uint64, from, to uint64) uint64 {
 	return to
 }
 
-// clearTail returns the number of clear bits directly before to, a multiple of 64.
+// clearTail returns the number of clear bits directly before to, which must be a multiple of 64.
 func clearTail(words []uint64, to uint64) uint64 {
 	var n uint64
 	for w := to / 64; w > 0; w-- {

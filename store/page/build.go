@@ -12,9 +12,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// syncEveryBytes is the amount that a Builder writes between two starts of writeback. This limits the number of dirty
-// pages in the page cache, which would delay the syncs of other files, and the duration of the final sync. A sync each
-// time would also commit the filesystem's journal and flush the disk's cache.
+// syncEveryBytes is the number of bytes that a Builder writes between two starts of writeback. Frequent writeback
+// limits the duration of the final sync, and the number of dirty pages in the page cache, which would delay the syncs
+// of other files. A sync instead of writeback would also commit the filesystem's journal and flush the disk's cache.
 const syncEveryBytes = 4 << 20
 
 // BuildOptions configures a Builder.
@@ -78,7 +78,7 @@ func (b *Builder) Pages() uint64 { return uint64(b.next) - 1 }
 // Begin returns a buffer for the next extent. The caller appends the payload to it and passes it to End.
 func (b *Builder) Begin() []byte { return append(b.buf, make([]byte, ExtentHeaderBytes)...) }
 
-// End turns the payload appended to the buffer from Begin into an extent. The extent is written now or later, in large
+// End turns the payload appended to the buffer from Begin into an extent. Extents are buffered and written in large
 // writes. After an error only Abort can be called.
 func (b *Builder) End(buf []byte, kind Kind) (Extent, error) {
 	start := len(b.buf)
@@ -126,7 +126,7 @@ func (b *Builder) flush() error {
 }
 
 // Finish makes the file durable under its name, with m as its only checkpoint, and closes it. It uses Position, Root,
-// CreatedMS and AppData of m. After an error the file is removed and the Builder must not be used.
+// CreatedMS and AppData of m. After an error the Builder must not be used, and the file is removed, if possible.
 func (b *Builder) Finish(m Meta) (Meta, error) {
 	m.Checkpoint, m.PageSize, m.StoreID = b.o.Checkpoint, b.o.PageSize, b.o.StoreID
 	err := b.writeBitmap(&m)
@@ -231,7 +231,7 @@ func (b *Builder) Abort() {
 type backgroundSync struct {
 	file  vfs.File
 	bytes int
-	// data before this offset was evicted from the page cache, since a copy may be larger than memory
+	// dropped is the offset before which data was evicted from the page cache, since the file may be larger than memory.
 	dropped int64
 	running sync.WaitGroup
 	err     error // of the last writeback; valid after running.Wait

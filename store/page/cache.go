@@ -10,9 +10,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// The kernel keeps written data in its page cache. If the data is not read, such as on a standby, this wastes memory
-// that must first be allocated. If the host of a virtual machine reclaims idle memory, a write to a new cache page
-// takes about twenty times as long as a write to a recently freed one.
+// The kernel keeps written data in its page cache. If the data is not read, such as on a standby, the cached pages
+// waste memory that the kernel must first allocate. If the host of a virtual machine reclaims idle memory, a write to a
+// new cache page takes about twenty times as long as a write to a recently freed one.
 
 type byteRange struct{ from, to int64 }
 
@@ -124,7 +124,7 @@ func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 // UncachedRoom is the extra buffer size that ReadUncached needs.
 const UncachedRoom = 2 * vfs.UncachedAlign
 
-// ReadUncached is ReadPages that bypasses the page cache, if possible. It returns the pages as a slice of room, a
+// ReadUncached is like ReadPages, but bypasses the page cache if possible. It returns the pages as a slice of room, a
 // vfs.AlignedBlock with UncachedRoom more bytes than the pages.
 func (f *File) ReadUncached(first No, bytes int, room []byte) ([]byte, error) {
 	c, ok := f.file.(vfs.Cached)

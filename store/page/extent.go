@@ -109,15 +109,15 @@ func SealExtent(buf []byte, ext Extent, kind Kind, payloadBytes int) {
 	binary.LittleEndian.PutUint32(buf, crc.Of(buf[4:ExtentHeaderBytes+payloadBytes]))
 }
 
-// SealExtentWith is SealExtent for a payload with a known CRC32C, last, of its last lastBytes bytes. If these bytes
-// have changed since, the first read of the extent detects it.
+// SealExtentWith is SealExtent with a known checksum: last is the CRC32C of the last lastBytes bytes of the payload. If
+// these bytes have changed since last was computed, the first read of the extent detects the change.
 func SealExtentWith(buf []byte, ext Extent, kind Kind, payloadBytes, lastBytes int, last uint32) {
 	extentHeader(buf, ext, kind, payloadBytes)
 	first := crc.Of(buf[4 : ExtentHeaderBytes+payloadBytes-lastBytes])
 	binary.LittleEndian.PutUint32(buf, crc.Join(first, last, lastBytes))
 }
 
-// extentHeader does not set the checksum.
+// extentHeader writes the header without the checksum.
 func extentHeader(buf []byte, ext Extent, kind Kind, payloadBytes int) {
 	h := buf[:ExtentHeaderBytes]
 	clear(h)
@@ -181,7 +181,7 @@ func DecodeExtent(b []byte, pageSize int, ext Extent) (Kind, []byte, error) {
 	}
 	switch {
 	case h.Extent.First != ext.First:
-		return damaged("it has page number %d: misdirected write", h.Extent.First)
+		return damaged("header has page number %d: misdirected write", h.Extent.First)
 	case h.Extent.Pages != ext.Pages:
 		return damaged("extent of %d pages, expected %d: lost write", h.Extent.Pages, ext.Pages)
 	case ext.Born != 0 && h.Extent.Born != ext.Born:

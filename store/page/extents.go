@@ -25,8 +25,8 @@ func (f *File) Alloc(pages uint32) (Extent, error) {
 	return extents[0], nil
 }
 
-// AllocExtents is Alloc for extents of the given sizes. As far as the free space allows, they are adjacent and can be
-// written with few large writes. On an error nothing is allocated.
+// AllocExtents is Alloc for extents of the given sizes. As far as the free space allows, the extents are adjacent and
+// can be written with few large writes. On an error nothing is allocated.
 func (f *File) AllocExtents(pages []uint32) ([]Extent, error) {
 	if err := f.writable(); err != nil {
 		return nil, err
@@ -128,9 +128,9 @@ func (f *File) growLocked(pages uint64) error {
 }
 
 // Free releases an extent or a part of it. The caller must ensure that no reader can find a new reference to it (the
-// tree View without it is published), and must call Free before the Checkpoint with a Root that does not refer to it.
-// The pages are not reused until the checkpoint after that is durable and every Pin and Guard that may read them is
-// released.
+// tree View without it is published), and must call Free before the Checkpoint with the first Root that no longer
+// refers to it. The pages are not reused until the checkpoint after that is durable and every Pin and Guard that may
+// read them is released.
 //
 // If pages in the extent are not in use, the file fails (ErrFailed): freeing them could destroy data.
 func (f *File) Free(ext Extent) {
@@ -290,7 +290,8 @@ func (f *File) DecodeExtent(ext Extent, b []byte) (kind Kind, payload []byte, er
 	return kind, payload, nil
 }
 
-// OnCorruption sets a function that is called when a read finds a corrupt extent, by any goroutine. It must not block.
+// OnCorruption sets the function that a read calls, from any goroutine, when it finds a corrupt extent. fn must not
+// block.
 func (f *File) OnCorruption(fn func(first No, err error)) { f.onCorruption.Store(&fn) }
 
 // Stats contains the page counts of a file.

@@ -130,7 +130,7 @@ func Open(fsys vfs.FS, path string, o Options) (*File, error) {
 	}
 	file, err := fsys.OpenFile(path, flag, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open page file: %w", err)
+		return nil, fmt.Errorf("page file: %w", err)
 	}
 	f := &File{path: path, file: file, readOnly: o.ReadOnly}
 	f.readers.guards, f.readers.pins = make(map[uint64]int), make(map[uint64]int)
@@ -216,8 +216,8 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	return m, nil
 }
 
-// begin starts a new checkpoint number. Both slots then describe the same content, so every page that it does not use
-// is free.
+// begin starts a new checkpoint number. Both slots then describe the same content, so every page that this content does
+// not use is free.
 func (f *File) begin() error {
 	if err := f.loadSpace(); err != nil {
 		return err
@@ -280,7 +280,7 @@ func (f *File) sync() error {
 	return nil
 }
 
-// fail makes the error final (INV-7): all later writes return the first one.
+// fail marks the file as failed (INV-7). All later writes return the first error.
 func (f *File) fail(err error) error {
 	err = fmt.Errorf("%w: %s: %w", ErrFailed, f.path, err)
 	if f.failure.CompareAndSwap(nil, &err) {
@@ -329,7 +329,7 @@ func (f *File) StoreID() [16]byte { return f.storeID }
 // Path returns the name under which the file was opened.
 func (f *File) Path() string { return f.path }
 
-// Meta returns the last durable checkpoint.
+// Meta returns the description of the last durable checkpoint.
 func (f *File) Meta() Meta {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -27,7 +27,8 @@ const (
 	slotBytes   = 16 << 10
 )
 
-// The slots are 16 KiB apart and 16 KiB long, so no device sector of up to 16 KiB contains parts of both.
+// slotOffset returns the offset of a meta slot. Slots are 16 KiB apart and 16 KiB long, so no device sector of up to 16
+// KiB contains parts of both.
 func slotOffset(slot int) int64 { return int64(16<<10) * int64(slot+1) }
 
 // CheckPageSize returns ErrPageSize for an invalid page size.
@@ -86,7 +87,7 @@ func putHeaderSum(b []byte) {
 	binary.LittleEndian.PutUint32(b[8:], crc.Of(b[12:headerFields]))
 }
 
-// decodeHeader returns ErrNotPageFile, ErrNewerVersion or a CorruptError.
+// decodeHeader decodes and verifies the file header. It returns ErrNotPageFile, ErrNewerVersion or a CorruptError.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) < len(headerMagic) || string(b[:len(headerMagic)]) != headerMagic {
 		return header{}, fmt.Errorf("%w: %s", ErrNotPageFile, describeForeign(b))

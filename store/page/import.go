@@ -35,8 +35,8 @@ type Importer struct {
 	past             vfs.Bypass // the file is not read before Finish
 }
 
-// importWindow is the amount that is written before writeback starts. Writeback of all data at the end would block the
-// syncs of a log on the same disk.
+// importWindow is the number of bytes that are written before writeback starts. Writeback of all data at the end would
+// block the syncs of a log on the same disk.
 const importWindow = 4 << 20
 
 var errImportFinished = errors.New("import has finished")
@@ -66,7 +66,7 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	return im, nil
 }
 
-// Meta returns the imported checkpoint.
+// Meta returns the description of the imported checkpoint.
 func (im *Importer) Meta() Meta { return im.meta }
 
 // WriteAt writes data of the source file at the same offset; pages are verified when they are read. It returns

@@ -133,8 +133,8 @@ func (r *readers) count() (guards, pins int) {
 	return guards, pins
 }
 
-// Guard prevents pages that are freed later from being overwritten. It is intended for one short read: acquire the
-// guard, look up the position (tree.View, index), read, release.
+// Guard prevents the overwriting of pages that are freed while it is held. It is intended for one short read: acquire
+// the guard, look up the position (tree.View, index), read, release.
 type Guard struct {
 	file  *File
 	epoch uint64

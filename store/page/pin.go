@@ -22,7 +22,7 @@ func (f *File) Pin() *Pin {
 	return &Pin{file: f, meta: f.durable}
 }
 
-// Meta returns the pinned checkpoint.
+// Meta returns the description of the pinned checkpoint.
 func (p *Pin) Meta() Meta { return p.meta }
 
 // Release releases the pin. It is idempotent.

@@ -9,7 +9,7 @@ import (
 )
 
 // RelocateOwn makes the next Checkpoint write a bitmap or directory page to a new position. Its content is in memory,
-// so corruption on disk loses nothing. It returns false if n is not such a page.
+// so corruption on disk causes no data loss. It returns false if n is not such a page.
 func (f *File) RelocateOwn(n No) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

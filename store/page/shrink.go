@@ -4,6 +4,7 @@ package page
 
 import "fmt"
 
+// trimSpare is the number of free pages that Trim keeps, if the file has them.
 const trimSpare = 64
 
 // AllocLow makes the next allocations use the first free pages of the file.

@@ -13,8 +13,9 @@ import (
 // set if the page must not be allocated, because it is live, was live recently, or does not exist. Alloc sets both
 // bits, Free clears live, and the page is reusable once busy is cleared.
 //
-// The bits are kept in chunks, each with as many bits as one page of the file. Counts per chunk let a search skip it
-// without reading its bits. A file of one terabyte takes 128 MiB of memory with pages of 2 KiB, and 8 MiB with 32 KiB.
+// The bits are kept in chunks, each with as many bits as one page of the file. With the counts of a chunk, a search can
+// skip the chunk without reading its bits. A file of one terabyte takes 128 MiB of memory with pages of 2 KiB, and 8
+// MiB with 32 KiB.
 type space struct {
 	geo    geometry
 	pages  uint64
@@ -105,9 +106,9 @@ func (s *space) search(n, from, to uint64) (uint64, bool) {
 	return 0, false
 }
 
-// search searches the bits [off, end) for a free range of n, of which run bits are before off. If found, at is in [off,
-// end) and the range has left pages before at. Otherwise at is end, left is the number of free pages before end, and
-// longest is the longest free range inside.
+// search searches [off, end) for a free range of n pages. The run pages directly before off are free and can be its
+// beginning. If a range is found, it begins left pages before at, and at is less than end. Otherwise at is end, left is
+// the number of free pages directly before end, and longest is the length of the longest free range in [off, end).
 func (c *chunk) search(n, run, off, end uint64) (at, left, longest uint64) {
 	for i := off; i < end; {
 		stop := nextBit(c.busy, i, end)

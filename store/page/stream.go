@@ -63,7 +63,7 @@ func (s *ExtentStream) begin(first No, pages []byte) error {
 	case err != nil:
 		return s.damaged(first, "no extent starts here")
 	case h.Extent.First != first:
-		return s.damaged(first, "it has page number %d: misdirected write", h.Extent.First)
+		return s.damaged(first, "header has page number %d: misdirected write", h.Extent.First)
 	case h.Extent.Pages == 0 || h.Extent.Pages > MaxExtentPages || PagesFor(s.pageSize, h.PayloadBytes) > h.Extent.Pages:
 		return s.damaged(first, "payload of %d bytes in an extent of %d pages", h.PayloadBytes, h.Extent.Pages)
 	}

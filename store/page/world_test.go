@@ -192,7 +192,7 @@ func (w *world) verify(f *File) (uint64, error) {
 	for id, ext := range want {
 		kind, payload, err := f.ReadExtent(ext, buf)
 		if err != nil {
-			return 0, fmt.Errorf("run %d: %w", id, err)
+			return 0, fmt.Errorf("extent %d: %w", id, err)
 		}
 		if kind != kindOf(id) || string(payload) != string(content(id)) {
 			return 0, fmt.Errorf("extent %d does not hold the written data", id)

@@ -17,8 +17,8 @@ import (
 // index lookups. If messages are acknowledged in random order, each check whether an extent is now dead would read a
 // leaf. But an extent cannot be dead if fewer adjacent messages are dead than it spans.
 //
-// It uses 64 bytes for each known chunk of 4096 sequences. A chunk is known if its first extent was written while the
-// extentSpans existed, or if the spans were loaded from the index. The cache is valid for one tree, since another page
+// The cache uses 64 bytes for each known chunk of 4096 sequences. A chunk is known if its first extent was written
+// while the cache existed, or if the spans were loaded from the index. It is valid for one tree, since another page
 // file has other extents.
 type extentSpans struct {
 	of      *tree.Tree

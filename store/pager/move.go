@@ -154,8 +154,8 @@ func (p *Pager) moveNodes(from page.No) error {
 	return nil
 }
 
-// repeatCheckpoint writes a checkpoint with the content of the last one, but with moved pages. The caller must have
-// held mu since then.
+// repeatCheckpoint writes a checkpoint with the content of the last one, but with moved pages. mu must have been held
+// since the last one.
 func (p *Pager) repeatCheckpoint() error {
 	root, err := p.index.Flush()
 	if err != nil {

@@ -35,7 +35,7 @@ type PageMap struct {
 	Regions  []PageRegion
 	Total    PageRegion
 	FreeTail uint64
-	Readers  int // of older checkpoints
+	Readers  int // number of pins
 }
 
 // PageMap returns the use of the pages of page.db, in at most the given number of regions. It does not block

@@ -45,10 +45,12 @@ type Engine interface {
 	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
 	Fail(err error) error
 	Unwritten() Unwritten
-	// Collect removes the oldest messages, about maxBytes, from the state.
+	// Collect returns a batch of messages that are not in pages, about maxBytes. The messages stay in memory until
+	// Publish.
 	Collect(maxBytes int64) *queue.Batch
-	// CollectAll removes all changes after a checkpoint from the state. at is the position of the last one, logBytes their
-	// size in the log. If nothing was applied after the checkpoint and force is not set, the batch is nil.
+	// CollectAll returns a batch of all changes after a checkpoint. at is the position of the last applied record,
+	// logBytes the size of the applied log after the checkpoint. If nothing was applied after the checkpoint and force is
+	// not set, the batch is nil.
 	CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64)
 	// Publish calls commit to publish the index, and removes the messages of b from memory. For readers, both happen
 	// atomically. b may be nil.
@@ -61,7 +63,7 @@ type Engine interface {
 // Damage records corruption in page.db.
 type Damage interface {
 	FoundPage(no page.No, err error)
-	// IndexError returns the error of a failed read of the index, and records corruption.
+	// IndexError wraps the error of a failed read of the index, and records corruption.
 	IndexError(err error) error
 	// Index returns the reason why the store must be replaced, or nil.
 	Index() error
@@ -90,8 +92,8 @@ type Options struct {
 	Damage             Damage
 }
 
-// Pager manages page.db and its tree, and is the only one to edit them. Its goroutine writes old messages to pages and
-// writes checkpoints.
+// Pager manages page.db and its tree, and is the only component that edits them. Its goroutine writes old messages to
+// pages and writes checkpoints.
 type Pager struct {
 	o      Options
 	engine Engine
@@ -114,7 +116,7 @@ type Pager struct {
 	mu   sync.Mutex // held to edit the tree and to write pages; guards the fields below
 	last time.Time  // of the last checkpoint
 	// previous is the LSN of the checkpoint before the last one. Later records are kept in the log, so that a corrupt meta
-	// slot loses nothing.
+	// slot causes no data loss.
 	previous uint64
 	todo     *work
 	buf      []byte
@@ -163,7 +165,7 @@ func (p *Pager) Start() {
 	go p.run(ctx)
 }
 
-// Stop stops the goroutine, and writes a last checkpoint unless the store has failed. The caller must then call Close.
+// Stop stops the goroutine, and writes a last checkpoint unless failed is set. The caller must then call Close.
 func (p *Pager) Stop(failed bool) error {
 	p.closed.Store(true)
 	p.cancel()
@@ -190,7 +192,7 @@ func (p *Pager) Close() error {
 	return p.file.Close()
 }
 
-// Wake makes the goroutine check for work.
+// Wake makes the pager's goroutine check for work.
 func (p *Pager) Wake() {
 	select {
 	case p.wakeups <- struct{}{}:
@@ -302,8 +304,8 @@ func (p *Pager) checkpointDue() bool {
 		(u.LogBytes > 0 || p.repaired) && time.Since(p.last) > p.o.CheckpointInterval
 }
 
-// work is a batch that was removed from the state. It is finished before the next batch is collected, so that a
-// transient error (a full disk) loses nothing.
+// work is a collected batch. It is finished before the next batch is collected, so that a transient error (a full disk)
+// loses no batch.
 type work struct {
 	batch *queue.Batch
 	// checkpoint is set if the batch contains everything up to at, and must end in a checkpoint. logBytes is the log
@@ -364,6 +366,14 @@ func (p *Pager) checkpoint() (CheckpointInfo, error) {
 func (p *Pager) checkpointLocked() (CheckpointInfo, error) {
 	if _, err := p.settle(); err != nil {
 		return CheckpointInfo{}, err
+	}
+	if p.todo != nil { // a failed checkpoint does not contain the records applied since
+		if err := p.finish(); err != nil {
+			return CheckpointInfo{}, err
+		}
+		if _, err := p.settle(); err != nil {
+			return CheckpointInfo{}, err
+		}
 	}
 	info, begun, err := p.beginLocked()
 	if err != nil || !begun {

@@ -24,7 +24,7 @@ type Pages struct {
 	Index *tree.Tree
 }
 
-// Acquire returns page.db. It stays open and is not replaced until Release.
+// Acquire returns page.db, which stays open and is not replaced until Release.
 func (p *Pager) Acquire() Pages {
 	p.fileMu.RLock()
 	return Pages{File: p.file, Index: p.index}
@@ -33,7 +33,7 @@ func (p *Pager) Acquire() Pages {
 // Release ends the use of page.db after Acquire.
 func (p *Pager) Release() { p.fileMu.RUnlock() }
 
-// Use sets the page file. It must be called before Start, or by a function called by Exclusive.
+// Use sets the page file. It must be called before Start, or by a function that Exclusive calls.
 func (p *Pager) Use(file *page.File) Pages {
 	p.use(file)
 	p.previous, p.todo, p.repaired = file.Meta().Position.LSN, nil, false
@@ -57,10 +57,10 @@ func (p *Pager) Exclusive(fn func() error) error {
 	return fn()
 }
 
-// CloseFile closes page.db. It must only be called by a function called by Exclusive.
+// CloseFile closes page.db. It must only be called by a function that Exclusive calls.
 func (p *Pager) CloseFile() error { return p.file.Close() }
 
-// Swap calls rename, which replaces old by another page file with the same content, and opens page.db again. old is
+// Swap calls rename, which replaces old with another page file with the same content, and opens page.db again. old is
 // closed when its readers have finished. Swap returns ErrReplaced if page.db is no longer old, or if a batch is not
 // completely written. An error after rename has returned done is final (INV-7).
 func (p *Pager) Swap(old *page.File, rename func() (done bool, err error)) error {

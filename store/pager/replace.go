@@ -13,7 +13,7 @@ import (
 )
 
 // ReplaceExtent writes the messages of a corrupt extent to new pages and updates the index. The visible content and the
-// digests do not change. It calls messages at a time when no batch in progress can remove them from the index. It does
+// digests do not change. It calls messages while no batch in progress can remove messages from the index. It does
 // nothing if the extent was freed concurrently.
 func (p *Pager) ReplaceExtent(old *index.Entry, messages func() queue.TailRun) error {
 	p.hold()

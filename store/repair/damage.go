@@ -127,7 +127,7 @@ type Repairer struct {
 	status   Status
 }
 
-// New returns a Repairer that only records corruption until Use is called. governor limits its speed while it delays
+// New returns a Repairer that only records corruption until Use is called. governor slows down scrubs that delay
 // commits.
 func New(engine Engine, governor *throttle.Governor, events func(events.Event)) *Repairer {
 	return &Repairer{
@@ -136,10 +136,10 @@ func New(engine Engine, governor *throttle.Governor, events func(events.Event)) 
 	}
 }
 
-// Use sets the page file and the log to repair.
+// Use sets the page file and the log that r repairs.
 func (r *Repairer) Use(pages *pager.Pager, log *wal.Log) { r.pages, r.wal = pages, log }
 
-// FoundPage records a corrupt page. RepairAll determines its use.
+// FoundPage records a corrupt page. RepairAll determines its content.
 func (r *Repairer) FoundPage(no page.No, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,7 +249,8 @@ func (r *Repairer) recordIndex(err error) error {
 	return err
 }
 
-// IndexError returns the error of a failed index read, and records corruption.
+// IndexError wraps the error of a failed index read. If err means that the index is corrupt, IndexError records this
+// and returns an error that matches index.ErrCorrupt.
 func (r *Repairer) IndexError(err error) error {
 	if Unreadable(err) {
 		return r.recordIndex(err)

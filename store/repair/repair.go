@@ -22,7 +22,7 @@ const (
 	// repairInterval is the minimum time between repair attempts for a message. Until then, readers get an error
 	// immediately.
 	repairInterval = 5 * time.Second
-	// lostInterval is the minimum time for a message that is also corrupt on the other node.
+	// lostInterval replaces repairInterval for a message that is also corrupt on the other node.
 	lostInterval = time.Minute
 	// repairWait limits the time that a reader waits for a repair.
 	repairWait = 3 * time.Second
@@ -63,7 +63,8 @@ func (r *Repairer) StandAlone() { r.alone.Store(true) }
 // errNoCopy means that the other node is unavailable.
 var errNoCopy = errors.New("copy of the other node is not available")
 
-// Repair repairs messages that a read found corrupt. It waits for at most repairWait.
+// Repair repairs the extent that contains the first message of bad. It waits at most 3 s, and returns nil if that
+// message is readable again or no longer needed.
 func (r *Repairer) Repair(ctx context.Context, bad *CorruptError) error {
 	return r.repair(ctx, bad, false)
 }
@@ -314,8 +315,8 @@ func (r *Repairer) fetchAll(
 	return all, nil
 }
 
-// merge adds the other node's copies to st.have. It rejects copies that do not match the size in the index entry. It
-// returns the number of messages added.
+// merge adds the other node's copies to st.have, and returns the number of messages added. If the extent is then
+// complete and its size differs from the index entry, merge returns an error.
 func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int, err error) {
 	for i := range found.Messages {
 		m := &found.Messages[i]

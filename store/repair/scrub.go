@@ -22,7 +22,7 @@ import (
 const (
 	// scrubBytes is the number of bytes that a scrub reads under one pin. While a pin is held, freed pages are not reused.
 	scrubBytes = 1 << 20
-	// scrubCacheBytes is small because the scrub must read from the disk.
+	// scrubCacheBytes limits the cached tree nodes. It is small because the scrub must read from the disk.
 	scrubCacheBytes = 64 << 10
 )
 
@@ -33,9 +33,8 @@ type ScrubResult struct {
 }
 
 // Scrub reads every page and the whole log from the disk, with at most bytesPerSecond (0: unlimited), and repairs
-// corruption. Status, Damaged and Index report the remaining corruption. It works online: no transaction waits for it,
-// and freed pages are not retained for its whole duration. If it returns an error, the result covers the part that was
-// read.
+// corruption. Status, Damaged and Index report the remaining corruption. No transaction waits for Scrub, and it does
+// not retain freed pages for its whole duration. If Scrub returns an error, the result covers the part that was read.
 func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
 	if throttle.IsFullSpeed(ctx) {
@@ -62,10 +61,18 @@ type scrub struct {
 func (sc *scrub) did(ctx context.Context, pages uint64, bytes int) error {
 	sc.result.Pages += pages
 	sc.r.count(func(st *Status) { st.ScrubbedPages += pages })
-	if err := sc.pace.Did(ctx, bytes); err != nil {
+	if err := sc.pause(ctx, bytes); err != nil {
 		return fmt.Errorf("scrub: %w", err)
 	}
 	return nil
+}
+
+// pause paces the scrub. It checks ctx even if the pacer does not pause.
+func (sc *scrub) pause(ctx context.Context, bytes int) error {
+	if err := sc.pace.Did(ctx, bytes); err != nil {
+		return err
+	}
+	return ctx.Err()
 }
 
 func (sc *scrub) pages(ctx context.Context) error {
@@ -281,7 +288,7 @@ func (sc *scrub) log(ctx context.Context) error {
 			size = len(frames)
 			sc.result.LogBytes += uint64(size)
 			sc.r.count(func(st *Status) { st.ScrubbedLogBytes += uint64(size) })
-			err = sc.pace.Did(ctx, size)
+			err = sc.pause(ctx, size)
 		}
 	}
 	switch {

@@ -43,7 +43,8 @@ func (e *MaintenanceError) Error() string {
 // Is reports whether target is ErrMaintenance.
 func (e *MaintenanceError) Is(target error) bool { return target == ErrMaintenance }
 
-// SpaceError contains the amounts of disk space for which a rewrite was rejected or stopped. It matches ErrNoSpace.
+// SpaceError contains the required and the available disk space when a rewrite is rejected or stopped. It matches
+// ErrNoSpace.
 type SpaceError struct {
 	// NeedBytes is the size of the new file, or 0 if it is already allocated. ReserveBytes must stay free for the log.
 	NeedBytes, ReserveBytes uint64
@@ -63,7 +64,7 @@ func (e *SpaceError) Error() string {
 // Is reports whether target is ErrNoSpace.
 func (e *SpaceError) Is(target error) bool { return target == ErrNoSpace }
 
-// Engine is the running store, as far as a rewrite and a shrink use it.
+// Engine is the part of the running store that rewrites and shrinks use.
 type Engine interface {
 	Usable() error
 	// Failed reports whether a write has failed. The files must then not be changed.
@@ -79,14 +80,14 @@ type Engine interface {
 	// Live returns the current liveness of messages; while Apply is paused, this is the liveness in the last checkpoint.
 	Live() checkpoint.Liveness
 	SetPaused(paused bool)
-	// Swap calls rename, which replaces old by another page file with the same content, and reopens page.db. Nothing uses
-	// page.db during the swap. It returns ErrCanceled if page.db is no longer old. An error after rename has returned done
-	// is final.
+	// Swap calls rename, which replaces old with another page file with the same content, and reopens page.db. Nothing
+	// uses page.db during the swap. It returns ErrCanceled if page.db is no longer old. An error after rename has returned
+	// done is final.
 	Swap(old *page.File, rename func() (done bool, err error)) error
 	// Repair reports whether it could repair all known corruption.
 	Repair(ctx context.Context) bool
 	Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer
-	// Governed is Pace for a rewrite, without a maximum fraction of the time.
+	// Governed is Pace for a rewrite, without a limit on the percentage of time.
 	Governed(bytesPerSecond int64) *throttle.Pacer
 	// MakeGaps writes checkpoints until unused pages can be reused.
 	MakeGaps() error
@@ -151,7 +152,7 @@ func (m *Maintenance) end(u *task) {
 	close(u.done)
 }
 
-// Interrupt cancels the running operation and waits until it is complete.
+// Interrupt cancels the running operation and waits until it has ended.
 func (m *Maintenance) Interrupt() {
 	m.mu.Lock()
 	u := m.running

@@ -169,7 +169,7 @@ func (rw *rewrite) abandon() bool {
 	return true
 }
 
-// commitPoint reports whether the rewrite was not abandoned, and prevents that from then on.
+// commitPoint reports whether the rewrite was not abandoned. If so, it can no longer be abandoned.
 func (rw *rewrite) commitPoint() bool {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -278,8 +278,8 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	return nil
 }
 
-// plan returns a SpaceError if there is no space for the new file. If needed, it removes page.db_old, which the rewrite
-// will replace.
+// plan computes the plan of the rewrite. If needed, it removes page.db_old, which the rewrite will replace. It returns
+// a SpaceError if there is no space for the new file.
 func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {
@@ -378,7 +378,7 @@ func (rw *rewrite) rename() (bool, error) {
 	return true, nil
 }
 
-// Recover completes or undoes a rewrite interrupted by a crash, before page.db is opened.
+// Recover completes or rolls back a rewrite that a crash interrupted. It must be called before page.db is opened.
 func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, report func(events.Event)) error {
 	now, next := datadir.PageFile(dir), filepath.Join(dir, datadir.NewFileName)
 	if _, err := fsys.Stat(next); errors.Is(err, fs.ErrNotExist) {

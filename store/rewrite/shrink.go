@@ -23,8 +23,8 @@ const moveRoundBytes = 512 << 10
 
 // ShrinkOptions configures a shrink.
 type ShrinkOptions struct {
-	// MoveBytes is the maximum number of message bytes moved from the end of the file into gaps. A negative value means
-	// none; a few pages at the end then retain all space before them.
+	// MoveBytes is the maximum number of message bytes moved from the end of the file into gaps; 0 selects
+	// DefaultMoveBytes. With a negative value none are moved, and a few pages at the end retain all space before them.
 	MoveBytes int64
 }
 
@@ -48,8 +48,8 @@ type ShrinkResult struct {
 	Held bool `json:"held"`
 }
 
-// PlanShrink writes a checkpoint and computes the bytes that Shrink would free. It is online: it reads the message
-// index, and no transaction waits.
+// PlanShrink writes a checkpoint and computes the bytes that Shrink would free. It reads the message index, and no
+// transaction waits for it.
 func (m *Maintenance) PlanShrink(ctx context.Context, o ShrinkOptions) (plan ShrinkPlan, err error) {
 	err = m.e.Read(ctx, func(c *checkpoint.Checkpoint) error {
 		tail, err := findTail(ctx, c, o)
@@ -75,8 +75,8 @@ func bytesUpTo(pages uint64, pageSize int) uint64 {
 	return uint64(page.OffsetOf(page.No(pages)+1, pageSize))
 }
 
-// Shrink returns the free end of page.db to the filesystem. It is online: no transaction waits. It first moves the
-// content at the end (the tree, the bitmap of used pages, a bounded number of messages) into gaps before it; a compact
+// Shrink returns the free end of page.db to the filesystem. No transaction waits for it. Shrink first moves the content
+// at the end (the tree, the bitmap of used pages, a bounded number of messages) into gaps before it; a compact
 // (Rewrite) does so for the whole file.
 //
 // It returns a MaintenanceError while a rewrite is running, and ErrCanceled if ctx ends; the size of page.db is then

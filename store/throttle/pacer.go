@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package throttle limits background work, so that it does not affect clients, to a fraction of the time and to a
-// number of bytes per second. A Governor adapts the fraction for all work of a node to the commit latency, up to the
-// configured limit.
+// Package throttle limits background work to a fraction of the time and to a number of bytes per second, so that the
+// work does not slow down clients. A Governor adapts the fraction for all work of a node to the commit latency, up to
+// the configured limit.
 package throttle
 
 import (
@@ -72,7 +72,8 @@ func New(l Limits) *Pacer {
 }
 
 // Did pauses as the limits require. It must be called frequently, after each step of the work, with the number of bytes
-// that the step read or wrote. When ctx ends, Did returns its error immediately.
+// that the step read or wrote. If ctx ends during a pause, Did returns the error of ctx immediately. Without a pause,
+// Did does not check ctx.
 func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	if p == nil {
 		return nil

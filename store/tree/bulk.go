@@ -17,7 +17,7 @@ var ErrOrder = errors.New("tree: keys are not in ascending order")
 type NodeWriter interface {
 	PageSize() int
 	// WriteNode writes a node to a new extent. appendTo appends the payload of payloadBytes bytes to dst. A NodeWriter
-	// that only measures the size of a tree need not call it.
+	// that only measures the size of a tree need not call appendTo.
 	WriteNode(payloadBytes int, appendTo func(dst []byte) []byte) (page.Extent, error)
 }
 
@@ -52,8 +52,8 @@ func defaultNode(pageSize int) int {
 	return pages*pageSize - page.ExtentHeaderBytes
 }
 
-// Put appends an entry and copies key and value. After an error, which is ErrOrder, ErrTooLarge or an error of the
-// writer, the tree cannot be finished.
+// Put appends an entry, and copies key and value. It returns ErrOrder, ErrTooLarge or an error of the writer. The tree
+// cannot be finished then.
 func (b *Bulk) Put(key, value []byte) error {
 	if b.err != nil {
 		return b.err

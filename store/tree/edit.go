@@ -79,7 +79,7 @@ func (e *Edit) begin() error {
 	return nil
 }
 
-// Scan is like View.Scan, including the changes of the edit. A later change of the edit ends the iterator with
+// Scan is like View.Scan, but includes the changes of the edit. A later change of the edit ends the iterator with
 // ErrChanged.
 func (e *Edit) Scan(from, to []byte) *Iterator {
 	it := e.reader.Scan(from, to)

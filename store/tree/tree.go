@@ -77,8 +77,8 @@ func New(p Pager, root page.Extent, o Options) *Tree {
 // comment).
 func (t *Tree) View() *View { return &View{reader{t: t, root: *t.root.Load()}} }
 
-// load returns the node of k. It returns an error if level is not negative and the node has another level. If keep is
-// set, load adds the node to the cache.
+// load returns the node of k. If level is not negative and the node has another level, load returns an error. If keep
+// is set, load adds the node to the cache.
 func (t *Tree) load(k childRef, level int, keep bool) (*node, error) {
 	n := k.n
 	if n == nil {

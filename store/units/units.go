@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package units formats counts, sizes, rates and ages for people.
+// Package units formats counts, sizes, rates and ages as readable text.
 package units
 
 import (

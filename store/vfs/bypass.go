@@ -42,7 +42,7 @@ type Bypass struct {
 	bounce         []byte
 }
 
-// cost is the recent time per mebibyte; 0 if unknown.
+// cost is the recent time per written mebibyte; 0 if unknown.
 type cost time.Duration
 
 func (p *cost) took(n int, d time.Duration) {
@@ -56,7 +56,7 @@ func (p *cost) took(n int, d time.Duration) {
 // Use sets the mode for later writes. It may be called at any time.
 func (b *Bypass) Use(use CacheUse) { b.use.Store(int32(use)) }
 
-// Write implements File.WriteVec.
+// Write is f.WriteVec, with direct I/O for large writes if the mode selects it.
 func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	total := 0
 	for _, p := range bufs {
@@ -78,7 +78,8 @@ func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	return n, err
 }
 
-// isDirect reports whether to use direct I/O: if it was faster recently, or if it is time to measure it again.
+// isDirect reports whether to use direct I/O. It selects the path that was faster recently, or the other one when it is
+// time to measure that again.
 func (b *Bypass) isDirect(now time.Time) bool {
 	if b.direct == 0 || b.cached == 0 {
 		return b.direct == 0

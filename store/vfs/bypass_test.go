@@ -143,7 +143,7 @@ func TestBypassUse(t *testing.T) {
 	}
 }
 
-// The faster way is used, and the other one is tried from time to time.
+// The faster path is used, and the other one is measured again once a second.
 func TestBypassFasterPath(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestBypassFasterPath(t *testing.T) {
 			return len(f.past)
 		}
 		f.takes, f.takesThrough = 500*time.Microsecond, 3*time.Millisecond
-		require.Equal(t, 998, past(1000), "in 0.5 s: the cache was tried once, and not yet again but for the first time")
+		require.Equal(t, 998, past(1000), "in 0.5 s: the other path was measured twice, at the start")
 		require.Equal(t, 19_990, past(20_000), "in 10 s: once a second")
 
 		f.takes = 5 * time.Millisecond // the disk became slow

@@ -89,8 +89,8 @@ func (osFS) Usage(dir string) (Usage, error) {
 	}, nil
 }
 
-// Operations without an os.File method use the descriptor directly. mu keeps Close from freeing the descriptor during
-// such an operation, since another file could reuse its number.
+// osFile is an open file of the operating system. Operations without an os.File method use the descriptor directly. mu
+// keeps Close from freeing the descriptor during such an operation, since another file could reuse its number.
 type osFile struct {
 	f  *os.File
 	mu sync.RWMutex // held for reading while the descriptor is used directly
@@ -134,7 +134,7 @@ func (f *osFile) Close() error {
 	return errors.Join(f.f.Close(), f.exact.close(), f.direct.close(), f.directWrite.close())
 }
 
-// The caller must hold mu for reading while it uses the descriptor.
+// descriptor returns the file descriptor. The caller must hold mu for reading while it uses the descriptor.
 func (f *osFile) descriptor(op string) (int, error) {
 	fd := f.f.Fd()
 	if fd == ^uintptr(0) {

@@ -60,9 +60,9 @@ type File interface {
 	// are durable. After an error, the state of all writes since the last successful Sync is unknown. A retry does
 	// not help: the system may have dropped the data and cleared the error (INV-7).
 	Sync() error
-	// SyncRange writes the range to the disk. It is durable after the next SyncDir of the file's directory. The range must
-	// have been synced before, so that its disk blocks are allocated. On systems without support, SyncRange calls Sync. An
-	// error has the same meaning as an error of Sync.
+	// SyncRange writes the range to the disk. The range is durable after the next SyncDir of the file's directory. The
+	// range must have been synced before, so that its disk blocks are allocated. On systems without support, SyncRange
+	// calls Sync. An error has the same meaning as an error of Sync.
 	SyncRange(offset, length int64) error
 	// Truncate sets the size. Added bytes read as zeros.
 	Truncate(sizeBytes int64) error
@@ -74,23 +74,23 @@ type File interface {
 	Name() string
 }
 
-// Cached is a File with control over the page cache. It may only affect performance.
+// Cached is implemented by a File that can control its use of the page cache, which affects only performance.
 type Cached interface {
 	// WriteBehind starts writeback of the range. It waits only for space in the disk's queue. The data is durable after
 	// the next Sync, which then has less to write.
 	WriteBehind(offset, length int64)
 	// DropCache evicts the range from the page cache, except for dirty data.
 	DropCache(offset, length int64)
-	// CachedBytes returns the cached size of the range; false if the system does not report it.
+	// CachedBytes returns the number of bytes of the range in the page cache, or false if the system does not report it.
 	CachedBytes(offset, length int64) (int64, bool)
 	// ReadExactly is ReadAt without readahead.
 	ReadExactly(p []byte, offset int64) (int, error)
-	// ReadUncached is ReadAt that leaves nothing in the page cache, if the filesystem supports it. The address and length
-	// of p and the offset must be multiples of UncachedAlign (AlignedBlock).
+	// ReadUncached is like ReadAt, but leaves nothing in the page cache if the filesystem supports that. The address and
+	// length of p and the offset must be multiples of UncachedAlign (AlignedBlock).
 	ReadUncached(p []byte, offset int64) (int, error)
-	// WriteUncached is WriteAt that leaves nothing in the page cache, if the filesystem supports it. The length of p and
-	// the offset must be multiples of UncachedAlign; p must begin in an AlignedBlock, at a multiple of 512 bytes. Bypass
-	// documents the allowed concurrent writes.
+	// WriteUncached is like WriteAt, but leaves nothing in the page cache if the filesystem supports that. The length of p
+	// and the offset must be multiples of UncachedAlign; p must begin in an AlignedBlock, at a multiple of 512 bytes.
+	// Bypass documents the allowed concurrent writes.
 	WriteUncached(p []byte, offset int64) (int, error)
 }
 

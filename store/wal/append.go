@@ -51,11 +51,11 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// room returns the segment for a block with the given bytes of frames. The caller must hold writeMu.
+// room returns the segment for a block with frames of the given total size. The caller must hold writeMu.
 func (l *Log) room(frameBytes int64) (*segment, error) {
 	l.mu.RLock()
 	seg := l.segs[len(l.segs)-1]
-	// A seal must always fit behind the block. A block larger than a segment gets its own segment, which grows. (A segment
+	// A seal must always fit after the block. A block larger than a segment gets its own segment, which grows. (A segment
 	// without records stays current: the next one would have the same name.)
 	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.discarded ||
 		seg.empty()
@@ -66,8 +66,8 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	return l.roll()
 }
 
-// roll starts a new segment. Its header and name become durable with its first block, or by syncHeaders. writeMu is
-// held.
+// roll starts a new segment. Its header and name become durable with its first block, or by syncHeaders. The caller
+// must hold writeMu.
 func (l *Log) roll() (*segment, error) {
 	spare, ready, err := l.spares.take()
 	wake(l.wakePrepare)
@@ -110,7 +110,7 @@ func (l *Log) newSegment(spare spareFile, prev lsn.Position) (*segment, error) {
 	return seg, err
 }
 
-// The caller must hold writeMu.
+// writeBlock writes a block at the end of seg. The caller must hold writeMu.
 func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Position) error {
 	h.length = uint32(len(frames))
 	l.mu.RLock()
@@ -140,8 +140,9 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	return nil
 }
 
-// NoteCommitted records that the log's records up to the given one are committed. The next block contains the commit
-// LSN, or a seal if no block follows soon (INV-13). A record lower than before has no effect.
+// NoteCommitted records that the log's records up to the given one are committed. The header of the next block contains
+// the commit LSN; if no block follows soon, a seal contains it (INV-13). A record lower than an earlier one has no
+// effect.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)
@@ -171,7 +172,7 @@ func (l *Log) wantsSeal() bool {
 		l.markedCommit < l.committed && (l.synced == l.end || l.o.Sync == SyncOff)
 }
 
-// writeSeal writes an empty block if it is useful. The caller must hold writeMu, and must sync the log afterwards.
+// writeSeal writes a seal if wantsSeal reports true. The caller must hold writeMu, and must sync the log afterwards.
 func (l *Log) writeSeal() error {
 	if err := l.failure.Load(); err != nil {
 		return *err

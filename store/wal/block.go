@@ -24,7 +24,7 @@ import (
 // segment version and size therefore did not change, and a pair can be downgraded to such a release.
 //
 // durable LSN is the LSN of the last record known to be durable when the block was written. Recovery uses it to
-// distinguish a corrupt middle from a torn tail. crc is the CRC-32C of bytes 8 to 31. Its initial value is derived from
+// distinguish a corrupt middle from a torn tail. crc is the CRC32C of bytes 8 to 31. Its initial value is derived from
 // the log id, the first LSN of the segment and the offset of the block in the file. Block headers left from an earlier
 // use of the segment file, or contained in a segment that was published as a message, are therefore invalid. A block
 // without frames is a seal.
@@ -54,7 +54,7 @@ func (h blockHeader) flags() (flags uint32) {
 	return flags
 }
 
-// firstLSN must be set.
+// setFlags decodes flags. h.firstLSN must be set.
 func (h *blockHeader) setFlags(flags uint32) {
 	h.seal = flags&blockFlagSeal != 0
 	if behind := uint64(flags >> blockCommitShift); behind > 0 && behind < h.firstLSN {
@@ -71,7 +71,7 @@ func segmentSeed(logID [16]byte, first uint64) uint32 {
 	return checksum(0, b[:])
 }
 
-// scratch must have room for the header.
+// encode writes the header to scratch, which must have blockHeaderBytes bytes or more.
 func (h blockHeader) encode(scratch []byte, seed uint32, offset int64) {
 	binary.LittleEndian.PutUint32(scratch[0:], blockMagic)
 	binary.LittleEndian.PutUint32(scratch[8:], h.length)

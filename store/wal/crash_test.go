@@ -242,7 +242,7 @@ func (m *machine) append(l *Log, rng *rand.Rand, term uint64) {
 		if rng.Intn(30) == 0 {
 			size = rng.Intn(20_000)
 		}
-		// Often the same records follow again after a crash, since the active resends them; often they are others.
+		// After a crash, either the same records follow, since the active resends them, or other records.
 		body := payload(term/2, pos.LSN, size)
 		frames, pos = AppendFrame(frames, pos, term/2+1, KindTxn, body)
 		if pos.Term < l.End().Term {

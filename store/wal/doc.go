@@ -14,10 +14,10 @@
 // # Recovery
 //
 // Open reads the log up to the first invalid byte. The data after it is either a torn tail (the remains of writes that
-// were not synced before a power failure) or corrupt durable records. A torn tail must be truncated, durable records
-// must never be. Each block header contains the LSN up to which the log was durable when it was written. If one of
-// these LSNs is beyond the invalid byte, the log is corrupt and Open fails with a *CorruptError. To cover the last
-// records of a busy period, an empty block (a seal) is written when the log becomes idle, and on Close.
+// were not synced before a power failure) or corrupt durable records. A torn tail must be truncated; durable records
+// must never be truncated. Each block header contains the LSN up to which the log was durable when it was written. If
+// one of these LSNs is beyond the invalid byte, the log is corrupt and Open fails with a *CorruptError. To cover the
+// last records of a busy period, an empty block (a seal) is written when the log becomes idle, and on Close.
 //
 // Each block header and seal also contains the LSN up to which the log was known to be committed when it was written. A
 // restarted node can therefore determine which records it must never truncate, before it connects to its peer (INV-13,
@@ -26,8 +26,8 @@
 // # Goroutines and locks
 //
 // One goroutine appends. The same or another goroutine calls Sync. Readers are independent of both and of each other. A
-// Log has two goroutines, from Open to Close: one prepares segments; one writes seals, syncs (SyncInterval) and reports
-// a fatal error.
+// Log has two goroutines, from Open to Close: one prepares segments; one writes seals, syncs (SyncInterval), recycles
+// segments and reports a fatal error.
 //
 // The lock order is: trimMu, writeMu, syncMu, mu. No disk access happens under mu.
 //

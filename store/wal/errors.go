@@ -18,14 +18,14 @@ var (
 
 // Errors of using a log.
 var (
-	// ErrFailed wraps the cause: an earlier write or fsync failed. The end of the log is unknown until it is reopened
-	// (INV-7).
+	// ErrFailed means that an earlier write or fsync failed. The end of the log is unknown until it is reopened (INV-7).
 	ErrFailed        = errors.New("log failed and accepts no records until the node is restarted")
 	ErrClosed        = errors.New("log is closed")
 	ErrNotContiguous = errors.New("frames do not continue the log")
 	// ErrTooLarge means that a record exceeds Options.MaxFrameBytes, or a block its length field.
 	ErrTooLarge = errors.New("record is too large for the log")
-	// ErrNoSpace means that the log is unchanged. The Append may be retried when space is available.
+	// ErrNoSpace means that no segment could be created. The log is unchanged, and Append can be retried when space is
+	// available.
 	ErrNoSpace = errors.New("no disk space for a new log segment")
 	ErrTrimmed = errors.New("log no longer contains the position")
 	// ErrNotInLog means that a position is beyond the end, or belongs to another history.

@@ -18,7 +18,7 @@ import (
 //	| u32    | u32    | crc u32|u8   |u8    | u16     | u64    | u64     | length  | to 8      |
 //	+--------+--------+--------+-----+------+---------+--------+---------+---------+-----------+
 //
-// length is the length of the payload. crc is the CRC-32C of length, of bytes 8 to 31 and of the payload. These include
+// length is the length of the payload. crc is the CRC32C of length, of bytes 8 to 31 and of the payload. These include
 // prev, so crc also covers all earlier frames.
 const (
 	// FrameHeaderBytes is the size of a frame without payload and padding.
@@ -103,7 +103,7 @@ func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) 
 	return buf, pos
 }
 
-// EndFrameWith is EndFrame for a payload with a known CRC-32C, computed before the payload was copied. The next
+// EndFrameWith is EndFrame for a payload with a known CRC32C, computed before the payload was copied. The next
 // verification of the frame detects bytes that have changed since.
 func EndFrameWith(
 	buf []byte, start int, prev lsn.Position, term uint64, kind Kind, payloadChecksum uint32,
@@ -182,7 +182,7 @@ type frameHead struct {
 	length  int
 }
 
-// frameHeader verifies only the length.
+// frameHeader decodes the header of the first frame in b. It verifies only the length.
 func frameHeader(b []byte) (frameHead, int, error) {
 	if len(b) < FrameHeaderBytes {
 		return frameHead{}, 0, fmt.Errorf("%w: %d bytes are shorter than a header", ErrShortFrame, len(b))
@@ -213,7 +213,7 @@ func headChecksum(b []byte) uint32 {
 	return checksum(checksum(0, b[:frameCRC]), b[framePrevCRC:FrameHeaderBytes])
 }
 
-// PayloadChecksum returns the CRC-32C of the payload of the first frame in b, which must be complete and valid. It is
+// PayloadChecksum returns the CRC32C of the payload of the first frame in b, which must be complete and valid. It is
 // derived from the frame's checksum without reading the payload.
 func PayloadChecksum(b []byte) uint32 {
 	whole, length := binary.LittleEndian.Uint32(b[frameCRC:]), binary.LittleEndian.Uint32(b[frameLength:])

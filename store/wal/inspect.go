@@ -48,7 +48,7 @@ type SegmentInfo struct {
 // Report describes a log.
 type Report struct {
 	LogID [16]byte
-	// Segments are oldest first, including those that do not continue the previous one.
+	// Segments lists the segments, oldest first, including those that do not continue the previous one.
 	Segments            []SegmentInfo
 	End                 lsn.Position // position of the last readable record before a gap
 	InterruptedTruncate bool         // set if Open would first complete a TruncateAfter or Reset
@@ -92,7 +92,7 @@ func InspectFile(fsys vfs.FS, path string, visit func(Item) error) (SegmentInfo,
 	return info, err
 }
 
-// logID is used to search for block headers if the segment's header is unreadable.
+// inspectSegment uses logID to search for block headers if the segment's header is unreadable.
 func inspectSegment(
 	fsys vfs.FS, path string, logID [16]byte, visit func(Item) error,
 ) (SegmentInfo, segmentHeader, error) {

@@ -48,7 +48,7 @@ type Log struct {
 	marked uint64 // the highest durable LSN in a block header
 	// committed is the highest record known to be committed, markedCommit the highest commit LSN in a block header.
 	committed, markedCommit uint64
-	// ends of finished terms, oldest first; none is before the first segment's prev
+	// termEnds contains the ends of finished terms, oldest first. None is before the first segment's prev.
 	termEnds    []lsn.Position
 	dirty       []*segment // with unsynced blocks, oldest first
 	dirtyDir    bool
@@ -172,7 +172,7 @@ func (l *Log) usable() error {
 	return l.usableForReading()
 }
 
-// fail makes the error final (INV-7): all later calls return the first one.
+// fail marks the log as failed (INV-7). All later calls return the first error.
 func (l *Log) fail(what string, err error) error {
 	l.failOnce.Do(func() {
 		failure := fmt.Errorf("%w: %s: %w", ErrFailed, what, err)
@@ -203,7 +203,7 @@ func (l *Log) prepareSegments() {
 		switch {
 		case err == nil || errors.Is(err, errStopped):
 		case errors.Is(err, ErrNoSpace):
-			// The commit that needs the segment retries and returns its error to its caller.
+			// The commit that needs the segment retries this, and returns the error to its caller.
 			l.o.Events(events.SegmentNotPrepared{Err: err})
 		default:
 			_ = l.fail("preparing a segment", err) // reported by the keeper
@@ -279,7 +279,7 @@ func (l *Log) tick(idle bool) bool {
 	return false
 }
 
-// Errors are sticky and reported by keep.
+// seal writes a seal and, except with SyncOff, syncs it. After an error the log has failed, which keep reports.
 func (l *Log) seal() {
 	l.writeMu.Lock()
 	err := l.writeSeal()

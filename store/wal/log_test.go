@@ -32,7 +32,7 @@ func onBoth(t *testing.T, test func(t *testing.T, o Options)) {
 
 // elapse advances the clock of a synctest bubble.
 func elapse(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // the time is what is tested, and it is no real one
+	time.Sleep(d) //nolint:forbidigo // the clock of the bubble
 }
 
 func TestAppendSyncReopen(t *testing.T) {
@@ -204,7 +204,7 @@ func TestSyncModes(t *testing.T) {
 			case SyncInterval, SyncOff:
 				require.Equal(t, syncs, fault.Count(faultfs.OpSync))
 				require.Zero(t, l.syncedLSN())
-				require.Equal(t, end, l.Durable(), "as durable as the mode asks for")
+				require.Equal(t, end, l.Durable(), "as durable as the mode requires")
 			}
 			elapse(1100 * time.Millisecond)
 			synctest.Wait()
@@ -258,7 +258,7 @@ func TestSealWhenIdle(t *testing.T) {
 		require.Equal(t, l.End().LSN, l.marked)
 		writes := fault.Count(faultfs.OpWrite)
 		elapse(time.Minute)
-		require.Equal(t, writes, fault.Count(faultfs.OpWrite), "rests when there is nothing to do")
+		require.Equal(t, writes, fault.Count(faultfs.OpWrite), "no write when idle")
 		mustAppend(t, l, 1, 1, 100)
 		require.NoError(t, l.Sync())
 		elapse(time.Second)

@@ -81,7 +81,7 @@ type Options struct {
 	// VerifyFrom is the first record that Open must verify. Open skips older segments: their records are in a checkpoint,
 	// and are verified when a standby reads them to catch up.
 	VerifyFrom uint64
-	SlowSync   time.Duration // duration from which a sync is reported as an event
+	SlowSync   time.Duration // minimum duration of a sync that is reported as an event
 	// Events may be nil. After events.LogFailed the log accepts no records (INV-7).
 	Events func(events.Event)
 }

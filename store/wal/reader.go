@@ -255,7 +255,8 @@ func (r *Reader) invalid() error {
 	return nil
 }
 
-// corrupt returns a *CorruptError, unless the reader became invalid during the read.
+// corrupt wraps err in a *CorruptError. If the reader became invalid during the read, corrupt returns the reason
+// instead.
 func (r *Reader) corrupt(err error) error {
 	r.l.mu.RLock()
 	defer r.l.mu.RUnlock()

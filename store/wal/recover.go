@@ -166,12 +166,12 @@ func (r *recovering) run() error {
 func (r *recovering) header(i int) (segmentHeader, error) {
 	h, err := readSegmentHeader(r.segs[i].file)
 	if err == nil && h.logID != r.l.o.LogID {
-		err = fmt.Errorf("%w: %s. Were the files of two nodes mixed?", ErrOtherLog, r.segs[i].path)
+		err = fmt.Errorf("%w: %s; the files of two nodes may have been mixed", ErrOtherLog, r.segs[i].path)
 	}
 	return h, err
 }
 
-// next returns nil if the next header is missing or unreadable.
+// next returns the header of the next segment, or nil if it is missing or unreadable.
 func (r *recovering) next(at int) (*segmentHeader, error) {
 	if at+1 == len(r.segs) {
 		return nil, nil // nil is a valid result
@@ -294,8 +294,8 @@ func (r *recovering) corruption(at int, proof uint64) *CorruptError {
 func (r *recovering) truncateTorn(at int) error {
 	l, seg := r.l, r.segs[at]
 	for i := len(r.segs) - 1; i > at; i-- {
-		// Do not keep it as a spare: a later segment may begin with the same LSN, and the old blocks would appear to belong
-		// to it.
+		// Do not keep the file as a spare: a later segment may begin with the same LSN, and the old blocks would appear to
+		// belong to it.
 		if err := errors.Join(r.segs[i].file.Close(), l.o.FS.Remove(r.segs[i].path)); err != nil {
 			return fmt.Errorf("removing data after the end of the log: %w", err)
 		}

@@ -315,7 +315,7 @@ func TestVerifyFrom(t *testing.T) {
 	require.EqualValues(t, 3, pos.LSN)
 	require.NoError(t, l.Close())
 
-	// Not in the first one: its records have another term than the position before them, so it is read.
+	// Not in the first segment: its records have another term than the position before them, so Open reads it.
 	flip(t, mem, segmentPath(listSegments(t, mem)[1]), segmentDataStart+700, 0)
 	l = mustOpen(t, o)
 	r, err := l.ReadFrom(1)

@@ -100,7 +100,7 @@ func (l *Log) wantsTrim() bool {
 	return l.mayTrim() && !l.segs[1].headerSynced
 }
 
-// mu is held.
+// mayTrim reports whether the oldest segment is no longer needed. The caller must hold mu.
 func (l *Log) mayTrim() bool {
 	if len(l.segs) == 1 {
 		return false
@@ -122,7 +122,8 @@ func (l *Log) mayTrim() bool {
 	return rest >= l.o.KeepBytes
 }
 
-// The caller must hold trimMu.
+// detachOldest removes the oldest segment from l.segs and returns it, or nil if it must stay. The caller must hold
+// trimMu.
 func (l *Log) detachOldest() *segment {
 	l.syncMu.Lock() // the file must not be closed during an fsync
 	defer l.syncMu.Unlock()

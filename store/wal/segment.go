@@ -26,7 +26,7 @@ import (
 //	| 8 bytes  | u32     | u32   | 16     | u64       | u64        u64        u32   | u32  |
 //	+----------+---------+-------+--------+-----------+----------+----------+-------+------+
 //
-// crc is the CRC-32C of bytes 0 to 59. previous is the position of the last record before the segment. Blocks begin
+// crc is the CRC32C of bytes 0 to 59. previous is the position of the last record before the segment. Blocks begin
 // at 4096, so that a torn write of the first block cannot corrupt the header.
 const (
 	segmentMagic       = "LSLOGSEG"
@@ -38,7 +38,7 @@ const (
 	unfinishedSuffix   = ".new"   // a file in preparation
 )
 
-// Fields marked as guarded are guarded by Log.mu.
+// segment is an open segment of the log. Fields marked as guarded are guarded by Log.mu.
 type segment struct {
 	first     uint64
 	prev      lsn.Position
@@ -54,7 +54,7 @@ type segment struct {
 	indexed      bool         // guarded: end and index are known
 	trimmed      bool         // guarded: removed from the log; its file may be overwritten
 	headerSynced bool         // guarded: its header and its name are durable
-	// its file was a segment before, or was filled with zeros: all its disk blocks are allocated
+	// reused is set if the file was a segment before, or was filled with zeros: all its disk blocks are allocated.
 	reused bool
 }
 
@@ -153,7 +153,7 @@ func decodeSegmentHeader(b []byte) (segmentHeader, error) {
 	return h, nil
 }
 
-// readSegmentHeader also verifies that the header matches the file's name.
+// readSegmentHeader reads and verifies a segment's header, which must match the file's name.
 func readSegmentHeader(f vfs.File) (segmentHeader, error) {
 	b := make([]byte, segmentHeaderBytes)
 	n, err := f.ReadAt(b, 0)

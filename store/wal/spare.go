@@ -64,7 +64,7 @@ func (s *spares) take() (f spareFile, ready bool, err error) {
 	return f, false, err
 }
 
-// prepare returns errStopped when stop is closed.
+// prepare creates a spare file if none is ready. It returns errStopped when stop is closed.
 func (s *spares) prepare(stop <-chan struct{}) error {
 	s.makeMu.Lock()
 	defer s.makeMu.Unlock()
@@ -107,7 +107,7 @@ func (s *spares) drop() error {
 	return errors.Join(errs...)
 }
 
-// The next Open removes the files.
+// close closes the spare files. The next Open removes them.
 func (s *spares) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *spares) clear(names []string) error {
 	return nil
 }
 
-// After an error no file remains.
+// make creates a spare file. After an error no file remains.
 func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) {
 	base := s.newPath()
 	unfinished := base + unfinishedSuffix

@@ -147,7 +147,7 @@ func (l *Log) finishTruncate() error {
 	case err != nil:
 		return err
 	case c.logID != l.o.LogID:
-		return fmt.Errorf("%w: %s. Were the files of two nodes mixed?", ErrOtherLog, path)
+		return fmt.Errorf("%w: %s; the files of two nodes may have been mixed", ErrOtherLog, path)
 	}
 	if err := l.redoTruncate(c); err != nil {
 		return fmt.Errorf("finishing an interrupted truncation of the log: %w", err)
@@ -268,7 +268,8 @@ func (l *Log) checkTruncate(pos lsn.Position) error {
 	return nil
 }
 
-// planTruncate also returns the index of the new end's segment. The caller must hold writeMu.
+// planTruncate returns the intent, and the index of the segment that contains the new end. The caller must hold
+// writeMu.
 func (l *Log) planTruncate(pos lsn.Position) (*truncateIntent, int, error) {
 	l.mu.RLock()
 	at := len(l.segs) - 1
@@ -369,9 +370,9 @@ func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	wake(l.wakePrepare)
 }
 
-// SaveTail durably copies the records with a higher LSN than after that are still in the log to the file at path, which
-// InspectFile can read. It returns the position before the first of them, and their number. Without such records it
-// creates no file.
+// SaveTail durably copies the records after LSN after that are still in the log to the file at path, which InspectFile
+// can read. It returns the position before the first of them, and their number. Without such records it creates no
+// file.
 func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -397,7 +398,7 @@ func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records 
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// The caller must hold writeMu.
+// saveRecords durably copies the records after pos to a new file. The caller must hold writeMu.
 func (l *Log) saveRecords(pos lsn.Position, path string) error {
 	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
