@@ -209,7 +209,7 @@ type Verify struct {
 // Metrics configures the port for metrics and probes.
 type Metrics struct {
 	Listen string     `key:"listen" usage:"listen address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; if empty, disabled"`
-	Queues int        `key:"queues" range:"0 to 1000" usage:"number of queues with per-queue metrics (those with the most messages): 4 series per queue, and 2 per subscription for the same number of subscriptions. 0: none"`
+	Queues int        `key:"queues" range:"0 to 1000" usage:"number of queues with per-queue metrics (those with the most messages): 4 series per queue, and 3 per subscription for the same number of subscriptions. 0: none"`
 	Token  string     `key:"token-file" usage:"file with bearer tokens for /metrics, one per line; if empty, /metrics requires no token. Probes never require one"`
 	TLS    MetricsTLS `key:"tls"`
 }

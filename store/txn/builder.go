@@ -45,8 +45,8 @@ type Ref struct {
 // instead of copying them. Published must not be used in this mode.
 func (b *Builder) Refer(refs *[]Ref) { b.refs = refs }
 
-// Begin starts a transaction that is appended to dst. timeMS is the time of the active in milliseconds since 1970.
-// producer may be nil.
+// Begin starts a transaction that is appended to dst. timeMS is the time of the active in milliseconds since 1970; it
+// is limited to 0 to MaxTimeMS, the range in which the state can store it. producer may be nil.
 func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 	*b = Builder{buf: dst, start: len(dst), op: -1}
 	flags := byte(0)
@@ -54,7 +54,7 @@ func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 		flags |= flagProducer
 	}
 	b.buf = append(b.buf, Version, flags, 0, 0)
-	b.buf = binary.LittleEndian.AppendUint64(b.buf, uint64(timeMS))
+	b.buf = binary.LittleEndian.AppendUint64(b.buf, uint64(min(max(timeMS, 0), MaxTimeMS)))
 	if producer == nil {
 		return
 	}

@@ -426,6 +426,20 @@ func TestGolden(t *testing.T) {
 	require.Len(t, all(t, want), 2)
 }
 
+// A clock before 1970 or after the year 9999 does not produce times that a checkpoint cannot contain.
+func TestTimeIsLimited(t *testing.T) {
+	for given, want := range map[int64]int64{-1: 0, 0: 0, 7: 7, MaxTimeMS: MaxTimeMS, MaxTimeMS + 1: MaxTimeMS} {
+		var b Builder
+		b.Begin(nil, given, nil)
+		b.Purge(1, 0)
+		payload, err := b.Finish()
+		require.NoError(t, err)
+		var r Reader
+		require.NoError(t, r.Reset(payload))
+		require.Equal(t, want, r.TimeMS())
+	}
+}
+
 func TestCodesHaveTexts(t *testing.T) {
 	known := 0
 	for c := range 256 {

@@ -189,7 +189,7 @@ func (u *upload) put(number int, data []byte) error {
 	return nil
 }
 
-// checksum returns the CRC-32C in S3 notation.
+// checksum returns the CRC32C in S3 notation.
 func checksum(data []byte) string {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
