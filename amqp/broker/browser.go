@@ -5,10 +5,12 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/lockstep-mq/lockstep/amqp/convert"
 	"github.com/lockstep-mq/lockstep/amqp/session"
@@ -72,7 +74,8 @@ func (b *browser) run() {
 	c.signal()
 }
 
-// browse sends the messages of the queue within the client's credit, and ignores their outcomes.
+// browse sends the messages of the queue within the client's credit, and ignores their outcomes. If some are corrupt, it
+// sends the others and returns an error.
 func (b *browser) browse() error {
 	b.c.catchUp(b.queue)
 	limit := b.c.server.o.MaxMessageBytes + 2*maxEnvelope
@@ -82,11 +85,12 @@ func (b *browser) browse() error {
 		return err
 	}
 	var buffer []byte
+	corrupt := 0
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			if b.filter == "" || req.GetFromSequence() >= req.GetBeforeSequence() {
-				return nil
+				return corruptMessages(corrupt)
 			}
 			// a limit of the call was reached
 			if stream, err = b.c.queues.Browse(b.ctx, req, grpc.MaxCallRecvMsgSize(limit)); err != nil {
@@ -100,12 +104,22 @@ func (b *browser) browse() error {
 		if p := resp.GetProgress(); p != nil {
 			req.FromSequence, req.BeforeSequence = p.GetFromSequence(), p.GetBeforeSequence()
 		}
+		corrupt += len(resp.GetDamaged())
 		for _, m := range resp.GetMessages() {
 			buffer = convert.Append(buffer[:0], m, time.Now())
 			if !b.send(m.GetSequence(), buffer) {
 				return nil
 			}
 		}
+	}
+}
+
+func corruptMessages(n int) error {
+	if n == 0 {
+		return nil
+	}
+	return &failure{
+		code: codes.DataLoss, reason: "DATA_LOSS", text: fmt.Sprintf("%d corrupt messages were not sent", n),
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/amqp/wire"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -51,12 +52,15 @@ func (n *testNode) browsed(queue string) (sequences, corrupt []uint64) {
 	}
 }
 
-// A standalone node cannot repair from another node. Browsing skips corrupt messages, verify lists them, and they can
-// be discarded.
+// A standalone node cannot repair from another node. Browsing skips and reports corrupt messages, verify lists them, and
+// they can be discarded.
 func TestCorruptMessagesStandalone(t *testing.T) { simulated(t, testCorruptMessagesStandalone) }
 
 func testCorruptMessagesStandalone(t *testing.T) {
-	n := startAlone(t, func(c *config.Config) { c.Data.Dir = t.TempDir() })
+	n := startAlone(t, func(c *config.Config) {
+		c.Data.Dir = t.TempDir()
+		withAMQP(c)
+	})
 	n.createQueue("orders")
 	var bodies []string
 	for _, name := range []string{"first", "second", "third", "fourth", "fifth"} {
@@ -74,6 +78,16 @@ func testCorruptMessagesStandalone(t *testing.T) {
 	sequences, corrupt := n.browsed("orders")
 	require.Equal(t, []uint64{1, 3, 5}, sequences)
 	require.Equal(t, []uint64{2, 4}, corrupt)
+	p := openAMQP(t, n)
+	require.Nil(t, p.receiver(0, "b", &wire.Source{Address: "orders", DistributionMode: "copy"}))
+	p.credit(0, 10)
+	for _, at := range []int{0, 2, 4} {
+		require.Equal(t, bodies[at], p.receive().body)
+	}
+	end := expect[*wire.Detach](p)
+	require.True(t, end.Closed)
+	reason, _ := end.Error.Info.Get(wire.Symbol("lockstep:reason"))
+	require.Equal(t, "DATA_LOSS", reason)
 
 	r, err := n.admin.Verify(t.Context(), &pb.VerifyRequest{Deep: true, FullSpeed: true})
 	require.NoError(t, err)
