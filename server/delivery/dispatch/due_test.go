@@ -194,8 +194,8 @@ func TestDueIsDeliveredOnce(t *testing.T) {
 	}
 }
 
-// A message that a consumer has received and answered before the call of Due is not redelivered because of it: not
-// while the answer is pending or being committed, nor during its redelivery delay.
+// Due does not redeliver a message that a consumer has already settled: neither while the outcome is pending or being
+// committed, nor during the redelivery delay.
 func TestDueWhileAnswered(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer dispatch.Outcomes

@@ -21,13 +21,13 @@ const (
 	maxOverflowBytes    = 1 << 20
 )
 
-// overflow moves the oldest messages of queues over their limits to their dead-letter queues, once for each
-// subscription that still needs them.
+// overflow moves the oldest messages of a queue over its limits to its dead-letter queue, once for each subscription
+// that still needs them.
 type overflow struct {
 	o      Options
 	wake   <-chan struct{}
 	cancel func()
-	full   map[uint64]bool // queues with a logged full dead-letter queue
+	full   map[uint64]bool // queues for which a full dead-letter queue was logged
 }
 
 func newOverflow(o Options) *overflow {
