@@ -192,7 +192,7 @@ func (in *Incoming) Blocked() (over func()) {
 	return func() { waiting.Add(-1) }
 }
 
-// release requires that conn.unprocessed.mu is held.
+// release stops counting the data of the call. conn.unprocessed.mu is held.
 func (in *Incoming) release() {
 	if in.released {
 		return
@@ -388,7 +388,8 @@ func (c *Conn) growsBy(now time.Time, growth int64) bool {
 // CloseForMemory closes a connection because its unprocessed data occupies memory that others need.
 func (c *Conn) CloseForMemory() { c.closeAndCharge(ExcessiveMemory, abandonedFraction) }
 
-// holdsMoreThan compares the addresses first.
+// holdsMoreThan reports whether the connection has more unprocessed data than another one: by address and, at the same
+// address, by connection.
 func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	if c.source != other.source {
 		return bySource[c.source] > bySource[other.source]
@@ -396,8 +397,8 @@ func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	return c.unprocessed.bytes.Load() > other.unprocessed.bytes.Load()
 }
 
-// holdsTooMuch reports whether, during closeDelay, the connection always had more unprocessed data than was processed
-// of it in that time. since is the start of pausing.
+// holdsTooMuch reports whether the connection has, throughout closeDelay, held more unprocessed data than its handlers
+// have finished in that time. since is the start of pausing.
 func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	a := &c.unprocessed
 	if a.watched.Before(since) || c.l.unprocessed.waiting.Load() > 0 {
@@ -420,7 +421,7 @@ func (c *Conn) watch(now time.Time) {
 	a.watched, a.least, a.takenSince = now, c.heldBytes(), a.taken.Load()
 }
 
-// heldBytes excludes requests that the node is processing.
+// heldBytes returns the unprocessed bytes without requests that the node is processing.
 func (c *Conn) heldBytes() int64 {
 	return max(0, c.unprocessed.bytes.Load()-c.unprocessed.working.Load())
 }

@@ -80,7 +80,7 @@ func New(o Options) (*Authn, error) {
 	return a, nil
 }
 
-// httpClient rejects redirects from https to http.
+// httpClient creates the client for the issuer's server. It rejects redirects from https to http.
 func httpClient(ca string, dial func(context.Context, string) (net.Conn, error)) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
@@ -249,7 +249,7 @@ func (a *Authn) expiryCheck(token string, v verified) func() error {
 	}
 }
 
-// cache evicts an arbitrary entry if the cache is full.
+// cache caches a verified JWT. If the cache is full, it evicts an arbitrary entry.
 func (a *Authn) cache(sum [sha256.Size]byte, v *verified) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

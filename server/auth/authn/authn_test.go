@@ -439,6 +439,7 @@ func TestManyFailures(t *testing.T) {
 	require.Empty(t, many)
 }
 
+// Only a single, well-formed authorization header is accepted.
 func TestHeader(t *testing.T) {
 	for value, want := range map[string]string{
 		"Bearer abc": "abc", "bearer abc": "abc", "BEARER  a.b-c_d~e+f/g== ": "a.b-c_d~e+f/g==",
