@@ -61,7 +61,7 @@ type NotActiveError struct {
 	ActiveNode    string        // UUID; empty if unknown
 	Role          string        // of the node that responded
 	Reason        string        // why the node has this role; may be empty
-	RetryAfter    time.Duration // set if no node is active
+	RetryAfter    time.Duration // delay before a retry if no node is active
 }
 
 func (e *NotActiveError) Error() string {

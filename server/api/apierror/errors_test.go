@@ -111,7 +111,7 @@ func TestUnknownErrors(t *testing.T) {
 	require.Equal(t, plain, FromStatus(plain))
 }
 
-// admin.go converts roles by number.
+// server/api/admin converts roles by number.
 func TestRolesHaveTheSameNumbers(t *testing.T) {
 	for role := failover.RoleRecovering; role <= failover.RoleFenced; role++ {
 		require.Equal(t, "ROLE_"+role.String(), pb.Role(role).String())

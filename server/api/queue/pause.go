@@ -101,7 +101,7 @@ func directions(req pauseRequest) (p txn.Pause, err error) {
 	p.Publish, p.Deliver = req.GetPublish(), req.GetDeliver()
 	switch sub := req.GetSubscription() != ""; {
 	case sub && p.Publish:
-		return p, fmt.Errorf("%w: only a queue has publishing to pause; omit the subscription", apierror.ErrInvalid)
+		return p, fmt.Errorf("%w: publishing can only be paused for a queue; omit the subscription", apierror.ErrInvalid)
 	case !p.Paused():
 		p.Publish, p.Deliver = !sub, true
 	}
