@@ -14,7 +14,7 @@ import (
 
 type nodeView struct {
 	Info *pb.NodeStatus
-	// Status reported by the node; nil if it does not respond.
+	// Status is reported by the node; nil if it does not respond.
 	Status *pb.GetStatusResponse
 	Own    bool // this node serves the console
 	Error  string
@@ -100,7 +100,7 @@ type samples struct {
 	all map[string]*sample
 }
 
-// sample contains the counters of a node, their time, and the rates since the sample before.
+// sample contains the counters of a node, the time at which they were read, and the rates since the previous sample.
 type sample struct {
 	process time.Time
 	last    *pb.Activity

@@ -95,7 +95,8 @@ func (s *sessions) begin(as *session) (id string) {
 	return id
 }
 
-// remove removes ended sessions, and one more if the limit is exceeded. mu is held.
+// remove makes room for a session if the limit is reached: it removes ended sessions, or the least recently used one.
+// mu is held.
 func (s *sessions) remove(now time.Time) {
 	if len(s.all) < maxSessions {
 		return
