@@ -35,14 +35,14 @@ func (n *nodeView) Name() string {
 func (v *View) nodes(ctx context.Context) ([]*nodeView, error) {
 	v.nodesMu.Lock()
 	defer v.nodesMu.Unlock()
-	if v.queriedAt == nil {
+	if v.cachedNodes == nil {
 		all, err := v.queryNodes(ctx)
 		if err != nil {
 			return nil, err
 		}
-		v.queriedAt = all
+		v.cachedNodes = all
 	}
-	return v.queriedAt, nil
+	return v.cachedNodes, nil
 }
 
 func (v *View) queryNodes(ctx context.Context) ([]*nodeView, error) {

@@ -45,8 +45,8 @@ type View struct {
 	identityMu iolock.Mutex // guards who
 	who        *pb.WhoAmIResponse
 
-	nodesMu   iolock.Mutex // guards asked
-	queriedAt []*nodeView
+	nodesMu     iolock.Mutex // guards cachedNodes
+	cachedNodes []*nodeView
 }
 
 // Get returns a value of the form, or of the query.
