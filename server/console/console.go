@@ -106,8 +106,8 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// URLAt returns the URL of the console for clients that reach the node at the advertised address, or URL if the console
-// listens on a specific address.
+// URLAt returns the URL of the console for clients that reach the node at the advertised address. If the console
+// listens on a specific address, it is the same as URL.
 func (s *Server) URLAt(advertised string) string {
 	listenHost, _, err := net.SplitHostPort(s.o.Address)
 	ip := net.ParseIP(listenHost)

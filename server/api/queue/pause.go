@@ -96,7 +96,8 @@ func (s *Service) changePause(
 	return described, nil
 }
 
-// directions returns the directions of a request: all of the queue or subscription if it names none.
+// directions returns the directions to pause or resume. A request without directions is for both of a queue, or for the
+// delivery of a subscription.
 func directions(req pauseRequest) (p txn.Pause, err error) {
 	p.Publish, p.Deliver = req.GetPublish(), req.GetDeliver()
 	switch sub := req.GetSubscription() != ""; {

@@ -23,7 +23,7 @@ import (
 const (
 	reliefInterval = 10 * time.Millisecond // of the checks while the limit is exceeded
 	reliefPause    = 5 * time.Millisecond  // of the checks whether a paused connection may be read
-	// closeDelay is the time for which the unprocessed data of a connection may exceed the data processed in that time.
+	// closeDelay is the interval in which a connection must process at least as much data as it holds unprocessed.
 	closeDelay = 3 * time.Second
 	// The largest holder may complete its request as long as it grows by unprocessedGrowth within unprocessedGrowthTime,
 	// or by unprocessedGrowthAlone while no other connection is paused.

@@ -28,7 +28,7 @@ const (
 	// rateEvery is the sampling interval of the publish rate, and rateWeight the weight of the newest sample.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
-	// late is the delay for which the dispatchers may catch up: timers fire late on a busy machine.
+	// late is the unused time that the dispatchers may use later: timers fire late on a busy machine.
 	late = 5 * time.Millisecond
 )
 

@@ -38,7 +38,7 @@ const (
 	// MaxCost bounds the cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of text read. A
 	// message that exceeds it does not match.
 	MaxCost = 100_000
-	// MaxSearchCost is that limit for a search expression. Reading a text of MaxJSONBytes costs about 105,000.
+	// MaxSearchCost is the MaxCost of a search expression. Reading a text of MaxJSONBytes costs about 105,000.
 	MaxSearchCost = 250_000
 	// MaxEstimate bounds the worst-case cost of an expression, as estimated at compile time.
 	MaxEstimate = 10 * MaxCost
