@@ -244,7 +244,9 @@ func (a *Authn) expiryCheck(token string, v verified) func() error {
 		if e, ok := errors.AsType[*Error](err); ok && e.code == codes.Unauthenticated {
 			return errStreamEnds("key of the JWT was withdrawn by the issuer")
 		}
-		v.version = generation
+		if err == nil { // otherwise it is verified again, until the keys are available
+			v.version = generation
+		}
 		return nil
 	}
 }
