@@ -52,7 +52,7 @@ var (
 	ErrClosed = errors.New("consumers are closed")
 	// ErrMoved is returned by Next and Settle when the subscription was moved. Earlier deliveries and their outcomes are
 	// invalid.
-	ErrMoved = errors.New("subscription position was changed: attach again, do not retry acknowledgements")
+	ErrMoved = errors.New("subscription was moved; outcomes of earlier deliveries are invalid")
 	// ErrFinished is returned by Next after Finish, when the client has received all confirmations.
 	ErrFinished = errors.New("consumer is closed")
 	// ErrTooManyConsumers is returned by Attach when the node has reached its limit of consumers.
@@ -190,7 +190,7 @@ type Registry struct {
 	full      map[FullError]time.Time // when dead letters were last found pending
 	hidden    map[Key][]Range         // ranges of running Return calls
 	holding   map[Key]int             // running Withdraw calls
-	// detachedCounts contains the messages delivered by removed dispatchers, by queue number, until TakeDetached.
+	// detachedCounts contains the messages delivered by removed dispatchers, by queue ID, until TakeDetached.
 	detachedCounts map[uint64]uint64
 	stuck          []Stuck // result of the last check for stuck consumers
 	checkedAt      moment  // time of that check
@@ -396,7 +396,7 @@ type Activity struct {
 	Delivered uint64
 }
 
-// Activity returns the activity by queue number, for queues with consumers.
+// Activity returns the activity of the queues with consumers, by queue ID.
 func (r *Registry) Activity() map[uint64]Activity {
 	r.mu.Lock()
 	all := slices.Collect(maps.Values(r.byKey))
@@ -413,7 +413,7 @@ func (r *Registry) Activity() map[uint64]Activity {
 	return out
 }
 
-// TakeDetached returns, by queue number, the numbers of delivered messages that Activity no longer includes: those of
+// TakeDetached returns, by queue ID, the numbers of delivered messages that Activity no longer includes: those of
 // subscriptions that have lost their last consumer since the last call.
 func (r *Registry) TakeDetached() map[uint64]uint64 {
 	r.mu.Lock()
