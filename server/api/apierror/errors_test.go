@@ -119,6 +119,15 @@ func TestRolesHaveTheSameNumbers(t *testing.T) {
 	require.Len(t, pb.Role_name, int(failover.RoleFenced)+1)
 }
 
+// Invalid makes an error the client's fault, without a second prefix in its text.
+func TestInvalidKeepsText(t *testing.T) {
+	cause := errors.New("invalid schedule: unknown time zone")
+	err := fmt.Errorf("create schedule: %w", Invalid(cause))
+	require.ErrorIs(t, err, ErrInvalid)
+	require.EqualError(t, err, "create schedule: "+cause.Error())
+	require.Equal(t, codes.InvalidArgument, status.Code(ToStatus(err)))
+}
+
 func TestConcernsNode(t *testing.T) {
 	for _, err := range []error{
 		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown,

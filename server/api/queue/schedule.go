@@ -244,7 +244,7 @@ func (s *Schedules) validate(in *pb.Schedule) error {
 		return fmt.Errorf("%w: message of %d bytes, maximum is %d", txn.ErrTooLarge, proto.Size(m), maxScheduleMessageBytes)
 	}
 	if _, err := planOf(in); err != nil {
-		return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+		return apierror.Invalid(err)
 	}
 	var b txn.Builder
 	b.Begin(nil, now(), nil)

@@ -82,7 +82,7 @@ func (s *Service) CloseConnection(
 ) (*pb.CloseConnectionResponse, error) {
 	info, err := s.listener.CloseConnection(req.GetId())
 	if errors.Is(err, admission.ErrPeerConnection) {
-		err = fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+		err = apierror.Invalid(err)
 	}
 	if err != nil {
 		return nil, apierror.ToStatus(fmt.Errorf("close connection %d of node %s: %w", req.GetId(), s.node, err))
