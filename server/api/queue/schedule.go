@@ -418,6 +418,12 @@ func (s *Schedules) run(ctx context.Context, req *pb.RunScheduleRequest) (*pb.Ru
 	if len(result.Ops) != 2 {
 		return nil, errOtherTransaction(req.GetProducer())
 	}
+	if queue == "" { // an earlier attempt has published the message
+		st, err := s.read(req.GetName())
+		if err == nil && s.q.rules.Check(ctx, access.Publish, st.GetQueue()) == nil {
+			queue = st.GetQueue()
+		}
+	}
 	return &pb.RunScheduleResponse{Queue: queue, Sequence: result.Ops[0].FirstSequence, Lsn: result.LSN}, nil
 }
 
