@@ -23,7 +23,7 @@ type nodeView struct {
 	Rates *rates
 }
 
-// Name returns the name of the node, or the prefix of its identifier.
+// Name returns the name of the node, or a prefix of its UUID if it has no name.
 func (n *nodeView) Name() string {
 	if n.Info.GetName() != "" {
 		return n.Info.GetName()
@@ -149,7 +149,7 @@ func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *r
 	return one.rates
 }
 
-// FileBytes is the size of the page file of a node.
+// FileBytes returns the size of the page file in bytes.
 func (n *nodeView) FileBytes() uint64 {
 	return n.Status.GetStore().GetPages() * uint64(n.Status.GetStore().GetPageSize())
 }

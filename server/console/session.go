@@ -63,7 +63,7 @@ func (s *session) takeNotice() string {
 
 func (s *session) holds(csrf string) bool { return equal(s.csrf, csrf) }
 
-// equal compares secrets in constant time.
+// equal compares secrets in constant time. Empty secrets are not equal.
 func equal(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
 // sessions contains all sessions. They are in memory: after a restart of the node, users must sign in again.

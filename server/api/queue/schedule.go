@@ -66,7 +66,7 @@ func (s *Schedules) Failed() []FailedSchedule {
 	return s.failed
 }
 
-// storedSchedule is an entry as stored.
+// storedSchedule is a schedule as stored, with the version of its entry.
 type storedSchedule struct {
 	*pb.Schedule
 

@@ -104,7 +104,7 @@ func (c *Conn) Begin() {
 	}
 }
 
-// End is called after each Begin.
+// End records the end of a call that Begin has recorded.
 func (c *Conn) End() {
 	if c != nil {
 		c.calls.Add(-1)

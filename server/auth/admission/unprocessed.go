@@ -327,9 +327,9 @@ func (l *Listener) pauseExcess() {
 	time.AfterFunc(reliefInterval, l.pauseExcess)
 }
 
-// connToClose returns the connection to close, or nil: the one with the most unprocessed data, by address and then by
-// connection, among those with too much. awaited, unless nil, has a growing request: neither it nor the connections
-// that wait for it qualify. No connection qualifies while the node itself is the bottleneck.
+// connToClose returns the connection to close, or nil. Of the connections with too much unprocessed data, it is the one
+// with the most, by address and then by connection. awaited, unless nil, has a growing request: neither it nor the
+// connections that wait for it qualify. No connection qualifies while the node itself is the bottleneck.
 func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*source]int64,
 	awaited *Conn,
 ) (largest *Conn) {

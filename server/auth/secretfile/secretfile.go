@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// minBytes prevents guessing.
+	// minBytes is the minimum length of a secret: shorter ones could be guessed.
 	minBytes      = 16
 	maxFileBytes  = 64 << 10
 	maxSecrets    = 16

@@ -359,7 +359,7 @@ func (r *Registry) Attached() int {
 	return r.consumers
 }
 
-// detached is called without the dispatcher's lock.
+// detached updates the limits after a consumer was removed. The dispatcher's lock must not be held.
 func (r *Registry) detached() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -423,7 +423,7 @@ func (r *Registry) TakeDetached() map[uint64]uint64 {
 	return out
 }
 
-// countDetached must be called when a dispatcher is removed. mu is held.
+// countDetached adds the delivered messages of a removed dispatcher to detachedCounts. mu is held.
 func (r *Registry) countDetached(d *dispatcher) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -66,8 +66,8 @@ type dispatcher struct {
 	deadWait, deadFull bool
 	// ackedInRead contains messages acknowledged during the running read, which the result may still contain.
 	ackedInRead []Range
-	// hidden messages are removed from read results, since they can become deliverable at any moment and must not be
-	// delivered twice. unhiding contains the ranges that are no longer hidden.
+	// hidden contains the messages of running Return calls. They are removed from read results: they can become
+	// deliverable at any moment, and must not be delivered twice. unhiding contains the ranges that are no longer hidden.
 	hidden, unhiding []Range
 	// dueInRead contains messages that became deliverable during the running read and are not in the result.
 	dueInRead []uint64
