@@ -331,7 +331,7 @@ func TestUnauthenticatedClients(t *testing.T) {
 }
 
 // The methods of a nil Conn do nothing.
-func TestEmptyInput(t *testing.T) {
+func TestNilConnDoesNothing(t *testing.T) {
 	c := admission.FromContext(context.Background())
 	require.Nil(t, c)
 	c.Authenticated(true)

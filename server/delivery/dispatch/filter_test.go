@@ -96,9 +96,11 @@ func testFilterAndNack(t *testing.T) {
 }
 
 // Reads stop while commits are blocked.
-func TestFilterHeldUp(t *testing.T) { synctest.Test(t, testFilterHeldUp) }
+func TestFilterStopsWhileCommitsAreBlocked(t *testing.T) {
+	synctest.Test(t, testFilterStopsWhileCommitsAreBlocked)
+}
 
-func testFilterHeldUp(t *testing.T) {
+func testFilterStopsWhileCommitsAreBlocked(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.matches = func([]byte) bool { return false }
 	hold := make(chan struct{})

@@ -216,7 +216,7 @@ func TestManyPendingDeadLetters(t *testing.T) {
 }
 
 // Messages of a detached consumer count as delivered only if Detach reports them as seen, even if they were sent.
-func TestLeave(t *testing.T) {
+func TestDetachCountsSeenMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
 		f.ctx = t.Context()
