@@ -12,10 +12,11 @@ func (r *Registry) Due(queue uint64, sequences []uint64) {
 	}
 }
 
-// Expired notifies the dispatchers of a queue that expired messages were acknowledged for all subscriptions.
-func (r *Registry) Expired(queue uint64, expired []Range) {
+// Acknowledged removes messages from the consumers of a queue after another transaction acknowledged the messages for
+// all subscriptions. It must be called after the transaction is applied.
+func (r *Registry) Acknowledged(queue uint64, acks []Range) {
 	for _, d := range r.ofQueue(queue) {
-		d.settled(expired, nil)
+		d.settled(acks, nil)
 	}
 }
 

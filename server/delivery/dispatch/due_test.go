@@ -170,7 +170,7 @@ func testInFlight(t *testing.T) {
 	f.confirm(c, one(1), nil, 1)
 	require.Equal(t, []uint64{2}, f.registry.InFlight(1, []uint64{1, 2, 3}))
 	require.Empty(t, f.registry.InFlight(2, []uint64{1, 2, 3}))
-	f.registry.Expired(1, one(2))
+	f.registry.Acknowledged(1, one(2))
 	require.Empty(t, f.registry.InFlight(1, []uint64{1, 2, 3}))
 }
 

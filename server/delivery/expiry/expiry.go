@@ -360,7 +360,7 @@ func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Bu
 		byQueue[e.Queue] = append(byQueue[e.Queue], dispatch.Range{First: e.Sequence, Last: e.Sequence})
 	}
 	for id, expired := range byQueue {
-		x.o.Consumers.Expired(id, expired)
+		x.o.Consumers.Acknowledged(id, expired)
 	}
 	pause(ctx, x.pace.pause(time.Since(begin)), nil)
 	return nil
