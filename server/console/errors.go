@@ -18,7 +18,7 @@ type failure struct {
 	Code   int // HTTP status
 	Title  string
 	Text   string
-	Action string // what the user should do
+	Action string // advice for the user
 	Right  string // the missing right; may be empty
 	Reason string // error reason, as in the documentation; may be empty
 	Link   string // where the action is possible; may be empty

@@ -344,7 +344,7 @@ func ConcernsNode(err error) bool {
 	}
 }
 
-// Invalid returns an error that matches ErrInvalid. Its text is that of err, which says what is invalid.
+// Invalid returns an error that matches ErrInvalid. Its text is that of err, without a prefix.
 func Invalid(err error) error { return &textError{kind: ErrInvalid, text: err.Error()} }
 
 // FromStatus converts a status of another node to an error that matches the sentinel errors. It returns other statuses

@@ -319,7 +319,7 @@ func TestWithdrawnKeyWhileIssuerIsDown(t *testing.T) {
 	i.SetDown(false)
 	c.forward(refetchAfter)
 	require.NoError(t, a.jwt.keys.refresh(t.Context()))
-	require.ErrorContains(t, id.Expired(), "withdrawn")
+	require.Equal(t, "TOKEN_EXPIRED", reasonOf(id.Expired()))
 }
 
 // An identity ends when its token expires, and the token is not accepted again.

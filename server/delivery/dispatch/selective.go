@@ -308,7 +308,7 @@ func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 	return chosen, room
 }
 
-// ownerOf returns the consumer that owns a group, or nil if there is none or it does not receive this message.
+// ownerOf returns the consumer that owns a group, or nil if the group has no owner or it does not receive this message.
 func (s *selective) ownerOf(g *group, m *Message) *Consumer {
 	if g == nil || g.owner == nil || g.owner.left || g.owner.finishing || g.owner.idle() || g.owner.err != nil {
 		return nil
