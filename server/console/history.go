@@ -28,8 +28,8 @@ const (
 	recordedFor = 5 * time.Second
 )
 
-// period is a period that charts can show. The shortest one has a live point for each second since a browser opened the
-// page, and recorded points before that. The others have only recorded points.
+// period is a time range that charts can show. The shortest one has a live point for each second since a browser opened
+// the page, and recorded points before that. The others have only recorded points.
 type period struct {
 	Name, Title string
 	Period      time.Duration
