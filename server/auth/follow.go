@@ -73,8 +73,8 @@ func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(
 	}
 }
 
-// rights returns a function that returns an error after a stream has lost its right. It returns nil if that is
-// impossible, or if the handler checks the right. A handler that determines its queue later adds a check with
+// rights returns a check that fails once the caller has lost the right to the stream. lost is nil if no right can be
+// lost, or if the handler checks the right. A handler that determines its queue later adds a check with
 // access.EndUnless.
 func (i *Interceptor) rights(ctx context.Context, method string) (_ context.Context, lost func() error) {
 	need, known := access.NeedOf(method)

@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
+// Begin authenticates the caller and checks the right that the method requires. Denied and audited calls are observed.
 func TestBegin(t *testing.T) {
 	var seen []auth.Call
 	var shown *access.Identity
@@ -66,6 +67,7 @@ func TestBegin(t *testing.T) {
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 }
 
+// A nil Interceptor allows all calls.
 func TestNilInterceptor(t *testing.T) {
 	var g *auth.Interceptor
 	ctx, audited, err := g.Begin(t.Context(), "anything")

@@ -106,13 +106,13 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// URLAt returns the URL of the console for clients that reach the node at the advertised address, or URL if the console
-// listens on a specific address.
+// URLAt returns the URL of the console for clients that reach the node at the advertised address. If the console
+// listens on a specific address, it is the same as URL.
 func (s *Server) URLAt(advertised string) string {
-	queriedAt, _, err := net.SplitHostPort(s.o.Address)
-	ip := net.ParseIP(queriedAt)
+	listenHost, _, err := net.SplitHostPort(s.o.Address)
+	ip := net.ParseIP(listenHost)
 	host, _, herr := net.SplitHostPort(advertised)
-	if err != nil || herr != nil || queriedAt != "" && (ip == nil || !ip.IsUnspecified()) {
+	if err != nil || herr != nil || listenHost != "" && (ip == nil || !ip.IsUnspecified()) {
 		return s.URL()
 	}
 	return s.scheme() + "://" + net.JoinHostPort(host, s.port) + "/"
@@ -125,9 +125,9 @@ func (s *Server) URL() string {
 	if err != nil {
 		return scheme + "://" + s.http.Address() + "/"
 	}
-	queriedAt, _, err := net.SplitHostPort(s.o.Address)
-	if ip := net.ParseIP(queriedAt); err == nil && queriedAt != "" && (ip == nil || !ip.IsUnspecified()) {
-		host = queriedAt // the name in the certificate
+	listenHost, _, err := net.SplitHostPort(s.o.Address)
+	if ip := net.ParseIP(listenHost); err == nil && listenHost != "" && (ip == nil || !ip.IsUnspecified()) {
+		host = listenHost // the name in the certificate
 	} else if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}

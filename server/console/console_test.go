@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// Uses real sockets, to verify the simulated network against them.
+// On a loopback address, the console needs no sign-in while access is unrestricted. The test uses real sockets; most
+// other tests use a simulated network.
 func TestOpenOnLoopback(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	a := b.get("/")
@@ -21,6 +22,7 @@ func TestOpenOnLoopback(t *testing.T) {
 	require.Contains(t, a.body, "<h1>Pair</h1>")
 }
 
+// If access.mode is deny, pages redirect to the sign-in page, and wrong tokens and event streams are rejected.
 func TestSignInIsNeededWithoutOpenRules(t *testing.T) {
 	simulated(t, testSignInIsNeededWithoutOpenRules)
 }
@@ -54,6 +56,7 @@ func testLinksFromOtherSites(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, b.do(r).code)
 }
 
+// A form is rejected if its host, its origin or its secret is not that of this console.
 func TestOtherSitesAreRefused(t *testing.T) { simulated(t, testOtherSitesAreRefused) }
 
 func testOtherSitesAreRefused(t *testing.T) {

@@ -18,7 +18,7 @@ type failure struct {
 	Code   int // HTTP status
 	Title  string
 	Text   string
-	Action string
+	Action string // advice for the user
 	Right  string // the missing right; may be empty
 	Reason string // error reason, as in the documentation; may be empty
 	Link   string // where the action is possible; may be empty
@@ -29,6 +29,7 @@ type invalid string
 
 func (e invalid) Error() string { return string(e) }
 
+// advice returns the HTTP status, title and suggested action for an error with a gRPC code.
 func advice(c codes.Code) (code int, title, action string) {
 	switch c {
 	case codes.Unauthenticated:
@@ -50,16 +51,16 @@ func advice(c codes.Code) (code int, title, action string) {
 		return http.StatusTooManyRequests, "Limit reached", "The error states the limit: wait, or raise it."
 	case codes.Unavailable:
 		return http.StatusServiceUnavailable, "Node unavailable",
-			"A failover may be in progress: check the page Pair, and retry."
+			"A failover may be in progress: check the Pair page, and retry."
 	case codes.DeadlineExceeded:
 		return http.StatusGatewayTimeout, "Timeout",
 			"The outcome is unknown: check the result before you retry."
 	case codes.DataLoss:
 		return http.StatusInternalServerError, "Data corrupt",
-			"Follow the runbook links on the page Alarms to repair it."
+			"Follow the runbook links on the Alarms page to repair it."
 	case codes.Unimplemented:
 		return http.StatusNotImplemented, "Not supported by the node",
-			"The node runs an older version: upgrade it (lockstep restart --rolling)."
+			"The node runs an older release: upgrade it (lockstep restart --rolling)."
 	default:
 		return http.StatusInternalServerError, "Operation failed", "Check the log of the node."
 	}
@@ -80,7 +81,7 @@ func describe(err error) failure {
 	if errors.Is(err, errNoActive) {
 		return failure{
 			Code: http.StatusServiceUnavailable, Title: "No active node", Text: "The operation requires an active node.",
-			Action: "See the page Pair for the reason; retry when a node is active.",
+			Action: "See the Pair page for the reason; retry when a node is active.",
 		}
 	}
 	st := status.Convert(err)

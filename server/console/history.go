@@ -20,7 +20,7 @@ const (
 	liveStep     = 900 * time.Millisecond
 	livePeriod   = 3 * time.Minute
 	maxHistories = 64
-	// liveGap is the time without values after which live points start again, since no browser shows them.
+	// liveGap is the time without values, because no browser shows the page, after which the live points are dropped.
 	liveGap = 5 * time.Second
 	// recordedGap is the time between the last recorded point and the first live one that is shown as a gap.
 	recordedGap = 20 * time.Second
@@ -28,8 +28,8 @@ const (
 	recordedFor = 5 * time.Second
 )
 
-// period is a period that charts can show. The first one consists of values of each second since a browser opened the
-// page, and recorded points before that. The others consist of recorded points.
+// period is a time range that charts can show. The shortest one has a live point for each second since a browser opened
+// the page, and recorded points before that. The others have only recorded points.
 type period struct {
 	Name, Title string
 	Period      time.Duration
@@ -75,7 +75,7 @@ func (v *View) periodLinks(path string) (links []periodLink) {
 	return links
 }
 
-// Indexes of the values of a point. nil: unknown.
+// Indexes of the values of a point. A nil value is unknown.
 const (
 	linePublished = iota
 	lineDelivered
@@ -90,7 +90,7 @@ type point struct {
 	values [lineCount]*float64
 }
 
-// history contains the values of the last minutes that open pages have shown, and cached recorded points.
+// history contains the live points of the pair and of queues, and cached recorded points.
 type history struct {
 	mu     sync.Mutex // guards all below
 	queues map[string]*past
@@ -140,8 +140,8 @@ func (h *history) makeRoom() {
 	delete(h.queues, oldest)
 }
 
-// points returns the points of a period, with the last values that add has added. active is called for recorded points;
-// they are left out if it or the active node fails.
+// points returns the points of a period that ends with the last call of add. Recorded points are requested over the
+// connection that active returns, and omitted if that fails.
 func (h *history) points(
 	ctx context.Context, key, queue string, p period, active func(context.Context) (grpc.ClientConnInterface, error),
 ) []point {
@@ -179,7 +179,7 @@ func (h *history) points(
 	return append(out, live...)
 }
 
-// fetch returns recorded points, with an unknown one at the begin of each gap.
+// fetch returns recorded points, with an unknown one at the start of each gap.
 func fetch(
 	ctx context.Context, queue string, p period, active func(context.Context) (grpc.ClientConnInterface, error),
 ) (points []point) {
@@ -210,7 +210,7 @@ func fetch(
 	return points
 }
 
-// combined combines points to longer intervals, with the average rates and the last of the other values.
+// combined merges points into intervals of step, with the average of the rates and the last of the other values.
 func combined(points []point, step time.Duration) (out []point) {
 	for len(points) > 0 {
 		end := points[0].at.Add(step - 1).Truncate(step)

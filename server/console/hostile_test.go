@@ -145,7 +145,7 @@ func testTooManyWrongTokens(t *testing.T) {
 		}
 		require.Equal(t, http.StatusUnauthorized, a.code)
 	}
-	require.Fail(t, "it was never asked to wait")
+	require.Fail(t, "the address never had to wait")
 }
 
 // Event streams beyond the limit are rejected with an error.

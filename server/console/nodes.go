@@ -14,7 +14,7 @@ import (
 
 type nodeView struct {
 	Info *pb.NodeStatus
-	// Status reported by the node; nil if it does not respond.
+	// Status is reported by the node; nil if it does not respond.
 	Status *pb.GetStatusResponse
 	Own    bool // this node serves the console
 	Error  string
@@ -23,7 +23,7 @@ type nodeView struct {
 	Rates *rates
 }
 
-// Name returns the name of the node, or the prefix of its identifier.
+// Name returns the name of the node, or a prefix of its UUID if it has no name.
 func (n *nodeView) Name() string {
 	if n.Info.GetName() != "" {
 		return n.Info.GetName()
@@ -35,14 +35,14 @@ func (n *nodeView) Name() string {
 func (v *View) nodes(ctx context.Context) ([]*nodeView, error) {
 	v.nodesMu.Lock()
 	defer v.nodesMu.Unlock()
-	if v.queriedAt == nil {
+	if v.cachedNodes == nil {
 		all, err := v.queryNodes(ctx)
 		if err != nil {
 			return nil, err
 		}
-		v.queriedAt = all
+		v.cachedNodes = all
 	}
-	return v.queriedAt, nil
+	return v.cachedNodes, nil
 }
 
 func (v *View) queryNodes(ctx context.Context) ([]*nodeView, error) {
@@ -100,7 +100,7 @@ type samples struct {
 	all map[string]*sample
 }
 
-// sample contains the counters of a node, their time, and the rates since the sample before.
+// sample contains the counters of a node, the time at which they were read, and the rates since the previous sample.
 type sample struct {
 	process time.Time
 	last    *pb.Activity
@@ -149,7 +149,7 @@ func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *r
 	return one.rates
 }
 
-// FileBytes is the size of the page file of a node.
+// FileBytes returns the size of the page file in bytes.
 func (n *nodeView) FileBytes() uint64 {
 	return n.Status.GetStore().GetPages() * uint64(n.Status.GetStore().GetPageSize())
 }

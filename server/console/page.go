@@ -56,8 +56,8 @@ type Action struct {
 	Name  string
 	Title string // of the dialog and of its submit button
 	Right string
-	// Dialog is the name of the template, in the file of the page, with the fields of the form; it gets a *dialogData.
-	// If empty, a form or button of the page submits the action directly.
+	// Dialog is the name of a template in the page's file with the fields of the form. It gets a *dialogData. If Dialog is
+	// empty, a form or button of the page submits the action directly.
 	Dialog string
 	// Danger marks actions that can lose data; their button has a warning style.
 	Danger bool
@@ -74,7 +74,7 @@ type Done struct {
 	Message string
 	// Goto is the next page; empty: the current page.
 	Goto string
-	// Show is the name of a template, in the file of the page, shown with Data in the dialog instead of the message.
+	// Show is the name of a template in the page's file. The dialog shows it, with Data, instead of the message.
 	Show string
 	Data any
 }
@@ -248,7 +248,7 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session,
 	s.render(w, f.Code, "error", "page", d)
 }
 
-// dialog renders the dialog of an action: alone for a request of a page's script, else above the page.
+// dialog renders the dialog of an action: without the page for a request of its script, otherwise with the page.
 func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action, f *failure) {
 	ctx, v, end := s.viewOf(r.Context(), r, one, r.PostForm, loadTimeout)
 	defer end()

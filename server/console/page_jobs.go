@@ -109,5 +109,5 @@ func doRunJob(ctx context.Context, v *View) (Done, error) {
 		}
 		return r.GetRun().GetOutcome() + ": " + r.GetRun().GetDetail(), nil
 	})
-	return Done{Message: "Job " + name + " runs."}, err
+	return Done{Message: "Job " + name + " started."}, err
 }

@@ -30,8 +30,8 @@ type mapView struct {
 	Cells        []mapCellView
 	Uses         []mapUse
 	Lines        []mapLine
-	PagesPerCell uint64 // pages per cell
-	// Width and Height of the drawing.
+	PagesPerCell uint64
+	// Width and Height are those of the drawing, in SVG units.
 	Width, Height int
 }
 

@@ -125,7 +125,7 @@ type searchedView struct {
 	Link                 string // address that continues the search; empty: complete, or the page is full
 }
 
-// newerView is the live part of the page Messages. The rows do not change while the page is open.
+// newerView is the live part of the Messages page. The rows do not change while the page is open.
 type newerView struct {
 	Count    uint64 // messages published since the page was rendered
 	Replaced bool   // the queue was deleted and recreated
@@ -304,8 +304,8 @@ func fieldsOf(s *pb.StoredMessage) (list []field) {
 			add(name, t.AsTime().UTC().Format("2006-01-02T15:04:05.000Z"))
 		}
 	}
-	add("message id", m.GetMessageId())
-	add("correlation id", m.GetCorrelationId())
+	add("message ID", m.GetMessageId())
+	add("correlation ID", m.GetCorrelationId())
 	add("reply to", m.GetReplyTo())
 	add("content type", m.GetContentType())
 	add("subject", m.GetSubject())
@@ -317,8 +317,8 @@ func fieldsOf(s *pb.StoredMessage) (list []field) {
 	at("deliver at", m.GetDeliverAt())
 	if l := s.GetDeadLetter(); l != nil {
 		add("dead letter of", deadOrigin(l))
-		add("because", deadReason(l))
-		add("deliveries there", strconv.FormatUint(uint64(l.GetDeliveries()), 10))
+		add("dead-letter reason", deadReason(l))
+		add("deliveries at the origin", strconv.FormatUint(uint64(l.GetDeliveries()), 10))
 		at("moved at", l.GetMovedAt())
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.GetProperties())) {

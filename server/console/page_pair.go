@@ -128,7 +128,7 @@ func linkOf(d *pairView) (label, []string) {
 	case d.Alone:
 		return label{"alone", "info"}, nil
 	case d.Active == nil || d.Active.Status == nil:
-		return label{"no active", "bad"}, nil
+		return label{"no active node", "bad"}, nil
 	case st == nil:
 		return label{"no standby", "bad"}, nil
 	}

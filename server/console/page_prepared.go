@@ -61,7 +61,7 @@ func loadPrepared(ctx context.Context, v *View, queues pb.QueueServiceClient) (a
 	return d, nil
 }
 
-// mayDecide fails for a session that may not list the transactions; it may not decide them either.
+// mayDecide returns an error for a session that may not list the transactions: it may not decide them either.
 func mayDecide(ctx context.Context, _ *View, queues pb.QueueServiceClient) (any, error) {
 	return queues.ListPrepared(ctx, &pb.ListPreparedRequest{Limit: 1})
 }

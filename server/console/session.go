@@ -63,7 +63,7 @@ func (s *session) takeNotice() string {
 
 func (s *session) holds(csrf string) bool { return equal(s.csrf, csrf) }
 
-// equal compares secrets in constant time.
+// equal compares secrets in constant time. Empty secrets are not equal.
 func equal(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
 // sessions contains all sessions. They are in memory: after a restart of the node, users must sign in again.
@@ -95,7 +95,8 @@ func (s *sessions) begin(as *session) (id string) {
 	return id
 }
 
-// remove removes ended sessions, and one more if the limit is exceeded. mu is held.
+// remove makes room for a session if the limit is reached: it removes ended sessions, or the least recently used one.
+// mu is held.
 func (s *sessions) remove(now time.Time) {
 	if len(s.all) < maxSessions {
 		return

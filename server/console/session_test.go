@@ -17,6 +17,7 @@ type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
+// A session ends some time after the last request of its user, and at a fixed time after sign-in.
 func TestSessionsEnd(t *testing.T) {
 	c := &clock{time.Unix(1_000_000, 0)}
 	s := console.NewSessions(c.now)
@@ -38,6 +39,7 @@ func TestSessionsEnd(t *testing.T) {
 	require.False(t, s.Use(id, true), "it expires although it is used")
 }
 
+// Beyond the limit, the session that was unused for the longest time ends.
 func TestSessionsAreBounded(t *testing.T) {
 	c := &clock{time.Unix(1_000_000, 0)}
 	s := console.NewSessions(c.now)

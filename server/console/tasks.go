@@ -145,7 +145,7 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 	return nil
 }
 
-// beginOnNode is begin for an operation of the node that the form names.
+// beginOnNode is like begin, for an operation of the node that the form names.
 func (v *View) beginOnNode(
 	ctx context.Context, what task,
 	do func(ctx context.Context, m pb.MaintenanceServiceClient, report func(*pb.Progress)) (string, error),

@@ -304,7 +304,7 @@ func testBadge(t *testing.T) {
 	require.Regexp(t, `(?s)event: alarms\ndata: [^\n]* info.*event: live`, active.event("/queues"))
 }
 
-// The page Backups is in the menu and has a keyboard shortcut.
+// The Backups page is in the menu and has a keyboard shortcut.
 func TestBackupsAreInTheMenu(t *testing.T) { simulated(t, testBackupsAreInTheMenu) }
 
 func testBackupsAreInTheMenu(t *testing.T) {

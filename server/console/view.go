@@ -45,8 +45,8 @@ type View struct {
 	identityMu iolock.Mutex // guards who
 	who        *pb.WhoAmIResponse
 
-	nodesMu   iolock.Mutex // guards asked
-	queriedAt []*nodeView
+	nodesMu     iolock.Mutex // guards cachedNodes
+	cachedNodes []*nodeView
 }
 
 // Get returns a value of the form, or of the query.
@@ -82,7 +82,7 @@ func withQueues[T any](
 	return withActive(pb.NewQueueServiceClient, fn)
 }
 
-// withAccess is withActive with a client of AccessService.
+// withAccess is like withActive, with a client of AccessService.
 func withAccess[T any](
 	fn func(context.Context, *View, pb.AccessServiceClient) (T, error),
 ) func(context.Context, *View) (T, error) {

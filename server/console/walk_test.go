@@ -84,7 +84,7 @@ func testEveryRoute(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, b.get("/assets/%2e%2e%2ftemplates%2flayout.html").code)
 }
 
-// TestDocumented checks that docs/how-to/console.md lists each page with its right.
+// docs/how-to/console.md lists each page with its right.
 func TestDocumented(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/how-to/console.md")
 	require.NoError(t, err)

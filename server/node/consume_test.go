@@ -52,6 +52,33 @@ func testConsume(t *testing.T) {
 	require.Zero(t, q.GetQueue().GetMessages())
 }
 
+// Purged messages leave the consumers before the response. Later messages are delivered.
+func TestPurgeReachesConsumers(t *testing.T) { simulated(t, testPurgeReachesConsumers) }
+
+func testPurgeReachesConsumers(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createWithSubs("q", "a", "b")
+	n.publish("q", "1", "2", "3")
+	a := n.attach(&pb.Attach{Queue: "q", Subscription: "a"}, 2)
+	a.take(2)
+	b := n.attach(&pb.Attach{Queue: "q", Subscription: "b"}, 3)
+	b.take(3)
+	purge := func(subscription string) {
+		_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "q", Subscription: subscription})
+		require.NoError(t, err)
+	}
+	purge("a")
+	require.Zero(t, n.subscription("q", "a").GetInFlight())
+	require.Equal(t, uint64(3), n.subscription("q", "b").GetInFlight())
+	purge("")
+	require.Zero(t, n.subscription("q", "b").GetInFlight())
+	n.publish("q", "4")
+	require.NoError(t, a.stream.Send(&pb.ConsumeRequest{Credit: 1}))
+	require.Equal(t, []string{"4"}, bodies(a.take(1)))
+	a.confirm(&pb.ConsumeRequest{Ack: span(1, 4), Confirm: 1})
+	require.Zero(t, n.subscription("q", "a").GetBacklog())
+}
+
 // A client that has closed its sending side still receives confirmations.
 func TestConsumeHalfClose(t *testing.T) { simulated(t, testConsumeHalfClose) }
 

@@ -125,6 +125,7 @@ func testSchedules(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, ran.GetSequence(), retried.GetSequence())
+	require.Equal(t, "jobs", retried.GetQueue())
 	require.Equal(t, uint64(2), ran.GetSequence())
 	after := standby.schedule("nightly")
 	require.Equal(t, s.GetNextAt().AsTime(), after.GetNextAt().AsTime(), "a run does not change the plan")

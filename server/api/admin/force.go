@@ -40,8 +40,8 @@ var (
 	errEmptyResponds = errors.New("it is not the node that was in sync; the data of that node is lost if its data " +
 		"directory was wiped or replaced. If the directory can be restored, restore it; otherwise stop the new node there " +
 		"and try again")
-	// errNewerResponds and errOlderResponds are used if both nodes may have lost acknowledged messages.
-	// They differ in whether its log is ahead of this node's.
+	// errNewerResponds and errOlderResponds are used if both nodes may have lost acknowledged messages. The log of the
+	// other node is ahead of this node's log with errNewerResponds, and not with errOlderResponds.
 	errNewerResponds = errors.New("acknowledged messages may also be missing there, but it is ahead of this node; if " +
 		"the missing data cannot be restored, stop this node and check the expected loss there: lockstep failover --dry-run")
 	errOlderResponds = errors.New("acknowledged messages may also be missing there, and it is not ahead of this node; " +
@@ -62,7 +62,7 @@ func (a *Service) ForceFailover(
 func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	for _, text := range []string{req.GetBy(), req.GetReason()} {
 		if len(text) > maxTextBytes {
-			return nil, fmt.Errorf("%w: by and reason have at most %d bytes each", apierror.ErrInvalid, maxTextBytes)
+			return nil, fmt.Errorf("%w: by and reason may have at most %d bytes each", apierror.ErrInvalid, maxTextBytes)
 		}
 	}
 	if req.GetConfirm() && !req.GetAcceptDataLoss() {

@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// If the coordinator has lost the cluster record or was restored to an older state (INV-9), an operator lets one node
-// rebuild the record. The state of the other node is checked first, as far as possible.
+// If the coordinator has lost the cluster record or was restored to an older state (INV-9), an operator can rebuild the
+// record on one node. The state of the other node is checked first, as far as possible.
 
 const (
 	rebuildTimeout       = 15 * time.Second
@@ -116,7 +116,7 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	p.plan.Other = peer
 	if other != nil {
 		s := other.GetStore()
-		pair := other.GetPair() // it may have a record that it has not applied, and accepts no older one
+		pair := other.GetPair() // the node may have a record that it has not applied, and accepts no older one
 		p.above = failover.Fence{
 			Config: max(s.GetFenceConfig(), pair.GetConfig()),
 			Term:   max(s.GetFenceTerm(), s.GetLogEnd().GetTerm(), pair.GetTerm()),

@@ -61,7 +61,7 @@ type NotActiveError struct {
 	ActiveNode    string        // UUID; empty if unknown
 	Role          string        // of the node that responded
 	Reason        string        // why the node has this role; may be empty
-	RetryAfter    time.Duration // set if no node is active
+	RetryAfter    time.Duration // delay before a retry if no node is active
 }
 
 func (e *NotActiveError) Error() string {
@@ -344,6 +344,9 @@ func ConcernsNode(err error) bool {
 	}
 }
 
+// Invalid returns an error that matches ErrInvalid. Its text is that of err, without a prefix.
+func Invalid(err error) error { return &textError{kind: ErrInvalid, text: err.Error()} }
+
 // FromStatus converts a status of another node to an error that matches the sentinel errors. It returns other statuses
 // unchanged.
 func FromStatus(err error) error {
@@ -367,16 +370,17 @@ func FromStatus(err error) error {
 	}
 	for _, m := range errorTable {
 		if m.reason == why {
-			return &remoteError{kind: m.err, message: st.Message()}
+			return &textError{kind: m.err, text: st.Message()}
 		}
 	}
 	return err
 }
 
-type remoteError struct {
-	kind    error
-	message string
+// textError matches the sentinel error kind, but omits its text.
+type textError struct {
+	kind error
+	text string
 }
 
-func (e *remoteError) Error() string { return e.message }
-func (e *remoteError) Unwrap() error { return e.kind }
+func (e *textError) Error() string { return e.text }
+func (e *textError) Unwrap() error { return e.kind }

@@ -111,12 +111,21 @@ func TestUnknownErrors(t *testing.T) {
 	require.Equal(t, plain, FromStatus(plain))
 }
 
-// admin.go converts roles by number.
+// server/api/admin converts roles by number.
 func TestRolesHaveTheSameNumbers(t *testing.T) {
 	for role := failover.RoleRecovering; role <= failover.RoleFenced; role++ {
 		require.Equal(t, "ROLE_"+role.String(), pb.Role(role).String())
 	}
 	require.Len(t, pb.Role_name, int(failover.RoleFenced)+1)
+}
+
+// Invalid makes an error the client's fault, without a second prefix in its text.
+func TestInvalidKeepsText(t *testing.T) {
+	cause := errors.New("invalid schedule: unknown time zone")
+	err := fmt.Errorf("create schedule: %w", Invalid(cause))
+	require.ErrorIs(t, err, ErrInvalid)
+	require.EqualError(t, err, "create schedule: "+cause.Error())
+	require.Equal(t, codes.InvalidArgument, status.Code(ToStatus(err)))
 }
 
 func TestConcernsNode(t *testing.T) {

@@ -67,7 +67,7 @@ type call struct {
 	status          *status.Status // set when the call has ended
 }
 
-// newCall does not block. The caller must call finish.
+// newCall creates a call without blocking. The caller must call finish.
 func (l *Link) newCall(ctx context.Context, method string, o options) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()

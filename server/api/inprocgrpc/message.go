@@ -24,7 +24,7 @@ type item struct {
 
 // Maker is a reusable representation of a response. It must be copied, because it cannot be passed by reference.
 type Maker interface {
-	// MakeMessage creates the message. It does not share memory that is reused.
+	// MakeMessage creates the message. The message shares no memory that is reused.
 	MakeMessage() proto.Message
 	// TotalBytes returns the encoded length.
 	TotalBytes() int

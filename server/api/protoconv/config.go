@@ -29,7 +29,7 @@ func ConfigField(name string) txn.ConfigMask {
 	return 1 << (f.Number() - 1)
 }
 
-// fieldNames is the inverse of ConfigField. It omits internal fields.
+// fieldNames returns the names of the fields in a mask, without internal fields.
 func fieldNames(fields txn.ConfigMask) (names []string) {
 	for i := range configFields.Len() {
 		if f := configFields.Get(i); fields>>(f.Number()-1)&1 == 1 {
@@ -54,11 +54,11 @@ func QueuePolicy(in *pb.QueuePolicy) (p txn.QueuePolicy, err error) {
 		return p, fmt.Errorf("%w: defaults: priorities can only be set at the creation of a queue", apierror.ErrInvalid)
 	}
 	if in.GetLimits().GetDeadLetter() != "" || p.Limits.Fields()&^txn.LimitFields != 0 {
-		return p, fmt.Errorf("%w: limits: only max_messages, max_bytes, max_deliveries and ttl have a limit",
+		return p, fmt.Errorf("%w: limits: only max_messages, max_bytes, max_deliveries and ttl can be limited",
 			apierror.ErrInvalid)
 	}
 	if in.GetDefaults().GetDeadLetter() == "" && p.Defaults.Fields()|p.Limits.Fields() == 0 {
-		return p, fmt.Errorf("%w: the policy sets no option", apierror.ErrInvalid)
+		return p, fmt.Errorf("%w: policy sets no option", apierror.ErrInvalid)
 	}
 	return p, nil
 }

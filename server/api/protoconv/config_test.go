@@ -64,7 +64,7 @@ func set(t *testing.T, in *pb.QueueConfig, name string) {
 	}
 }
 
-// Invalid configurations are refused with the name of the field and the valid values.
+// The error for an invalid configuration contains the name of the field and the valid values.
 func TestBadConfig(t *testing.T) {
 	for want, in := range map[string]*pb.QueueConfig{
 		"max_deliveries is 1000001": {MaxDeliveries: 1_000_001},
@@ -89,7 +89,7 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// Invalid messages are refused with the name of the field and the valid values.
+// The error for an invalid message contains the name of the field and the valid values.
 func TestBadMessage(t *testing.T) {
 	for want, m := range map[string]*pb.Message{
 		"priority 10, must be 0 to 9":                  {Priority: new(uint32(10))},

@@ -165,7 +165,7 @@ func (p *deliveryPart) encodeDeadLetter() (err error) {
 	return nil
 }
 
-// numberBytes and appendNumber omit a field with the value 0.
+// numberBytes returns the encoded size of a number field. Like appendNumber, it omits a field with the value 0.
 func numberBytes(v uint64) int {
 	if v == 0 {
 		return 0

@@ -107,7 +107,7 @@ func TestDeliveries(t *testing.T) {
 	}
 }
 
-// described returns the record of a message with attributes. It is delivered unchanged.
+// described returns the record of a message with attributes. It checks that the message is delivered unchanged.
 func described(t *testing.T, timeMS int64, m *pb.Message) []byte {
 	t.Helper()
 	require.True(t, HasAttributes(m))

@@ -20,7 +20,8 @@ const (
 	sampleEvery = time.Second
 	// sampleMax is the maximum age of the previous sample for rates.
 	sampleMax = 10 * time.Second
-	agesLimit = 250 * time.Millisecond // of a request that reads messages to determine their age
+	// agesLimit is the time limit for reading the oldest messages of queues in one request.
+	agesLimit = 250 * time.Millisecond
 )
 
 // activity is the sampled activity of all queues, updated only on request. Rates are derived from two samples of the
@@ -54,7 +55,7 @@ type queueAge struct {
 	accepted time.Time
 }
 
-// sample requires that mu is held.
+// sample updates the samples, at most once per sampleEvery. mu is held.
 func (a *activity) sample(s *store.Store, session *session.Session) {
 	now := time.Now()
 	recently := a.session == session && now.Sub(a.at) < sampleEvery
@@ -108,7 +109,7 @@ func (q *queueActivity) compare(before *queueActivity, seconds float64) {
 	}
 }
 
-// of requires that mu is held.
+// of returns the rates of a queue. mu is held.
 func (a *activity) of(id uint64) *pb.QueueActivity {
 	out := &pb.QueueActivity{}
 	at, known := a.byID[id]
@@ -170,7 +171,7 @@ func (a *activity) oldest(
 	return at, true
 }
 
-// evictAges requires that mu is held.
+// evictAges removes the ages of deleted queues. mu is held.
 func (a *activity) evictAges() {
 	a.agesMu.Lock()
 	defer a.agesMu.Unlock()

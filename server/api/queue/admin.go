@@ -12,6 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -197,16 +198,30 @@ func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*p
 	if err := s.rules.Check(ctx, access.Manage, req.GetName()); err != nil {
 		return nil, s.status(fmt.Errorf("purge queue %q: %w", req.GetName(), err))
 	}
-	_, result, err := s.changeFound(ctx, req.GetProducer(), func() (id uint64, sub uint32, err error) {
+	var key dispatch.Key
+	var next uint64 // all messages below it are purged
+	session, result, err := s.changeFound(ctx, req.GetProducer(), func() (id uint64, sub uint32, err error) {
 		if req.GetSubscription() == "" {
 			id, err = s.find(req.GetName())
 			return id, 0, err
 		}
 		id, sub, err = s.findSub(req.GetName(), req.GetSubscription())
 		return id, sub, withSubscription(err, req.GetSubscription())
-	}, (*txn.Builder).Purge)
+	}, func(b *txn.Builder, id uint64, sub uint32) {
+		key = dispatch.Key{Queue: id, Sub: sub}
+		next, _ = query.NextSequence(s.store, id)
+		b.Purge(id, sub)
+	})
 	if err != nil {
 		return nil, s.status(fmt.Errorf("purge queue %q: %w", req.GetName(), err))
+	}
+	if next > 1 && !result.Duplicate { // an earlier attempt may not have purged all of them
+		purged := []txn.Range{{First: 1, Last: next - 1}}
+		if key.Sub == 0 {
+			session.Consumers.Acknowledged(key.Queue, purged)
+		} else {
+			session.Consumers.Settled(key, purged, nil)
+		}
 	}
 	return &pb.PurgeQueueResponse{Messages: result.Ops[0].Changed}, nil
 }

@@ -38,7 +38,7 @@ const (
 type browsing struct {
 	limit int64
 	all   *semaphore.Weighted
-	held  atomic.Int64 // of all calls
+	held  atomic.Int64 // bytes reserved by all calls
 
 	mu    sync.Mutex // guards conns, and uses of each
 	conns map[*admission.Conn]*browsingConn
@@ -98,8 +98,8 @@ func (c *browser) end() {
 	}
 }
 
-// reserve reserves memory for the next batch, before it is read, and returns the maximum size of the batch, which is
-// small if other calls use much memory. After browseTimeout, it returns apierror.ErrTooManyBrowsers.
+// reserve reserves memory for the next batch before the batch is read, and returns the batch's maximum size. The size
+// is small if other calls use much memory. After browseTimeout, it returns apierror.ErrTooManyBrowsers.
 func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
 	batchBytes = session.DeliveryBatchBytes
 	if c.of.held.Load()-c.held > c.of.limit/2 {

@@ -115,7 +115,7 @@ type chosen struct {
 }
 
 // choose selects the messages of a request: those with its sequences, or up to `most` messages of its search. Messages
-// never change, and the queue is identified by its number: a message of the search still matches when it is moved.
+// never change, and the queue is identified by its ID: a message of the search still matches when it is moved.
 func (s *Service) choose(ctx context.Context, req interface {
 	GetQueue() string
 	GetSubscription() string

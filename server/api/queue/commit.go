@@ -30,7 +30,7 @@ type operation struct {
 	forwards []txn.Forward // of the queue; set with key
 }
 
-// Commit applies a transaction over any number of queues, all or none.
+// Commit applies a transaction on any number of queues: all of its operations or none.
 func (s *Service) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	resp, err := s.commitTransaction(ctx, req)
 	return resp, s.status(err)

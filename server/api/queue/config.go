@@ -86,8 +86,8 @@ const byteLimits = txn.FieldMaxBytes | txn.FieldRetentionBytes
 // alteredFields are the fields that a request changes.
 type alteredFields struct {
 	set      txn.ConfigMask
-	explicit txn.ConfigMask // of set: the queue sets them itself afterwards even if they are 0
-	reset    txn.ConfigMask // the queue no longer sets them itself
+	explicit txn.ConfigMask // fields in set that the queue sets itself even if they are 0
+	reset    txn.ConfigMask // fields that the queue no longer sets itself
 }
 
 func alteredBy(req *pb.AlterQueueRequest) (f alteredFields, err error) {

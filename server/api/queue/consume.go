@@ -227,7 +227,6 @@ func (c *consumeStream) handle(ctx context.Context, req *pb.ConsumeRequest) erro
 	return nil
 }
 
-// extend sets the deadline of messages.
 func (c *consumeStream) extend(e *pb.Extend) error {
 	if e == nil {
 		return nil
@@ -314,7 +313,7 @@ func (c *consumeStream) send(event dispatch.Event) error {
 	return nil
 }
 
-// sendDeadlines sends the news about deadlines, before messages and confirmations.
+// sendDeadlines sends expired and refused sequences, and a changed ack_timeout, before messages and confirmations.
 func (c *consumeStream) sendDeadlines(event *dispatch.Event) error {
 	resp := &pb.ConsumeResponse{Expired: toRanges(event.Expired)}
 	if len(event.Refused) > 0 {
@@ -450,7 +449,8 @@ func recordBytes(batch []store.Delivery) (total int64) {
 	return total
 }
 
-// withoutCorrupt relies on the store to return corrupt messages in a separate batch.
+// withoutCorrupt returns either the messages of a batch or the sequences of its corrupt messages. The store returns
+// corrupt messages in separate batches.
 func withoutCorrupt(batch []store.Delivery) (rest []store.Delivery, corrupt []uint64) {
 	if len(batch) == 0 || batch[0].Record != nil {
 		return batch, nil

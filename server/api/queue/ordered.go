@@ -123,7 +123,8 @@ func containsFold(name, lower string) bool {
 	return lower == "" || strings.Contains(strings.ToLower(name), lower)
 }
 
-// findAges reports whether it reached the time limit. activity.mu is held.
+// findAges sets acceptMS of the listed queues. It reports whether some ages are unknown, for example because of
+// agesLimit. activity.mu is held.
 func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	a := &s.activity
 	a.evictAges()
@@ -149,7 +150,7 @@ func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	return incomplete
 }
 
-// sort breaks ties by name. mu is held.
+// sort sorts indexes of queues by the order, then by name. mu is held.
 func (a *activity) sort(list []int, order pb.QueueOrder, descending bool) {
 	compare := comparison(order)
 	slices.SortFunc(list, func(i, j int) int {

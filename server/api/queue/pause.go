@@ -96,12 +96,13 @@ func (s *Service) changePause(
 	return described, nil
 }
 
-// directions returns the directions of a request: all of the queue or subscription if it names none.
+// directions returns the directions to pause or resume. A request without directions is for both of a queue, or for the
+// delivery of a subscription.
 func directions(req pauseRequest) (p txn.Pause, err error) {
 	p.Publish, p.Deliver = req.GetPublish(), req.GetDeliver()
 	switch sub := req.GetSubscription() != ""; {
 	case sub && p.Publish:
-		return p, fmt.Errorf("%w: only a queue has publishing to pause; omit the subscription", apierror.ErrInvalid)
+		return p, fmt.Errorf("%w: publishing can only be paused for a queue; omit the subscription", apierror.ErrInvalid)
 	case !p.Paused():
 		p.Publish, p.Deliver = !sub, true
 	}

@@ -30,7 +30,7 @@ type streamCall struct {
 	correlation uint64
 	queue       string
 	producer    *pb.Producer
-	weight      int64                         // of all requests of one batch, stored in the last of them
+	weight      int64                         // of all requests of one batch, set in the last one
 	done        chan replication.CommitResult // capacity 1: the applier must not block
 	span        *tracing.Span                 // nil if the request is not traced
 }
@@ -68,8 +68,8 @@ type publishStream struct {
 	began       chan struct{}
 	inFlight    int
 	room        *semaphore.Weighted
-	bytes       int64       // of room
-	failed      chan error  // why reading ended; capacity 1
+	bytes       int64       // capacity of room
+	failed      chan error  // error that ended reading; capacity 1
 	acceptsMore atomic.Bool // the client accepts several responses in one message
 	held        *streamCall // received from calls and not answered
 	// queued is the number of requests that are in calls, or submitted and about to be added.
@@ -196,7 +196,7 @@ type publishBatch struct { // the requests of one message; reused
 	refs            []txn.Ref
 	refEnds         []int
 	messages, bytes int           // of items
-	wait            time.Duration // before the next requests
+	wait            time.Duration // delay before the next requests
 }
 
 func (b *publishBatch) endTraces(err error) {
@@ -214,7 +214,7 @@ func (b *publishBatch) reset() {
 	b.messages, b.bytes, b.wait = 0, 0, 0
 }
 
-// accept returns an error only if the stream must end.
+// accept submits the requests of one message. It returns an error only if the stream must end.
 func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.PublishStreamRequest) error {
 	if req.GetAcceptsMore() {
 		p.acceptsMore.Store(true)
@@ -444,7 +444,7 @@ func (p *publishStream) endReason() error {
 	}
 }
 
-// response returns an error only if the stream must end.
+// response waits for the outcome of a request. It returns an error only if the stream must end.
 func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, error) {
 	var o replication.CommitResult
 	select {

@@ -132,7 +132,7 @@ func (r *replay) moveFittingPrefix(ctx context.Context, batch []store.Delivery) 
 	if !errors.Is(err, txn.ErrQueueFull) || len(batch) == 1 {
 		return err
 	}
-	r.resp.Skipped = skipped // they are counted again
+	r.resp.Skipped = skipped // the skipped messages are counted again
 	half := len(batch) / 2
 	if err := r.moveFittingPrefix(ctx, batch[:half]); err != nil {
 		return err

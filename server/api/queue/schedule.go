@@ -66,7 +66,7 @@ func (s *Schedules) Failed() []FailedSchedule {
 	return s.failed
 }
 
-// storedSchedule is an entry as stored.
+// storedSchedule is a schedule as stored, with the version of its entry.
 type storedSchedule struct {
 	*pb.Schedule
 
@@ -105,7 +105,7 @@ func (s *Schedules) read(name string) (st storedSchedule, err error) {
 		return st, nil
 	}
 	if st, err = decodeSchedule(entry); err != nil {
-		err = fmt.Errorf("schedule %q was written by another version: %w", name, err)
+		err = fmt.Errorf("schedule %q cannot be decoded; it was written by another release: %w", name, err)
 	}
 	return st, err
 }
@@ -118,7 +118,7 @@ func (st *storedSchedule) last() time.Time {
 	return st.GetStartedAt().AsTime()
 }
 
-// described returns the schedule as returned to clients.
+// described returns the schedule for a response, with next_at.
 func (st *storedSchedule) described() *pb.Schedule {
 	s := proto.CloneOf(st.Schedule)
 	if !s.GetPaused() {
@@ -139,7 +139,7 @@ func (st *storedSchedule) swap(b *txn.Builder, next *pb.Schedule) {
 	b.SwapMeta(scheduleKeys+next.GetName(), st.version, value)
 }
 
-// addRun adds an entry to the history. It replaces the last one if that is an earlier attempt of the same occurrence.
+// addRun adds an entry to the history. It replaces the entry of an earlier failed attempt of the same occurrence.
 func addRun(s *pb.Schedule, r *pb.ScheduleRun) {
 	if i := pendingRun(s, r.GetDueAt().AsTime()); i >= 0 && !r.GetManual() {
 		s.History = slices.Delete(s.GetHistory(), i, i+1)
@@ -239,12 +239,12 @@ func (s *Schedules) validate(in *pb.Schedule) error {
 	case in.GetMissed() < 0 || in.GetMissed() > pb.MissedOccurrences_MISSED_OCCURRENCES_ALL:
 		return fmt.Errorf("%w: unknown rule %d for missed occurrences", apierror.ErrInvalid, in.GetMissed())
 	case m.GetMessageId() != "" || m.GetExpiresAt() != nil || m.GetDeliverAt() != nil:
-		return fmt.Errorf("%w: the message of a schedule has message_id, expires_at or deliver_at", apierror.ErrInvalid)
+		return fmt.Errorf("%w: message of a schedule cannot have message_id, expires_at or deliver_at", apierror.ErrInvalid)
 	case proto.Size(m) > maxScheduleMessageBytes:
 		return fmt.Errorf("%w: message of %d bytes, maximum is %d", txn.ErrTooLarge, proto.Size(m), maxScheduleMessageBytes)
 	}
 	if _, err := planOf(in); err != nil {
-		return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+		return apierror.Invalid(err)
 	}
 	var b txn.Builder
 	b.Begin(nil, now(), nil)
@@ -279,7 +279,7 @@ type operations func(*txn.Builder) error
 // scheduleChange returns the operations that change a schedule, or nil for no change.
 type scheduleChange func(before storedSchedule) (operations, error)
 
-// change commits a change of a schedule.
+// change commits the operations that fn returns for the current state of a schedule.
 func (s *Schedules) change(
 	ctx context.Context, producer *pb.Producer, name string,
 	fn scheduleChange,
@@ -328,7 +328,7 @@ func (s *Schedules) change(
 	return result, apierror.Refusal(result, o.producer != nil)
 }
 
-// changeFound is change for a schedule that must exist. It requires a right to its queue.
+// changeFound is like change for a schedule that must exist. It requires the manage right on the schedule's queue.
 func (s *Schedules) changeFound(
 	ctx context.Context, producer *pb.Producer, name string,
 	fn scheduleChange,
@@ -418,10 +418,16 @@ func (s *Schedules) run(ctx context.Context, req *pb.RunScheduleRequest) (*pb.Ru
 	if len(result.Ops) != 2 {
 		return nil, errOtherTransaction(req.GetProducer())
 	}
+	if queue == "" { // an earlier attempt has published the message
+		st, err := s.read(req.GetName())
+		if err == nil && s.q.rules.Check(ctx, access.Publish, st.GetQueue()) == nil {
+			queue = st.GetQueue()
+		}
+	}
 	return &pb.RunScheduleResponse{Queue: queue, Sequence: result.Ops[0].FirstSequence, Lsn: result.LSN}, nil
 }
 
-// encode adds the publish of an occurrence, and the schedule's next state: both are applied, or none (INV-24).
+// encode adds the publish of an occurrence and the schedule's next state: both are applied, or neither (INV-24).
 func (s *Schedules) encode(b *txn.Builder, st *storedSchedule, next *pb.Schedule, due time.Time) error {
 	m := message(st.Schedule, st.GetName()+"@"+due.UTC().Format(time.RFC3339Nano))
 	target := [1]query.Target{{Queue: st.GetQueue()}}

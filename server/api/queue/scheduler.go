@@ -107,7 +107,7 @@ func (r *scheduler) run(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// refresh reads the changed schedules, and returns the names of all, in order.
+// refresh reads the changed schedules and returns the names of all schedules, sorted.
 func (r *scheduler) refresh() (names []string) {
 	entries := query.MetaPrefix(r.s.q.store, scheduleKeys)
 	seen := make(map[string]bool, len(entries))
@@ -137,7 +137,7 @@ func (r *scheduler) decode(name string, entry []byte) (storedSchedule, error) {
 	}
 	st, err := decodeSchedule(entry)
 	if err != nil {
-		r.s.log.Warn("schedule cannot be decoded; it was written by another version", zap.String("schedule", name),
+		r.s.log.Warn("schedule cannot be decoded; it was written by another release", zap.String("schedule", name),
 			zap.Error(err))
 		return st, err
 	}
@@ -159,7 +159,7 @@ func (r *scheduler) showFailed(names []string) {
 	r.s.setFailed(failed)
 }
 
-// failure returns the error of the last occurrence, if it failed.
+// failure returns the error of the last occurrence if it failed and the schedule is not paused.
 func (st *storedSchedule) failure() (text string, failed bool) {
 	for _, run := range st.GetHistory() {
 		if !run.GetManual() {

@@ -47,7 +47,7 @@ type search struct {
 	service *Service
 	session *session.Session
 	filter  *filter.Filter    // nil: all messages
-	read    store.ReadRequest // its queue and subscription
+	read    store.ReadRequest // contains the queue and the subscription
 	newest  bool
 	records bool // return the records; otherwise, sequences and record lengths only
 
@@ -107,8 +107,8 @@ func (s *search) progress() *pb.SearchProgress {
 	}
 }
 
-// step reads the next part of the range, about maxBytes, and returns up to most matching messages, and the sequences of
-// corrupt messages before the new position.
+// step reads the next part of the range, about maxBytes. It returns up to most matching messages, at least 1, and the
+// sequences of the corrupt messages that it has passed.
 func (s *search) step(ctx context.Context, maxBytes int, most uint64) ([]store.Delivery, []uint64, error) {
 	if s.session.Paused() { // INV-2: the data read may be stale
 		return nil, nil, apierror.ErrPaused
@@ -118,7 +118,7 @@ func (s *search) step(ctx context.Context, maxBytes int, most uint64) ([]store.D
 		return nil, nil, s.session.Reason()
 	default:
 	}
-	if s.filter != nil { // it uses more CPU time than a read
+	if s.filter != nil { // evaluation uses more CPU time than a read
 		select {
 		case s.service.searches <- struct{}{}:
 			defer func() { <-s.service.searches }()
@@ -184,7 +184,8 @@ func (s *search) readFrom(
 	return batch, corrupt, next, nil
 }
 
-// descend reads the window before the position. ok is false if the window has too many messages, and is smaller now.
+// descend reads the window before the position. If the window has too many messages, descend reduces it and returns
+// ok = false.
 func (s *search) descend(
 	ctx context.Context, most uint64,
 ) (found []store.Delivery, corrupt []uint64, ok bool, err error) {
@@ -230,7 +231,7 @@ func (s *search) descend(
 	return found, corrupt, true, nil
 }
 
-// matching appends the messages of a batch that match. It stops before the end of the batch when stepTimeout has
+// matching appends the matching messages of a batch to found. It stops before the end of the batch when stepTimeout has
 // passed, and returns the number of evaluated messages.
 func (s *search) matching(
 	ctx context.Context, found, batch []store.Delivery,

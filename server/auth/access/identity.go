@@ -44,7 +44,7 @@ type Identity struct {
 	Via       string // name of the node that authenticated the caller and forwards its calls; empty: this node
 	Peer      bool   // the caller is the other node of the pair
 	// Expired is polled during a stream. It returns an error after the token has expired or was revoked. nil: the identity
-	// is valid as long as the connection.
+	// is valid until the connection closes.
 	Expired func() error
 }
 
@@ -122,8 +122,8 @@ func WithStreamCheck(ctx context.Context, h *StreamCheck) context.Context {
 	return context.WithValue(ctx, streamCheckKey{}, h)
 }
 
-// EndUnless ends the stream of a context when check fails, immediately or after a change of the rules, even while the
-// handler waits for a slow client. check may be called from any goroutine.
+// EndUnless returns the error of check. It also ends the stream of a context when check fails after a later change of
+// the rules, even while the handler waits for a slow client. check may be called from any goroutine.
 func EndUnless(ctx context.Context, check func() error) error {
 	if err := check(); err != nil {
 		return err

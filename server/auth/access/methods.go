@@ -10,7 +10,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Need is the requirement of a method.
+// Need describes what a method requires of its caller.
 type Need struct {
 	Right           Right // 0: any right is sufficient
 	PerQueue        bool  // the right applies to the queues in the request; the service checks each of them

@@ -22,8 +22,8 @@ import (
 )
 
 var (
-	// ErrInvalid is returned for an invalid right or rule.
-	ErrInvalid = errors.New("invalid access rule")
+	// ErrInvalid is returned for an invalid rule, role, token, quota or right.
+	ErrInvalid = errors.New("invalid access request")
 	// ErrDenied is returned when the caller does not have a required right.
 	ErrDenied = errors.New("permission denied")
 	// ErrUnauthenticated is returned when the credentials of a caller are invalid or no longer valid.
@@ -116,7 +116,7 @@ func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntr
 	return r.Load(read())
 }
 
-// swap requires that mu is held.
+// swap replaces the table, increases its generation and closes changed. mu is held.
 func (r *Rules) swap(t *Table) {
 	next := *t
 	next.generation++

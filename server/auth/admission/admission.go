@@ -30,8 +30,8 @@ const (
 	// refillTime is the time in which the spent attempts of an address are refilled completely.
 	refillTime    = 4 * time.Second
 	evictInterval = 5 * time.Second // of addresses without connections
-	// abandonedFraction is the fraction of its attempts (1/256) that an address is charged for a connection that ends
-	// before a call is admitted, instead of one attempt.
+	// abandonedFraction is the fraction of its attempts (1/256) that an address is charged, in addition to one attempt,
+	// for a connection that ends before a call is admitted.
 	abandonedFraction = 256
 	// A listener that refuses connections above this rate accepts more slowly, so that connections wait in the kernel's
 	// queue instead of using CPU time.
@@ -224,7 +224,7 @@ func (l *Listener) refuse(raw net.Conn, reason Reason) {
 	})
 }
 
-// admit returns nil if it refuses the connection.
+// admit applies the limits to a connection. It returns nil if it refuses the connection.
 func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	limits, now := l.o.Limits(), time.Now()
 	host := hostOf(raw.RemoteAddr())
@@ -277,7 +277,7 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	return &plainConn{raw, c, seen}
 }
 
-// source creates the entry of a host if needed, and refills its tries. mu is held.
+// source returns the entry of a host, with its tries refilled, and creates it if needed. mu is held.
 func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	s := l.sources[host]
 	if s == nil {
@@ -288,7 +288,7 @@ func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	return s
 }
 
-// charge charges the address a fraction of its attempts. The balance may become negative, but is refilled within twice
+// charge charges the address 1/share of its attempts. The balance may become negative, but is refilled within twice
 // refillTime.
 func (s *source) charge(share float64, limits Limits) {
 	all := float64(limits.PerAddress)
@@ -367,7 +367,7 @@ func (l *Listener) evict(s *source, limits Limits, now time.Time) {
 	}
 }
 
-// evictIdle requires that mu is held.
+// evictIdle evicts sources that are no longer needed, at most once per evictInterval. mu is held.
 func (l *Listener) evictIdle(limits Limits, now time.Time) {
 	if now.Sub(l.evictedAt) < evictInterval {
 		return

@@ -117,6 +117,7 @@ func (v *visitor) conn() *admission.Conn {
 	return admission.FromContext(peer.NewContext(v.t.Context(), &peer.Peer{Addr: v.inside.RemoteAddr()}))
 }
 
+// At the limit of connections, a new connection is refused unless one without calls can be evicted.
 func TestLimitOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 2, PerAddress: 8, HandshakeTimeout: time.Minute}, "")
@@ -141,6 +142,8 @@ func TestLimitOfAll(t *testing.T) {
 	})
 }
 
+// The connections of an address are limited; an IPv6 network counts as one address. Refusals are logged at a limited
+// rate.
 func TestLimitOfAnAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 100, PerAddress: 2, HandshakeTimeout: time.Minute}, "")
@@ -158,6 +161,7 @@ func TestLimitOfAnAddress(t *testing.T) {
 	})
 }
 
+// A connection without an admitted call is closed after HandshakeTimeout, unless a call is in progress.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 100, PerAddress: 100, HandshakeTimeout: 10 * time.Second}, "")
@@ -326,7 +330,8 @@ func TestUnauthenticatedClients(t *testing.T) {
 	})
 }
 
-func TestEmptyInput(t *testing.T) {
+// The methods of a nil Conn do nothing.
+func TestNilConnDoesNothing(t *testing.T) {
 	c := admission.FromContext(context.Background())
 	require.Nil(t, c)
 	c.Authenticated(true)

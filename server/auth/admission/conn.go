@@ -104,14 +104,14 @@ func (c *Conn) Begin() {
 	}
 }
 
-// End is called after each Begin.
+// End records the end of a call that Begin has recorded.
 func (c *Conn) End() {
 	if c != nil {
 		c.calls.Add(-1)
 	}
 }
 
-// removeFromNew requires that Listener.mu is held.
+// removeFromNew records that the connection is no longer new. Listener.mu is held.
 func (c *Conn) removeFromNew() {
 	if c.element != nil {
 		c.source.new.Remove(c.element)
@@ -138,7 +138,7 @@ func (c *Conn) closeFor(reason Reason) {
 	_ = c.end() // abandoned
 }
 
-// closeAndCharge also charges the address a fraction of its attempts, to delay new connections.
+// closeAndCharge is like closeFor, and charges the address 1/fraction of its attempts to delay new connections.
 func (c *Conn) closeAndCharge(reason Reason, fraction float64) {
 	c.l.mu.Lock()
 	c.source.charge(fraction, c.l.o.Limits())
@@ -176,8 +176,8 @@ func (c *Conn) end() error {
 	return c.err
 }
 
-// wire parses the HTTP/2 frames that gRPC reads and writes. It buffers the data, so that
-// the bytes returned last belong to the frame that gRPC is processing.
+// wire parses the HTTP/2 frames that gRPC reads and writes. It buffers the data, so that the bytes returned last belong
+// to the frame that gRPC is processing.
 type wire struct {
 	conn   *Conn
 	in     frames
@@ -223,7 +223,7 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	return n, nil
 }
 
-// write detects the calls that gRPC ends.
+// write writes b and detects the calls that gRPC ends.
 func (w *wire) write(inner net.Conn, b []byte) (int, error) {
 	n, err := inner.Write(b)
 	w.out.passOut(w.conn, b[:n])

@@ -23,7 +23,7 @@ import (
 const (
 	reliefInterval = 10 * time.Millisecond // of the checks while the limit is exceeded
 	reliefPause    = 5 * time.Millisecond  // of the checks whether a paused connection may be read
-	// closeDelay is the time for which the unprocessed data of a connection may exceed the data processed in that time.
+	// closeDelay is the interval in which a connection must process at least as much data as it holds unprocessed.
 	closeDelay = 3 * time.Second
 	// The largest holder may complete its request as long as it grows by unprocessedGrowth within unprocessedGrowthTime,
 	// or by unprocessedGrowthAlone while no other connection is paused.
@@ -192,7 +192,7 @@ func (in *Incoming) Blocked() (over func()) {
 	return func() { waiting.Add(-1) }
 }
 
-// release requires that conn.unprocessed.mu is held.
+// release stops counting the data of the call. conn.unprocessed.mu is held.
 func (in *Incoming) release() {
 	if in.released {
 		return
@@ -327,9 +327,9 @@ func (l *Listener) pauseExcess() {
 	time.AfterFunc(reliefInterval, l.pauseExcess)
 }
 
-// connToClose returns the connection to close, or nil: the one with the most unprocessed data, by address and then by
-// connection, among those with too much. awaited, unless nil, has a growing request: neither it nor the connections
-// that wait for it qualify. No connection qualifies while the node itself is the bottleneck.
+// connToClose returns the connection to close, or nil. Of the connections with too much unprocessed data, it is the one
+// with the most, by address and then by connection. awaited, unless nil, has a growing request: neither it nor the
+// connections that wait for it qualify. No connection qualifies while the node itself is the bottleneck.
 func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*source]int64,
 	awaited *Conn,
 ) (largest *Conn) {
@@ -388,7 +388,8 @@ func (c *Conn) growsBy(now time.Time, growth int64) bool {
 // CloseForMemory closes a connection because its unprocessed data occupies memory that others need.
 func (c *Conn) CloseForMemory() { c.closeAndCharge(ExcessiveMemory, abandonedFraction) }
 
-// holdsMoreThan compares the addresses first.
+// holdsMoreThan reports whether the connection has more unprocessed data than another one: by address and, at the same
+// address, by connection.
 func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	if c.source != other.source {
 		return bySource[c.source] > bySource[other.source]
@@ -396,8 +397,8 @@ func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	return c.unprocessed.bytes.Load() > other.unprocessed.bytes.Load()
 }
 
-// holdsTooMuch reports whether, during closeDelay, the connection always had more unprocessed data than was processed
-// of it in that time. since is the start of pausing.
+// holdsTooMuch reports whether the connection has, throughout closeDelay, held more unprocessed data than its handlers
+// have finished in that time. since is the start of pausing.
 func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	a := &c.unprocessed
 	if a.watched.Before(since) || c.l.unprocessed.waiting.Load() > 0 {
@@ -420,7 +421,7 @@ func (c *Conn) watch(now time.Time) {
 	a.watched, a.least, a.takenSince = now, c.heldBytes(), a.taken.Load()
 }
 
-// heldBytes excludes requests that the node is processing.
+// heldBytes returns the unprocessed bytes without requests that the node is processing.
 func (c *Conn) heldBytes() int64 {
 	return max(0, c.unprocessed.bytes.Load()-c.unprocessed.working.Load())
 }

@@ -229,7 +229,7 @@ func testExcessiveMemoryClosesConnection(t *testing.T) {
 	go func() {
 		for time.Since(start) < time.Minute {
 			select {
-			case s.taking <- struct{}{}: // it may be from the hoarder, which never completes a request
+			case s.taking <- struct{}{}: // may be a call of holder, which never completes a request
 			case <-t.Context().Done():
 				return
 			}

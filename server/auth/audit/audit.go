@@ -39,11 +39,11 @@ const (
 // Options configures Open.
 type Options struct {
 	File string // path for records as JSON lines; empty: the process log
-	// MaxBytes is the file size of a rotation, in whole MiB; Keep is the number of old files kept.
+	// MaxBytes is the maximum size of the file, at least 1 MiB; Keep is the number of rotated files kept.
 	MaxBytes int64
 	Keep     int
 	Node     string
-	LSN      func() uint64  // returns the last applied record
+	LSN      func() uint64  // returns the LSN of the last applied record
 	Logger   *zap.Logger    // receives the records if there is no file, and errors of the file
 	Write    io.WriteCloser // replaces the file in tests
 }
@@ -135,7 +135,7 @@ func (l *Log) Close() error {
 	select {
 	case <-done:
 	case <-timer.C:
-		l.o.Logger.Warn("audit file not writable, last records lost")
+		l.o.Logger.Warn("audit.file not writable, last records lost")
 		return nil // the write ends with the process
 	}
 	if l.sink == nil {

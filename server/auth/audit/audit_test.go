@@ -89,6 +89,7 @@ func TestRecordsAreKept(t *testing.T) {
 	require.Equal(t, []string{"ops"}, records[0].Groups)
 }
 
+// The file is rotated before it exceeds MaxBytes. Only the newest rotated files are kept; other files are not removed.
 func TestRotation(t *testing.T) { synctest.Test(t, testRotation) }
 
 func testRotation(t *testing.T) {
@@ -131,6 +132,7 @@ func testRotation(t *testing.T) {
 	require.Empty(t, l.Stats().Error)
 }
 
+// Open fails if the file cannot be created.
 func TestInvalidFile(t *testing.T) {
 	_, err := Open(Options{File: filepath.Join(t.TempDir(), "no", "such", "dir"), Logger: zap.NewNop()})
 	require.ErrorContains(t, err, "audit.file")
@@ -179,6 +181,7 @@ func testCloseWritesTheQueue(t *testing.T) {
 	require.Zero(t, l.Stats().Lost)
 }
 
+// A record that cannot be written is lost. The error is reported until a record is written again.
 func TestFullDisk(t *testing.T) { synctest.Test(t, testFullDisk) }
 
 func testFullDisk(t *testing.T) {

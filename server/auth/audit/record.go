@@ -36,7 +36,7 @@ type Record struct {
 	Error      string          `json:"error,omitempty"`
 	LSN        uint64          `json:"lsn"`
 	DurationMS float64         `json:"took_ms"`
-	// Repeated counts denied calls of the same kind that were not recorded separately since its last record.
+	// Repeated counts denied calls of the same kind that were not recorded separately since the last record of the kind.
 	Repeated uint64 `json:"repeated,omitempty"`
 }
 

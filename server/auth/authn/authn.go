@@ -80,7 +80,7 @@ func New(o Options) (*Authn, error) {
 	return a, nil
 }
 
-// httpClient rejects redirects from https to http.
+// httpClient creates the client for the issuer's server. It rejects redirects from https to http.
 func httpClient(ca string, dial func(context.Context, string) (net.Conn, error)) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
@@ -244,12 +244,14 @@ func (a *Authn) expiryCheck(token string, v verified) func() error {
 		if e, ok := errors.AsType[*Error](err); ok && e.code == codes.Unauthenticated {
 			return errStreamEnds("key of the JWT was withdrawn by the issuer")
 		}
-		v.version = generation
+		if err == nil { // otherwise it is verified again, until the keys are available
+			v.version = generation
+		}
 		return nil
 	}
 }
 
-// cache evicts an arbitrary entry if the cache is full.
+// cache caches a verified JWT. If the cache is full, it evicts an arbitrary entry.
 func (a *Authn) cache(sum [sha256.Size]byte, v *verified) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -301,6 +301,27 @@ func TestIssuerDown(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err), "it may be good")
 }
 
+// A token of a withdrawn key is accepted while the issuer is down, and no longer than that.
+func TestWithdrawnKeyWhileIssuerIsDown(t *testing.T) {
+	i := issuer.New(t)
+	a, c := fixture(t, i, nil)
+	id, err := a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
+	require.NoError(t, err)
+	i.Rotate()
+	i.Revoke()
+	c.forward(refreshAfter)
+	require.NoError(t, a.jwt.keys.refresh(t.Context()))
+
+	i.SetDown(true)
+	c.forward(refreshAfter)
+	require.Error(t, a.jwt.keys.refresh(t.Context()))
+	require.NoError(t, id.Expired())
+	i.SetDown(false)
+	c.forward(refetchAfter)
+	require.NoError(t, a.jwt.keys.refresh(t.Context()))
+	require.Equal(t, "TOKEN_EXPIRED", reasonOf(id.Expired()))
+}
+
 // An identity ends when its token expires, and the token is not accepted again.
 func TestJWTEnds(t *testing.T) {
 	i := issuer.New(t)
@@ -439,6 +460,7 @@ func TestManyFailures(t *testing.T) {
 	require.Empty(t, many)
 }
 
+// Only a single, well-formed authorization header is accepted.
 func TestHeader(t *testing.T) {
 	for value, want := range map[string]string{
 		"Bearer abc": "abc", "bearer abc": "abc", "BEARER  a.b-c_d~e+f/g== ": "a.b-c_d~e+f/g==",

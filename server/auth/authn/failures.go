@@ -64,7 +64,7 @@ func (f *failures) advance(now time.Time) {
 	f.slot = slot
 }
 
-// logPending requires that mu is held.
+// logPending logs pending failures, at most once per logInterval. mu is held.
 func (f *failures) logPending(now time.Time) {
 	if f.pending == 0 || now.Sub(f.logged) < logInterval {
 		return

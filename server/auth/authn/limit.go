@@ -73,7 +73,7 @@ func (l *limiter) failed(from netip.Prefix, now time.Time) {
 	a.left = max(0, a.left-1)
 }
 
-// evict requires that mu is held.
+// evict evicts one address, see maxAddresses. mu is held.
 func (l *limiter) evict(now time.Time) {
 	var evicted netip.Prefix
 	most, tries := -1.0, 0

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// minBytes prevents guessing.
+	// minBytes is the minimum length of a secret: shorter ones could be guessed.
 	minBytes      = 16
 	maxFileBytes  = 64 << 10
 	maxSecrets    = 16
@@ -100,7 +100,7 @@ func (f *File) Refused() error {
 	return nil
 }
 
-// read requires that mu is held.
+// read reads the file, and uses its content if it is valid. mu is held.
 func (f *File) read() error {
 	s, err := read(f.path)
 	before := f.Refused()

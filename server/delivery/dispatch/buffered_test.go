@@ -114,7 +114,7 @@ func TestRedeliveriesAreReadInParts(t *testing.T) {
 	}
 }
 
-// Each group has one message out, even if it waits to be read again, so that the next one does not overtake it.
+// While the first message of a group waits to be read again, the next one is not delivered.
 func TestGroupsKeepOrderWhenReadInParts(t *testing.T) {
 	synctest.Test(t, testGroupsKeepOrderWhenReadInParts)
 }

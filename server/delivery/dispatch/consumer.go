@@ -32,7 +32,7 @@ type Consumer struct {
 	drain            draining
 	finishing        bool
 	left             bool
-	groups           int           // groups that it owns
+	groups           int           // number of groups that it owns
 	deferred         [lanes]uint64 // for each lane: all deferred messages below this sequence were offered to it
 	// reportsPending is set if the client supports Event.PendingRejects. The next event reports pendingRejects and moved.
 	reportsPending        bool
@@ -40,7 +40,7 @@ type Consumer struct {
 	deadlines             consumerDeadlines
 	// accepts reports whether the consumer accepts a message; nil accepts all.
 	accepts func(m *Message) bool
-	// from is the origin of the consumer. firstSince is the time at which it became the longest-attached one, or zero.
+	// from is the origin of the consumer. firstSince is the time at which it became the subscription's first one, or zero.
 	from       string
 	firstSince time.Time
 }
@@ -66,8 +66,8 @@ type Event struct {
 	// Expired contains messages that left the consumer because their acknowledgement deadline has passed. It precedes
 	// Messages.
 	Expired []uint64
-	// Refused contains the sequences of acks and rejects without effect, since the message was in Expired. It precedes
-	// the confirmation of these outcomes.
+	// Refused contains the sequences of acks and rejects that had no effect because the message was in Expired before. It
+	// precedes the confirmation of these outcomes.
 	Refused []uint64
 	// AckTimeout is set if Consumer.AckTimeout has changed.
 	AckTimeout *time.Duration
@@ -104,8 +104,7 @@ func (c *Consumer) AddCredit(n uint32) error {
 // Outcomes contains a consumer's outcomes for its messages. Nacks, Rejects and Releases apply only to messages in
 // flight at this consumer.
 type Outcomes struct {
-	// Acks may include messages that are not in flight at this consumer, since they may have been delivered before a
-	// failover.
+	// Acks may include messages that are not in flight at this consumer, for example those delivered before a failover.
 	Acks []Range
 	// Nacks are redelivered after NackDelay or, if it is nil, after the redelivery delay of their queue.
 	Nacks     []Range
@@ -118,7 +117,8 @@ type Outcomes struct {
 	Confirm uint64
 }
 
-// Settle accepts a consumer's outcomes. It blocks while too many of them are pending.
+// Settle accepts a consumer's outcomes. It does not wait for their commit, which Next reports for Outcomes.Confirm. It
+// blocks while too many outcomes are pending.
 func (c *Consumer) Settle(ctx context.Context, a Outcomes) error {
 	d := c.d
 	if err := d.checkDelivered(&a); err != nil {

@@ -130,8 +130,7 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	return nil
 }
 
-// reportMoved notifies consumers that the messages that they rejected are no longer pending, except the messages in
-// stay.
+// reportMoved notifies consumers that their rejected messages are no longer pending, except the messages in stay.
 func (d *dispatcher) reportMoved(list []pendingDead, stay []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -232,7 +231,8 @@ func (d *dispatcher) postponeDead(batch *settlement) {
 	})
 }
 
-// fullFor is the time for which dead letters count as pending. Tasks that move them retry about every second.
+// fullFor is the time after RecordFull for which dead letters count as pending. Moving them is retried about every
+// second.
 const fullFor = 5 * time.Second
 
 // RecordFull records that dead letters are pending.
@@ -245,7 +245,7 @@ func (r *Registry) RecordFull(e *FullError) {
 	r.full[*e] = time.Now()
 }
 
-// Full returns the queues with pending dead letters, by name.
+// Full returns the queues with pending dead letters, sorted by name.
 func (r *Registry) Full() (list []FullError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

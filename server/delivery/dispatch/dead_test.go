@@ -116,8 +116,8 @@ func testMaxDeliveries(t *testing.T) {
 	f.nothing(c)
 }
 
-// A rejected message is moved immediately, and confirmed once moved. A message in flight at another consumer is
-// ignored.
+// A rejected message is moved immediately, and the reject is confirmed once the message is moved. Rejects of messages
+// in flight at another consumer are ignored.
 func TestReject(t *testing.T) { synctest.Test(t, testReject) }
 
 func testReject(t *testing.T) {
@@ -137,8 +137,8 @@ func testReject(t *testing.T) {
 	require.ErrorIs(t, first.Settle(f.ctx, dispatch.Outcomes{Rejects: one(4)}), dispatch.ErrNotDelivered)
 }
 
-// While the dead-letter queue is full, the message has no consumer and is not confirmed. Acknowledgements and
-// confirmations of other consumers continue. It is moved once there is space.
+// While the dead-letter queue is full, a rejected message has no consumer and the reject is not confirmed. Other
+// acknowledgements and confirmations continue. The message is moved once there is space.
 func TestDeadLetterQueueFull(t *testing.T) { synctest.Test(t, testDeadLetterQueueFull) }
 
 func testDeadLetterQueueFull(t *testing.T) {

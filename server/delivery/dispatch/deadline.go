@@ -10,33 +10,33 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Acknowledgement deadlines (INV-22). A message has ack_timeout from the time at which Next returned it, or from its
-// last Extend. One timer per subscription checks all messages in flight: it fires at the first deadline known at the
-// last check, but at most every deadlineStep. Without an ack_timeout there is no timer.
+// Acknowledgement deadlines (INV-22). The deadline of a message is ack_timeout after Next returned it, unless Extend
+// sets another one. One timer per subscription checks all messages in flight, at most once per deadlineStep. A
+// subscription without an ack_timeout has no timer.
 //
-// An overdue message is released like that of a lost consumer. Its consumer is silent until its next request and
-// receives no messages in the meantime; unsent messages are requeued, so that a stopped process holds nothing. A
+// An overdue message is released like one of a lost consumer. Its consumer is silent until the client's next request:
+// it receives no messages, and its unsent messages are requeued. A stopped process therefore holds no messages. A
 // consumer with overdue unsent messages is stalled until Next is called, which means that the connection accepts data.
 
 // deadlineStep is the minimum time between two checks, and the maximum delay of an expiry.
 const deadlineStep = 250 * time.Millisecond
 
-// moment is a time since the creation of the registry, by the monotonic clock; at least 1.
+// moment is the time since the creation of the registry, by the monotonic clock. 0 means unset.
 type moment time.Duration
 
 func (r *Registry) elapsed() moment { return moment(time.Since(r.began) + 1) }
 
 func (m moment) add(d time.Duration) moment { return m + moment(d) }
 
-// deadlines is the state of a subscription, guarded by dispatcher.mu.
+// deadlines is the deadline state of a subscription, guarded by dispatcher.mu.
 type deadlines struct {
 	timeout time.Duration // ack_timeout of the subscription; 0 for none
-	since   moment        // when timeout was changed: messages then in flight count as delivered at that time
+	since   moment        // last change of timeout: messages then in flight count as delivered at that time
 	next    moment        // time of the next check; 0 for none
 	timer   *time.Timer   // nil before the first check
 }
 
-// consumerDeadlines is the state of a consumer, guarded by dispatcher.mu.
+// consumerDeadlines is the deadline state of a consumer, guarded by dispatcher.mu.
 type consumerDeadlines struct {
 	timeout  time.Duration     // ack_timeout of the consumer; 0 for none
 	reported time.Duration     // last AckTimeout that the client was notified of
@@ -44,9 +44,9 @@ type consumerDeadlines struct {
 	outbox   moment            // when Next last made progress with the outbox, or when it became non-empty
 	answered moment            // time of the last outcome or Extend
 	silent   bool              // a message has expired, and the client has sent no request since
-	stalled  bool              // unsent messages were overdue, and Next was not called since
+	stalled  bool              // unsent messages were overdue, and Next has not been called since
 
-	expired, refused []uint64            // for the next event
+	expired, refused []uint64            // sequences for the next event
 	late             map[uint64]struct{} // expired and not delivered again: outcomes are refused; nil without any
 	lateOrder        []uint64            // the sequences of late, in the order of their expiry
 }
@@ -65,7 +65,7 @@ func (c *Consumer) SetAckTimeout(timeout time.Duration) {
 	c.deadlines.reported = c.timeout()
 }
 
-// AckTimeout returns the shorter one of the acknowledgement deadlines of the consumer and its subscription; 0 for none.
+// AckTimeout returns the shorter of the acknowledgement deadlines of the consumer and its subscription; 0 for none.
 // The caller must report it to the client: events contain only changes.
 func (c *Consumer) AckTimeout() time.Duration {
 	c.d.mu.Lock()
@@ -86,8 +86,8 @@ func (c *Consumer) timeout() time.Duration {
 	return min(own, of)
 }
 
-// Extend sets the deadline of messages in flight at the consumer to the given time from now; 0 means AckTimeout. It has
-// no effect on other messages, and none without an AckTimeout.
+// Extend sets the deadline of the given messages to the given time from now; 0 means AckTimeout. It ignores messages
+// that are not in flight at the consumer, and has no effect without an AckTimeout.
 func (c *Consumer) Extend(ranges []Range, by time.Duration) {
 	d := c.d
 	d.mu.Lock()
@@ -127,7 +127,7 @@ func (c *Consumer) startOutbox() {
 	}
 }
 
-// takeDeadlines adds news about deadlines to an event. d.mu is held.
+// takeDeadlines moves expired and refused sequences, and a changed ack_timeout, to an event. d.mu is held.
 func (c *Consumer) takeDeadlines(e *Event) {
 	s := &c.deadlines
 	e.Expired, s.expired = s.expired, nil
@@ -146,8 +146,8 @@ func (d *dispatcher) followAckTimeout() {
 	d.setAckTimeout(timeout)
 }
 
-// setAckTimeout changes the ack_timeout of the subscription. Messages in flight get the new one from now on, so that
-// clients can extend them. d.mu is held.
+// setAckTimeout changes the ack_timeout of the subscription. For messages in flight it starts now, so that clients can
+// extend them. d.mu is held.
 func (d *dispatcher) setAckTimeout(timeout time.Duration) {
 	if d.deadlines.timeout == timeout {
 		return
@@ -186,7 +186,7 @@ func (d *dispatcher) checkDeadlines() {
 	d.deadlines.next = 0
 	now := d.registry.elapsed()
 	next := moment(0)
-	for _, c := range slices.Clone(d.consumers) { // expire reorders them
+	for _, c := range slices.Clone(d.consumers) { // expire reorders d.consumers
 		due, unsent, first := c.overdue(now)
 		if len(due) > 0 || unsent {
 			d.expire(c, due)
@@ -200,8 +200,8 @@ func (d *dispatcher) checkDeadlines() {
 	}
 }
 
-// overdue returns the overdue messages of a consumer, whether its unsent messages are overdue, and the first deadline
-// of its other messages; 0 for none. d.mu is held.
+// overdue returns the overdue messages of a consumer, whether its unsent messages are overdue, and the next deadline of
+// its other messages; 0 for none. d.mu is held.
 func (c *Consumer) overdue(now moment) (due []uint64, unsent bool, next moment) {
 	timeout := c.timeout()
 	if timeout == 0 {
@@ -227,7 +227,7 @@ func (c *Consumer) overdue(now moment) (due []uint64, unsent bool, next moment) 
 	return due, unsent, next
 }
 
-// expire takes overdue messages, and all unsent ones, from a consumer. d.mu is held.
+// expire releases overdue messages of a consumer and requeues its unsent ones. d.mu is held.
 func (d *dispatcher) expire(c *Consumer, due []uint64) {
 	if len(due) > 0 {
 		c.deadlines.silent = true
@@ -236,10 +236,10 @@ func (d *dispatcher) expire(c *Consumer, due []uint64) {
 	}
 	d.takeBack(c, due)
 	d.passActive()
-	d.order.left(c) // groups that it owns
+	d.order.left(c) // releases its groups
 }
 
-// takeBack releases messages of a consumer, and requeues its unsent ones. d.mu is held.
+// takeBack releases sent messages of a consumer and requeues its unsent ones. d.mu is held.
 func (d *dispatcher) takeBack(c *Consumer, sent []uint64) {
 	unsent := c.takeUnsent()
 	if len(sent) == 0 {
@@ -276,8 +276,8 @@ func (c *Consumer) addLate(sequences []uint64) {
 	}
 }
 
-// passActive makes the next consumer active if that of an exclusive queue is idle. All messages of the idle one are
-// released: only one consumer processes messages. d.mu is held.
+// passActive activates the next consumer of an exclusive queue if the active one is idle. The messages of the idle one
+// are released: only one consumer may process messages. d.mu is held.
 func (d *dispatcher) passActive() {
 	s, selects := d.order.(*selective)
 	if !selects || !s.exclusive || len(d.consumers) == 0 || !d.consumers[0].idle() {
@@ -307,7 +307,7 @@ func (d *dispatcher) resumed() {
 	signal(d.wake)
 }
 
-// answered records outcomes, and removes acks and rejects of expired messages from them. d.mu is held.
+// answered records the time of outcomes, and removes acks and rejects of expired messages from them. d.mu is held.
 func (c *Consumer) answered(a *Outcomes) {
 	if len(a.Acks)+len(a.Nacks)+len(a.Rejects)+len(a.Releases) == 0 {
 		return
@@ -337,7 +337,7 @@ func (c *Consumer) answered(a *Outcomes) {
 	}
 }
 
-// withoutSequences removes sequences from ranges; both are sorted, and the ranges contain the sequences.
+// withoutSequences removes sequences from ranges. Both are sorted, and each sequence is in a range.
 func withoutSequences(ranges []Range, sequences []uint64) (left []Range) {
 	for _, r := range ranges {
 		for len(sequences) > 0 && sequences[0] <= r.Last {
@@ -354,7 +354,7 @@ func withoutSequences(ranges []Range, sequences []uint64) (left []Range) {
 	return left
 }
 
-// OldestInFlight returns the time since the first delivery in flight of a subscription; 0 if no message is in flight.
+// OldestInFlight returns the age of the oldest delivery in flight of a subscription; 0 if no message is in flight.
 func (r *Registry) OldestInFlight(key Key) time.Duration {
 	d := r.of(key)
 	if d == nil {
@@ -372,7 +372,7 @@ func (r *Registry) OldestInFlight(key Key) time.Duration {
 	return time.Duration(r.elapsed() - oldest)
 }
 
-// earliest returns the earlier of two moments, without those that are 0.
+// earliest returns the earlier of two moments, ignoring an unset one.
 func earliest(a, b moment) moment {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -380,7 +380,7 @@ func earliest(a, b moment) moment {
 	return min(a, b)
 }
 
-// oldest returns the time of the first delivery in flight, or 0. d.mu is held.
+// oldest returns the time of the oldest delivery in flight; 0 for none. d.mu is held.
 func (c *Consumer) oldest() (first moment) {
 	for _, sent := range c.inFlight {
 		first = earliest(first, sent)
@@ -388,21 +388,21 @@ func (c *Consumer) oldest() (first moment) {
 	return first
 }
 
-// Stuck is a consumer that has messages in flight and has not answered any for some time.
+// Stuck is a consumer that has messages in flight and has not settled or extended any for some time.
 type Stuck struct {
 	Key Key
 	// From is the origin of the consumer.
 	From     string
 	InFlight int
-	// For is the time since the last outcome or Extend, or since the first delivery in flight if that is later.
+	// For is the time since the last outcome or Extend, or since the oldest delivery in flight if that is later.
 	For time.Duration
 }
 
 // stuckInterval is the minimum time between two checks for stuck consumers.
 const stuckInterval = 10 * time.Second
 
-// Stuck returns the consumers that have messages in flight, the oldest one for at least the given time, and have not
-// answered or extended any message in that time. The result may be stuckInterval old.
+// Stuck returns the consumers that have had a message in flight for at least the given time, and have not settled or
+// extended any in that time. The result is cached for stuckInterval; the caller must not modify it.
 func (r *Registry) Stuck(after time.Duration) []Stuck {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -29,7 +29,7 @@ func (f *fixture) hours() {
 	f.ctx = ctx
 }
 
-// withDeadline runs a subtest with a fixture. Its subscription has ackTimeout.
+// withDeadline runs a subtest with a fixture and an ack_timeout of ackTimeout.
 func withDeadline(t *testing.T, name string, test func(t *testing.T, f *fixture)) {
 	t.Helper()
 	simulated(t, name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func (f *fixture) next(c *dispatch.Consumer, within time.Duration) dispatch.Even
 }
 
 // A message that is not acknowledged in time is redelivered to another consumer, and the delivery is counted. The first
-// consumer is notified. Its late ack is refused and does not affect the other answers of the request (INV-22).
+// consumer is notified. Its late ack is refused; the other outcomes of the request are applied (INV-22).
 func TestAckDeadline(t *testing.T) {
 	withDeadline(t, "expires", func(t *testing.T, f *fixture) {
 		f.queue.publish("a", "b", "c")
@@ -90,8 +90,8 @@ func TestAckDeadline(t *testing.T) {
 	})
 }
 
-// Extend moves the deadline; without a deadline it has no effect. A consumer can have a shorter one than the
-// subscription, and a changed one applies to messages in flight from the change on.
+// Extend moves the deadline; without a deadline it has no effect. A consumer can have a shorter deadline than its
+// subscription. A changed deadline starts at the change for messages in flight.
 func TestExtendAckDeadline(t *testing.T) {
 	withDeadline(t, "extend", func(t *testing.T, f *fixture) {
 		f.queue.publish("a", "b")
@@ -135,7 +135,7 @@ func TestExtendAckDeadline(t *testing.T) {
 	})
 }
 
-// A client that does not read holds no messages, not even those that were not sent to it.
+// Unsent messages of a client that does not read are delivered to another consumer after the deadline.
 func TestUnsentMessagesExpire(t *testing.T) {
 	withDeadline(t, "unsent", func(t *testing.T, f *fixture) {
 		c := f.attach(10)
@@ -219,7 +219,7 @@ func TestAckDeadlineOrder(t *testing.T) {
 	})
 }
 
-// A consumer is stuck if it has held a message, and has answered none, for some time.
+// A consumer is stuck if it has held a message for the given time and has settled none in that time.
 func TestStuckConsumers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())

@@ -10,7 +10,7 @@ import (
 type delayQueue struct {
 	at    map[uint64]time.Time // authoritative; the heap may contain removed or duplicate sequences
 	heap  delayHeap
-	timer *time.Timer // for the first one; nil if empty
+	timer *time.Timer // for the first entry; nil before the first use
 }
 
 type delayedEntry struct {

@@ -48,11 +48,11 @@ import (
 
 // Errors of this package.
 var (
-	// ErrClosed is returned by Attach and Next when the registry was closed without a reason.
+	// ErrClosed is returned by Attach and Next after the registry was closed without a reason, and by Attach during Seek.
 	ErrClosed = errors.New("consumers are closed")
 	// ErrMoved is returned by Next and Settle when the subscription was moved. Earlier deliveries and their outcomes are
 	// invalid.
-	ErrMoved = errors.New("subscription position was changed: attach again, do not retry acknowledgements")
+	ErrMoved = errors.New("subscription was moved; outcomes of earlier deliveries are invalid")
 	// ErrFinished is returned by Next after Finish, when the client has received all confirmations.
 	ErrFinished = errors.New("consumer is closed")
 	// ErrTooManyConsumers is returned by Attach when the node has reached its limit of consumers.
@@ -111,7 +111,8 @@ type Source interface {
 	// Filters returns a value that changes whenever Filter may return a different result. It changes before messages
 	// published later can be read.
 	Filters() uint64
-	// Watch returns a channel that receives after changes of the queue, coalesced. cancel ends it.
+	// Watch returns a channel that receives a value after changes of the queue. One value can stand for several changes.
+	// cancel ends the watch.
 	Watch(queue uint64) (changed <-chan struct{}, cancel func())
 }
 
@@ -133,7 +134,7 @@ type Dead struct {
 	Record     []byte
 }
 
-// Limits bounds the registry. All must be positive.
+// Limits bounds the registry. Numbers must be positive unless 0 is documented.
 type Limits struct {
 	// Consumers bounds the consumers on this node.
 	Consumers int
@@ -147,8 +148,8 @@ type Limits struct {
 	// limited to an equal fraction of the rest, but to at least 16 KiB. The total is at most BufferedBytes plus 16 KiB for
 	// each consumer and one batch for each subscription.
 	BufferedBytes int
-	// Busy reports whether other work needs the CPU that deliveries use; nil: never. Any goroutine calls it before each
-	// read.
+	// Busy reports whether other work needs the CPU that deliveries use; nil: never. It is called before each read, and
+	// must be safe for concurrent use.
 	Busy func() bool
 	// CPUFraction is the fraction of the node's CPU that deliveries may use while Busy; 1 disables the limit. Delivering
 	// each published message once is always allowed.
@@ -182,14 +183,14 @@ type Registry struct {
 
 	mu        sync.Mutex // guards the fields below
 	byKey     map[Key]*dispatcher
-	moving    map[Key]int // Seek is in progress
+	moving    map[Key]int // running Seek calls
 	consumers int
 	paused    bool
 	closed    error
 	full      map[FullError]time.Time // when dead letters were last found pending
 	hidden    map[Key][]Range         // ranges of running Return calls
 	holding   map[Key]int             // running Withdraw calls
-	// detachedCounts contains the messages delivered by removed dispatchers, by queue number, until TakeDetached.
+	// detachedCounts contains the messages delivered by removed dispatchers, by queue ID, until TakeDetached.
 	detachedCounts map[uint64]uint64
 	stuck          []Stuck // result of the last check for stuck consumers
 	checkedAt      moment  // time of that check
@@ -273,7 +274,7 @@ func (r *Registry) SetPaused(paused bool) {
 }
 
 // Altered applies the pause and the acknowledgement deadline of a queue and its subscriptions, or of all queues for
-// txn.NoQueue. It must be called after the transaction was applied and before it is answered: Next then returns no
+// txn.NoQueue. It must be called after the transaction is applied and before the response is sent: Next then returns no
 // message of a paused subscription.
 func (r *Registry) Altered(queue uint64) {
 	r.mu.Lock()
@@ -315,7 +316,7 @@ func (r *Registry) Stop(reason error) {
 func (r *Registry) Wait() { r.running.Wait() }
 
 // Settled removes messages from the consumers of a subscription after another transaction acknowledged or released the
-// messages. It must be called after the transaction was applied and before the response is sent.
+// messages. It must be called after the transaction is applied and before the response is sent.
 func (r *Registry) Settled(key Key, acks, releases []Range) {
 	if d := r.of(key); d != nil {
 		d.settled(acks, releases)
@@ -328,9 +329,8 @@ func (r *Registry) of(key Key) *dispatcher {
 	return r.byKey[key]
 }
 
-// First returns the origin of the subscription's longest-attached consumer, which is the active one if only one
-// consumer may be active. since is the time since which it has been the longest-attached one. ok is false without a
-// consumer.
+// First returns the origin of the subscription's first consumer, which is the active one if only one consumer may be
+// active. since is the time at which it became the first one. ok is false without a consumer.
 func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
 	d := r.of(key)
 	if d == nil {
@@ -359,7 +359,7 @@ func (r *Registry) Attached() int {
 	return r.consumers
 }
 
-// detached is called without the dispatcher's lock.
+// detached updates the limits after a consumer was removed. The dispatcher's lock must not be held.
 func (r *Registry) detached() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -367,7 +367,7 @@ func (r *Registry) detached() {
 	r.buffered.attached(r.consumers, r.limits.Load())
 }
 
-// retire removes a dispatcher without consumers and pending settlements, unless a consumer attached in the meantime.
+// retire removes a dispatcher without consumers or pending settlements, unless a consumer attached in the meantime.
 func (r *Registry) retire(d *dispatcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -396,7 +396,7 @@ type Activity struct {
 	Delivered uint64
 }
 
-// Activity returns the activity by queue number, for queues with consumers.
+// Activity returns the activity of the queues with consumers, by queue ID.
 func (r *Registry) Activity() map[uint64]Activity {
 	r.mu.Lock()
 	all := slices.Collect(maps.Values(r.byKey))
@@ -413,8 +413,8 @@ func (r *Registry) Activity() map[uint64]Activity {
 	return out
 }
 
-// TakeDetached returns the messages delivered by queue number that Activity no longer includes: those of subscriptions
-// that have lost their last consumer since the last call.
+// TakeDetached returns, by queue ID, the numbers of delivered messages that Activity no longer includes: those of
+// subscriptions that have lost their last consumer since the last call.
 func (r *Registry) TakeDetached() map[uint64]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -423,7 +423,7 @@ func (r *Registry) TakeDetached() map[uint64]uint64 {
 	return out
 }
 
-// countDetached must be called when a dispatcher is removed. mu is held.
+// countDetached adds the delivered messages of a removed dispatcher to detachedCounts. mu is held.
 func (r *Registry) countDetached(d *dispatcher) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -525,7 +525,7 @@ func testFailuresEndTheConsumers(t *testing.T) {
 	require.Equal(t, []uint64{1}, sequences(f.take(f.attach(1), 1)), "the next consumer starts from the beginning")
 }
 
-// A transaction acknowledges messages that are in flight at a consumer, or about to be.
+// Messages that another transaction acknowledges or releases leave their consumer. Released ones are redelivered.
 func TestSettledElsewhere(t *testing.T) { synctest.Test(t, testSettledElsewhere) }
 
 func testSettledElsewhere(t *testing.T) {
@@ -544,7 +544,7 @@ func testSettledElsewhere(t *testing.T) {
 	require.Equal(t, uint32(1), again[0].DeliveryCount)
 }
 
-// A consumer acknowledges messages that were delivered before it reconnected.
+// A consumer can acknowledge messages that were delivered before it reconnected.
 func TestForeignAck(t *testing.T) { synctest.Test(t, testForeignAck) }
 
 func testForeignAck(t *testing.T) {
@@ -558,9 +558,11 @@ func testForeignAck(t *testing.T) {
 	require.ErrorIs(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: span(1, 1<<63), Confirm: 1}), dispatch.ErrNotDelivered)
 }
 
-func TestLimits(t *testing.T) { synctest.Test(t, testLimits) }
+func TestConsumersAndCreditAreLimited(t *testing.T) {
+	synctest.Test(t, testConsumersAndCreditAreLimited)
+}
 
-func testLimits(t *testing.T) {
+func testConsumersAndCreditAreLimited(t *testing.T) {
 	l := limits()
 	l.Consumers, l.Outstanding = 2, 5
 	f := newFixture(t, l)

@@ -56,7 +56,7 @@ type dispatcher struct {
 	ttl       int64      // milliseconds; 0 for none
 	// corrupt messages are skipped, and retried periodically.
 	corrupt    sequences
-	committing settlement // taken by settle and not yet committed; only the outcomes
+	committing settlement // taken by settle and not yet committed; contains only the outcomes
 	returning  bool       // a lost consumer's messages are about to be requeued; no newer message may precede them
 	drains     bool       // a consumer has requested a drain, and nothing was read since
 	reading    bool       // a read is in progress, outside the lock
@@ -66,8 +66,8 @@ type dispatcher struct {
 	deadWait, deadFull bool
 	// ackedInRead contains messages acknowledged during the running read, which the result may still contain.
 	ackedInRead []Range
-	// hidden messages are removed from read results, since they can become deliverable at any moment and must not be
-	// delivered twice. unhiding contains the ranges that are no longer hidden.
+	// hidden contains the messages of running Return calls. They are removed from read results: they can become
+	// deliverable at any moment, and must not be delivered twice. unhiding contains the ranges that are no longer hidden.
 	hidden, unhiding []Range
 	// dueInRead contains messages that became deliverable during the running read and are not in the result.
 	dueInRead []uint64
@@ -319,9 +319,9 @@ func (d *dispatcher) readOn(
 	return messages, progressed, nil
 }
 
-// demand delivers buffered messages and returns how many more messages the consumers can accept, at most most: first
-// the sequences in again, then new messages, which from reads. Unless want is 0, the caller must read and call endRead.
-// queueChanged reports that the queue has changed; the order is already notified.
+// demand delivers buffered messages and returns in want how many more messages the consumers can accept, up to most.
+// Unless want is 0, the caller must read the sequences in again or, without any, new messages with from, and call
+// endRead. queueChanged reports that the queue has changed; the order is already notified.
 func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order,
 	queueChanged bool,
 ) {
@@ -415,8 +415,8 @@ func (d *dispatcher) readAgain(
 	return found, nil, nil
 }
 
-// redeliverRead redelivers messages. It skips others, which were corrupt before and do not match the filter. Messages
-// that no consumer can accept now, and messages in left, stay requeued.
+// redeliverRead redelivers messages. It skips the ranges in others: messages that were corrupt before and do not match
+// the filter. Messages that no consumer can accept now, and those in left, stay requeued.
 func (d *dispatcher) redeliverRead(messages []Message, left []uint64, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()

@@ -4,14 +4,14 @@ package dispatch
 
 type draining struct {
 	number uint64 // 0: no request
-	upTo   uint64 // messages below it were published before the request
-	began  bool   // a read was started since the request
+	upTo   uint64 // messages below this sequence were published before the request
+	began  bool   // a read was started after the request
 	empty  uint16 // bitmap of the lanes read to their end since then
 	done   bool
 }
 
-// Drain requests an Event with Drained = number after all messages that are available to the consumer now were
-// delivered, or its credit is used up. The remaining credit is revoked. A later request replaces an earlier one.
+// Drain requests an Event with Drained = number once all messages that are available to the consumer now are delivered,
+// or its credit is used up. The remaining credit is revoked. A later request replaces an earlier one.
 func (c *Consumer) Drain(number uint64) {
 	d := c.d
 	next, ok := d.registry.source.NextSequence(d.key.Queue)

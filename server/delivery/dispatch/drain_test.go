@@ -120,7 +120,7 @@ func TestDrainReadsAll(t *testing.T) {
 	}
 }
 
-// A consumer at its limit of messages in flight receives no further messages, and a drain reports that.
+// A drain of a consumer at its limit of messages in flight is answered immediately.
 func TestDrainAtTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limits()
@@ -136,7 +136,7 @@ func TestDrainAtTheLimit(t *testing.T) {
 	})
 }
 
-// The messages of a lost consumer are delivered before the answer.
+// The messages of a lost consumer are delivered before the drain is answered.
 func TestDrainWaitsForALostConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())

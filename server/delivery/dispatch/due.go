@@ -4,24 +4,25 @@ package dispatch
 
 import "slices"
 
-// Due reports that delayed messages have become deliverable. It must be called once for each message, after it can be
-// read.
+// Due notifies the dispatchers of a queue that delayed messages have become deliverable. It must be called once for
+// each message, after the message can be read.
 func (r *Registry) Due(queue uint64, sequences []uint64) {
 	for _, d := range r.ofQueue(queue) {
 		d.due(sequences)
 	}
 }
 
-// Expired reports that expired messages were acknowledged for all subscriptions of a queue.
-func (r *Registry) Expired(queue uint64, expired []Range) {
+// Acknowledged removes messages from the consumers of a queue after another transaction acknowledged the messages for
+// all subscriptions. It must be called after the transaction is applied.
+func (r *Registry) Acknowledged(queue uint64, acks []Range) {
 	for _, d := range r.ofQueue(queue) {
-		d.settled(expired, nil)
+		d.settled(acks, nil)
 	}
 }
 
-// InFlight returns the sequences that must not be dead-lettered now. They are in flight at a consumer of any
-// subscription of the queue, their outcome is not committed yet, or they are about to be acknowledged because they do
-// not match a filter.
+// InFlight returns the sequences that must not be dead-lettered now: those in flight at a consumer of any subscription
+// of the queue, those with an uncommitted outcome, and those about to be acknowledged because they do not match a
+// filter.
 func (r *Registry) InFlight(queue uint64, sequences []uint64) (held []uint64) {
 	for _, d := range r.ofQueue(queue) {
 		d.mu.Lock()

@@ -170,7 +170,7 @@ func testInFlight(t *testing.T) {
 	f.confirm(c, one(1), nil, 1)
 	require.Equal(t, []uint64{2}, f.registry.InFlight(1, []uint64{1, 2, 3}))
 	require.Empty(t, f.registry.InFlight(2, []uint64{1, 2, 3}))
-	f.registry.Expired(1, one(2))
+	f.registry.Acknowledged(1, one(2))
 	require.Empty(t, f.registry.InFlight(1, []uint64{1, 2, 3}))
 }
 
@@ -194,8 +194,8 @@ func TestDueIsDeliveredOnce(t *testing.T) {
 	}
 }
 
-// A message that a consumer has received and answered before the call of Due is not redelivered because of it: not
-// while the answer is pending or being committed, nor during its redelivery delay.
+// Due does not redeliver a message that a consumer has already settled: neither while the outcome is pending or being
+// committed, nor during the redelivery delay.
 func TestDueWhileAnswered(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer dispatch.Outcomes

@@ -18,7 +18,7 @@ import (
 // wanted matches records that begin with "yes".
 func wanted(record []byte) bool { return bytes.HasPrefix(record, []byte("yes")) }
 
-// mixed returns n bodies, of which every tenth matches.
+// mixed returns n bodies, of which every tenth matches, and the sequences of those.
 func mixed(n int) (bodies []string, matching []uint64) {
 	for i := range n {
 		body := fmt.Sprintf("no %d", i)
@@ -79,7 +79,7 @@ func testFilterWithoutConsumer(t *testing.T) {
 	require.Equal(t, uint32(1), f.take(f.attach(1), 1)[0].DeliveryCount)
 }
 
-// A matching message is nacked and redelivered.
+// A nacked message that matches is redelivered.
 func TestFilterAndNack(t *testing.T) { synctest.Test(t, testFilterAndNack) }
 
 func testFilterAndNack(t *testing.T) {
@@ -96,9 +96,11 @@ func testFilterAndNack(t *testing.T) {
 }
 
 // Reads stop while commits are blocked.
-func TestFilterHeldUp(t *testing.T) { synctest.Test(t, testFilterHeldUp) }
+func TestFilterStopsWhileCommitsAreBlocked(t *testing.T) {
+	synctest.Test(t, testFilterStopsWhileCommitsAreBlocked)
+}
 
-func testFilterHeldUp(t *testing.T) {
+func testFilterStopsWhileCommitsAreBlocked(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.matches = func([]byte) bool { return false }
 	hold := make(chan struct{})

@@ -25,16 +25,16 @@ const (
 // Groups are identified by a hash of their names: groups with the same hash share one order.
 type groups struct {
 	seed   maphash.Seed
-	byHash map[uint64]*group // nil while there are no groups
+	byHash map[uint64]*group // nil before the first group
 	outs   map[uint64]*group // by the sequence of the message that is out
 	parked int
 }
 
 type group struct {
 	hash   uint64
-	owner  *Consumer       // of its last message; it may have left
+	owner  *Consumer       // consumer of its last message; may have left
 	out    uint64          // sequence of the message that is out; 0 for none
-	parked []parkedMessage // behind it, in delivery order
+	parked []parkedMessage // messages behind it, in delivery order
 }
 
 // parkedMessage is a sequence, with its lane in the upper bits. Lanes are counted from the highest one.

@@ -7,7 +7,7 @@ import "context"
 // order decides which messages are read next and which consumer receives them. A dispatcher uses a fifo until it needs
 // a selective order. d.mu is held during all calls except read, which only the deliver goroutine calls.
 type order interface {
-	// demand delivers buffered messages and returns how many more messages the consumers can accept, at most most. The
+	// demand delivers buffered messages and returns how many more messages the consumers can accept, up to most. The
 	// sequences in again (ascending) must be read and delivered before new messages. It sets dispatcher.noReceiver.
 	demand(most int) (want int, again []uint64)
 	read(ctx context.Context, want, maxBytes int) (messages []Message, next uint64, err error)
@@ -24,7 +24,7 @@ type order interface {
 	unread(ranges []Range)
 	// passedAll reports whether all messages that existed when a consumer requested a drain were examined.
 	passedAll(c *Consumer) bool
-	// passed reports whether the read position is behind a sequence. It must not be called during a read.
+	// passed reports whether the read position is past a sequence. It must not be called during a read.
 	passed(sequence uint64) bool
 	// requeue requeues sequences that no longer have a consumer.
 	requeue(sequences []uint64)

@@ -221,8 +221,7 @@ func testExclusiveConsumer(t *testing.T) {
 }
 
 // TestExclusiveBeforePublish alters the queue and then publishes, between the dispatcher's check of the configuration
-// and its read: only the active consumer receives the
-// message.
+// and its read: only the active consumer receives the message.
 func TestExclusiveBeforePublish(t *testing.T) { synctest.Test(t, testExclusiveBeforePublish) }
 
 func testExclusiveBeforePublish(t *testing.T) {
@@ -275,8 +274,8 @@ func (q *memoryQueue) set(change func()) {
 	change()
 }
 
-// Consumers attach, leave, acknowledge, reject and nack at random. In each group, no message is in flight while
-// another one is, or before all preceding ones were answered.
+// Consumers attach, leave, acknowledge, reject and nack at random. In each group, a message is delivered only after all
+// preceding ones are acknowledged or rejected.
 func TestGroupsWithRandomConsumers(t *testing.T) {
 	for seed := range uint64(4) {
 		simulated(t, fmt.Sprint(seed), func(t *testing.T) { groupsWithRandomConsumers(t, seed) })

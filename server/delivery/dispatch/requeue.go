@@ -4,8 +4,8 @@ package dispatch
 
 import "slices"
 
-// Return redelivers messages of a subscription that have no consumer and are excluded from delivery. free ends the
-// exclusion, and returns after that is applied. The messages are delivered once, even if they were read in the meantime
+// Return redelivers messages of a subscription that are excluded from delivery. It calls free, which must end the
+// exclusion and return after the change is applied. Each message is delivered once, even if it was read in the meantime
 // or free returns an error. Return returns the error of free.
 func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if len(ranges) == 0 {

@@ -12,7 +12,7 @@ import (
 )
 
 // While a subscription is moved, none of its messages are settled and no consumer attaches. The error that ends its
-// consumers shows whether their earlier answers are valid. Later consumers start at the new position.
+// consumers shows whether their earlier outcomes are valid. Later consumers start at the new position.
 func TestSeek(t *testing.T) {
 	key := dispatch.Key{Queue: 1, Sub: 1}
 	for name, failed := range map[string]error{"moved": nil, "not moved": errors.New("refused")} {

@@ -22,7 +22,8 @@ const (
 //   - Priorities: messages are delivered by lane, the highest first, and by sequence in each lane. New messages are
 //     read only on demand, so that a message with a higher priority overtakes all unassigned ones.
 //   - Groups: see groups.
-//   - Single active consumer: only the consumer that has been attached longest receives messages.
+//   - Single active consumer: only the first consumer receives messages. It is the one that has been attached longest,
+//     or its successor if it missed an acknowledgement deadline.
 //   - Deferred messages: if no eligible consumer has credit and accepts a message, its sequence is deferred. It does
 //     not block others, and is read again when an eligible consumer attaches or has credit.
 //
@@ -33,7 +34,7 @@ type selective struct {
 	lanes         *store.Lanes // read positions; nil without priorities
 	empty         uint16       // bitmap of lanes without messages to read
 	atEnd         bool         // without priorities: the last message was read
-	ready         []Message    // read, but no consumer could accept it
+	ready         []Message    // read, not yet assigned to a consumer
 	redeliver     [lanes]sequences
 	deferred      [lanes]deferredSet
 	groups        groups
@@ -134,7 +135,7 @@ func (s *selective) mayRead(lane int) bool {
 	return s.empty>>lane&1 == 0
 }
 
-// skipBelow starts the next read at a lane, and ends it above the first lower lane in which an older message waits.
+// skipBelow starts the next read at a lane, and ends it above the first lower lane with requeued or deferred messages.
 func (s *selective) skipBelow(lane int) {
 	if s.lanes == nil {
 		return
@@ -228,8 +229,8 @@ func (s *selective) notRead(sequences []uint64) {
 	s.requested = slices.DeleteFunc(s.requested, func(sequence uint64) bool { return left[sequence] })
 }
 
-// missing handles requested sequences that were not found, because they are acknowledged, dead-lettered or corrupt.
-// Their groups continue.
+// missing handles requested sequences that were not found because they are acknowledged, dead-lettered or corrupt. The
+// next messages of their groups are requeued.
 func (s *selective) missing(found []Message) {
 	for _, sequence := range s.requested {
 		for len(found) > 0 && found[0].Sequence < sequence {
@@ -307,7 +308,7 @@ func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 	return chosen, room
 }
 
-// ownerOf returns the consumer that owns a group, or nil if it has none, or the owner does not accept this message.
+// ownerOf returns the consumer that owns a group, or nil if the group has no owner or it does not receive this message.
 func (s *selective) ownerOf(g *group, m *Message) *Consumer {
 	if g == nil || g.owner == nil || g.owner.left || g.owner.finishing || g.owner.idle() || g.owner.err != nil {
 		return nil

@@ -26,7 +26,7 @@ func (s *sequences) push(sequence uint64) {
 	heap.Push(&s.heap, sequence)
 }
 
-// pop must not be called on an empty set.
+// pop removes and returns the lowest sequence. The set must not be empty.
 func (s *sequences) pop() uint64 {
 	for {
 		sequence, _ := heap.Pop(&s.heap).(uint64)

@@ -22,10 +22,10 @@ type settlement struct {
 	acks     []Range
 	foreign  []Range  // not in flight at the acknowledging consumer
 	releases []uint64 // without a consumer until committed
-	unsent   []uint64 // of a lost consumer that has releases; requeued together with them
+	unsent   []uint64 // of a lost or silent consumer that has releases; requeued together with them
 	// requested delays of releases; other releases use the queue's delay
 	delays   map[uint64]time.Duration
-	returns  bool          // some of the releases belong to a lost consumer
+	returns  bool          // some of the releases belong to a lost or silent consumer
 	dead     []pendingDead // without a consumer until moved
 	confirms []confirmation
 }
@@ -60,7 +60,7 @@ func (s *settlement) ack(r Range, foreign bool) {
 	s.acks = append(s.acks, r)
 }
 
-// without removes answered messages from sequences, in place.
+// without removes messages with an outcome from sequences, in place.
 func (s *settlement) without(sequences []uint64) []uint64 {
 	if len(sequences) == 0 || s.empty() {
 		return sequences

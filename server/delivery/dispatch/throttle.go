@@ -28,7 +28,7 @@ const (
 	// rateEvery is the sampling interval of the publish rate, and rateWeight the weight of the newest sample.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
-	// late is the delay that the dispatchers may make up for, since timers fire late on a busy machine.
+	// late is the unused time that the dispatchers may use later: timers fire late on a busy machine.
 	late = 5 * time.Millisecond
 )
 
@@ -40,7 +40,7 @@ type throttle struct {
 	published atomic.Int64 // cost of delivering all published messages once, in nanoseconds
 
 	mu       sync.Mutex    // guards the fields below
-	fraction float64       // of one CPU; may exceed 1
+	fraction float64       // fraction of one CPU that deliveries may use; may exceed 1
 	paid     time.Time     // time at which the budget covers all turns so far; zero: no debt
 	idle     chan struct{} // closed and replaced when other work no longer needs the CPU
 	seen     int64         // value of published at seenAt

@@ -131,7 +131,7 @@ func TestThrottleIdle(t *testing.T) {
 	})
 }
 
-// Without Busy, nothing is charged.
+// Without Busy, dispatchers do not wait.
 func TestThrottleWithoutOtherLoad(t *testing.T) {
 	p := newThrottle(nil, 0)
 	p.wait(t.Context(), ofBytes(batchCPUMessages, 200), 0)

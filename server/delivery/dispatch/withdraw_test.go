@@ -28,7 +28,7 @@ func (f *fixture) holdCommits() (release func()) {
 	}
 }
 
-// Messages with a pending or uncommitted answer are held, so that they are not discarded after processing.
+// InFlight includes messages with an uncommitted outcome, so that they are not dead-lettered after processing.
 func TestInFlightDuringAck(t *testing.T) {
 	for name, answer := range map[string]func(uint64) dispatch.Outcomes{
 		"ack":    func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Acks: one(s)} },
@@ -55,8 +55,8 @@ func TestInFlightDuringAck(t *testing.T) {
 	}
 }
 
-// Messages in flight or answered stay with their consumers. Deliveries pause during the removal, and removed messages
-// are not delivered.
+// Withdraw does not remove messages in flight or with an outcome. Deliveries pause during the removal, and removed
+// messages are not delivered.
 func TestWithdraw(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "priorities": true} {
 		t.Run(name, func(t *testing.T) {
@@ -152,8 +152,7 @@ func TestRejectsInBatches(t *testing.T) {
 	})
 }
 
-// A pending reject blocks no confirmation of a consumer with support for notifications, and each reject is reported
-// once.
+// After EnablePendingEvents, a pending reject blocks no confirmation, and each reject is reported once.
 func TestRejectsStayPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -216,9 +215,8 @@ func TestManyPendingDeadLetters(t *testing.T) {
 	})
 }
 
-// Messages of a leaving consumer count as delivered only if its client has seen them, whether or not the others were
-// sent to it.
-func TestLeave(t *testing.T) {
+// Messages of a detached consumer count as delivered only if Detach reports them as seen, even if they were sent.
+func TestDetachCountsSeenMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
 		f.ctx = t.Context()

@@ -17,15 +17,15 @@ const (
 	idleWait = time.Second
 )
 
-// due processes the schedule index: it releases delayed messages, removes message ids that have left the dedup window,
+// due processes the schedule index: it releases delayed messages, removes message IDs that have left the dedup window,
 // and passes expired messages to the expiry task, which runs at low priority.
 //
-// It keeps a position in the index, so that removed entries, which stay in the index until the next checkpoint, are not
-// read again. The position moves back for entries added before it and for postponed messages.
+// Removed entries stay in the index until the next checkpoint. To avoid reading them again, due keeps a position in the
+// index. The position moves back for entries added before it and for postponed messages.
 type due struct {
 	o      Options
 	expiry *expiry
-	at     txn.Due // the last processed entry
+	at     txn.Due // last processed entry
 }
 
 func (*due) Name() string { return "delayed messages" }

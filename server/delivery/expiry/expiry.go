@@ -36,7 +36,7 @@ const (
 type expiry struct {
 	o    Options
 	wake chan struct{}
-	full map[uint64]bool // queues with a logged full dead-letter queue; used only by RunOnce
+	full map[uint64]bool // queues for which a full dead-letter queue was logged; used only by RunOnce
 	pace backoff         // used only by RunOnce
 
 	mu        sync.Mutex // guards the fields below
@@ -278,8 +278,8 @@ func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch 
 	return nil
 }
 
-// read reads records in order of sequence, up to maxExpireBytes. A record is nil if the message is acknowledged or
-// corrupt.
+// read reads the records of the first n entries, about maxExpireBytes. A record is nil if the message is acknowledged
+// or corrupt.
 func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (records [][]byte, n int, err error) {
 	bytes := 0
 	for n = 0; n < len(entries) && (n == 0 || bytes < maxExpireBytes); n++ {
@@ -306,7 +306,7 @@ func (x *expiry) moves(
 	key dispatch.Key, origin *query.Origin, entries []txn.Due, records [][]byte,
 ) (func(*txn.Builder), error) {
 	if origin.DeadLetter == txn.NoQueue {
-		return nil, nil //nolint:nilnil // nothing is to be moved
+		return nil, nil //nolint:nilnil // nothing to move
 	}
 	now, room := time.Now().UnixMilli(), query.RoomIn(x.o.Store, origin.DeadLetter)
 	var sequences []uint64
@@ -331,7 +331,7 @@ func (x *expiry) moves(
 		sequences, moved = append(sequences, e.Sequence), append(moved, rec)
 	}
 	if len(moved) == 0 {
-		return nil, nil //nolint:nilnil // nothing is to be moved
+		return nil, nil //nolint:nilnil // nothing to move
 	}
 	return func(b *txn.Builder) {
 		b.BeginMove(key.Queue, key.Sub, origin.DeadLetter)
@@ -342,7 +342,7 @@ func (x *expiry) moves(
 	}, nil
 }
 
-// commit removes messages from the queue in the transaction that moves them, if moves is set, and pauses for other
+// commit removes messages from the queue, in the same transaction as moves if that is set. It then pauses for other
 // users of the store.
 func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Builder)) error {
 	begin := time.Now()
@@ -360,7 +360,7 @@ func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Bu
 		byQueue[e.Queue] = append(byQueue[e.Queue], dispatch.Range{First: e.Sequence, Last: e.Sequence})
 	}
 	for id, expired := range byQueue {
-		x.o.Consumers.Expired(id, expired)
+		x.o.Consumers.Acknowledged(id, expired)
 	}
 	pause(ctx, x.pace.pause(time.Since(begin)), nil)
 	return nil
@@ -385,14 +385,14 @@ const (
 	minBatch = 256
 	// urgencyInterval is the interval at which the batch size is quadrupled, at most twice.
 	urgencyInterval = time.Minute
-	// maxPause bounds a pause, since a transaction is also slow because it waits for others under load.
+	// maxPause bounds a pause. Under load, a transaction can be slow because it waits for others.
 	maxPause = 8 * time.Millisecond
 )
 
 // backoff limits the rate of background work, so that the expiry of a million messages does not delay publishers and
 // consumers. Transactions are small, since others wait while one is applied, and each is followed by a pause of several
-// times its duration. Work that is not done after a minute may be arriving faster than it is done, so transactions
-// become larger and pauses shorter.
+// times its duration. If the work takes more than a minute, it may arrive faster than it is processed. Transactions
+// then become larger and pauses shorter.
 type backoff struct{ since time.Time }
 
 func (l *backoff) begin() { l.since = time.Now() }

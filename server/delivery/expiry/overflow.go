@@ -21,13 +21,13 @@ const (
 	maxOverflowBytes    = 1 << 20
 )
 
-// overflow moves the oldest messages of queues over their limits to their dead-letter queues, once for each
-// subscription that still needs them.
+// overflow moves the oldest messages of a queue over its limits to its dead-letter queue, once for each subscription
+// that still needs them.
 type overflow struct {
 	o      Options
 	wake   <-chan struct{}
 	cancel func()
-	full   map[uint64]bool // queues with a logged full dead-letter queue
+	full   map[uint64]bool // queues for which a full dead-letter queue was logged
 }
 
 func newOverflow(o Options) *overflow {
@@ -57,8 +57,8 @@ func (t *overflow) RunOnce(ctx context.Context) (wait time.Duration, err error) 
 	return wait, err
 }
 
-// processQueue reports whether some of the excess messages stay for now: messages that are in flight, do not fit into
-// the dead-letter queue, or are unreadable.
+// processQueue moves the excess messages of a queue. It reports whether some of them stay for now because they are in
+// flight, do not fit into the dead-letter queue, or are unreadable.
 func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool, err error) {
 	for {
 		q, ok := query.ExpiryOf(t.o.Store, id)

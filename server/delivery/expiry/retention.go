@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// retentionEvery is the check interval. A message may exceed its retention by this time.
+	// retentionEvery is the check interval. Messages may be retained longer by this time.
 	retentionEvery = time.Second
 	// maxTrimSequences bounds the sequences freed by one proposal, so that it is applied within about a millisecond.
 	maxTrimSequences = 1 << 18
@@ -25,7 +25,7 @@ const (
 // yet stay until they are acknowledged.
 type retention struct {
 	o Options
-	// heads caches the publish time of the oldest retained message of each queue, so that it is read once.
+	// heads caches the publish time of the oldest retained message of each queue.
 	heads map[uint64]head
 }
 
@@ -103,7 +103,7 @@ func (r *retention) keepFrom(ctx context.Context, q *query.Expiry) (uint64, erro
 	return seq, nil
 }
 
-// propose commits a transaction. A refusal with one of the codes in changed is not an error.
+// propose commits a transaction. A rejection with one of the codes in changed is not an error.
 func propose(ctx context.Context, primary txn.Committer, fill func(b *txn.Builder), changed ...txn.Code) error {
 	_, err := txn.Propose(ctx, primary, time.Now(), fill)
 	if slices.ContainsFunc(changed, func(code txn.Code) bool { return errors.Is(err, code) }) {

@@ -21,14 +21,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Task is a time-based task.
+// Task is a time-based task. If it has a method Close, Close is called after the last RunOnce.
 type Task interface {
 	Name() string // for the log
 	// RunOnce proposes due work, and returns when it is committed and applied. It is called again after wait, when woken,
 	// or, after an error, after a pause.
 	RunOnce(ctx context.Context) (wait time.Duration, err error)
-	// Wake returns a channel that receives when RunOnce must be called immediately, or nil. If the task has a method
-	// Close, it is called after the last RunOnce.
+	// Wake returns a channel that receives a value when RunOnce must be called immediately, or nil.
 	Wake() <-chan struct{}
 }
 
@@ -125,7 +124,7 @@ func (s *Runner) run(ctx context.Context, t Task) {
 	}
 }
 
-// pause waits for the given time, or until wake receives. It returns false if ctx has ended.
+// pause waits for the given time, or until wake receives a value. It returns false if ctx has ended.
 func pause(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

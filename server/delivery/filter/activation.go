@@ -184,9 +184,9 @@ const (
 	// usualProperties is the number of properties assumed when an expression is checked against MaxEstimate. For messages
 	// with more properties, MaxCost limits the evaluation.
 	usualProperties = 1000
-	// maxProperties bounds the properties of a message: each one of either kind takes at least three bytes.
+	// maxProperties is an upper bound of the properties of a message: each one, typed or not, takes at least three bytes.
 	maxProperties = (txn.MaxPropertiesBytes + txn.MaxAttributesBytes) / 3
-	// usualValues is assumed for values in the body, like usualProperties.
+	// usualValues is the number of values in the body assumed for the same check.
 	usualValues = 1000
 )
 

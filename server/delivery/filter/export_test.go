@@ -27,7 +27,7 @@ func (f *Filter) Naive(record []byte) bool {
 	return err == nil && result == types.True
 }
 
-// NaiveJSON decodes a JSON text; nil if it is invalid or too deep.
+// NaiveJSON decodes a JSON text. It returns nil if text is invalid, too large or too deep.
 func NaiveJSON(text []byte) any {
 	if !utf8.Valid(text) || len(text) > MaxJSONBytes {
 		return nil
@@ -76,7 +76,7 @@ func converted(v any) any {
 	return v
 }
 
-// ParseJSON returns the decoded text as the variable body has it; nil if it is no JSON text within the limits.
+// ParseJSON decodes a JSON text like the variable body. v is nil if text is invalid or exceeds a limit.
 func ParseJSON(text []byte) (v any, limited bool) {
 	d := document{spans: make([]span, 1)}
 	root := &field{whole: true}

@@ -16,11 +16,11 @@ type uses struct {
 	properties    []string
 	allProperties bool
 	body          *field // nil: not used
-	fields        int    // in body
+	fields        int    // number of fields in body
 }
 
-// collect adds the parts that e names. A variable of a comprehension with the name of a part is taken for that part,
-// which has no effect other than the cost.
+// collect adds the parts that e names. A comprehension variable with the name of a part counts as that part, which only
+// adds cost.
 func (u *uses) collect(e celast.Expr) {
 	if root, path := pathOf(e); root != "" {
 		u.add(root, path)
@@ -93,7 +93,7 @@ func (u *uses) field(path []string, create bool) *field {
 	return f
 }
 
-// pathOf splits an expression such as body.a["b"] into the variable, properties or body, and the keys. root is empty
+// pathOf splits an expression such as body.a["b"] into the variable (properties or body) and the keys. root is empty
 // for other expressions.
 func pathOf(e celast.Expr) (root string, path []string) {
 	for {

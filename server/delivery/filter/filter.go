@@ -3,7 +3,7 @@
 // Package filter implements message filters for subscriptions, consumers and searches. A filter is an expression in
 // CEL, the Common Expression Language (https://cel.dev).
 //
-// An expression can use all parts of a message except the body, and that of a search also the body:
+// An expression can use all parts of a message except the body. A search expression can also use the body:
 //
 //	properties      map(string, dyn)  a property keeps its type: string, bool, int, double or bytes
 //	message_id, correlation_id, reply_to, content_type, subject, group
@@ -13,7 +13,7 @@
 //	expires_at      timestamp         the end of the year 9999 if it does not expire
 //	deliver_at      timestamp         published_at if it is not delayed
 //	size            int               bytes of the body
-//	body            dyn               value of a JSON body; null for other bodies, and beyond the limits for JSON
+//	body            dyn               value of a JSON body; null for other bodies and those that exceed a JSON limit
 //
 // Its result must be a bool. A message does not match if the evaluation fails, for example because a property is
 // missing. The result depends only on the message: an expression has no access to a clock or other state.
@@ -38,7 +38,7 @@ const (
 	// MaxCost bounds the cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of text read. A
 	// message that exceeds it does not match.
 	MaxCost = 100_000
-	// MaxSearchCost is that limit for the expression of a search. A text of MaxJSONBytes costs about 105,000.
+	// MaxSearchCost is the MaxCost of a search expression. Reading a text of MaxJSONBytes costs about 105,000.
 	MaxSearchCost = 250_000
 	// MaxEstimate bounds the worst-case cost of an expression, as estimated at compile time.
 	MaxEstimate = 10 * MaxCost
@@ -50,7 +50,7 @@ const (
 	maxLoops = 1
 )
 
-// ErrInvalid is returned by Compile. The error contains the position and CEL's reason.
+// ErrInvalid is wrapped by the errors of Compile and CompileSearch.
 var ErrInvalid = errors.New("invalid filter")
 
 // Filter is a compiled expression. It is safe for concurrent use.
@@ -62,7 +62,7 @@ type Filter struct {
 	activations sync.Pool // of *activation
 }
 
-// The environments are created on first use, since that takes some milliseconds.
+// The environments are created on first use: creation takes a few milliseconds.
 //
 //nolint:gochecknoglobals // computed once and never changed
 var (
@@ -111,11 +111,11 @@ func newEnvironment() (*cel.Env, error) {
 	return env, nil
 }
 
-// Compile compiles an expression. The error wraps ErrInvalid, and contains the position (line:column, both from 1) and
-// the reason, or the limit that is exceeded.
+// Compile compiles an expression. The error wraps ErrInvalid and contains the position (line:column, both from 1) and
+// the reason, or the exceeded limit.
 func Compile(text string) (*Filter, error) { return compile(text, environment, MaxCost) }
 
-// CompileSearch compiles an expression that can also use the body, like Compile.
+// CompileSearch is like Compile, for an expression that can also use the body.
 func CompileSearch(text string) (*Filter, error) {
 	return compile(text, searchEnvironment, MaxSearchCost)
 }
@@ -189,12 +189,12 @@ func (f *Filter) Text() string { return f.text }
 // Result is the result of an evaluation.
 type Result uint8
 
-// Results.
+// Results of Filter.Evaluate.
 const (
 	NoMatch Result = iota
 	Matches
-	// Unevaluated is the result for a message that is treated as not matching because of a limit: MaxCost, or a limit for
-	// JSON bodies.
+	// Unevaluated means that a limit was exceeded: the cost limit or one for JSON bodies. The message counts as not
+	// matching.
 	Unevaluated
 )
 

@@ -94,7 +94,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestInvalidExpressionIsRejected(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"empty", " ", "omit the filter"},
 		{"too long", `subject == "` + strings.Repeat("x", filter.MaxBytes) + `"`, "4109 bytes, maximum is 4096"},

@@ -18,7 +18,7 @@ const (
 	MaxJSONValues = 100_000
 )
 
-// field is a node of the tree of JSON fields that an expression names. The root is the body.
+// field is a node in the tree of JSON fields that an expression names. The root is the body.
 type field struct {
 	key      string
 	children []*field
@@ -46,8 +46,8 @@ type document struct {
 	at       int
 	depth    int
 	limited  bool   // a limit was exceeded
-	values   int    // that may still be decoded
-	unquoted []byte // scratch memory for a key
+	values   int    // number of values that may still be decoded
+	unquoted []byte // scratch buffer for a key
 }
 
 // parse reports whether text is a JSON text within the limits.
@@ -169,7 +169,7 @@ func (d *document) object(f *field) bool {
 	}
 }
 
-// forget removes the values of an earlier, equal key.
+// forget clears the spans of an earlier value of the same key.
 func (d *document) forget(f *field) {
 	if d.spans[f.slot].end == 0 {
 		return
@@ -290,15 +290,15 @@ func (d *document) raw(f *field) []byte {
 	return d.text[s.start:s.end]
 }
 
-// decode returns the value of a field for CEL, with the named fields only, unless the expression uses the whole value.
-// ok is false if the field is missing.
+// decode returns the value of a field for CEL. Unless the expression uses the whole value, an object contains only the
+// named fields. ok is false if the field is missing.
 func (d *document) decode(f *field) (v any, ok bool) {
 	s := d.spans[f.slot]
 	if s.end == 0 {
 		return nil, false
 	}
 	if !f.whole && d.text[s.start] == '[' {
-		return []any{}, true // no field of it can be selected
+		return []any{}, true // selecting a field of a list is an error
 	}
 	if f.whole || d.text[s.start] != '{' {
 		d.at = s.start
@@ -377,7 +377,8 @@ func (d *document) decodeArray() any {
 	return list
 }
 
-// number converts a number: int64, or uint64 if it is larger, or float64 for fractions, exponents and larger integers.
+// number converts a JSON number to int64, or to uint64 if it is larger. Fractions, exponents and other integers become
+// float64.
 func number(text []byte) any {
 	s := string(text)
 	if !bytes.ContainsAny(text, ".eE") {

@@ -19,14 +19,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// screen is a necessary condition of an expression, which is evaluated without allocating memory. A message that it
-// excludes does not match. CEL evaluates the expression for the other messages.
+// screen is a necessary condition of an expression. Its evaluation allocates no memory. A message that does not meet it
+// does not match the expression; CEL evaluates the expression for the others.
 //
 // An expression is true only if all operands of a conjunction are true, or one operand of a disjunction. An operand
 // that is false, or that fails, is not true. A screen therefore consists of these operators, and of comparisons of one
 // part of the message with literals.
 type screen struct {
-	op    string // operators.LogicalAnd, LogicalOr, or that of a comparison
+	op    string // LogicalAnd, LogicalOr, Has or a comparison, of package operators or overloads
 	parts []screen
 	of    part
 	with  []scalar
@@ -34,7 +34,7 @@ type screen struct {
 
 // part is a part of a message.
 type part struct {
-	name     string // of the variable
+	name     string // variable
 	property string
 	text     txn.Attribute
 	body     *field
@@ -239,7 +239,7 @@ func (s *screen) possible(a *activation) bool {
 	return false
 }
 
-// holds reports whether v compares with a literal as required, or the comparison is left to CEL.
+// holds reports whether the comparison of v with a literal is true or is left to CEL.
 func (s *screen) holds(v, with *scalar) bool {
 	same := v.kind == with.kind
 	switch s.op {
@@ -276,7 +276,7 @@ func (s *screen) holds(v, with *scalar) bool {
 
 func (v *scalar) number() bool { return v.kind == kindInteger || v.kind == kindDouble }
 
-// compare compares values of the same kind.
+// compare orders values of the same kind.
 func (v *scalar) compare(with *scalar) int {
 	switch v.kind { //nolint:exhaustive // others are in n
 	case kindText:
@@ -360,4 +360,4 @@ func (a *activation) field(f *field) scalar {
 	return scalar{kind: kindUnknown}
 }
 
-const maxIntDigits = 18 // of an integer that certainly fits
+const maxIntDigits = 18 // a number of this length always fits into int64

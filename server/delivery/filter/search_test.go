@@ -90,7 +90,7 @@ func TestCorruptRecordIsNoMatch(t *testing.T) {
 	require.Equal(t, filter.NoMatch, got)
 }
 
-func TestRefusedSearch(t *testing.T) {
+func TestInvalidSearchIsRejected(t *testing.T) {
 	for _, text := range []string{
 		`body.x = 1`,
 		`body.a.all(x, body.b.all(y, x == y))`,
@@ -198,7 +198,7 @@ func (r random) message(t testing.TB) []byte {
 	return record(t, a, props, body)
 }
 
-// The result is that of an evaluation with the whole message.
+// The result is the same as with all parts of the message decoded.
 func TestResultsAreThoseOfNaiveEvaluation(t *testing.T) {
 	seed := uint64(1)
 	r := random{rand.New(rand.NewPCG(seed, 2))}
@@ -243,7 +243,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// 512 bytes
+// benchMessage returns a message of 512 bytes.
 func benchMessage(b testing.TB) []byte {
 	return record(b, nil, map[string]string{"region": "eu", "kind": "order"},
 		fmt.Sprintf(`{"customer": {"id": "1234", "name": "x"}, "total": 12, "text": %q}`, strings.Repeat("x", 370)))

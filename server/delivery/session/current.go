@@ -35,7 +35,8 @@ func (c *Current) Set(session *Session) { c.session.Store(session) }
 // Get returns the session, or nil.
 func (c *Current) Get() *Session { return c.session.Load() }
 
-// Changed returns a channel that is closed at the next change of the state of the pair, which follows each Set.
+// Changed returns a channel that is closed at the next change of the state of the pair. The state changes after each
+// Set.
 func (c *Current) Changed() <-chan struct{} { return c.changed() }
 
 // Session returns the session, or an *apierror.NotActiveError.
@@ -50,7 +51,7 @@ func (c *Current) Session() (*Session, error) {
 func (c *Current) NotActive() *apierror.NotActiveError { return c.notActive() }
 
 // SetDiskLow sets whether publishes are refused because the free space is below disk.low-watermark. It reports whether
-// that has changed.
+// the value has changed.
 func (c *Current) SetDiskLow(low bool) (changed bool) { return c.diskLow.Swap(low) != low }
 
 // DiskLow reports whether publishes are refused because of low disk space.

@@ -32,17 +32,17 @@ func TestRequire(t *testing.T) {
 		want         error
 		text         string
 	}{
-		{name: "said", first: reported(b)},
+		{name: "reported", first: reported(b)},
 		{name: "reported shortly after", later: reported(b), took: time.Second},
 		{
 			name: "an older release, a moment later", later: reported(older), took: time.Second, want: apierror.ErrFeature,
 			text: "runs 0.1.0, which does not support \"queues\"; upgrade it first with lockstep restart",
 		},
 		{
-			name: "nothing", took: failover.AnnounceWait, want: replication.ErrBlocked,
+			name: "not reported", took: failover.AnnounceWait, want: replication.ErrBlocked,
 			text: b.ID.String() + " has not announced whether",
 		},
-		{name: "nothing, and the session ends", end: true, took: time.Second, want: replication.ErrBlocked},
+		{name: "not reported, and the session ends", end: true, took: time.Second, want: replication.ErrBlocked},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

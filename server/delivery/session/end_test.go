@@ -223,7 +223,7 @@ func (f *fixture) publish(id uint64, a *txn.Attributes, n int) {
 	})
 }
 
-// answer receives a message of a queue and answers it.
+// answer receives a message of a queue and settles it.
 func (f *fixture) answer(s *Session, name string, answers dispatch.Outcomes) {
 	f.t.Helper()
 	for id := range f.names {

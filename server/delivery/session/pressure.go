@@ -44,7 +44,7 @@ func newPressure(committed func() uint64) *pressure {
 	return &pressure{committed: committed, begin: time.Now(), waiting: func() uint64 {
 		metrics.Read(sample)
 		if sample[0].Value.Kind() != metrics.KindUint64 {
-			return 0 // not supported by a later Go version
+			return 0 // this Go version does not have the metric
 		}
 		return sample[0].Value.Uint64()
 	}}

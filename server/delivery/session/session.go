@@ -297,7 +297,7 @@ func (s settler) moveAll(
 	})
 }
 
-// commit waits while the node is blocked.
+// commit commits a transaction. It waits while the node is blocked.
 func (s settler) commit(ctx context.Context, fill func(*txn.Builder)) error {
 	payload, err := txn.Build(time.Now(), fill)
 	if err != nil {

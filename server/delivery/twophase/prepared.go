@@ -27,7 +27,7 @@ type Manager struct {
 	consumers *dispatch.Registry
 
 	// locks serialize the prepare and the decision of a transaction, so that consumers are notified in order. They are
-	// channels, so that waiting ends with the caller's context.
+	// channels because waiting must end with the caller's context.
 	seed  maphash.Seed
 	locks [64]chan struct{}
 

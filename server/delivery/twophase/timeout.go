@@ -32,7 +32,7 @@ func (m *Manager) SetTimeout(timeout time.Duration) {
 // Name implements expiry.Task.
 func (m *Manager) Name() string { return "roll back expired prepared transactions" }
 
-// Wake receives when the timeout has changed.
+// Wake returns a channel that receives a value when the timeout has changed.
 func (m *Manager) Wake() <-chan struct{} { return m.wake }
 
 // RunOnce rolls back transactions that were prepared for longer than the timeout, by the clock of this node.

@@ -155,7 +155,7 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 		return err
 	}
 	if _, err := s.o.Config.With(c.Set); err != nil {
-		return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+		return apierror.Invalid(err)
 	}
 	if err := s.changeMinInSync(ctx, &c); err != nil || len(c.Set)+len(c.Unset) == 0 {
 		return err
@@ -178,11 +178,11 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 		// The change may be inconsistent with earlier changes.
 		for id := range r.Nodes {
 			if _, err := s.o.Config.With(r.Of(id)); err != nil {
-				return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+				return apierror.Invalid(err)
 			}
 		}
 		if _, err := s.o.Config.With(r.Pair); err != nil {
-			return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+			return apierror.Invalid(err)
 		}
 		return nil
 	})
@@ -198,7 +198,7 @@ func (s *Settings) target(c *Change) (uuid.UUID, error) {
 	for _, key := range slices.AppendSeq(slices.Clone(c.Unset), maps.Keys(c.Set)) {
 		r, err := config.FindRunning(key)
 		if err != nil {
-			return uuid.Nil, fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+			return uuid.Nil, apierror.Invalid(err)
 		}
 		if r.Scope == config.ScopePair && c.Node != "" {
 			return uuid.Nil, fmt.Errorf("%w: %s is set for both nodes: omit the node", apierror.ErrInvalid, key)

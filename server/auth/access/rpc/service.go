@@ -169,13 +169,13 @@ func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.Acce
 	return next
 }
 
-// checksum identifies the content of a request, independent of its sender.
+// checksum returns a checksum of a request without its producer. It is never 0.
 func checksum(req request) uint32 {
 	bare := proto.Clone(req).ProtoReflect()
 	bare.Clear(bare.Descriptor().Fields().ByName("producer"))
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(bare.Interface())
 	if err != nil {
-		return 0 // unreachable: the request was just decoded
+		return 0 // unreachable: the request was decoded before
 	}
 	sum := crc32.Checksum(append([]byte(bare.Descriptor().Name()), raw...), crc32.MakeTable(crc32.Castagnoli))
 	return max(sum, 1) // 0 means unknown

@@ -29,7 +29,7 @@ func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (
 				return nil, fmt.Errorf("%w: expires_at %s is in the past", access.ErrInvalid, at.AsTime().Format(time.RFC3339))
 			}
 			if t.Tokens()[token.GetName()] != nil {
-				return nil, fmt.Errorf("%w: token %q exists; revoke it first, or use another name",
+				return nil, fmt.Errorf("%w: %q; revoke it first, or use another name",
 					access.ErrTokenExists, token.GetName())
 			}
 			if _, _, _, known := t.Token([sha256.Size]byte(token.GetSha256())); known {
@@ -68,7 +68,7 @@ func checkToken(t *pb.AccessToken) error {
 			access.ErrInvalid, len(t.GetSha256()))
 	}
 	if t.ExpiresAt != nil && !t.GetExpiresAt().IsValid() {
-		return fmt.Errorf("%w: invalid expires_at", access.ErrInvalid)
+		return fmt.Errorf("%w: expires_at is not a valid time", access.ErrInvalid)
 	}
 	return nil
 }

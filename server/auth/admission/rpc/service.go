@@ -82,7 +82,7 @@ func (s *Service) CloseConnection(
 ) (*pb.CloseConnectionResponse, error) {
 	info, err := s.listener.CloseConnection(req.GetId())
 	if errors.Is(err, admission.ErrPeerConnection) {
-		err = fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+		err = apierror.Invalid(err)
 	}
 	if err != nil {
 		return nil, apierror.ToStatus(fmt.Errorf("close connection %d of node %s: %w", req.GetId(), s.node, err))
@@ -98,7 +98,7 @@ func uses(info *admission.Info, queue string) bool {
 	})
 }
 
-// sample requires that mu is held.
+// sample updates the rates, at most once per sampleEvery. mu is held.
 func (s *Service) sample(all []admission.Info) {
 	now := time.Now()
 	elapsed := now.Sub(s.at)
@@ -123,7 +123,7 @@ func perSecond(before, now admission.Traffic, seconds float64) [2]float64 {
 	return [2]float64{float64(now.Bytes-before.Bytes) / seconds, float64(now.Messages-before.Messages) / seconds}
 }
 
-// toProto requires that mu is held.
+// toProto converts a connection and adds its rates. mu is held.
 func (s *Service) toProto(info *admission.Info) *pb.Connection {
 	out := &pb.Connection{
 		Id: info.ID, Address: info.Address, Since: timestamppb.New(info.Since), Principal: info.Principal,
