@@ -27,7 +27,8 @@ func occurrences(t *testing.T, p *Plan, zone, from, until string) (texts []strin
 	return texts
 }
 
-// In 2026, the clocks of Berlin skip 02:00 to 03:00 on March 29, and repeat 02:00 to 03:00 on October 25.
+// A fixed hour occurs once on a day on which the clock changes. Other hours follow the clock. In 2026, the clocks of
+// Berlin skip 02:00 to 03:00 on March 29, and repeat 02:00 to 03:00 on October 25.
 func TestDaylightSaving(t *testing.T) {
 	const spring, springEnd = "2026-03-28T12:00:00Z", "2026-03-30T06:00:00Z"
 	const autumn, autumnEnd = "2026-10-24T12:00:00Z", "2026-10-26T06:00:00Z"
