@@ -35,9 +35,9 @@ type Services interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
-// Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. If the codec rejected a
-// request, gRPC would end the call with INTERNAL, which suggests a retry. Therefore the server must use
-// codec.MarkingServerOptions, which marks the request instead, and all services must be registered here: their handlers
+// Registrar registers services whose handlers answer malformed requests with INVALID_ARGUMENT. If the codec rejected
+// such a request, gRPC would end the call with INTERNAL, which suggests a retry. Therefore the server must use
+// codec.MarkingServerOptions, which marks the request instead. All services must be registered here: their handlers
 // reject marked requests.
 type Registrar struct {
 	Services

@@ -114,7 +114,7 @@ func (g *Guard) scrubNow(ctx context.Context) {
 	}
 }
 
-// Scrub reads all data from disk.
+// Scrub reads all data from disk and records corruption, at a rate of scrub.rate or, with fullSpeed, without a limit.
 func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, error) {
 	rate := g.o.Settings.Live().Scrub.Rate.Bytes()
 	if fullSpeed {
@@ -126,8 +126,8 @@ func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, 
 	return g.o.Store.Repair().Scrub(ctx, rate)
 }
 
-// watchIndex replaces a store with a corrupt index: on a standby with a snapshot of the active. An active switches over
-// first. Without a node to switch over to, it continues as long as the pages in memory suffice.
+// watchIndex replaces a store with a corrupt index. A standby replaces it with a snapshot of the active; an active
+// switches over first. Without a node to switch over to, an active continues as long as the pages in memory suffice.
 func (g *Guard) watchIndex(ctx context.Context) {
 	ticker := time.NewTicker(guardTick)
 	defer ticker.Stop()
@@ -166,8 +166,8 @@ func (g *Guard) Difference() string {
 	return g.differ
 }
 
-// DropDamaged acknowledges the messages of a queue that are corrupt on both nodes or, outside a pair, on this one. If
-// only is not empty, it is restricted to those sequences.
+// DropDamaged acknowledges the messages of a queue that are corrupt on both nodes or, outside a pair, on this one, and
+// returns their sequences. If only is not empty, other sequences are ignored. With dryRun, nothing is changed.
 func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
 	session, err := g.o.Serving.Session()
 	if err != nil {

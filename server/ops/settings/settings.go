@@ -51,7 +51,7 @@ type Settings struct {
 	live atomic.Pointer[config.Config]
 
 	mu      sync.Mutex // guards all below
-	applied []byte     // the pair's entry that was applied last
+	applied []byte     // the last applied entry of the pair
 	begun   bool       // applied is set
 }
 
