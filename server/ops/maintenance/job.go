@@ -226,7 +226,7 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	j.UpdatedAt = m.o.Now()
 	_, err := change(ctx, m, keyJob+j.Name, func(old *Job) error {
 		if old.Name == "" && len(query.MetaPrefix(m.store, keyJob)) >= MaxJobs {
-			return ErrTooManyJobs
+			return fmt.Errorf("%w: maximum %d; delete some first", ErrTooManyJobs, MaxJobs)
 		}
 		*old = j
 		return nil

@@ -19,7 +19,7 @@ type operation struct {
 	planID string
 	since  time.Time
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when it has ended completely
+	done   chan struct{} // closed when the operation has ended
 
 	onProgress func(checkpoint.Progress) // may be nil
 
@@ -115,7 +115,8 @@ func (m *Manager) Following() {
 	m.following = true
 }
 
-// holding returns a context that CancelRewrite ends, for work that stops the store from applying for a moment.
+// holding returns a context that CancelRewrite ends, for short work during which the store applies nothing. The caller
+// must call forget.
 func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	m.mu.Lock()
@@ -131,8 +132,8 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 	}
 }
 
-// cancelRewriteTimeout is the delay after which a slow cancellation is logged. Past its point of no return, a rewrite
-// needs a few renames.
+// cancelRewriteTimeout is the delay after which a slow cancellation is logged. A rewrite past its point of no return
+// only has to rename a few files.
 const cancelRewriteTimeout = time.Second
 
 // CancelRewrite cancels a running rewrite and prevents new ones until Following is called. It returns when the store

@@ -225,7 +225,8 @@ func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
 	return ShrinkResult{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, cause(ctx, err)
 }
 
-// DropOld removes the files replaced by the last rewrite or installed snapshot of this node.
+// DropOld removes the files replaced by the last rewrite or installed snapshot of this node, and returns their size in
+// bytes.
 func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	_, op, err := m.begin(ctx, opDropOld, "", nil)
 	if err != nil {
@@ -239,7 +240,7 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
 	a := m.o.Archiver
 	if a == nil {
-		return "", st, ErrNoArchive
+		return "", st, fmt.Errorf("%w: set wal.archive", ErrNoArchive)
 	}
 	if err := a.Flush(ctx); err != nil {
 		return "", st, fmt.Errorf("flush the log archive %s: %w", a.Dir(), err)
@@ -323,7 +324,7 @@ func closeObjects(place backup.Objects) {
 // data directory would copy the store into itself.
 func (m *Manager) checkBackupPath(path string) (at backup.Location, err error) {
 	if path == "" {
-		return at, ErrNoBackupPath
+		return at, fmt.Errorf("%w: set backup.path", ErrNoBackupPath)
 	}
 	at, err = backup.ParseLocation(path)
 	switch {

@@ -62,7 +62,8 @@ func (m *Manager) Running() (RunningSettings, error) {
 	return r, err
 }
 
-// UpdateRunning changes these settings. It must be called on the active. If fn returns an error, nothing is changed.
+// UpdateRunning changes the settings of Running. It must be called on the active. If fn returns an error, nothing is
+// changed.
 func (m *Manager) UpdateRunning(ctx context.Context, fn func(*RunningSettings) error) (RunningSettings, error) {
 	r, err := change(ctx, m, KeyRunning, fn)
 	if err != nil {

@@ -26,7 +26,7 @@ type Defaults struct {
 // first scan.
 type Settings struct {
 	PageSizeCurrent, PageSizeRecommended, PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup are requested and not yet done by every node.
+	// ResizeOnStartup and CompactOnStartup report whether the operation is requested and not yet done by both nodes.
 	ResizeOnStartup, CompactOnStartup bool
 	BackupPath                        string
 	BackupKeep                        int
