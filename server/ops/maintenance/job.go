@@ -108,9 +108,11 @@ func (j *Job) location() (place string, explicit bool) {
 }
 
 func (j *Job) check() error {
-	if err := txn.CheckName(j.Name); err != nil || len(j.Name) > maxJobNameBytes {
-		return fmt.Errorf("%w: job name must be 1 to %d characters of A-Z a-z 0-9 . _ / -: %w", ErrSetting,
-			maxJobNameBytes, err)
+	if err := txn.CheckName(j.Name); err != nil {
+		return fmt.Errorf("%w: job name: %w", ErrSetting, err)
+	}
+	if len(j.Name) > maxJobNameBytes {
+		return fmt.Errorf("%w: job name has %d bytes; maximum %d", ErrSetting, len(j.Name), maxJobNameBytes)
 	}
 	if !slices.Contains([]string{JobScan, JobShrink, JobBackup, JobCompact, JobVerify}, j.Kind) {
 		return fmt.Errorf("%w: job kind %q, must be scan, shrink, backup, compact or verify", ErrSetting,

@@ -204,6 +204,15 @@ func (p *pair) history(m *Manager, name string) []Run {
 	return j.History
 }
 
+// A job name that is too long for a key is rejected, and the error contains the limit.
+func TestLongJobName(t *testing.T) {
+	j := Job{Name: strings.Repeat("x", maxJobNameBytes), Schedule: "@daily", Kind: JobScan}
+	require.NoError(t, j.check())
+	j.Name += "x"
+	require.ErrorIs(t, j.check(), ErrSetting)
+	require.EqualError(t, j.check(), "invalid setting: job name has 201 bytes; maximum 200")
+}
+
 // A running job is not started again, by the schedule or on request. Runs that become due in the meantime are
 // skipped.
 func TestJobRunsOnce(t *testing.T) { synctest.Test(t, testJobRunsOnce) }
