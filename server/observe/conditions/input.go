@@ -41,7 +41,7 @@ type Input struct {
 	PausedQueues   []string             // names
 	Stuck          []StuckConsumer
 
-	// Archive is the status of the log archive of this node.
+	// Plan and Jobs are the pair's plan and jobs; Archive is the status of this node's log archive.
 	Plan    *maintenance.Plan
 	Jobs    []maintenance.JobInfo
 	Archive *backup.ArchiveStatus
@@ -86,7 +86,7 @@ type Prepared struct {
 type Certificate struct {
 	// Use is "node", "etcd", "raft", "metrics", "console" or "witness".
 	Use string
-	// CA reports whether the file contains the CA certificates that verify peer certificates.
+	// CA reports whether File contains the CA certificates that verify peer certificates.
 	File string
 	CA   bool
 	// Subject and Ends are the subject and the expiry of the certificate that expires first.

@@ -270,7 +270,7 @@ func ofJobs() []Definition {
 		},
 		{
 			Kind: ScheduleFailed, Severity: Warning, Scope: OfPair,
-			Cause: "The queue of a schedule refused the last occurrence: it is missing, full or paused.",
+			Cause: "The queue of a schedule refused its last occurrence: the queue is missing, full or paused, for example.",
 			Action: "`lockstep schedule show` lists the occurrences with their errors. The publish is retried until the next " +
 				"occurrence; `lockstep schedule run` publishes the message now. The condition ends with a published occurrence.",
 		},

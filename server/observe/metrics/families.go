@@ -154,8 +154,8 @@ func messageFamilies() []family {
 		counter("messages_expired_total", "Expired messages that were not moved to a dead-letter queue, applied on "+
 			"this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Expired) }),
-		counter("messages_duplicate_total", "Messages discarded by a dedup window, since the queue had accepted their "+
-			"message ids, applied on this node since its start.",
+		counter("messages_duplicate_total", "Messages discarded by a dedup window because the queue had accepted their "+
+			"message IDs, applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Duplicates) }),
 		counter("messages_delivered_total", "Messages delivered to consumers by this node since its start, including "+
 			"redeliveries.",
@@ -186,7 +186,7 @@ func messageFamilies() []family {
 		gauge("memory_message_bytes", "Bytes of messages in memory that are not yet in pages.",
 			func(s *snapshot) float64 { return float64(s.store.TailBytes) }),
 		gauge("queues", "Number of queues.", func(s *snapshot) float64 { return float64(s.store.Queues) }),
-		gauge("schedules_failed", "Schedules with a failed last occurrence, on the active node.",
+		gauge("schedules_failed", "Schedules whose last occurrence failed, on the active node.",
 			func(s *snapshot) float64 { return float64(s.extra.SchedulesFailed) }),
 		gauge("queues_paused", "Queues that are paused or have a paused subscription.",
 			func(s *snapshot) float64 { return float64(s.store.QueuesPaused) }),
@@ -428,14 +428,15 @@ func processFamilies() []family {
 				}
 			}),
 		gaugeOf("certificate_expiry_timestamp_seconds", whenTLS,
-			"Unix time at which a certificate of this node expires.", []string{"file"},
+			"Unix time at which a certificate of this node or of the witness expires.", []string{"file"},
 			func(s *snapshot, put emitFunc) {
 				for _, c := range s.node.Certificates {
 					put(unix(c.Ends), c.File)
 				}
 			}),
 		gaugeOf("certificate_expires_in_seconds", whenTLS,
-			"Seconds until a certificate of this node (of: node, etcd, raft, metrics) expires; negative after expiry.",
+			"Seconds until a certificate of this node (of: node, etcd, raft, metrics, console) or of the witness (of: "+
+				"witness) expires; negative after expiry.",
 			[]string{"of", "file"},
 			func(s *snapshot, put emitFunc) {
 				for _, c := range s.node.Certificates {

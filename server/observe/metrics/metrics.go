@@ -56,7 +56,7 @@ type Extra struct {
 	// AckExpired counts messages that were requeued because their acknowledgement deadline had passed.
 	AckExpired uint64
 	Prepared   int // transactions that await a decision
-	// SchedulesFailed is the number of schedules with a failed last occurrence.
+	// SchedulesFailed is the number of schedules whose last occurrence failed.
 	SchedulesFailed int
 	Connections     admission.Stats
 	// AMQPDefects counts AMQP connections closed because of an internal error.
@@ -69,7 +69,7 @@ type Extra struct {
 	Archive *backup.ArchiveStatus
 	// Voters are the voters of the raft coordinator, if any.
 	Voters []Voter
-	// Background is the fraction of time available to background work.
+	// Background is the state of the throttle of background work.
 	Background throttle.Status
 	// StoreEvents counts events of the store by name.
 	StoreEvents map[string]uint64
@@ -91,8 +91,8 @@ type Options struct {
 	// State returns the state of the node; Extra returns the data exported only by metrics.
 	State func() nodestatus.Node
 	Extra func() Extra
-	// OldestInFlight returns the age of the message of a subscription that has been in flight longest; 0 if none is. If it
-	// is nil, all are 0.
+	// OldestInFlight returns the time since the delivery of a subscription's message that has been in flight longest; 0 if
+	// none is in flight. If nil, 0 is exported.
 	OldestInFlight func(queue uint64, sub uint32) time.Duration
 	Store          *store.Store
 	// Address is the address to listen on, host:port; port 0 selects a free port.

@@ -105,7 +105,7 @@ func TestTable(t *testing.T) {
 		"./server/observe/metrics -run TestTable")
 }
 
-// An observation does not allocate, since it is made for each batch while others wait.
+// An observation does not allocate: it is on the commit path of each batch.
 func TestLatenciesAllocateNothing(t *testing.T) {
 	l := metrics.NewLatencies()
 	took := time.Microsecond
@@ -194,7 +194,7 @@ func TestProbes(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	require.NotEmpty(t, body)
 	code, _ = get("/debug/pprof/cmdline")
-	require.Equal(t, http.StatusNotFound, code, "flags may have passwords")
+	require.Equal(t, http.StatusNotFound, code, "a flag may contain a password")
 
 	ready := &nodestatus.Node{}
 	ready.Pair.Role = failover.RoleActive

@@ -16,7 +16,7 @@ const (
 // Metric describes an exported metric.
 type Metric struct {
 	Name   string // including the namespace
-	Type   string // a constant above
+	Type   string // Gauge, Counter or Histogram
 	Labels []string
 	// When states when it is exported; empty: always.
 	When string
