@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// Invalid backup locations are rejected at the start, and no error contains a secret.
+// Invalid backup settings are rejected at the start, and no error contains a secret.
 func TestBackupLocations(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--backup-path=s3://b":                              "invalid bucket name",

@@ -183,7 +183,7 @@ type BackupS3 struct {
 	AccessKeyFile    string   `key:"access-key-file" usage:"file with the access key, reloaded every minute; default: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared AWS credentials file or, with Amazon's endpoint, the IAM role of the instance"`
 	SecretKeyFile    string   `key:"secret-key-file" usage:"file with the secret key"`
 	SessionTokenFile string   `key:"session-token-file" usage:"file with the session token of temporary keys, if required"`
-	PartSize         Size     `key:"part-size" range:"5MiB to 1GiB" usage:"part size of multipart uploads; larger for very large files, because an upload has at most 10,000 parts"`
+	PartSize         Size     `key:"part-size" range:"5MiB to 1GiB" usage:"part size of multipart uploads; increased for very large files, because an upload has at most 10,000 parts"`
 	Parallel         int      `key:"parallel" range:"1 to 64" usage:"maximum number of parts uploaded in parallel; they use at most an eighth of memory.budget, or two parts"`
 	RetryFor         Duration `key:"retry-for" range:"100ms to 1h" usage:"time limit of retries if the S3 server does not respond or is busy"`
 }

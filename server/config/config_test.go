@@ -113,8 +113,8 @@ func TestPasswordFile(t *testing.T) {
 	require.Equal(t, "s3cret", c.Coordinator.Etcd.Password)
 }
 
-// A mistyped variable of a setting is an error. Others, such as variables that Kubernetes sets for a service named
-// lockstep, are ignored.
+// A mistyped variable of a setting is an error. Other variables, such as those that Kubernetes defines for a service
+// named lockstep, cause only a warning.
 func TestUnknownVariable(t *testing.T) {
 	for mistyped, meant := range map[string]string{
 		"LOCKSTEP_DATA_DRI": "LOCKSTEP_DATA_DIR", "LOCKSTEP_LISTENN": "LOCKSTEP_LISTEN",

@@ -165,7 +165,7 @@ func (c *Config) checkTracing(k *checker) {
 	}
 	for i, h := range t.Headers {
 		if key, value, ok := strings.Cut(h, "="); !ok || strings.TrimSpace(key) == "" || strings.TrimSpace(value) == "" {
-			k.fail("tracing.headers", "entry %d is not key=value", i+1) // it may be a secret
+			k.fail("tracing.headers", "entry %d is not key=value", i+1) // the entry may contain a secret
 		}
 	}
 }
