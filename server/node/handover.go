@@ -18,15 +18,14 @@ import (
 const (
 	successorLimit = time.Second
 	successorPoll  = 2 * time.Millisecond
-	// successorGrace is how long this node stays a standby once the successor serves, so that waiting clients get a
+	// successorGrace is how long this node remains a standby after the successor has begun to serve: waiting clients get a
 	// response before the next pause.
 	successorGrace = 50 * time.Millisecond
 	drainLimit     = 500 * time.Millisecond
 )
 
-// handOverBeforeStop hands the active role to an in-sync standby, so that clients see a switchover instead of a
-// failure. If that fails, the node stops anyway, and the standby takes over as after a crash. It returns the error of a
-// concurrent store failure.
+// handOverBeforeStop switches over to an in-sync standby before the node stops. If that fails, the node stops anyway,
+// and the standby takes over as after a crash. It returns the error of a concurrent store failure.
 func (n *node) handOverBeforeStop(ctx context.Context) error {
 	st := n.runner.Status()
 	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {

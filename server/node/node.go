@@ -224,7 +224,7 @@ type node struct {
 	maintenance *maintenance.Manager
 	metrics     *metrics.Server      // nil for none
 	latencies   *metrics.Latencies   // nil for none
-	commits     nodestatus.Latencies // of batches, while this node is active
+	commits     nodestatus.Latencies // commit latencies of batches, while this node is active
 	history     *history.Recorder
 	console     *consolePort // nil for none
 	amqp        *amqpPort    // nil for none
@@ -269,7 +269,7 @@ type node struct {
 	closeOnce sync.Once
 }
 
-// failed is called when the store has failed (INV-7).
+// failed stops the node after a failure of the store (INV-7).
 func (n *node) failed(err error) {
 	select {
 	case n.fatal <- fmt.Errorf("%w: %w", failover.ErrFailed, err):
@@ -479,7 +479,7 @@ func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.Swit
 	context.AfterFunc(ctx, func() { time.AfterFunc(switchoverLimit, cancel) })
 	n.switchovers.Go(func() {
 		defer cancel()
-		result, err := n.runner.SwitchoverTo(call, to) // the runner's end also ends it
+		result, err := n.runner.SwitchoverTo(call, to) // returns when the runner stops
 		n.monitor.switchoverEnded(term, err)
 		answered <- answer{result, err}
 	})
