@@ -518,7 +518,7 @@ func testRulesOfAPair(t *testing.T) {
 	a.grant("alice", "q", mayPublish)
 	require.NoError(t, a.publishAs("alice", "q", "one"))
 
-	// On the standby, within a second, and for its own administrative calls.
+	// Within a second, the rules apply to administrative calls on the standby.
 	require.Eventually(t, func() bool {
 		_, err := b.admin.Checkpoint(as(t.Context(), "alice"), &pb.CheckpointRequest{})
 		return status.Code(err) == codes.PermissionDenied
@@ -551,7 +551,7 @@ func testRulesOfAPair(t *testing.T) {
 	require.NotNil(t, report)
 }
 
-// waitForAs is waitFor for a caller with rights.
+// waitForAs is like waitFor, with the context of a caller that has rights.
 func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 	n.t.Helper()
 	var last *pb.GetStatusResponse

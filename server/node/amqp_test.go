@@ -321,7 +321,7 @@ func testAMQPSubscriptions(t *testing.T) {
 		return list
 	}
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 3 })
-	// A subscription that remained because its node failed.
+	// This volatile subscription remained because its node failed.
 	_, err := n.queues.CreateSubscription(t.Context(), &pb.CreateSubscriptionRequest{
 		Queue: "news", Name: "amqp-volatile.left-behind",
 	})

@@ -46,7 +46,7 @@ func testConditionsOfOneNode(t *testing.T) {
 	require.NotEmpty(t, c.GetCause())
 	require.NotEmpty(t, c.GetAction())
 	require.Equal(t, a.status().GetNode().GetNodeId(), c.GetReportedBy())
-	require.Equal(t, "one-copy-only", a.status().GetAlarms()[0].GetKind(), "programs that know alarms only see it, too")
+	require.Equal(t, "one-copy-only", a.status().GetAlarms()[0].GetKind(), "clients that only support alarms receive it")
 	require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, a.health(server.AlarmService))
 
 	b := start(t, settingsOfPair(t, "b", etcd))
@@ -78,7 +78,7 @@ func testConditionsOfTheOtherNode(t *testing.T) {
 	require.Equal(t, b.status().GetNode().GetNodeId(), c.GetReportedBy())
 	require.Contains(t, c.GetDetails(), "disk.low-watermark")
 	require.Nil(t, a.condition(conditions.DiskLow, "a"))
-	require.Nil(t, a.condition(conditions.PublishesRefused, ""), "that is the active's disk only")
+	require.Nil(t, a.condition(conditions.PublishesRefused, ""), "the active has space")
 	require.Positive(t, b.status().GetDiskLowWatermark())
 	b.stop()
 	a.waitCondition(conditions.DiskLow, "b", false) // neither node reports it

@@ -33,14 +33,14 @@ func flipIn(t *testing.T, name, text string) {
 	require.NoError(t, err)
 }
 
-// browsed browses a queue.
+// browsed returns the sequences of the messages of a queue, and those of its corrupt messages.
 func (n *testNode) browsed(queue string) (sequences, corrupt []uint64) {
 	n.t.Helper()
 	stream, err := n.queues.Browse(n.t.Context(), &pb.BrowseRequest{Queue: queue})
 	require.NoError(n.t, err)
 	for {
 		resp, err := stream.Recv()
-		if err == io.EOF { //nolint:errorlint // as it is documented
+		if err == io.EOF { //nolint:errorlint // Recv documents it
 			return sequences, corrupt
 		}
 		require.NoError(n.t, err)
@@ -51,8 +51,7 @@ func (n *testNode) browsed(queue string) (sequences, corrupt []uint64) {
 	}
 }
 
-// A standalone node cannot repair from another node. Browsing skips corrupt messages, verify lists them, and they can
-// be discarded.
+// A standalone node cannot repair corrupt messages. Browsing skips them, verify lists them, and they can be discarded.
 func TestCorruptMessagesStandalone(t *testing.T) { simulated(t, testCorruptMessagesStandalone) }
 
 func testCorruptMessagesStandalone(t *testing.T) {
@@ -87,9 +86,9 @@ func testCorruptMessagesStandalone(t *testing.T) {
 		return d.GetSequences()
 	}
 	require.Equal(t, []uint64{2, 4}, drop(true))
-	require.Empty(t, drop(false, 1, 9), "only the received ones")
+	require.Empty(t, drop(false, 1, 9), "intact or unknown messages are not discarded")
 	require.Equal(t, []uint64{2}, drop(false, 2))
-	require.Empty(t, drop(false, 2), "a retry consumes nothing beyond the first attempt")
+	require.Empty(t, drop(false, 2), "a retry discards nothing")
 	require.Equal(t, []uint64{4}, drop(false))
 	require.Empty(t, drop(false))
 	sequences, corrupt = n.browsed("orders")

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A standby with a nearly full disk disconnects from the active cleanly. The active keeps serving and reports the
-// reason. The standby can be restarted, and reconnects when there is space.
+// A standby with a nearly full disk disconnects from the active. The active continues to serve and reports the reason.
+// The standby can be restarted, and reconnects when there is space.
 func TestStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	simulated(t, testStandbyDisconnectsBeforeDiskFull)
 }

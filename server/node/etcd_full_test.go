@@ -17,8 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// An etcd without space blocks no write of a pair as long as no role changes. If the standby fails, the active cannot
-// remove it. It waits, reports the reason, and continues when etcd accepts writes again.
+// An etcd without space does not block the writes of a pair while no role changes. If the standby fails, the active
+// cannot remove it from the in-sync set. The active then waits, reports the reason, and continues when etcd accepts
+// writes again.
 //
 // The test uses real sockets, since only a real etcd has the quota and the alarm.
 func TestEtcdOutOfSpace(t *testing.T) {

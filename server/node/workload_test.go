@@ -145,7 +145,6 @@ func (c *workload) inSync() (active, standby int) {
 	return active, standby
 }
 
-// restart restarts a node.
 func (c *workload) restart(location int) {
 	c.t.Helper()
 	n := c.nodes[location].Load()
@@ -214,7 +213,7 @@ func (c *workload) check() {
 		y, err := standby.admin.GetDigest(t.Context(), &pb.GetDigestRequest{})
 		require.NoError(t, err)
 		return x.GetLsn() == y.GetLsn() && x.GetContent() == y.GetContent()
-	}, testTimeout, 10*time.Millisecond, "the two stores end alike")
+	}, testTimeout, 10*time.Millisecond, "both stores end with the same contents")
 }
 
 // publishing opens a publish stream that ends with the test.
