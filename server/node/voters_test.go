@@ -25,7 +25,7 @@ func TestVoterMetrics(t *testing.T) {
 		{member: m("a"), status: raft.Status{ID: "a", Member: true, LastIndex: 10}},
 		{member: m("b"), status: raft.Status{ID: "b", Member: true, LastIndex: 7}},
 		{member: m("c"), err: errors.New("does not answer")},
-		{member: m("d"), status: raft.Status{ID: "another", Member: true, LastIndex: 9}},
+		{member: m("d"), status: raft.Status{ID: "another", Member: true, LastIndex: 99}},
 		{member: m("e"), status: raft.Status{
 			ID: "e", Member: true, LastIndex: 9,
 			Fenced: raft.FencedRolledBack,
