@@ -430,6 +430,7 @@ func processFamilies() []family {
 		gaugeOf("certificate_expiry_timestamp_seconds", whenTLS,
 			"Unix time at which a certificate of this node or of the witness expires.", []string{"file"},
 			func(s *snapshot, put emitFunc) {
+				put = distinct(put)
 				for _, c := range s.node.Certificates {
 					put(unix(c.Ends), c.File)
 				}
@@ -439,6 +440,7 @@ func processFamilies() []family {
 				"witness) expires; negative after expiry.",
 			[]string{"of", "file"},
 			func(s *snapshot, put emitFunc) {
+				put = distinct(put)
 				for _, c := range s.node.Certificates {
 					put(time.Until(c.Ends).Seconds(), c.Use, c.File)
 				}

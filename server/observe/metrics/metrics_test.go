@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
@@ -75,6 +76,20 @@ func TestMetrics(t *testing.T) {
 		`lockstep_maintenance_progress_ratio{operation="rewrite"} 0.25`, "lockstep_store_usable 1", "go_goroutines",
 	} {
 		require.Contains(t, body, line)
+	}
+}
+
+// A certificate file with several purposes is exported once for each label value.
+func TestSharedCertificateFile(t *testing.T) {
+	ca := conditions.Certificate{Use: "node", File: "/ca.pem", CA: true, Ends: time.Unix(2_000_000_000, 0)}
+	own, etcd := ca, ca
+	own.CA, etcd.Use = false, "etcd"
+	get := serve(t, &nodestatus.Node{Certificates: []conditions.Certificate{ca, own, etcd}})
+	code, body := get("/metrics")
+	require.Equal(t, http.StatusOK, code, body)
+	require.Contains(t, body, `lockstep_certificate_expiry_timestamp_seconds{file="/ca.pem"} 2e+09`)
+	for _, use := range []string{"node", "etcd"} {
+		require.Contains(t, body, `lockstep_certificate_expires_in_seconds{file="/ca.pem",of="`+use+`"}`)
 	}
 }
 
