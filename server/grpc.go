@@ -30,10 +30,10 @@ const (
 	writeBufferBytes = 256 << 10
 	// maxStreams is the maximum number of open calls per connection; further calls wait in the client.
 	maxStreams = 4096
-	// maxHeaderBytes bounds the metadata of a call. A token is the largest part of it.
+	// maxHeaderBytes is the maximum size of the metadata of a call. A token is the largest part of it.
 	maxHeaderBytes = 64 << 10
 	keepaliveMin   = time.Second
-	// StopLimit bounds the wait for open calls when the server stops.
+	// StopLimit is the maximum wait for open calls when the server stops.
 	StopLimit = 500 * time.Millisecond
 )
 

@@ -92,7 +92,7 @@ type Raft struct {
 	TLS       RaftTLS  `key:"tls"`
 }
 
-// RaftTLS contains certificate files in PEM.
+// RaftTLS contains the paths of certificate files in PEM.
 type RaftTLS struct {
 	CA    string   `key:"ca" usage:"CA file for the voters' certificates; enables TLS between voters"`
 	Cert  string   `key:"cert" usage:"file with this voter's certificate, for server and client use"`
@@ -111,7 +111,7 @@ type Etcd struct {
 	TLS          TLS      `key:"tls"`
 }
 
-// TLS contains certificate files in PEM.
+// TLS contains the paths of certificate files in PEM.
 type TLS struct {
 	CA   string `key:"ca" usage:"CA file for etcd's certificate; enables TLS"`
 	Cert string `key:"cert" usage:"file with this node's client certificate for etcd"`

@@ -68,7 +68,7 @@ func testAckDeadline(t *testing.T) {
 	require.EqualValues(t, 1, refused.GetSequences()[0].GetFirst())
 	require.EqualValues(t, 2, frozen.next().GetConfirmed())
 
-	// The other consumer extends one of its messages until it acknowledges both.
+	// The other consumer extends only its first message. The second one expires and is redelivered.
 	for range 3 {
 		time.Sleep(6 * time.Second) //nolint:forbidigo // simulated time
 		require.NoError(t, other.stream.Send(&pb.ConsumeRequest{Extend: &pb.Extend{Sequences: span(1, 1)}}))

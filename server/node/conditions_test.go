@@ -84,7 +84,7 @@ func testConditionsOfTheOtherNode(t *testing.T) {
 	a.waitCondition(conditions.DiskLow, "b", false) // neither node reports it
 }
 
-// A standby that cannot reach the active reports that instead of the active's last response.
+// A standby that cannot reach the active reports active-unreachable.
 func TestConditionsWithoutTheActive(t *testing.T) { simulated(t, testConditionsWithoutTheActive) }
 
 func testConditionsWithoutTheActive(t *testing.T) {

@@ -19,7 +19,7 @@ const (
 	// without history requests when it becomes active.
 	historyCopyTimeout  = history.Interval / 2
 	historyFetchTimeout = 2 * time.Second
-	// historyMinWait is the minimum interval between two samples: a timer may fire early.
+	// historyMinWait is the minimum wait for the next sample: a timer may fire early.
 	historyMinWait = time.Second
 )
 

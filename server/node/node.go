@@ -58,7 +58,7 @@ var (
 
 const (
 	stopLimit = 500 * time.Millisecond
-	// switchoverLimit bounds the wait for the result of a switchover after its caller has left.
+	// switchoverLimit is the maximum wait for the result of a switchover after the context of its caller has ended.
 	switchoverLimit = 15 * time.Second
 )
 
@@ -102,7 +102,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
 	n := newNode(cfg, logger, &o)
-	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched until the end
+	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // key requests outlive the call
 		return err
 	}
 	// Open the store first: while the port is closed, the other node detects that this one does not run.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package history records the rates, depth and age of the pair and of its most active queues over the last 24 hours, in
-// at most 8 MiB of memory. The active samples counters that exist for other purposes, and the standby copies the result
-// (Copy, Paste), so that it survives a failover. Nothing is stored on disk.
+// at most 8 MiB of memory. The active samples counters that exist for other purposes. The standby copies the history
+// (Copy, Paste) and continues it after a failover. Nothing is stored on disk.
 package history
 
 import (
@@ -102,7 +102,7 @@ type Point struct {
 	At                                 time.Time // end of the interval
 	Published, Delivered, Acknowledged float64   // per second
 	Messages, Bytes                    float64
-	OldestAge                          float64 // in seconds; 0: no message
+	OldestAge                          float64 // in seconds; 0: no message; for the pair, of the recorded queues
 }
 
 // Points returns the points of a queue in the period before now, oldest first, and their interval: Interval for a
@@ -153,7 +153,7 @@ func wide(f float32) float64 {
 // Range contains the values of consecutive intervals.
 type Range struct {
 	First  int64     // end of the first interval, in intervals since the Unix epoch
-	Values []float32 // six per interval, in the order of the fields of Point
+	Values []float32 // six per interval, in the order of the fields of Point after At
 }
 
 // Copied is a part of the history of one queue, for the other node.
@@ -212,8 +212,8 @@ func (r *Recorder) Paste(all []Copied) (newest time.Time) {
 	return newest
 }
 
-// progress changes by one for each message that is published to or removed from the queue, and only increases, modulo
-// 2^32.
+// progress increases by one for each message that is published to the queue, and for each message that is removed,
+// modulo 2^32.
 func (q *Queue) progress() uint32 { return uint32(2*q.NextSequence - q.Messages) }
 
 // created returns the values of a new queue.
@@ -326,8 +326,7 @@ type recordedQueue struct {
 	series *series
 }
 
-// find returns the recorded queues, without deleted ones, and those that could be recorded. The caller must hold
-// sampling.
+// find returns the recorded queues, without deleted ones, and the candidates. The caller must hold sampling.
 func (r *Recorder) find(source Source, same bool) (recorded []recordedQueue, candidates []candidate) {
 	r.mu.Lock()
 	known := maps.Clone(r.queues)

@@ -48,7 +48,7 @@ const (
 
 // Extra is the data exported only by metrics.
 type Extra struct {
-	// DiskLow reports whether publishes are refused because the disk is nearly full.
+	// DiskLow reports whether free space is below disk.low-watermark.
 	DiskLow                     bool
 	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.
@@ -82,7 +82,7 @@ type Voter struct {
 	Address, Kind string
 	// Up reports whether the voter responds with the expected identity.
 	Up bool
-	// Behind is the number of entries by which it lags behind the most advanced voter.
+	// Behind is the number of entries by which it lags behind the most advanced voter that is up.
 	Behind uint64
 }
 

@@ -36,8 +36,8 @@ const (
 	opVerify  = "verify-backup"
 )
 
-// begin registers an operation, or returns the reason why it cannot start. The returned context ends with ctx and with
-// CancelRewrite. The caller must call end.
+// begin registers an operation, or returns the reason why it cannot start. The returned context ends with ctx; for a
+// rewrite, also when CancelRewrite is called. The caller must call end.
 func (m *Manager) begin(
 	ctx context.Context, kind, planID string, report func(checkpoint.Progress),
 ) (context.Context, *operation, error) {
@@ -59,7 +59,7 @@ func (m *Manager) begin(
 	return ctx, op, nil
 }
 
-// follows reports whether a node in this role serves no clients that wait for applied transactions.
+// follows reports whether a node in this role follows an active. No client then waits for it to apply transactions.
 func follows(r failover.Role) bool {
 	return r == failover.RoleStandby || r == failover.RoleSyncing || r == failover.RoleCatchingUp
 }
@@ -108,7 +108,7 @@ func (m *Manager) Activity() (a Activity, ok bool) {
 	return op.activity(), true
 }
 
-// Following allows rewrites, since the node follows an active, until CancelRewrite is called.
+// Following records that the node follows an active, and allows rewrites until CancelRewrite is called.
 func (m *Manager) Following() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

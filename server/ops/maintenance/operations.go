@@ -362,9 +362,9 @@ func withoutLinks(path string) string {
 
 const activityLimit = time.Second
 
-// MaySwitchOver returns failover.ErrSwitchover while the standby, this node or the other one, rewrites its page file:
-// it applies nothing, and cannot serve unapplied messages. If the other node is unreachable, MaySwitchOver returns nil:
-// failover detects that.
+// MaySwitchOver returns failover.ErrSwitchover while the standby (this node or the other one) rewrites its page file: a
+// standby applies nothing during a rewrite, and could not serve the messages. If the other node is unreachable,
+// MaySwitchOver returns nil: failover detects that.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
 	if other, reason := m.partner(); !ok && reason == "" {

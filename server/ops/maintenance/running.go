@@ -17,7 +17,7 @@ const KeyRunning = "settings/running"
 // RunningSettings contains setting values by name. This package does not interpret them.
 type RunningSettings struct {
 	Pair map[string]string `json:"pair,omitempty"` // for both nodes
-	// Nodes contains the values of one node each; they take precedence over Pair.
+	// Nodes contains the values for single nodes, by node ID. They take precedence over Pair.
 	Nodes map[uuid.UUID]map[string]string `json:"nodes,omitempty"`
 }
 

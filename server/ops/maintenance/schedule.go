@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// missedGrace is how late a run may start if no node was active when it was due. After that, it is recorded as
+	// missedGrace is how late a run may start if no node was active when it was due. After that, the run is recorded as
 	// skipped: a backup scheduled for 2 a.m. must not run at noon.
 	missedGrace = 10 * time.Minute
 	// maxAttempts is the maximum number of attempts of a run that role changes interrupt.
@@ -129,7 +129,7 @@ func (m *Manager) startRun(ctx context.Context, j Job, run Run, running *sync.Wa
 func (m *Manager) endPlanned(ctx context.Context) {
 	jobs, err := m.Jobs()
 	if err != nil {
-		return // startDue logs it
+		return // startDue logs the error
 	}
 	for _, j := range jobs {
 		for _, r := range j.History {

@@ -276,7 +276,7 @@ func (s *Service) WatchPlan(
 	return apierror.ToStatus(err)
 }
 
-// CancelPlan stops the pair's plan at the next safe point.
+// CancelPlan ends the pair's plan.
 func (s *Service) CancelPlan(ctx context.Context, req *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, _ *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
 		p, err := s.manager.CancelPlan(ctx)
