@@ -90,7 +90,7 @@ func TestJobConditions(t *testing.T) {
 	}
 }
 
-// A plan without progress is reported after a while. A plan with progress is not.
+// A plan is reported after some time without progress. A plan with progress is not.
 func TestPlanConditions(t *testing.T) {
 	var r Rules
 	now := time.Unix(1_700_000_000, 0)
@@ -150,7 +150,7 @@ func TestMachineConditions(t *testing.T) {
 	require.Empty(t, f.all)
 }
 
-// A transaction that has been prepared for long is reported by name.
+// A transaction that was prepared a long time ago is reported with its XID.
 func TestPreparedCondition(t *testing.T) {
 	now := time.Now()
 	var f findings
@@ -246,7 +246,7 @@ func TestRecordTakesPrecedence(t *testing.T) {
 	require.Equal(t, []Kind{OneCopyOnly, PlanStuck}, look(), "the record of this node may be the older one")
 }
 
-// A refused node outside the pair is reported for a while.
+// A refused foreign node is reported until some time after its last attempt.
 func TestForeignNodes(t *testing.T) {
 	now := time.Now()
 	look := func(err error, ago time.Duration) []Kind {

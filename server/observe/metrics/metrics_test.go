@@ -140,8 +140,8 @@ func TestLatenciesAllocateNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, observe))
 }
 
-// A Prometheus server that supports native histograms requests protobuf, and gets them in addition to the classic
-// buckets.
+// A Prometheus server that supports native histograms requests protobuf, and receives native histograms in addition to
+// the classic buckets.
 func TestNativeHistograms(t *testing.T) {
 	l := metrics.NewLatencies()
 	l.Committed(3 * time.Millisecond)
