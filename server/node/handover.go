@@ -40,7 +40,7 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	start := time.Now()
 	found, err := n.runner.Find(ctx) // the pair may have been paused a moment ago
 	if err == nil && found.Record.Paused != nil {
-		n.log.Info("active node stops without handover: failover is paused; the role stays with it until it restarts")
+		n.log.Info("active node stops without handover: the pair is paused; this node keeps the active role")
 		return nil
 	}
 	result, err := n.switchover(ctx, other.Node)

@@ -254,7 +254,7 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 			if err != nil && !isMissing(err) {
 				return err //nolint:wrapcheck // try names the request
 			}
-			p.o.Logger.Info("aborting an incomplete upload", zap.String("object", u.Key), zap.Time("begun", u.Initiated))
+			p.o.Logger.Info("incomplete upload aborted", zap.String("object", u.Key), zap.Time("begun", u.Initiated))
 		}
 		return nil
 	})
