@@ -148,6 +148,12 @@ type Change struct {
 	Node string
 }
 
+// requestError is a configuration error in a request. It matches apierror.ErrInvalid.
+type requestError struct{ error }
+
+func (requestError) Is(target error) bool { return target == apierror.ErrInvalid }
+func (e requestError) Unwrap() error      { return e.error }
+
 // Change changes settings on the active. If one of the values is invalid (apierror.ErrInvalid), nothing is changed.
 func (s *Settings) Change(ctx context.Context, c Change) error {
 	node, err := s.target(&c)
@@ -155,7 +161,7 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 		return err
 	}
 	if _, err := s.o.Config.With(c.Set); err != nil {
-		return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+		return requestError{err}
 	}
 	if err := s.changeMinInSync(ctx, &c); err != nil || len(c.Set)+len(c.Unset) == 0 {
 		return err
@@ -178,11 +184,11 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 		// The change may be inconsistent with earlier changes.
 		for id := range r.Nodes {
 			if _, err := s.o.Config.With(r.Of(id)); err != nil {
-				return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+				return requestError{err}
 			}
 		}
 		if _, err := s.o.Config.With(r.Pair); err != nil {
-			return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+			return requestError{err}
 		}
 		return nil
 	})
@@ -198,7 +204,7 @@ func (s *Settings) target(c *Change) (uuid.UUID, error) {
 	for _, key := range slices.AppendSeq(slices.Clone(c.Unset), maps.Keys(c.Set)) {
 		r, err := config.FindRunning(key)
 		if err != nil {
-			return uuid.Nil, fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
+			return uuid.Nil, requestError{err}
 		}
 		if r.Scope == config.ScopePair && c.Node != "" {
 			return uuid.Nil, fmt.Errorf("%w: %s is set for both nodes: omit the node", apierror.ErrInvalid, key)
