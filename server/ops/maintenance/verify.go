@@ -150,7 +150,7 @@ func (m *Manager) Checkpoint(ctx context.Context) error {
 }
 
 // ErrNoPartner is returned when no standby is available for a comparison.
-var ErrNoPartner = errors.New("no standby in sync")
+var ErrNoPartner = errors.New("no standby to compare with")
 
 // Partner returns the standby if this node is active and the standby is in sync, or ErrNoPartner with the reason.
 func (m *Manager) Partner() (failover.NodeInfo, error) {
