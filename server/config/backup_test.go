@@ -47,7 +47,7 @@ func TestBackupLocations(t *testing.T) {
 	}
 }
 
-// A command without a node reads the same settings in the same order of precedence, and ignores all others.
+// LoadBackup reads the S3 settings in the same order of precedence as Load, and ignores other settings.
 func TestLoadBackup(t *testing.T) {
 	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
 	config.RegisterBackupFlags(flags)

@@ -543,7 +543,7 @@ func testRulesOfAPair(t *testing.T) {
 	_, err = a.admin.GetStatus(as(t.Context(), "bob"), &pb.GetStatusRequest{})
 	denied(t, err)
 	a.waitForAs(root, pb.Role_ROLE_STANDBY)
-	b.waitForAs(root, pb.Role_ROLE_ACTIVE) // it may learn its role after a
+	b.waitForAs(root, pb.Role_ROLE_ACTIVE) // b may become active after a has become the standby
 	report, err = b.admin.Verify(root, &pb.VerifyRequest{Deep: true})
 	require.NoError(t, err)
 	b.revoke("alice", "q")

@@ -32,7 +32,8 @@ func (n *testNode) waitCondition(k conditions.Kind, node string, want bool) {
 		"%s on %q, wanted: %v", k, node, want)
 }
 
-// A pair with one node reports that in conditions and in the health service, until both nodes are in sync again.
+// A pair with one in-sync node reports one-copy-only, and NOT_SERVING in the health service, until both nodes are in
+// sync again.
 func TestConditionsOfOneNode(t *testing.T) { simulated(t, testConditionsOfOneNode) }
 
 func testConditionsOfOneNode(t *testing.T) {

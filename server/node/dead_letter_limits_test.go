@@ -210,7 +210,7 @@ func testOverflowKeepsInFlight(t *testing.T) {
 	require.Equal(t, []string{"4"}, n.bodiesIn("dead"))
 }
 
-// A replay of dead letters continues as far as there is space.
+// A replay moves as many dead letters as fit.
 func TestReplayInBatches(t *testing.T) { simulated(t, testReplayInBatches) }
 
 func testReplayInBatches(t *testing.T) {

@@ -183,7 +183,7 @@ func testDeadLetterConfig(t *testing.T) {
 	_, err = n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "b", To: "b"})
 	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 
-	// A client of release 0.1.0 names no fields: it replaces the fields it supports.
+	// A client of release 0.1.0 sends no update mask: it replaces the fields that it supports.
 	_, err = n.queues.AlterQueue(t.Context(), &pb.AlterQueueRequest{Name: "a", Config: &pb.QueueConfig{MaxBytes: 7}})
 	require.NoError(t, err)
 	want = &pb.QueueConfig{MaxBytes: 7, MaxDeliveries: 5, DeadLetter: "b"}

@@ -46,7 +46,7 @@ func (n *testNode) anotherConn() (*grpc.ClientConn, error) {
 		append(clientOptions(n.t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 }
 
-// askStatus calls GetStatus with a header.
+// askStatus calls GetStatus with an authorization header.
 func askStatus(t *testing.T, address, authorization string, creds credentials.TransportCredentials) error {
 	t.Helper()
 	cc, err := grpc.NewClient("passthrough:///"+address,

@@ -304,7 +304,7 @@ func (r *rotation) used(subject string, count int) {
 	}
 }
 
-// A node reports the certificate of the witness and its expiry. A new one is detected automatically.
+// A node reports the certificate of the witness and its expiry, and detects a new certificate.
 func TestCertificateOfWitness(t *testing.T) { simulated(t, testCertificateOfWitness) }
 
 func testCertificateOfWitness(t *testing.T) {

@@ -93,7 +93,7 @@ func testVerify(t *testing.T) {
 	standby = start(t, standbyConfig)
 	standby.waitFor(pb.Role_ROLE_STANDBY)
 	active.waitFor(pb.Role_ROLE_ACTIVE)
-	// Without client requests, the scheduled comparison finds it.
+	// Without client requests, the scheduled comparison finds the difference.
 	require.Eventually(t, func() bool { return len(active.status().GetAlarms()) == 1 }, testTimeout, 10*time.Millisecond)
 	require.Equal(t, "differ", active.status().GetAlarms()[0].GetKind(),
 		"the old name of the condition")

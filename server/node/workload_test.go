@@ -79,7 +79,7 @@ func (c *workload) publish(id string, sequence uint64) {
 			return
 		}
 		switch status.Code(err) {
-		case codes.Unavailable, codes.Canceled: // it is stopping or has stopped
+		case codes.Unavailable, codes.Canceled: // the node is stopping or has stopped
 		default:
 			if !errors.Is(kind(err), replication.ErrNotActive) && c.t.Context().Err() == nil {
 				c.t.Errorf("publish %s: %v", body, err)
