@@ -49,7 +49,7 @@ func (s Environment) dialer(options []grpc.DialOption) replication.Dialer {
 	return replication.NewDialer(options...)
 }
 
-// dialOptions returns the options for all other connections to the other node.
+// dialOptions returns the options for connections to the other node, except those of dialer.
 func (s Environment) dialOptions(options []grpc.DialOption) []grpc.DialOption {
 	if s.Dial == nil {
 		return options
