@@ -112,18 +112,18 @@ func discardedRange(f *failover.Forced) replication.DiscardedRange {
 func (n *node) watchFailback(ctx context.Context) {
 	ticker := time.NewTicker(failbackCheck)
 	defer ticker.Stop()
-	told := ""
+	blocker := ""
 	for {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
-		if told == "" && n.runner.Status().FailbackAt.IsZero() {
+		if blocker == "" && n.runner.Status().FailbackAt.IsZero() {
 			continue
 		}
-		told = n.switchoverBlocker(ctx)
-		n.runner.BlockFailback(told)
+		blocker = n.switchoverBlocker(ctx)
+		n.runner.BlockFailback(blocker)
 	}
 }
 
