@@ -18,7 +18,7 @@ const restartPoll = 100 * time.Millisecond
 
 const restartCheckLimit = 30 * time.Second
 
-// checkRestart returns ErrSetting if this node would not start again, so that it is not stopped.
+// checkRestart returns ErrSetting if this node would not start again. The caller must not stop it then.
 func (m *Manager) checkRestart(ctx context.Context) error {
 	if m.o.CheckRestart == nil {
 		return nil

@@ -29,10 +29,9 @@ var ErrInvalid = errors.New("invalid schedule")
 type Plan struct {
 	every  time.Duration // 0: cron
 	anchor time.Time     // start of the first interval
-	cron   cron.Schedule // in zone, or in UTC if byClock is set
+	cron   cron.Schedule // of the wall clock of zone, as times in UTC
 	zone   *time.Location
-	// byClock is set if the hours of the expression are fixed. The expression is then evaluated on the wall clock.
-	byClock bool
+	fixed  bool // the hours of the expression are fixed
 }
 
 // Every returns a plan with a fixed interval. The first occurrence is one interval after anchor. It returns ErrInvalid
@@ -64,16 +63,12 @@ func Cron(expression, zone string) (*Plan, error) {
 	}
 	p := &Plan{zone: location}
 	if len(fields) == 5 {
-		p.byClock = !strings.HasPrefix(fields[1], "*")
+		p.fixed = !strings.HasPrefix(fields[1], "*")
 	} else {
-		p.byClock = fields[0] != "@hourly"
-	}
-	parsedIn := zone
-	if p.byClock || zone == "" {
-		parsedIn = "UTC"
+		p.fixed = fields[0] != "@hourly"
 	}
 	const syntax = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.DowOrDom
-	p.cron, err = cron.MustNewParser(syntax).Parse("TZ=" + parsedIn + " " + strings.Join(fields, " "))
+	p.cron, err = cron.MustNewParser(syntax).Parse("TZ=UTC " + strings.Join(fields, " "))
 	if err != nil {
 		return nil, fmt.Errorf("%w: cron expression %q: %w; must be minute, hour, day, month and weekday, such as "+
 			"\"30 2 * * 0\", or @daily", ErrInvalid, expression, err)
@@ -81,18 +76,16 @@ func Cron(expression, zone string) (*Plan, error) {
 	return p, nil
 }
 
-// Next returns the first occurrence after a time, in UTC. It returns the zero time if there is none within five years.
+// Next returns the first occurrence after a time, in UTC. If no occurrence follows within five years, it returns the
+// zero time.
 func (p *Plan) Next(after time.Time) time.Time {
 	switch {
 	case p.every > 0 && after.Before(p.anchor):
 		return p.anchor.Add(p.every).UTC()
 	case p.every > 0:
 		return p.anchor.Add(after.Sub(p.anchor).Truncate(p.every) + p.every).UTC()
-	case !p.byClock:
-		if next := p.cron.Next(after.In(p.zone)); !next.IsZero() {
-			return next.UTC()
-		}
-		return time.Time{}
+	case !p.fixed:
+		return p.nextMatch(after.In(p.zone))
 	}
 	for clock := onClock(after.In(p.zone)); ; {
 		if clock = p.cron.Next(clock); clock.IsZero() {
@@ -101,6 +94,25 @@ func (p *Plan) Next(after time.Time) time.Time {
 		if at := fromClock(clock, p.zone); at.After(after) {
 			return at.UTC()
 		}
+	}
+}
+
+// nextMatch returns the first time after t, in UTC, at which the clock of the zone matches. Between two changes of the
+// clock, its difference to UTC is constant.
+func (p *Plan) nextMatch(t time.Time) time.Time {
+	for clock := onClock(t); ; {
+		next := p.cron.Next(clock)
+		if next.IsZero() {
+			return time.Time{}
+		}
+		_, offset := t.Zone()
+		at := next.Add(-time.Duration(offset) * time.Second)
+		_, end := t.ZoneBounds()
+		if end.IsZero() || at.Before(end) {
+			return at
+		}
+		t = end
+		clock = onClock(t).Add(-time.Second) // a match at the change counts
 	}
 }
 
