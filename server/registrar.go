@@ -35,10 +35,10 @@ type Services interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
-// Registrar registers services whose handlers answer malformed requests with INVALID_ARGUMENT. If the codec rejected
+// Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. If the codec rejected
 // such a request, gRPC would end the call with INTERNAL, which suggests a retry. Therefore the server must use
-// codec.MarkingServerOptions, which marks the request instead. All services must be registered here: their handlers
-// reject marked requests.
+// codec.MarkingServerOptions, which marks the request instead, and the registered handlers reject marked requests. All
+// services must be registered here.
 type Registrar struct {
 	Services
 

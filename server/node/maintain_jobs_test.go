@@ -156,7 +156,7 @@ func testResizeOnStartupAlone(t *testing.T) {
 	require.Len(t, n.consume("q", 1000).take(200), 200)
 	n.stop()
 
-	// An operation requested by the configuration is executed once whenever the setting is enabled.
+	// An operation requested by the configuration is executed once each time the setting is enabled.
 	dropped := func() uint64 {
 		old, err := n.maintenance.DropOld(t.Context(), &pb.DropOldRequest{})
 		require.NoError(t, err)

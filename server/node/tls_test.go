@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// secured configures TLS with a certificate of its own for a node.
+// secured configures TLS for a node, with a certificate for its name.
 func secured(t *testing.T, c config.Config, ca *certs.CA) config.Config {
 	t.Helper()
 	_, cert, key := ca.Issue(t, c.Node.Name)

@@ -62,7 +62,7 @@ type Input struct {
 	Credentials  []Credential
 }
 
-// FailedSchedule is a schedule whose last occurrence failed.
+// FailedSchedule is a schedule and the error of its last occurrence.
 type FailedSchedule struct{ Name, Error string }
 
 // StuckConsumer is a consumer that has messages in flight and does not answer any.

@@ -19,7 +19,7 @@ import (
 const (
 	// MaxQueues is the maximum number of recorded queues. With more queues, those with the most traffic are recorded.
 	MaxQueues = 100
-	// maxOthers is the maximum number of other queues whose traffic is compared with that of the recorded ones.
+	// maxOthers is the maximum number of queues that are not recorded but may replace a recorded queue with less traffic.
 	maxOthers = 100_000
 	// ageLimit is the time limit per sample for reading the oldest messages.
 	ageLimit = 250 * time.Millisecond

@@ -130,7 +130,7 @@ func (r *ring) paste(from Range) {
 	}
 }
 
-// slotAt returns the slot whose end is nearest to t: a timer may fire slightly early or late.
+// slotAt returns the slot with the end nearest to t: a timer may fire slightly early or late.
 func slotAt(t time.Time) int64 {
 	return (t.UnixMilli() + Interval.Milliseconds()/2) / Interval.Milliseconds()
 }

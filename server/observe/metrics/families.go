@@ -186,7 +186,7 @@ func messageFamilies() []family {
 		gauge("memory_message_bytes", "Bytes of messages in memory that are not yet in pages.",
 			func(s *snapshot) float64 { return float64(s.store.TailBytes) }),
 		gauge("queues", "Number of queues.", func(s *snapshot) float64 { return float64(s.store.Queues) }),
-		gauge("schedules_failed", "Schedules whose last occurrence failed, on the active node.",
+		gauge("schedules_failed", "Schedules with a failed last occurrence, on the active node.",
 			func(s *snapshot) float64 { return float64(s.extra.SchedulesFailed) }),
 		gauge("queues_paused", "Queues that are paused or have a paused subscription.",
 			func(s *snapshot) float64 { return float64(s.store.QueuesPaused) }),

@@ -56,7 +56,7 @@ type Extra struct {
 	// AckExpired counts messages that were requeued because their acknowledgement deadline had passed.
 	AckExpired uint64
 	Prepared   int // transactions that await a decision
-	// SchedulesFailed is the number of schedules whose last occurrence failed.
+	// SchedulesFailed is the number of schedules with a failed last occurrence.
 	SchedulesFailed int
 	Connections     admission.Stats
 	// AMQPDefects counts AMQP connections closed because of an internal error.

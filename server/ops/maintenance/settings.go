@@ -16,8 +16,8 @@ import (
 type Defaults struct {
 	// PageSizeMax bounds recommendations, in bytes.
 	PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup request an operation on this node only. Each is executed once whenever it is
-	// enabled.
+	// ResizeOnStartup and CompactOnStartup request an operation on this node only. Each is executed once each time its
+	// setting is enabled.
 	ResizeOnStartup, CompactOnStartup bool
 	BackupPath                        string // empty for none
 	BackupKeep                        int    // number of backups to keep

@@ -47,9 +47,9 @@ func Every(interval time.Duration, anchor time.Time) (*Plan, error) {
 // or is @hourly, @daily, @weekly, @monthly or @yearly. If both day of month and day of week are restricted, either
 // matches.
 //
-// If the hour field begins with *, there is an occurrence whenever the clock of the zone matches: a skipped hour has no
-// occurrences, and a repeated hour has them twice. With other expressions, each matching time occurs once: in the first
-// of two repeated hours or, if the clock skips the time, immediately after the skipped time.
+// If the hour field begins with *, there is an occurrence each time the clock of the zone matches: a skipped hour has
+// no occurrences, and a repeated hour has them twice. With other expressions, each matching time occurs once: in the
+// first of two repeated hours or, if the clock skips the time, immediately after the skipped time.
 //
 // Cron returns ErrInvalid for an invalid expression or an unknown time zone.
 func Cron(expression, zone string) (*Plan, error) {
