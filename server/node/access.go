@@ -105,7 +105,7 @@ func (n *node) watchReset(ctx context.Context) {
 			if err == nil {
 				return
 			}
-			n.log.Error("access rules not deleted yet", zap.Error(err))
+			n.log.Error("access reset not completed", zap.Error(err))
 		}
 		select {
 		case <-ticker.C:
