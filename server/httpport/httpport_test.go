@@ -60,7 +60,7 @@ func TestConnectionsOfAnAddress(t *testing.T) {
 	require.Empty(t, l.byHost)
 }
 
-// The limit of open connections applies to all addresses together.
+// The limit of open connections applies to the total of all addresses.
 func TestConnectionsOfAll(t *testing.T) {
 	l := limited(nil, most, perHost)
 	for i := range most {

@@ -137,7 +137,7 @@ func testRules(t *testing.T) {
 	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "orders.eu"})
 	denied(t, err, "neither a client certificate nor a token")
 
-	// Programs read the reason and its details.
+	// The error details contain the reason, for programs.
 	st := status.Convert(n.publishAs("alice", "dead", "x"))
 	require.Len(t, st.Details(), 1)
 	info, _ := st.Details()[0].(*errdetails.ErrorInfo)
@@ -176,7 +176,7 @@ func testRules(t *testing.T) {
 	_, err = n.queues.GetQueue(as(t.Context(), "mallory"), &pb.GetQueueRequest{Name: "dead"})
 	denied(t, err)
 
-	// A replay writes to the queue that the dead letters come from.
+	// A replay requires the right to publish to the target queue.
 	n.grant("janitor", "dead", mayManage)
 	_, err = n.queues.ReplayDeadLetters(
 		as(t.Context(), "janitor"),

@@ -53,8 +53,8 @@ func TestEtcdOutOfSpace(t *testing.T) {
 		testTimeout, 10*time.Millisecond,
 		"the status contains the action")
 
-	// A restarted node has a new process generation, which cannot be written to the record. The node does not get in sync,
-	// and reports the reason.
+	// A restarted node has a new process generation, which cannot be written to the record. The node does not become in
+	// sync, and reports the reason.
 	restarted := start(t, standby.config)
 	require.Eventually(t, func() bool { return hasCoordinatorErrors(restarted) && hasCoordinatorErrors(active) },
 		testTimeout,

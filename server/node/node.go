@@ -250,7 +250,7 @@ type node struct {
 	tracing     *tracing.Tracer // nil for none
 	authn       *authn.Authn
 
-	// TLS of the node's port, and of connections to the other node; empty without it.
+	// Options for TLS on the node's port and on connections to the other node; empty without TLS.
 	serverOptions []grpc.ServerOption
 	dialOptions   []grpc.DialOption
 

@@ -21,8 +21,8 @@ func (n *testNode) quota(q *pb.AccessQuota) {
 	require.NoError(n.t, err)
 }
 
-// refused publishes until a publish is refused. Usage is sampled four times a second, and requests in progress during
-// a sample count in the next one.
+// refused publishes messages until one is refused, and returns the error. The usage is sampled four times a second, and
+// requests in progress during a sample count in the next one.
 func (n *testNode) refused(queue, body string) (err error) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool {

@@ -80,7 +80,7 @@ func testSubscriptionPolicy(t *testing.T) {
 	require.Eventually(t, func() bool { return len(standby.browse("own.dead")) == 2 && len(standby.browse("dead")) == 1 },
 		testTimeout, 5*time.Millisecond)
 
-	// A queue that a subscription names cannot be deleted until the reference is removed.
+	// A subscription's dead-letter queue cannot be deleted until the subscription no longer refers to it.
 	_, err := standby.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "own.dead"})
 	require.ErrorIs(t, kind(err), txn.ErrQueueInUse)
 	s, err := standby.alterSubscription("q", "strict", "", &pb.RedeliveryPolicy{MaxDeliveries: proto.Uint32(0)},

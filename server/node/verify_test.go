@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// changeDigest changes the digest of a queue in the checkpoint of a stopped node. The checksums are valid, as after a
-// bug, not as after a disk error.
+// changeDigest changes the digest of a queue in the checkpoint of a stopped node. The checksums remain valid: the
+// result looks like a bug, not like a disk error.
 func changeDigest(t *testing.T, dir string, queue uint64) {
 	t.Helper()
 	f, err := page.Open(vfs.OS(), datadir.PageFile(dir), page.Options{})

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Each power of two of microseconds is divided into latencySteps buckets, up to 2^36 µs (19 hours).
+// The range from a power of two, in microseconds, to the next one has latencySteps buckets, up to 2^36 µs (19 hours).
 const (
 	latencyStepsBits = 3
 	latencySteps     = 1 << latencyStepsBits
@@ -22,7 +22,7 @@ type Latencies struct {
 	counts [latencyBuckets]atomic.Uint64
 }
 
-// LatencyBucket counts the durations that are below UpTo and above the previous bucket.
+// LatencyBucket counts the durations below UpTo that are in no lower bucket.
 type LatencyBucket struct {
 	UpTo  time.Duration
 	Count uint64

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// maxParents is the maximum number of traces per request, whose messages can belong to different traces. This node
-// records no spans in further traces.
+// maxParents is the maximum number of traces in which a request is recorded: its messages can belong to different
+// traces.
 const maxParents = 8
 
 // traceparent is the message property that contains the trace context.

@@ -108,7 +108,7 @@ func testPlanFailsPermanently(t *testing.T) {
 	_, err = m.CancelPlan(t.Context())
 	require.ErrorIs(t, err, ErrNoPlan)
 
-	// An unknown error also ends it, after attempts with a growing delay.
+	// An unknown error also ends the plan, after attempts with increasing delays.
 	var delays []time.Duration
 	last := time.Now()
 	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
@@ -297,8 +297,8 @@ func testMissedRunsAfterTakeover(t *testing.T) {
 	}, testTimeout, time.Millisecond)
 }
 
-// With a clock that is wrong by a month, a job runs once. After the correction, it runs at its scheduled times, not
-// only in a month. If the clock is set back by an hour, no job runs twice.
+// While the clock is a month ahead, a job runs once. After the correction, the job runs at its next scheduled time, not
+// a month later. If the clock is set back by an hour, no job runs twice.
 func TestClockSetBack(t *testing.T) { synctest.Test(t, testClockSetBack) }
 
 func testClockSetBack(t *testing.T) {

@@ -57,8 +57,7 @@ func (m *Manager) Scan(
 	return r, nil
 }
 
-// LastScan returns the result of this node's last scan, even if the node was restarted since; the zero value if there
-// was none.
+// LastScan returns the result of this node's last scan, which survives a restart; the zero value if there was none.
 func (m *Manager) LastScan() checkpoint.ScanResult { return m.local.lastScan() }
 
 func (m *Manager) recommend(ctx context.Context, pageSize int) {

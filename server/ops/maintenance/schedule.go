@@ -66,9 +66,9 @@ type interrupted struct {
 	run Run
 }
 
-// endInterrupted records the end of runs that the active of another term started. It returns the runs to restart, also
-// with an error: those interrupted by a switchover or failover of at most missedGrace. active is the last time at which
-// a node was active.
+// endInterrupted records the end of runs that the active of another term started. Even with an error, it returns the
+// runs to restart: those interrupted by a switchover or failover of at most missedGrace. active is the last time at
+// which a node was active.
 func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 type Defaults struct {
 	// PageSizeMax bounds recommendations, in bytes.
 	PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup request an operation on this node only. Each is executed once each time its
+	// ResizeOnStartup and CompactOnStartup request an operation on this node only. It is executed once each time the
 	// setting is enabled.
 	ResizeOnStartup, CompactOnStartup bool
 	BackupPath                        string // empty for none
