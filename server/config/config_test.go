@@ -342,6 +342,18 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Several problems are always reported in the same order.
+func TestOrderOfProblems(t *testing.T) {
+	c := config.Default()
+	c.Auth.JWT.Audience, c.Auth.JWT.KeysURL, c.Auth.JWT.KeysFile, c.Auth.JWT.KeysCA = "a", "b", "c", "d"
+	c.Backup.Path, c.WAL.Archive = "ftp://a", "ftp://b"
+	err := c.Validate()
+	require.ErrorIs(t, err, config.ErrInvalid)
+	for range 50 {
+		require.Equal(t, err.Error(), c.Validate().Error())
+	}
+}
+
 // deploy/node.yaml lists every setting. The commented-out values are the defaults.
 func TestExampleFile(t *testing.T) {
 	raw, err := os.ReadFile("../../deploy/node.yaml")

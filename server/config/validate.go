@@ -240,12 +240,12 @@ func (c *Config) checkRaft(k *checker) {
 }
 
 func (c *Config) checkBackup(k *checker) {
-	for key, path := range map[string]string{"backup.path": c.Backup.Path, "wal.archive": c.WAL.Archive} {
-		if path == "" {
+	for _, s := range []struct{ key, path string }{{"backup.path", c.Backup.Path}, {"wal.archive", c.WAL.Archive}} {
+		if s.path == "" {
 			continue
 		}
-		if _, err := backup.ParseLocation(path); err != nil {
-			k.fail(key, "%v", err)
+		if _, err := backup.ParseLocation(s.path); err != nil {
+			k.fail(s.key, "%v", err)
 		}
 	}
 	s3 := &c.Backup.S3
