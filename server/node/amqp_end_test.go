@@ -248,7 +248,7 @@ func testAMQPPendingRejects(t *testing.T) {
 	require.Equal(t, []string{"5"}, n.bodiesIn("dead"))
 }
 
-// A transaction may acknowledge more messages than one operation has ranges.
+// A transaction may acknowledge more messages than the maximum number of ranges in one operation.
 func TestAMQPManyAcknowledgements(t *testing.T) { simulated(t, testAMQPManyAcknowledgements) }
 
 func testAMQPManyAcknowledgements(t *testing.T) {

@@ -104,7 +104,7 @@ func connect(t *testing.T, address string, f tlsfiles.Files) *grpc.ClientConn {
 	return conn
 }
 
-// issued returns a certificate for some names.
+// issued returns the files of a new certificate with the names of the template.
 func issued(t *testing.T, ca *certs.CA, name string, template x509.Certificate) tlsfiles.Files {
 	t.Helper()
 	_, cert, key := ca.IssueFrom(t, name, &template)

@@ -164,8 +164,8 @@ func (m *Manager) Partner() (failover.NodeInfo, error) {
 	return other, nil
 }
 
-// CompareContent compares the content of both nodes at the same record, and returns a description. If it differs, it
-// returns ErrDiffer.
+// CompareContent compares the content of both nodes at the same record, and returns a description. It returns ErrDiffer
+// if the content differs.
 func (m *Manager) CompareContent(ctx context.Context) (string, error) {
 	_, detail, err := m.performVerify(ctx)
 	return detail, err
