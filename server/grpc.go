@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// MessageSlackBytes is the overhead of a gRPC request in addition to the messages of a transaction.
+	// MessageSlackBytes is the maximum overhead of a gRPC request, in addition to the messages of a transaction.
 	MessageSlackBytes = 1 << 20
 	// streamWindowBytes and connectionWindowBytes are the HTTP/2 flow control windows of clients.
 	streamWindowBytes     = 1 << 20
@@ -30,10 +30,10 @@ const (
 	writeBufferBytes = 256 << 10
 	// maxStreams is the maximum number of open calls per connection; further calls wait in the client.
 	maxStreams = 4096
-	// maxHeaderBytes bounds the metadata of a call. A token is the largest part of it.
+	// maxHeaderBytes is the maximum size of the metadata of a call. A token is the largest part of it.
 	maxHeaderBytes = 64 << 10
 	keepaliveMin   = time.Second
-	// StopLimit bounds the wait for open calls when the server stops.
+	// StopLimit is the maximum wait for open calls when the server stops.
 	StopLimit = 500 * time.Millisecond
 )
 
@@ -63,7 +63,7 @@ func Limits(transactionBytes int) inprocgrpc.Limits {
 	return inprocgrpc.Limits{RequestBytes: transactionBytes + MessageSlackBytes, MetadataBytes: maxHeaderBytes}
 }
 
-// Serve serves until Shutdown is called, or the listener fails.
+// Serve accepts connections until Shutdown is called, and then returns nil. It returns an error if the listener fails.
 func (s Server) Serve(l net.Listener) error {
 	return s.grpc.Serve(l) //nolint:wrapcheck // the caller adds the address
 }

@@ -35,10 +35,10 @@ type Services interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
-// Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. If the codec rejected a
-// request, gRPC would end the call with INTERNAL, which suggests a retry. Therefore the server must use
-// codec.MarkingServerOptions, which marks the request instead, and all services must be registered here: their handlers
-// reject marked requests.
+// Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. If the codec rejected
+// such a request, gRPC would end the call with INTERNAL, which suggests a retry. Therefore the server must use
+// codec.MarkingServerOptions, which marks the request instead, and the registered handlers reject marked requests. All
+// services must be registered here.
 type Registrar struct {
 	Services
 
@@ -203,7 +203,7 @@ func (s *checkedStream) request() any {
 // Context returns the stream's context with the identity of the caller.
 func (s *checkedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a request. The handler has finished the previous one.
+// RecvMsg receives a request. A call implies that the handler has processed the previous request.
 func (s *checkedStream) RecvMsg(v any) error {
 	if err := s.receive(v); err != nil {
 		return err
@@ -217,13 +217,13 @@ func (s *checkedStream) RecvMsg(v any) error {
 
 func (s *checkedStream) receive(v any) error {
 	if s.incoming == nil {
-		return s.ServerStream.RecvMsg(v) //nolint:wrapcheck // it is gRPC's
+		return s.ServerStream.RecvMsg(v) //nolint:wrapcheck // a status of gRPC
 	}
 	s.incoming.Consumed(s.last.Bytes)
 	s.last = codec.Counted{Message: v}
 	err := s.ServerStream.RecvMsg(&s.last)
 	s.last.Message = nil
-	return err //nolint:wrapcheck // it is gRPC's
+	return err //nolint:wrapcheck // a status of gRPC
 }
 
 func checkDecoded(v any) error {

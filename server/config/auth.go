@@ -24,11 +24,14 @@ type JWT struct {
 func (c *Config) checkAuth(k *checker) {
 	j := &c.Auth.JWT
 	if j.Issuer == "" {
-		for key, value := range map[string]string{
-			"audience": j.Audience, "jwks-url": j.KeysURL, "jwks-file": j.KeysFile, "jwks-ca": j.KeysCA,
+		for _, s := range []struct{ key, value string }{
+			{"audience", j.Audience},
+			{"jwks-url", j.KeysURL},
+			{"jwks-file", j.KeysFile},
+			{"jwks-ca", j.KeysCA},
 		} {
-			if value != "" {
-				k.fail("auth.jwt."+key, "requires auth.jwt.issuer")
+			if s.value != "" {
+				k.fail("auth.jwt."+s.key, "requires auth.jwt.issuer")
 			}
 		}
 		return

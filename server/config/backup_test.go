@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// Invalid backup locations are rejected at the start, and no error contains a secret.
+// Invalid backup settings are rejected at the start, and no error contains a secret.
 func TestBackupLocations(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--backup-path=s3://b":                              "invalid bucket name",
@@ -47,7 +47,7 @@ func TestBackupLocations(t *testing.T) {
 	}
 }
 
-// A command without a node reads the same settings in the same order of precedence, and ignores all others.
+// LoadBackup reads the S3 settings in the same order of precedence as Load, and ignores other settings.
 func TestLoadBackup(t *testing.T) {
 	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
 	config.RegisterBackupFlags(flags)

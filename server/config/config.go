@@ -30,7 +30,7 @@ type Config struct {
 	Auth        Auth        `key:"auth"`
 	Access      Access      `key:"access"`
 	Coordinator Coordinator `key:"coordinator"`
-	Sync        string      `key:"sync" range:"always, interval, off" usage:"when a transaction is acknowledged: always (after fdatasync on both nodes), interval or off (in both page caches)"`
+	Sync        string      `key:"sync" range:"always, interval, off" usage:"when a transaction is acknowledged: always (after fdatasync on both nodes), interval or off (when it is in both page caches)"`
 	SyncEvery   Duration    `key:"sync-interval" range:"1ms to 1m" usage:"interval of log syncs with sync=interval"`
 	CommitDelay Duration    `key:"commit-delay" range:"0s to 100ms" usage:"time for which the active node collects transactions for one log write, up to 100ms: larger writes, higher latency. 0: no delay; transactions that arrive during a write form the next batch"`
 	Memory      Memory      `key:"memory"`
@@ -92,7 +92,7 @@ type Raft struct {
 	TLS       RaftTLS  `key:"tls"`
 }
 
-// RaftTLS contains certificate files in PEM.
+// RaftTLS contains the paths of certificate files in PEM.
 type RaftTLS struct {
 	CA    string   `key:"ca" usage:"CA file for the voters' certificates; enables TLS between voters"`
 	Cert  string   `key:"cert" usage:"file with this voter's certificate, for server and client use"`
@@ -111,7 +111,7 @@ type Etcd struct {
 	TLS          TLS      `key:"tls"`
 }
 
-// TLS contains certificate files in PEM.
+// TLS contains the paths of certificate files in PEM.
 type TLS struct {
 	CA   string `key:"ca" usage:"CA file for etcd's certificate; enables TLS"`
 	Cert string `key:"cert" usage:"file with this node's client certificate for etcd"`
@@ -183,7 +183,7 @@ type BackupS3 struct {
 	AccessKeyFile    string   `key:"access-key-file" usage:"file with the access key, reloaded every minute; default: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the shared AWS credentials file or, with Amazon's endpoint, the IAM role of the instance"`
 	SecretKeyFile    string   `key:"secret-key-file" usage:"file with the secret key"`
 	SessionTokenFile string   `key:"session-token-file" usage:"file with the session token of temporary keys, if required"`
-	PartSize         Size     `key:"part-size" range:"5MiB to 1GiB" usage:"part size of multipart uploads; larger for very large files, because an upload has at most 10,000 parts"`
+	PartSize         Size     `key:"part-size" range:"5MiB to 1GiB" usage:"part size of multipart uploads, increased for very large files (an upload has at most 10,000 parts)"`
 	Parallel         int      `key:"parallel" range:"1 to 64" usage:"maximum number of parts uploaded in parallel; they use at most an eighth of memory.budget, or two parts"`
 	RetryFor         Duration `key:"retry-for" range:"100ms to 1h" usage:"time limit of retries if the S3 server does not respond or is busy"`
 }
@@ -240,7 +240,7 @@ type ConsoleTLS struct {
 type AMQP struct {
 	Listen     string `key:"listen" usage:"listen address for AMQP 1.0 clients, such as Qpid JMS, host:port; if empty, disabled. Uses TLS with the same certificates as listen"`
 	Advertise  string `key:"advertise" usage:"address at which AMQP clients reach this node, host:port; the other node redirects them to it. Default: the host of advertise, with the port of amqp.listen"`
-	AutoCreate bool   `key:"auto-create" usage:"create missing queues that an AMQP client names, if it has the right to manage them"`
+	AutoCreate bool   `key:"auto-create" usage:"create a missing queue when an AMQP client names it and has the right to manage it"`
 }
 
 // Tracing configures the export of trace spans.
@@ -278,12 +278,12 @@ type Limits struct {
 	Handshakes            int      `key:"handshakes" range:"8 to 1000000" run:"node" usage:"maximum number of connections without an authenticated call, over all addresses. At the limit, the oldest are closed, or new ones are refused. For addresses with authenticated connections, the limit is 25% higher"`
 	HandshakeTimeout      Duration `key:"handshake-timeout" range:"100ms to 10m" run:"node" usage:"time limit from accepting a connection to its first authenticated call; the connection is then closed"`
 
-	DeliveryShare Percent `key:"delivery-share" range:"1% to 100%" run:"pair" usage:"approximate fraction of CPU time for deliveries while publishers use all CPUs, if delivering each message once needs less; otherwise deliveries are not limited. 100%: no limit"`
+	DeliveryShare Percent `key:"delivery-share" range:"1% to 100%" run:"pair" usage:"approximate fraction of CPU time for deliveries while publishers use all CPUs; more if required to deliver each message once. 100%: no limit"`
 }
 
 // Txn configures two-phase transactions.
 type Txn struct {
-	PreparedTimeout Duration `key:"prepared-timeout" range:"0, or 1s to 8760h" run:"pair" usage:"time after which an undecided prepared transaction is rolled back, at least 1s; its coordinator is notified when it returns. Use it only if no coordinator can have committed elsewhere. 0: never"`
+	PreparedTimeout Duration `key:"prepared-timeout" range:"0, or 1s to 8760h" run:"pair" usage:"time after which an undecided prepared transaction is rolled back, at least 1s; its coordinator is notified when it reconnects. Use it only if no coordinator can have committed elsewhere. 0: never"`
 }
 
 // Default returns the default settings, for a pair with etcd on the same host.

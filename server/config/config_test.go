@@ -113,8 +113,8 @@ func TestPasswordFile(t *testing.T) {
 	require.Equal(t, "s3cret", c.Coordinator.Etcd.Password)
 }
 
-// A mistyped variable of a setting is an error. Others, such as variables that Kubernetes sets for a service named
-// lockstep, are ignored.
+// A mistyped variable of a setting is an error. Other variables, such as those that Kubernetes defines for a service
+// named lockstep, cause only a warning.
 func TestUnknownVariable(t *testing.T) {
 	for mistyped, meant := range map[string]string{
 		"LOCKSTEP_DATA_DRI": "LOCKSTEP_DATA_DIR", "LOCKSTEP_LISTENN": "LOCKSTEP_LISTEN",
@@ -339,6 +339,18 @@ func TestRefusals(t *testing.T) {
 				require.ErrorContains(t, err, w)
 			}
 		})
+	}
+}
+
+// Several problems are always reported in the same order.
+func TestOrderOfProblems(t *testing.T) {
+	c := config.Default()
+	c.Auth.JWT.Audience, c.Auth.JWT.KeysURL, c.Auth.JWT.KeysFile, c.Auth.JWT.KeysCA = "a", "b", "c", "d"
+	c.Backup.Path, c.WAL.Archive = "ftp://a", "ftp://b"
+	err := c.Validate()
+	require.ErrorIs(t, err, config.ErrInvalid)
+	for range 50 {
+		require.Equal(t, err.Error(), c.Validate().Error())
 	}
 }
 

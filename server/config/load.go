@@ -300,7 +300,7 @@ func (c *Config) complete() error {
 func (l *loader) file(path string) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return fmt.Errorf("%w: the file %s cannot be read: %w", ErrInvalid, path, err)
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	name := filepath.Base(path)
 	var doc yaml.Node

@@ -165,7 +165,7 @@ func (c *Config) checkTracing(k *checker) {
 	}
 	for i, h := range t.Headers {
 		if key, value, ok := strings.Cut(h, "="); !ok || strings.TrimSpace(key) == "" || strings.TrimSpace(value) == "" {
-			k.fail("tracing.headers", "entry %d is not key=value", i+1) // it may be a secret
+			k.fail("tracing.headers", "entry %d is not key=value", i+1) // the entry may contain a secret
 		}
 	}
 }
@@ -240,12 +240,12 @@ func (c *Config) checkRaft(k *checker) {
 }
 
 func (c *Config) checkBackup(k *checker) {
-	for key, path := range map[string]string{"backup.path": c.Backup.Path, "wal.archive": c.WAL.Archive} {
-		if path == "" {
+	for _, s := range []struct{ key, path string }{{"backup.path", c.Backup.Path}, {"wal.archive", c.WAL.Archive}} {
+		if s.path == "" {
 			continue
 		}
-		if _, err := backup.ParseLocation(path); err != nil {
-			k.fail(key, "%v", err)
+		if _, err := backup.ParseLocation(s.path); err != nil {
+			k.fail(s.key, "%v", err)
 		}
 	}
 	s3 := &c.Backup.S3

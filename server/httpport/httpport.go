@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-const stopLimit = 500 * time.Millisecond // of running requests
+const stopLimit = 500 * time.Millisecond // maximum wait for running requests
 
 // Options configures Listen. A limit of 0 means unlimited.
 type Options struct {
@@ -26,8 +26,8 @@ type Options struct {
 	Handler        http.Handler
 	MaxHeaderBytes int
 	ErrorLog       *log.Logger // nil: the standard logger
-	// Connections limits the open connections, ConnectionsPerAddress those from one address. Further ones are closed
-	// immediately, so that one client cannot exhaust memory and file descriptors.
+	// Connections limits the open connections, ConnectionsPerAddress those from one address. Further connections are
+	// closed immediately: one client cannot exhaust memory and file descriptors.
 	Connections, ConnectionsPerAddress int
 	// ReadHeaderTimeout, ReadTimeout and WriteTimeout limit the time for the headers of a request, the whole request, and
 	// the response; IdleTimeout limits the time between two requests.

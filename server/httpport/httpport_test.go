@@ -15,7 +15,7 @@ import (
 
 const most, perHost = 256, 32
 
-// Connections of one address beyond the limit are closed; after one has ended, a new one is accepted.
+// Connections of one address beyond the limit are closed. After a connection has ended, a new one is accepted.
 func TestConnectionsOfAnAddress(t *testing.T) {
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -60,7 +60,7 @@ func TestConnectionsOfAnAddress(t *testing.T) {
 	require.Empty(t, l.byHost)
 }
 
-// All addresses together have a limit.
+// The limit of open connections applies to the total of all addresses.
 func TestConnectionsOfAll(t *testing.T) {
 	l := limited(nil, most, perHost)
 	for i := range most {
@@ -72,7 +72,7 @@ func TestConnectionsOfAll(t *testing.T) {
 }
 
 // A limit of 0 means unlimited.
-func TestNoBounds(t *testing.T) {
+func TestUnlimited(t *testing.T) {
 	l := limited(nil, 0, 0)
 	for range 1000 {
 		require.True(t, l.take("a"))
@@ -84,7 +84,7 @@ func TestNoBounds(t *testing.T) {
 	require.False(t, l.take("b"))
 }
 
-// A port ends with its context: long-running requests are ended, and running requests are answered.
+// When its context ends, Run ends long-running requests, completes running requests, and returns.
 func TestRunEnds(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	p, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Handler: http.HandlerFunc(

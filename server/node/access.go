@@ -31,7 +31,7 @@ func (n *node) peerSecretIdentity(ctx context.Context) (*access.Identity, error)
 	}
 	shown := metadata.ValueFromIncomingContext(ctx, peerSecretKey)
 	if len(shown) != 1 || !n.rules.IsPeerSecret([]byte(shown[0])) {
-		return nil, nil //nolint:nilnil // another caller, or the other node before it got the rules
+		return nil, nil //nolint:nilnil // another caller, or the other node before it has the rules
 	}
 	return &access.Identity{Principal: peerPrincipal, Method: access.MethodPeerToken, Peer: true}, nil
 }
@@ -56,8 +56,8 @@ func (n *node) loadAccess() {
 	n.queues.RulesChanged()
 }
 
-// watchAccess reloads the rules on each change until ctx ends, and writes a checkpoint, so that a restarted node has
-// the rules before it has applied its log.
+// watchAccess reloads the rules on each change until ctx ends. It then writes a checkpoint: after a restart, the node
+// has the rules before it has applied its log.
 func (n *node) watchAccess(ctx context.Context) {
 	changed, cancel := query.WatchAccess(n.store)
 	defer cancel()
@@ -105,7 +105,7 @@ func (n *node) watchReset(ctx context.Context) {
 			if err == nil {
 				return
 			}
-			n.log.Error("access rules not deleted yet", zap.Error(err))
+			n.log.Error("access reset not completed", zap.Error(err))
 		}
 		select {
 		case <-ticker.C:
@@ -134,7 +134,7 @@ func (n *node) resetAccess(ctx context.Context, session *session.Session) error 
 		return err
 	}
 	n.loadAccess()
-	n.log.Error("ALL ACCESS RULES DELETED, requested by `lockstep access reset`", zap.Int("entries", len(changes)),
+	n.log.Error("all access rules deleted, requested by `lockstep access reset`", zap.Int("entries", len(changes)),
 		zap.Uint64("lsn", r.LSN), zap.Bool("unrestricted", n.rules.Open()))
 	return nil
 }

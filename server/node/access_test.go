@@ -137,7 +137,7 @@ func testRules(t *testing.T) {
 	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "orders.eu"})
 	denied(t, err, "neither a client certificate nor a token")
 
-	// Programs read the reason and its details.
+	// The error details contain the reason, for programs.
 	st := status.Convert(n.publishAs("alice", "dead", "x"))
 	require.Len(t, st.Details(), 1)
 	info, _ := st.Details()[0].(*errdetails.ErrorInfo)
@@ -176,7 +176,7 @@ func testRules(t *testing.T) {
 	_, err = n.queues.GetQueue(as(t.Context(), "mallory"), &pb.GetQueueRequest{Name: "dead"})
 	denied(t, err)
 
-	// A replay writes to the queue that the dead letters come from.
+	// A replay requires the right to publish to the target queue.
 	n.grant("janitor", "dead", mayManage)
 	_, err = n.queues.ReplayDeadLetters(
 		as(t.Context(), "janitor"),
@@ -518,7 +518,7 @@ func testRulesOfAPair(t *testing.T) {
 	a.grant("alice", "q", mayPublish)
 	require.NoError(t, a.publishAs("alice", "q", "one"))
 
-	// On the standby, within a second, and for its own administrative calls.
+	// Within a second, the rules apply to administrative calls on the standby.
 	require.Eventually(t, func() bool {
 		_, err := b.admin.Checkpoint(as(t.Context(), "alice"), &pb.CheckpointRequest{})
 		return status.Code(err) == codes.PermissionDenied
@@ -543,7 +543,7 @@ func testRulesOfAPair(t *testing.T) {
 	_, err = a.admin.GetStatus(as(t.Context(), "bob"), &pb.GetStatusRequest{})
 	denied(t, err)
 	a.waitForAs(root, pb.Role_ROLE_STANDBY)
-	b.waitForAs(root, pb.Role_ROLE_ACTIVE) // it may learn its role after a
+	b.waitForAs(root, pb.Role_ROLE_ACTIVE) // b may become active after a has become the standby
 	report, err = b.admin.Verify(root, &pb.VerifyRequest{Deep: true})
 	require.NoError(t, err)
 	b.revoke("alice", "q")
@@ -551,7 +551,7 @@ func testRulesOfAPair(t *testing.T) {
 	require.NotNil(t, report)
 }
 
-// waitForAs is waitFor for a caller with rights.
+// waitForAs is like waitFor, with the context of a caller that has rights.
 func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 	n.t.Helper()
 	var last *pb.GetStatusResponse

@@ -15,7 +15,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// next returns the next response without messages, which are returned by the next take.
+// next returns the next response without messages. The next take returns the messages received before it.
 func (c *consumer) next() *pb.ConsumeResponse {
 	c.t.Helper()
 	for {
@@ -28,9 +28,9 @@ func (c *consumer) next() *pb.ConsumeResponse {
 	}
 }
 
-// A message that is not acknowledged in time is redelivered to another consumer, also after a failover, when the
-// deadline restarts. The first consumer is notified; its late ack is refused with a reason, and its other acks are not
-// affected (INV-22). The deadline of a subscription overrides that of its queue.
+// A message that is not acknowledged in time is redelivered to another consumer. A failover restarts the deadline. The
+// first consumer is notified; its late ack is refused with a reason, and its other acks are not affected (INV-22). The
+// deadline of a subscription overrides that of its queue.
 func TestAckDeadline(t *testing.T) { simulated(t, testAckDeadline) }
 
 func testAckDeadline(t *testing.T) {
@@ -68,7 +68,7 @@ func testAckDeadline(t *testing.T) {
 	require.EqualValues(t, 1, refused.GetSequences()[0].GetFirst())
 	require.EqualValues(t, 2, frozen.next().GetConfirmed())
 
-	// The other consumer extends one of its messages until it acknowledges both.
+	// The other consumer extends only its first message. The second one expires and is redelivered.
 	for range 3 {
 		time.Sleep(6 * time.Second) //nolint:forbidigo // simulated time
 		require.NoError(t, other.stream.Send(&pb.ConsumeRequest{Extend: &pb.Extend{Sequences: span(1, 1)}}))
@@ -80,7 +80,8 @@ func testAckDeadline(t *testing.T) {
 	require.Zero(t, standby.subscription("q", "default").GetBacklog())
 }
 
-// The deadline is reported to the consumer, and validated.
+// The node reports the effective deadline, the shorter one of consumer and queue, at attach and after each change. It
+// refuses invalid deadlines.
 func TestAckTimeoutOfConsumer(t *testing.T) { simulated(t, testAckTimeoutOfConsumer) }
 
 func testAckTimeoutOfConsumer(t *testing.T) {
@@ -117,8 +118,8 @@ func testAckTimeoutOfConsumer(t *testing.T) {
 	}
 }
 
-// The node settles an expired delivery of an AMQP link as modified with delivery-failed, and sends further messages
-// when the client has sent a frame.
+// The node settles an expired delivery of an AMQP link as modified with delivery-failed. It sends further messages
+// after the next frame of the client.
 func TestAMQPAckDeadline(t *testing.T) { simulated(t, testAMQPAckDeadline) }
 
 func testAMQPAckDeadline(t *testing.T) {

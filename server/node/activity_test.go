@@ -11,7 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Without metrics, the status contains the rates, latencies and the standby's lag.
+// The status contains counters, commit latencies and the standby's lag, even if metrics are disabled.
 func TestActivity(t *testing.T) { simulated(t, testActivity) }
 
 func testActivity(t *testing.T) {

@@ -83,7 +83,7 @@ func (n *node) resolvePeer(ctx context.Context) map[string]bool {
 			return
 		}
 		found, err := net.DefaultResolver.LookupHost(ctx, host)
-		if err != nil { // keep the previous result, which may still be right
+		if err != nil { // keep the previous result, which may still be valid
 			if last := n.peerHosts.Load(); last != nil {
 				maps.Copy(hosts, *last)
 			}

@@ -54,7 +54,7 @@ func (n *node) enterAMQP(c broker.Client) (as func(context.Context) context.Cont
 	return func(ctx context.Context) context.Context { return inprocgrpc.As(ctx, key) }, leave
 }
 
-// amqpRole returns the pair's status for AMQP clients, and a channel that is closed when it may have changed.
+// amqpRole returns the pair's status for AMQP clients, and a channel that is closed when the status may have changed.
 func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
 	changed := n.runner.Changed()
 	st := n.runner.Status()

@@ -60,7 +60,7 @@ func testAMQPSendAndClose(t *testing.T) {
 	n.eventually("q", func(q *pb.Queue) bool { return q.GetMessages() == count })
 }
 
-// A drain is answered once the matching messages were found, regardless of the number of other messages.
+// A drain ends after all matching messages were delivered, regardless of the number of other messages.
 func TestAMQPDrainWithSelector(t *testing.T) { simulated(t, testAMQPDrainWithSelector) }
 
 func testAMQPDrainWithSelector(t *testing.T) {
@@ -152,8 +152,8 @@ func testAMQPManyInATransaction(t *testing.T) {
 	}
 }
 
-// Unsettled messages of a detached link, an ended session or a closed connection do not count as delivered. Unsettled
-// messages of a broken connection do.
+// Unsettled messages of a detached link, an ended session or a closed connection do not count as delivered. After an
+// error or a broken connection, they do.
 func TestAMQPShortConsumers(t *testing.T) { simulated(t, testAMQPShortConsumers) }
 
 func testAMQPShortConsumers(t *testing.T) {
@@ -248,7 +248,7 @@ func testAMQPPendingRejects(t *testing.T) {
 	require.Equal(t, []string{"5"}, n.bodiesIn("dead"))
 }
 
-// A transaction may acknowledge more messages than one operation has ranges.
+// A transaction may acknowledge more messages than the maximum number of ranges in one operation.
 func TestAMQPManyAcknowledgements(t *testing.T) { simulated(t, testAMQPManyAcknowledgements) }
 
 func testAMQPManyAcknowledgements(t *testing.T) {

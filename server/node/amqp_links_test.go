@@ -12,8 +12,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// A browser does not return messages that another connection acknowledged before, without waiting for a response. The
-// test uses real sockets, since the kernel reports the data that has arrived on a connection.
+// A browser does not return messages that another connection has acknowledged, although that connection did not wait
+// for a response. The test uses real sockets, since the kernel reports the data that has arrived on a connection.
 func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the system does not report the received bytes of a connection")
@@ -38,7 +38,8 @@ func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 	}
 }
 
-// A durable subscription belongs to the link attached last, on any connection of its container. Its messages stay.
+// A durable subscription belongs to the link that was attached last, on any connection of its container. Unacknowledged
+// messages are redelivered to that link.
 func TestAMQPLinkStolen(t *testing.T) { simulated(t, testAMQPLinkStolen) }
 
 func testAMQPLinkStolen(t *testing.T) {

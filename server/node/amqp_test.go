@@ -173,7 +173,7 @@ func testAMQPRefusals(t *testing.T) {
 	}
 }
 
-// delayedRefusal attaches a browser, which is accepted and then detached.
+// delayedRefusal attaches a browser, which is accepted and then detached, and returns the error of the detach.
 func (p *amqpPeer) delayedRefusal(source *wire.Source) *wire.Error {
 	p.t.Helper()
 	if err := p.receiver(0, "r", source); err != nil {
@@ -321,7 +321,7 @@ func testAMQPSubscriptions(t *testing.T) {
 		return list
 	}
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 3 })
-	// A subscription that remained because its node failed.
+	// This volatile subscription remained because its node failed.
 	_, err := n.queues.CreateSubscription(t.Context(), &pb.CreateSubscriptionRequest{
 		Queue: "news", Name: "amqp-volatile.left-behind",
 	})
@@ -455,7 +455,7 @@ func testAMQPPair(t *testing.T) {
 	require.True(t, failed)
 	away(p, nodes[0].ready.AMQP)
 
-	// A client without redirect support receives an error and tries its next address.
+	// The connection of a client without redirect support is closed without an open: the client tries its next address.
 	other := dialAMQP(t, nodes[1].ready.AMQP)
 	other.silent = true
 	require.Equal(t, wire.SASLOK, other.sasl("ANONYMOUS", nil))

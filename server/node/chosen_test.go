@@ -132,7 +132,7 @@ func testMoveMessages(t *testing.T) {
 	require.Equal(t, []string{"3", "6"}, bodies(n.browse("from")), "nothing was moved")
 }
 
-// From all subscriptions, a message is moved once. From one subscription, the others keep theirs.
+// A move from all subscriptions moves a message once. A move from one subscription does not affect the others.
 func TestMoveMessagesOfManySubscriptions(t *testing.T) {
 	simulated(t, testMoveMessagesOfManySubscriptions)
 }
@@ -203,8 +203,8 @@ func testMovePreparedMessages(t *testing.T) {
 	require.Equal(t, []string{"1"}, bodies(n.browse("from")))
 }
 
-// One subscription acknowledges while several callers move the same messages. Each message ends up in the target or
-// is acknowledged by all, never both.
+// Several callers move the same messages while the subscriptions acknowledge some of them. Each message is either moved
+// or acknowledged by both subscriptions, never both.
 func TestMoveRacesConsumers(t *testing.T) { simulated(t, testMoveRacesConsumers) }
 
 func testMoveRacesConsumers(t *testing.T) {

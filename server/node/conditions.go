@@ -48,7 +48,7 @@ func (l *conditionMonitor) run(ctx context.Context) {
 	defer running.Wait()
 	if !l.n.alone() {
 		running.Go(func() { every(ctx, pollInterval, func() { l.pollOther(ctx) }) })
-		// The result is used by the metrics and for the expiry of the witness's certificate.
+		// The metrics, and the conditions for the witness's certificate, use the status of the voters.
 		if l.n.latencies != nil || l.n.secrets.voters() != nil {
 			running.Go(func() { l.watchVoters(ctx) })
 		}
@@ -151,7 +151,7 @@ func fallsBack(fs vfs.FS, c *config.Config) bool {
 	return ok && c.Memory.PageCache != "keep" && !disk.TakesDirect(filepath.Join(c.Data.Dir, "page.db"))
 }
 
-// showHealth sets the health service to degraded if a condition needs an operator. mu is held.
+// showHealth sets the health of AlarmService. The caller must hold mu.
 func (l *conditionMonitor) showHealth(all []conditions.Condition) {
 	status := healthpb.HealthCheckResponse_SERVING
 	if conditions.Worst(all) >= conditions.Warning {

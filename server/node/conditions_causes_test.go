@@ -33,7 +33,7 @@ func ofPairAndAlone(t *testing.T, test func(t *testing.T, c config.Config)) {
 	t.Run("alone", func(t *testing.T) { simulated(t, func(t *testing.T) { test(t, settings(t, "a")) }) })
 }
 
-// A disk with slow syncs is reported while data is written, and no longer once it is fast again.
+// A disk with slow syncs is reported while data is written, until it is fast again.
 func TestConditionSyncSlow(t *testing.T) {
 	ofPairAndAlone(t, syncSlow)
 }
@@ -65,7 +65,7 @@ func syncSlow(t *testing.T, c config.Config) {
 	}, testTimeout, time.Millisecond)
 }
 
-// A hanging sync is reported once disk.stall-timeout has passed, and no longer once it returns.
+// A hanging sync is reported after disk.stall-timeout, until it returns.
 func TestConditionDiskStalled(t *testing.T) { ofPairAndAlone(t, diskStalled) }
 
 func diskStalled(t *testing.T, c config.Config) {
@@ -93,7 +93,7 @@ func diskStalled(t *testing.T, c config.Config) {
 	publishing.Wait()
 }
 
-// A missing archive hides no other condition, and the status call still works.
+// The status call works although the archive is missing.
 func TestStatusWithoutItsArchive(t *testing.T) { simulated(t, testStatusWithoutItsArchive) }
 
 func testStatusWithoutItsArchive(t *testing.T) {
@@ -111,7 +111,7 @@ func testStatusWithoutItsArchive(t *testing.T) {
 	require.Equal(t, pb.Role_ROLE_ACTIVE_ALONE, s.GetRole())
 }
 
-// A failed switchover is reported by the node that received the request, until one succeeds.
+// A failed switchover is reported for the node that received the request, until a switchover succeeds.
 func TestConditionSwitchoverFailed(t *testing.T) { simulated(t, testConditionSwitchoverFailed) }
 
 func testConditionSwitchoverFailed(t *testing.T) {

@@ -32,7 +32,8 @@ func (n *testNode) waitCondition(k conditions.Kind, node string, want bool) {
 		"%s on %q, wanted: %v", k, node, want)
 }
 
-// A pair with one node reports that in conditions and in the health service, until both nodes are in sync again.
+// A pair with one in-sync node reports one-copy-only, and NOT_SERVING in the health service, until both nodes are in
+// sync again.
 func TestConditionsOfOneNode(t *testing.T) { simulated(t, testConditionsOfOneNode) }
 
 func testConditionsOfOneNode(t *testing.T) {
@@ -46,7 +47,7 @@ func testConditionsOfOneNode(t *testing.T) {
 	require.NotEmpty(t, c.GetCause())
 	require.NotEmpty(t, c.GetAction())
 	require.Equal(t, a.status().GetNode().GetNodeId(), c.GetReportedBy())
-	require.Equal(t, "one-copy-only", a.status().GetAlarms()[0].GetKind(), "programs that know alarms only see it, too")
+	require.Equal(t, "one-copy-only", a.status().GetAlarms()[0].GetKind(), "clients that only support alarms receive it")
 	require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, a.health(server.AlarmService))
 
 	b := start(t, settingsOfPair(t, "b", etcd))
@@ -78,13 +79,13 @@ func testConditionsOfTheOtherNode(t *testing.T) {
 	require.Equal(t, b.status().GetNode().GetNodeId(), c.GetReportedBy())
 	require.Contains(t, c.GetDetails(), "disk.low-watermark")
 	require.Nil(t, a.condition(conditions.DiskLow, "a"))
-	require.Nil(t, a.condition(conditions.PublishesRefused, ""), "that is the active's disk only")
+	require.Nil(t, a.condition(conditions.PublishesRefused, ""), "the active has space")
 	require.Positive(t, b.status().GetDiskLowWatermark())
 	b.stop()
 	a.waitCondition(conditions.DiskLow, "b", false) // neither node reports it
 }
 
-// A standby that cannot reach the active reports that instead of the active's last response.
+// A standby that cannot reach the active reports active-unreachable.
 func TestConditionsWithoutTheActive(t *testing.T) { simulated(t, testConditionsWithoutTheActive) }
 
 func testConditionsWithoutTheActive(t *testing.T) {

@@ -46,7 +46,7 @@ func (n *node) listenConsole(ctx context.Context) error {
 			return n.peers.Status(ctx, address)
 		},
 		Anonymous: config.LocalOnly(n.cfg.Console.Listen) && !n.cfg.Console.TLS.On() && !n.requiresCertificate(),
-		//nolint:contextcheck // it carries the address only
+		//nolint:contextcheck // the context carries only the address
 		SignInWait: func(from net.Addr) (seconds float64) {
 			return n.authn.Wait(peer.NewContext(context.Background(), &peer.Peer{Addr: from})).Seconds()
 		},
@@ -100,9 +100,9 @@ func (c credentialed) NewStream(
 	return c.ClientConnInterface.NewStream(ctx, d, method, o...) //nolint:wrapcheck // a status
 }
 
-// other returns a connection to the node at an address. A call on it has only the rights of the token or caller that it
-// carries. The connection presents this node's certificate only if the other node requires one; then each call must
-// carry its own credentials.
+// other returns a connection to the node at an address. A call has only the rights of the token or caller that it
+// carries. The connection presents this node's certificate only if the other node requires one. In that case, each call
+// must carry its own credentials.
 func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -26,7 +26,7 @@ type measuredCoordinator struct {
 	latencies *metrics.Latencies
 }
 
-// observe records the latency of a request. A conflict or a missing record counts as success.
+// took records the latency of a request. A conflict or a missing record counts as a response.
 func (c *measuredCoordinator) took(op metrics.Operation, start time.Time, err error) {
 	answered := err == nil || errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrNoRecord)
 	c.latencies.Coordinated(op, time.Since(start), answered)

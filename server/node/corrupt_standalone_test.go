@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,14 +35,14 @@ func flipIn(t *testing.T, name, text string) {
 	require.NoError(t, err)
 }
 
-// browsed browses a queue.
+// browsed returns the sequences of the messages of a queue, and those of its corrupt messages.
 func (n *testNode) browsed(queue string) (sequences, corrupt []uint64) {
 	n.t.Helper()
 	stream, err := n.queues.Browse(n.t.Context(), &pb.BrowseRequest{Queue: queue})
 	require.NoError(n.t, err)
 	for {
 		resp, err := stream.Recv()
-		if err == io.EOF { //nolint:errorlint // as it is documented
+		if err == io.EOF { //nolint:errorlint // Recv documents it
 			return sequences, corrupt
 		}
 		require.NoError(n.t, err)
@@ -101,9 +102,9 @@ func testCorruptMessagesStandalone(t *testing.T) {
 		return d.GetSequences()
 	}
 	require.Equal(t, []uint64{2, 4}, drop(true))
-	require.Empty(t, drop(false, 1, 9), "only the received ones")
+	require.Empty(t, drop(false, 1, 9), "intact or unknown messages are not discarded")
 	require.Equal(t, []uint64{2}, drop(false, 2))
-	require.Empty(t, drop(false, 2), "a retry consumes nothing beyond the first attempt")
+	require.Empty(t, drop(false, 2), "a retry discards nothing")
 	require.Equal(t, []uint64{4}, drop(false))
 	require.Empty(t, drop(false))
 	sequences, corrupt = n.browsed("orders")
@@ -114,6 +115,34 @@ func testCorruptMessagesStandalone(t *testing.T) {
 	require.Equal(t, uint64(3), q.GetQueue().GetMessages())
 	_, err = n.admin.Checkpoint(t.Context(), &pb.CheckpointRequest{})
 	require.NoError(t, err)
+}
+
+// The corrupt messages of a queue can be discarded, regardless of the number of corrupt messages in other queues.
+func TestManyCorruptMessages(t *testing.T) { simulated(t, testManyCorruptMessages) }
+
+func testManyCorruptMessages(t *testing.T) {
+	n := startAlone(t, func(c *config.Config) { c.Data.Dir = t.TempDir() })
+	const others = 1001
+	n.createQueue("other")
+	n.publish("other", slices.Repeat([]string{"corrupt-body"}, others)...)
+	n.createQueue("orders")
+	n.publish("orders", strings.Repeat("corrupt-body", 2000))
+	_, err := n.admin.Checkpoint(t.Context(), &pb.CheckpointRequest{})
+	require.NoError(t, err)
+	n.stop()
+	file := datadir.PageFile(n.config.Data.Dir)
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, bytes.ReplaceAll(raw, []byte("corrupt-body"), []byte("Corrupt-body")), 0o600))
+	n = start(t, n.config)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	_, corrupt := n.browsed("other")
+	require.Len(t, corrupt, others)
+	_, corrupt = n.browsed("orders")
+	require.Equal(t, []uint64{1}, corrupt)
+	d, err := n.admin.DropDamaged(t.Context(), &pb.DropDamagedRequest{Queue: "orders"})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{1}, d.GetSequences())
 }
 
 // After a flush, all acknowledged messages are in the archive. A wiped node starts a new archive next to the existing

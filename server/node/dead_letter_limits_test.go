@@ -19,7 +19,7 @@ import (
 // hangs is the timeout for conditions in these tests. Only a node that hangs exceeds it.
 const hangs = time.Minute
 
-// newQueues creates a queue and its dead-letter queue, each with its limits.
+// newQueues creates the queue orders with its dead-letter queue, dead.
 func (n *testNode) newQueues(dead, source *pb.QueueConfig) {
 	n.t.Helper()
 	require.NoError(n.t, n.createWith("dead", dead))
@@ -82,7 +82,7 @@ func testRejectsIntoRing(t *testing.T) {
 	require.Equal(t, []string{"201", "300"}, []string{dead[0], dead[99]})
 }
 
-// Dead letters are moved oldest first, as many as fit, and the rest when there is space.
+// Dead letters are moved oldest first: as many as fit, and the others when there is space.
 func TestDeadLettersInBatches(t *testing.T) { simulated(t, testDeadLettersInBatches) }
 
 func testDeadLettersInBatches(t *testing.T) {
@@ -101,7 +101,7 @@ func testDeadLettersInBatches(t *testing.T) {
 	n.waitMessages("orders", 0)
 }
 
-// A dead letter larger than the limit of its dead-letter queue stays, and does not block others.
+// A dead letter larger than the limit of its dead-letter queue stays pending, and does not block others.
 func TestLargeDeadLetterStaysPending(t *testing.T) { simulated(t, testLargeDeadLetterStaysPending) }
 
 func testLargeDeadLetterStaysPending(t *testing.T) {
@@ -191,7 +191,7 @@ func testOverflowInBatches(t *testing.T) {
 	require.Len(t, n.browse("dead"), 10)
 }
 
-// A message in flight is acknowledged or dead-lettered, never both.
+// Messages in flight do not overflow to the dead-letter queue: the oldest of the others do.
 func TestOverflowKeepsInFlight(t *testing.T) { simulated(t, testOverflowKeepsInFlight) }
 
 func testOverflowKeepsInFlight(t *testing.T) {
@@ -210,7 +210,7 @@ func testOverflowKeepsInFlight(t *testing.T) {
 	require.Equal(t, []string{"4"}, n.bodiesIn("dead"))
 }
 
-// A replay of dead letters continues as far as there is space.
+// A replay moves as many dead letters as fit.
 func TestReplayInBatches(t *testing.T) { simulated(t, testReplayInBatches) }
 
 func testReplayInBatches(t *testing.T) {

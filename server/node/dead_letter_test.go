@@ -67,7 +67,7 @@ func (c *consumer) answer(req *pb.ConsumeRequest) {
 }
 
 // A message that reaches the delivery limit and a rejected message are each dead-lettered once, with their origin. A
-// replay returns them to it.
+// replay returns them to their queue.
 func TestDeadLetters(t *testing.T) { simulated(t, testDeadLetters) }
 
 func testDeadLetters(t *testing.T) {
@@ -131,7 +131,7 @@ func testDeadLetters(t *testing.T) {
 	require.Len(t, n.browse("dead"), 1)
 	replayed, err = n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "dead", To: "orders"})
 	require.NoError(t, err)
-	require.Equal(t, uint64(1), replayed.GetMoved(), "for any behaviour, when a queue is named")
+	require.Equal(t, uint64(1), replayed.GetMoved(), "with a target queue, other messages are moved, too")
 }
 
 // Without a dead-letter queue, rejected messages and messages over the delivery limit are discarded.
@@ -183,7 +183,7 @@ func testDeadLetterConfig(t *testing.T) {
 	_, err = n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "b", To: "b"})
 	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 
-	// A client of release 0.1.0 names no fields: it replaces the fields it supports.
+	// A client of release 0.1.0 sends no update mask: it replaces the fields that it supports.
 	_, err = n.queues.AlterQueue(t.Context(), &pb.AlterQueueRequest{Name: "a", Config: &pb.QueueConfig{MaxBytes: 7}})
 	require.NoError(t, err)
 	want = &pb.QueueConfig{MaxBytes: 7, MaxDeliveries: 5, DeadLetter: "b"}

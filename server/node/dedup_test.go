@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
-// Message ids survive a failover (INV-23): a publisher without a producer identity that resends to the new active gets
-// the original sequence. The schedule removes the ids of an idle queue.
+// Message IDs survive a failover (INV-23): a publisher without a producer identity that resends to the new active
+// receives the original sequence. The IDs of an idle queue are removed after the dedup window.
 func TestDedupSurvivesFailover(t *testing.T) { simulated(t, testDedupSurvivesFailover) }
 
 func testDedupSurvivesFailover(t *testing.T) {

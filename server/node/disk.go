@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// disk returns the filesystem of the store, unless Options has another one.
+// disk returns the filesystem of the store if Options.FS is nil.
 func disk() (vfs.FS, error) { return vfs.OS(), nil }
 
 // bootID returns a simulated boot ID; empty means the kernel's.

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// disk returns a filesystem with fault injection if the environment names its control address. Released binaries are
-// not built with this.
+// disk returns a filesystem with fault injection if the environment contains its control address. Released binaries are
+// built without the tag faultdisk.
 func disk() (vfs.FS, error) {
 	address := os.Getenv(faultdisk.Variable)
 	if address == "" {
@@ -33,7 +33,7 @@ func disk() (vfs.FS, error) {
 			return nil, err
 		}
 	}
-	l, err := net.Listen("tcp", address) //nolint:noctx // loopback: done or refused at once
+	l, err := net.Listen("tcp", address) //nolint:noctx // loopback: returns immediately
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", faultdisk.Variable, err)
 	}

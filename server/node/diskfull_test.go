@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A standby with a nearly full disk disconnects from the active cleanly. The active keeps serving and reports the
-// reason. The standby can be restarted, and reconnects when there is space.
+// A standby with a nearly full disk disconnects from the active. The active continues to serve and reports the reason.
+// The standby can be restarted, and reconnects when there is space.
 func TestStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	simulated(t, testStandbyDisconnectsBeforeDiskFull)
 }
@@ -45,7 +45,7 @@ func testStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	}
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	b.waitFor(pb.Role_ROLE_CATCHING_UP)
-	require.Eventually(t, func() bool { // on a slow machine, it may lose the active for a moment first
+	require.Eventually(t, func() bool { // on a slow machine, b may first lose the active for a moment
 		return strings.Contains(b.status().GetReason(), "is nearly full")
 	}, 10*time.Second, 5*time.Millisecond)
 	for _, n := range []*testNode{a, b} {

@@ -18,7 +18,7 @@ import (
 
 // A node that is low on disk space accepts publishes again after messages are purged, although its page file keeps
 // its size.
-func TestPurgeFreesQuota(t *testing.T) {
+func TestPurgeFreesDiskSpace(t *testing.T) {
 	disk := memfs.New()
 	c := settings(t, "alone")
 	c.Data.Dir = "/data"
@@ -37,7 +37,7 @@ func TestPurgeFreesQuota(t *testing.T) {
 	for range 40 {
 		require.NoError(t, publish(1<<20))
 	}
-	require.Eventually(t, func() bool { // they are in pages
+	require.Eventually(t, func() bool { // the messages are in pages
 		s := n.status().GetStore()
 		return s.GetPages()*uint64(s.GetPageSize()) > 38<<20
 	}, time.Minute, 5*time.Millisecond)
@@ -49,5 +49,5 @@ func TestPurgeFreesQuota(t *testing.T) {
 	_, err = n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "q"})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return publish(1) == nil }, time.Minute, 5*time.Millisecond)
-	require.Less(t, n.status().GetStore().GetDiskFree(), uint64(64<<20), "the page file stays as large as it is")
+	require.Less(t, n.status().GetStore().GetDiskFree(), uint64(64<<20), "the page file keeps its size")
 }

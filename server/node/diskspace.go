@@ -37,9 +37,10 @@ func (n *node) checkDisk() {
 	}
 }
 
-// room returns an error if a standby must not accept more data from the active. It disconnects when free space drops
-// below half of disk.low-watermark, and reconnects at five eighths of it. Messages in memory that do not fit into free
-// pages count as used. The remaining space is reserved for checkpoints, and for stopping and starting the node.
+// room returns an error if a standby must not accept more data from the active. The standby disconnects when free space
+// drops below half of disk.low-watermark, and reconnects at five eighths of the watermark. Messages in memory that do
+// not fit into free pages count as used. The remaining space is reserved for checkpoints and for stopping and starting
+// the node.
 func (n *node) room(bytes int) error {
 	room, err := n.store.Room()
 	if err != nil {

@@ -26,7 +26,7 @@ type Environment struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Coordinator connects to the pair's coordinator instead of the one of coordinator.type. The node closes it.
 	Coordinator func(self failover.NodeInfo) (failover.Coordinator, error)
-	// BootID names the boot of the machine (INV-6).
+	// BootID identifies the boot of the machine (INV-6).
 	BootID string
 	// Authenticators are tried before the authenticators of the node.
 	Authenticators []auth.Authenticator
@@ -49,7 +49,7 @@ func (s Environment) dialer(options []grpc.DialOption) replication.Dialer {
 	return replication.NewDialer(options...)
 }
 
-// dialOptions returns the options for all other connections to the other node.
+// dialOptions returns the options for connections to the other node, except those of dialer.
 func (s Environment) dialOptions(options []grpc.DialOption) []grpc.DialOption {
 	if s.Dial == nil {
 		return options

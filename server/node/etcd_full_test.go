@@ -17,8 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// An etcd without space blocks no write of a pair as long as no role changes. If the standby fails, the active cannot
-// remove it. It waits, reports the reason, and continues when etcd accepts writes again.
+// An etcd without space does not block the writes of a pair while no role changes. If the standby fails, the active
+// cannot remove it from the in-sync set. The active then waits, reports the reason, and continues when etcd accepts
+// writes again.
 //
 // The test uses real sockets, since only a real etcd has the quota and the alarm.
 func TestEtcdOutOfSpace(t *testing.T) {
@@ -52,8 +53,8 @@ func TestEtcdOutOfSpace(t *testing.T) {
 		testTimeout, 10*time.Millisecond,
 		"the status contains the action")
 
-	// A restarted node has a new process generation, which the record cannot name. It does not become in sync, and
-	// reports the reason.
+	// A restarted node has a new process generation, which cannot be written to the record. The node does not become in
+	// sync, and reports the reason.
 	restarted := start(t, standby.config)
 	require.Eventually(t, func() bool { return hasCoordinatorErrors(restarted) && hasCoordinatorErrors(active) },
 		testTimeout,

@@ -30,7 +30,7 @@ type rpcCaller struct {
 	name string
 	// shows is the credential that the call carries, or empty.
 	shows string
-	// rights on the queue q and on the pair. all: every right.
+	// rights contains the rights on the queue q and on the pair; all means every right.
 	rights access.Right
 	all    bool
 	// known is true if the caller has any right, even if it has none of the rights above.

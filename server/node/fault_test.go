@@ -41,7 +41,8 @@ func fails(t *testing.T, c config.Config) error {
 	return err
 }
 
-// The test uses real sockets, since the operating system returns the errors.
+// A node does not start if its port is in use. The test uses real sockets, since the operating system returns the
+// error.
 func TestPortInUse(t *testing.T) {
 	taken := freePort(t)
 	c := settings(t, "a")
@@ -53,7 +54,8 @@ func TestPortInUse(t *testing.T) {
 	start(t, c).waitFor(pb.Role_ROLE_ACTIVE_ALONE) // the failed start left nothing behind
 }
 
-// The test uses real sockets, since the operating system returns the error.
+// A node does not start if its address belongs to another machine. The test uses real sockets, since the operating
+// system returns the error.
 func TestAddressOfAnotherMachine(t *testing.T) {
 	c := settings(t, "a")
 	c.Listen, c.Insecure = "192.0.2.1:7420", true
@@ -124,7 +126,7 @@ func testOtherPairsData(t *testing.T) {
 		testTimeout, 10*time.Millisecond)
 }
 
-// The data of a pair must not be served without the coordinator by accident.
+// A standalone node refuses the data of a pair, unless the operator has marked the directory.
 func TestPairsDataAlone(t *testing.T) { simulated(t, testPairsDataAlone) }
 
 func testPairsDataAlone(t *testing.T) {
@@ -147,8 +149,8 @@ func testPairsDataAlone(t *testing.T) {
 	alone.publish("q", "x")
 }
 
-// A node waits for an unreachable etcd, reports that, and continues automatically once etcd is up. The test uses a
-// real etcd.
+// A node waits for an unreachable etcd, reports the reason, and continues when etcd is reachable. The test uses a real
+// etcd.
 func TestCoordinatorStartsLater(t *testing.T) {
 	port := freePort(t)
 	address := port.Addr().String()
@@ -167,7 +169,7 @@ func TestCoordinatorStartsLater(t *testing.T) {
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 }
 
-// While both nodes are running, an etcd failure blocks no write.
+// While both nodes are in sync, a failure of etcd does not block writes.
 func TestCoordinatorLost(t *testing.T) { simulated(t, testCoordinatorLost) }
 
 func testCoordinatorLost(t *testing.T) {

@@ -140,8 +140,8 @@ func testBadFilters(t *testing.T) {
 	require.Len(t, q.GetQueue().GetSubscriptions(), 1)
 }
 
-// A consumer with a filter receives the matching messages, and leaves the others to other consumers. Messages without
-// a matching consumer wait for one, also across a failover.
+// A consumer with a filter receives the matching messages, and leaves the others to other consumers. Messages without a
+// matching consumer stay in the queue, also across a failover.
 func TestFilteredConsumers(t *testing.T) { simulated(t, testFilteredConsumers) }
 
 func testFilteredConsumers(t *testing.T) {

@@ -23,7 +23,7 @@ type openWatch struct {
 	open func(ctx context.Context, n *testNode) (recv func() error, err error)
 	// silent is true if the stream has nothing to send yet.
 	silent bool
-	// blocked: the client reads only the first response, so that the node blocks on sending.
+	// blocked is true if the client reads only the first response: the node then blocks on sending.
 	blocked bool
 }
 

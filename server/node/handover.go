@@ -18,15 +18,14 @@ import (
 const (
 	successorLimit = time.Second
 	successorPoll  = 2 * time.Millisecond
-	// successorGrace is how long this node stays a standby once the successor serves, so that waiting clients get a
+	// successorGrace is how long this node remains a standby after the successor has begun to serve: waiting clients get a
 	// response before the next pause.
 	successorGrace = 50 * time.Millisecond
 	drainLimit     = 500 * time.Millisecond
 )
 
-// handOverBeforeStop hands the active role to an in-sync standby, so that clients see a switchover instead of a
-// failure. If that fails, the node stops anyway, and the standby takes over as after a crash. It returns the error of a
-// concurrent store failure.
+// handOverBeforeStop switches over to an in-sync standby before the node stops. If that fails, the node stops anyway,
+// and the standby takes over as after a crash. It returns the error of a concurrent store failure.
 func (n *node) handOverBeforeStop(ctx context.Context) error {
 	st := n.runner.Status()
 	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {
@@ -41,7 +40,7 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	start := time.Now()
 	found, err := n.runner.Find(ctx) // the pair may have been paused a moment ago
 	if err == nil && found.Record.Paused != nil {
-		n.log.Info("active node stops without handover: failover is paused; the role stays with it until it restarts")
+		n.log.Info("active node stops without handover: the pair is paused; this node keeps the active role")
 		return nil
 	}
 	result, err := n.switchover(ctx, other.Node)
@@ -113,18 +112,18 @@ func discardedRange(f *failover.Forced) replication.DiscardedRange {
 func (n *node) watchFailback(ctx context.Context) {
 	ticker := time.NewTicker(failbackCheck)
 	defer ticker.Stop()
-	told := ""
+	blocker := ""
 	for {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
-		if told == "" && n.runner.Status().FailbackAt.IsZero() {
+		if blocker == "" && n.runner.Status().FailbackAt.IsZero() {
 			continue
 		}
-		told = n.switchoverBlocker(ctx)
-		n.runner.BlockFailback(told)
+		blocker = n.switchoverBlocker(ctx)
+		n.runner.BlockFailback(blocker)
 	}
 }
 

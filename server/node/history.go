@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// historyCopyTimeout bounds a copy of the other node's history, and historyFetchTimeout the one when a node becomes
-	// active.
+	// historyCopyTimeout limits a periodic copy of the active's history, and historyFetchTimeout the copy that a node
+	// without history requests when it becomes active.
 	historyCopyTimeout  = history.Interval / 2
 	historyFetchTimeout = 2 * time.Second
-	// historyMinWait is the minimum interval between two samples: a timer may fire early.
+	// historyMinWait is the minimum wait for the next sample: a timer may fire early.
 	historyMinWait = time.Second
 )
 
@@ -69,8 +69,8 @@ type copiedHistory struct {
 	since  time.Time
 }
 
-// runHistory samples the history at the end of each interval while the node is active. Otherwise it copies that of the
-// active, half an interval later.
+// runHistory samples the history at the end of each interval while the node is active. Otherwise it copies the history
+// of the active half an interval later.
 func (n *node) runHistory(ctx context.Context) {
 	var source *historySource
 	var copied copiedHistory
@@ -109,6 +109,7 @@ func (n *node) runHistory(ctx context.Context) {
 	}
 }
 
+// afterInterval returns the next end of an interval that is at least historyMinWait after now.
 func afterInterval(now time.Time) time.Time {
 	next := now.Truncate(history.Interval).Add(history.Interval)
 	if next.Sub(now) < historyMinWait {
@@ -123,7 +124,7 @@ func (n *node) sampleHistory(ctx context.Context, source *historySource, record 
 	}
 }
 
-// copyHistory updates the copy of the active's history, so that it is available after a failover.
+// copyHistory updates the copy of the active's history, which this node uses after a failover.
 func (n *node) copyHistory(ctx context.Context, last *copiedHistory) {
 	st := n.runner.Status()
 	if st.Record == nil || st.Record.Active == st.Self.ID {

@@ -46,7 +46,7 @@ func (n *testNode) anotherConn() (*grpc.ClientConn, error) {
 		append(clientOptions(n.t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 }
 
-// askStatus calls GetStatus with a header.
+// askStatus calls GetStatus with an authorization header.
 func askStatus(t *testing.T, address, authorization string, creds credentials.TransportCredentials) error {
 	t.Helper()
 	cc, err := grpc.NewClient("passthrough:///"+address,
@@ -239,7 +239,8 @@ func testStreamsEndWithTheirToken(t *testing.T) {
 	}
 }
 
-// Certificates authenticate calls with client-auth require.
+// With client-auth require, a call without a token is authenticated by its certificate. A call with a wrong token is
+// refused despite a valid certificate.
 func TestCertificatesOverTheWire(t *testing.T) { simulated(t, testCertificatesOverTheWire) }
 
 func testCertificatesOverTheWire(t *testing.T) {
@@ -299,7 +300,7 @@ func testClientRenewsToken(t *testing.T) {
 		TokenSource: func(context.Context) (string, time.Time, error) {
 			tokens.Add(1)
 			ends := time.Now().Add(2 * time.Second)
-			// Half of them are used until the node ends the streams.
+			// Half of the tokens are used until the node ends the streams.
 			told := ends
 			if tokens.Load()%2 == 0 {
 				told = ends.Add(time.Hour)

@@ -28,8 +28,8 @@ func (n *testNode) verifySet(ctx context.Context, req *pb.VerifyBackupRequest) (
 	}
 }
 
-// A node distinguishes backups that can be restored, cannot be restored, and cannot be read. It accepts only paths
-// within the backup directory.
+// The report states whether a backup can be restored. Missing backups, and names outside the backup directory, are
+// errors.
 func TestVerifyBackup(t *testing.T) { simulated(t, testVerifyBackup) }
 
 func testVerifyBackup(t *testing.T) {

@@ -112,7 +112,7 @@ func (n *node) use(c *config.Config) {
 	}
 }
 
-// runMachine runs failover. A standalone node first performs the operations that are scheduled for its start.
+// runMachine runs failover. A standalone node first executes the operations that are requested for its start.
 func (n *node) runMachine(ctx context.Context) error {
 	if n.alone() {
 		if err := n.maintenance.BeforeServing(ctx); err != nil {

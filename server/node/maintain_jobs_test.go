@@ -34,7 +34,7 @@ func (n *testNode) run(job string) *pb.JobRun {
 	return resp.GetRun()
 }
 
-// Jobs run on the right node, are stored on both nodes, and survive a takeover.
+// Jobs run on the node of their kind, are stored on both nodes, and survive a takeover.
 func TestJobs(t *testing.T) { simulated(t, testJobs) }
 
 func testJobs(t *testing.T) {
@@ -101,7 +101,7 @@ func testJobs(t *testing.T) {
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	require.Len(t, b.job("save").GetHistory(), 1)
 	require.Equal(t, "skipped", b.run("same").GetOutcome(), "there is no node to compare with")
-	require.Equal(t, "ok", b.run("save").GetOutcome(), "the active is preferred to no run")
+	require.Equal(t, "ok", b.run("save").GetOutcome(), "without a standby, the active runs the job")
 	require.Len(t, b.job("save").GetHistory(), 2)
 }
 
@@ -127,7 +127,7 @@ func testJobWhileRewriting(t *testing.T) {
 	done.Wait()
 }
 
-// An operation scheduled for the next start runs once, before the node serves.
+// A standalone node executes an operation requested for its next start once, before it serves.
 func TestResizeOnStartupAlone(t *testing.T) { simulated(t, testResizeOnStartupAlone) }
 
 func testResizeOnStartupAlone(t *testing.T) {
@@ -156,7 +156,7 @@ func testResizeOnStartupAlone(t *testing.T) {
 	require.Len(t, n.consume("q", 1000).take(200), 200)
 	n.stop()
 
-	// By configuration: once each time it is enabled.
+	// An operation requested by the configuration is executed once each time the setting is enabled.
 	dropped := func() uint64 {
 		old, err := n.maintenance.DropOld(t.Context(), &pb.DropOldRequest{})
 		require.NoError(t, err)
@@ -175,7 +175,7 @@ func testResizeOnStartupAlone(t *testing.T) {
 	}
 }
 
-// Each node performs the operation at its next start as a standby. Then the flag is cleared.
+// Each node of a pair executes a requested operation at its next start as a standby. The flag is then cleared.
 func TestResizeOnStartupPair(t *testing.T) { simulated(t, testResizeOnStartupPair) }
 
 func testResizeOnStartupPair(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// A backup that a job made during a plan can start a pair or a standalone node. The plan and the job run that
-// were in progress are ended. The flags and messages are restored from the backup.
+// A pair or a standalone node can start from a backup that a job created during a plan. It ends the plan and the job
+// run that were in progress. Page size and messages are those of the backup.
 func TestRestoredStore(t *testing.T) { simulated(t, testRestoredStore) }
 
 func testRestoredStore(t *testing.T) {
@@ -56,7 +56,7 @@ func testRestoredStore(t *testing.T) {
 		plan := n.status().GetPlan()
 		require.Equal(t, started.GetPlan().GetId(), plan.GetId())
 		require.Contains(t, plan.GetReason(), "another pair")
-		require.Equal(t, uint32(2048), n.pageSize(), "that of the set")
+		require.Equal(t, uint32(2048), n.pageSize(), "the page size of the backup")
 		require.Eventually(t, func() bool { return n.job("save").GetHistory()[0].GetOutcome() == "failed" }, testTimeout,
 			10*time.Millisecond)
 	}

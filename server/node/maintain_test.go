@@ -35,7 +35,7 @@ func testSettingsSurviveFailover(t *testing.T) {
 	changed, err := b.maintenance.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{
 		PageSizeMax: ptr(uint32(65536)), BackupKeepGenerations: ptr(uint32(7)), BackupPath: ptr("/backups"),
 	})
-	require.NoError(t, err, "the standby passes it on")
+	require.NoError(t, err, "the standby forwards the request")
 	require.Equal(t, uint32(65536), changed.GetSettings().GetPageSizeMax())
 	for name, bad := range map[string]*pb.UpdateSettingsRequest{
 		"page size":   {PageSizeMax: ptr(uint32(3000))},
@@ -68,8 +68,8 @@ func testSettingsSurviveFailover(t *testing.T) {
 	check(p.nodes[0])
 }
 
-// A standby stays in sync under load while it rewrites. During that, a second rewrite and a switchover are refused.
-// An active refuses a rewrite.
+// A standby stays in sync under load while it rewrites its page file. During the rewrite, a second one and a switchover
+// are refused. An active refuses a rewrite.
 func TestStandbyRewrites(t *testing.T) { simulated(t, testStandbyRewrites) }
 
 func testStandbyRewrites(t *testing.T) {
@@ -188,7 +188,7 @@ func testCancelRewrite(t *testing.T) {
 	require.Equal(t, uint32(2048), b.pageSize())
 	p.nodes[0].publish("q", "one more")
 	p.same()
-	require.Eventually(t, func() bool { // the rest of the first one is removed in the background
+	require.Eventually(t, func() bool { // the files of the cancelled rewrite are removed in the background
 		_, _, err = b.rewrite(&pb.RewriteRequest{PageSize: 8192})
 		return err == nil
 	}, testTimeout, 10*time.Millisecond)
@@ -210,7 +210,7 @@ func testRollingResize(t *testing.T) {
 	p.barriers[1].block() // until the test has seen the rewrite
 	started, err := b.maintenance.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, SwitchBack: true})
-	require.NoError(t, err, "the standby passes it on")
+	require.NoError(t, err, "the standby forwards the request")
 	require.Equal(t, a.ready.NodeID, started.GetPlan().GetFirstActive())
 	require.Equal(t, want, started.GetPlan().GetPageSize())
 	_, err = a.maintenance.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
@@ -283,7 +283,7 @@ func testPlanSurvivesRestarts(t *testing.T) {
 	require.Equal(t, uint64(200), p.same())
 }
 
-// The running rewrite is cancelled, and another plan can start.
+// Cancelling a plan cancels its running rewrite. Another plan can then start.
 func TestCancelPlan(t *testing.T) { simulated(t, testCancelPlan) }
 
 func testCancelPlan(t *testing.T) {

@@ -18,8 +18,8 @@ const (
 	// connections, running requests. The memory limit includes at most a quarter of the budget for it.
 	memoryOutsideLimits = 64 << 20
 	memoryInterval      = 2 * time.Second
-	// memorySlack is the minimum of uncollected garbage, in percent of the memory in use. With a limit close to the memory
-	// in use, the collector would run continuously.
+	// memorySlack is the minimum amount of uncollected garbage, in percent of the memory in use. With a limit close to the
+	// memory in use, the collector would run continuously.
 	memorySlack = 25
 )
 

@@ -53,7 +53,7 @@ func scrape(t *testing.T, address string) (values map[string]float64, types map[
 	return values, types
 }
 
-// A pair exports exactly the metrics of docs/reference/metrics.md, and the counters count.
+// A pair exports exactly the metrics of docs/reference/metrics.md, with the values of its traffic.
 func TestMetricsOfAPair(t *testing.T) { simulated(t, testMetricsOfAPair) }
 
 func testMetricsOfAPair(t *testing.T) {

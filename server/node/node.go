@@ -58,7 +58,7 @@ var (
 
 const (
 	stopLimit = 500 * time.Millisecond
-	// switchoverLimit bounds the wait for the result of a switchover after its caller has left.
+	// switchoverLimit is the maximum wait for the result of a switchover after the context of its caller has ended.
 	switchoverLimit = 15 * time.Second
 )
 
@@ -102,7 +102,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
 	n := newNode(cfg, logger, &o)
-	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // keys are fetched until the end
+	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // key requests outlive the call
 		return err
 	}
 	// Open the store first: while the port is closed, the other node detects that this one does not run.
@@ -224,7 +224,7 @@ type node struct {
 	maintenance *maintenance.Manager
 	metrics     *metrics.Server      // nil for none
 	latencies   *metrics.Latencies   // nil for none
-	commits     nodestatus.Latencies // of batches, while this node is active
+	commits     nodestatus.Latencies // commit latencies of batches, while this node is active
 	history     *history.Recorder
 	console     *consolePort // nil for none
 	amqp        *amqpPort    // nil for none
@@ -250,7 +250,7 @@ type node struct {
 	tracing     *tracing.Tracer // nil for none
 	authn       *authn.Authn
 
-	// TLS of the node's port, and of connections to the other node; empty without it.
+	// Options for TLS on the node's port and on connections to the other node; empty without TLS.
 	serverOptions []grpc.ServerOption
 	dialOptions   []grpc.DialOption
 
@@ -269,7 +269,7 @@ type node struct {
 	closeOnce sync.Once
 }
 
-// failed is called when the store has failed (INV-7).
+// failed stops the node after a failure of the store (INV-7).
 func (n *node) failed(err error) {
 	select {
 	case n.fatal <- fmt.Errorf("%w: %w", failover.ErrFailed, err):
@@ -479,7 +479,7 @@ func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.Swit
 	context.AfterFunc(ctx, func() { time.AfterFunc(switchoverLimit, cancel) })
 	n.switchovers.Go(func() {
 		defer cancel()
-		result, err := n.runner.SwitchoverTo(call, to) // the runner's end also ends it
+		result, err := n.runner.SwitchoverTo(call, to) // returns when the runner stops
 		n.monitor.switchoverEnded(term, err)
 		answered <- answer{result, err}
 	})

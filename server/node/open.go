@@ -188,7 +188,7 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	return nil
 }
 
-// withAdvice adds advice to errors that end a node's membership in its pair.
+// withAdvice adds failover.ErrOtherPair to an error that matches store.ErrOtherPair.
 func withAdvice(err error) error {
 	if err == nil || !errors.Is(err, store.ErrOtherPair) {
 		return err

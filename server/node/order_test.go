@@ -75,7 +75,7 @@ func testPriorities(t *testing.T) {
 	require.Equal(t, []uint64{uint64(backlog + 1), 1}, sequencesOf(c.take(2)), "nothing was acknowledged")
 }
 
-// A group continues where it was, with one message in flight, when the active node changes.
+// After a takeover, a group continues with its first unacknowledged message, with one message in flight.
 func TestGroupsAcrossTakeover(t *testing.T) { simulated(t, testGroupsAcrossTakeover) }
 
 func testGroupsAcrossTakeover(t *testing.T) {
@@ -100,8 +100,8 @@ func testGroupsAcrossTakeover(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequencesOf(z.take(1)))
 }
 
-// One consumer receives the messages, and the next in line takes over when it leaves. The setting can be altered at
-// any time.
+// One consumer of an exclusive queue receives the messages. When it detaches, the consumer that attached next takes
+// over. The setting can be altered at any time.
 func TestSingleActiveConsumer(t *testing.T) { simulated(t, testSingleActiveConsumer) }
 
 func testSingleActiveConsumer(t *testing.T) {

@@ -105,7 +105,7 @@ func testQueueActivity(t *testing.T) {
 	require.Nil(t, one.GetQueue().GetActivity().GetOldestAt())
 	one, err = n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
-	require.Nil(t, one.GetQueue().GetActivity(), "it was not asked for")
+	require.Nil(t, one.GetQueue().GetActivity(), "it was not requested")
 	require.Eventually(t, func() bool { return check().GetPublishedPerSecond() == 0 }, testTimeout, 20*time.Millisecond)
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// A pause survives a failover, with its reason and time. Publishes to the queue are refused and consumers receive
-// nothing until it is resumed; a subscription that was paused itself stays paused (INV-21).
+// A pause survives a failover, with its reason and time. Until the queue is resumed, its publishes are refused and its
+// consumers receive nothing. A subscription with its own pause remains paused (INV-21).
 func TestPauseSurvivesFailover(t *testing.T) { simulated(t, testPauseSurvivesFailover) }
 
 func testPauseSurvivesFailover(t *testing.T) {

@@ -68,7 +68,7 @@ func reasonOf(err error) pb.ErrorReason {
 	return pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 }
 
-// requireNonPeersRefused requires that each call is refused with advice.
+// requireNonPeersRefused requires that each call is refused, with an error that contains all texts.
 func requireNonPeersRefused(t *testing.T, conn *grpc.ClientConn, texts ...string) {
 	t.Helper()
 	for name, err := range peerCalls(t.Context(), conn) {
@@ -104,7 +104,7 @@ func connect(t *testing.T, address string, f tlsfiles.Files) *grpc.ClientConn {
 	return conn
 }
 
-// issued returns a certificate for some names.
+// issued returns the files of a new certificate with the names of the template.
 func issued(t *testing.T, ca *certs.CA, name string, template x509.Certificate) tlsfiles.Files {
 	t.Helper()
 	_, cert, key := ca.IssueFrom(t, name, &template)
@@ -139,7 +139,7 @@ func testOnlyThePeer(t *testing.T) {
 	requireNonPeersRefused(t, connect(t, named.ready.Address, c.TLS.Files()), "not for spiffe://pair/node")
 }
 
-// The connecting node also checks the names: a valid certificate for the address does not suffice.
+// The connecting node also checks the names: a certificate that is valid for the address is not sufficient.
 func TestOnlyToThePeer(t *testing.T) { simulated(t, testOnlyToThePeer) }
 
 func testOnlyToThePeer(t *testing.T) {
@@ -331,8 +331,8 @@ func testExpiredClient(t *testing.T) {
 	require.ErrorContains(t, err, "expired certificate")
 }
 
-// A node that is deliberately reachable without TLS reports a condition while it is. It does not authenticate peer
-// calls.
+// A node with the setting insecure that other machines can reach without TLS reports a condition. It does not
+// authenticate calls of peers.
 func TestInsecureListenerIsLogged(t *testing.T) { simulated(t, testInsecureListenerIsLogged) }
 
 func testInsecureListenerIsLogged(t *testing.T) {

@@ -79,7 +79,7 @@ func (p *dataPlane) Identity() failover.Identity {
 	}
 }
 
-// describe adds the failed operation to an error. nil stays nil.
+// describe adds the failed operation to an error. It returns nil for nil.
 func describe(what string, err error) error {
 	if err == nil {
 		return nil
@@ -341,7 +341,8 @@ func (p *dataPlane) roles() (*replication.PrimaryStatus, *replication.FollowerSt
 	}
 }
 
-// showHealth sets the health of QueueService: SERVING only on the active, and only while it serves. mu is held.
+// showHealth sets the health of QueueService: SERVING only on the active, and only while it serves. The caller must
+// hold mu.
 func (p *dataPlane) showHealth() {
 	status := healthpb.HealthCheckResponse_NOT_SERVING
 	if p.node.serving.Get() != nil && p.serving.Serve && p.serving.Deliver {

@@ -14,8 +14,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Policies apply to existing queues and, after a failover, to new ones. Explicit options win over defaults, and limits
-// over both (INV-25).
+// Policies apply to existing queues and, after a failover, to new ones. Explicit options take precedence over defaults,
+// and limits over both (INV-25).
 func TestPoliciesSurviveFailover(t *testing.T) { simulated(t, testPoliciesSurviveFailover) }
 
 func testPoliciesSurviveFailover(t *testing.T) {

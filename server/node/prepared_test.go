@@ -72,7 +72,7 @@ func testPrepared(t *testing.T) {
 	require.WithinDuration(t, before, a.GetPreparedAt().AsTime(), time.Minute)
 	require.NotZero(t, a.GetBytes())
 
-	// They no longer belong to the consumer: its messages in flight are requeued when it leaves, and these are not.
+	// Prepared messages no longer belong to the consumer: they are not requeued when it detaches.
 	require.NoError(t, c.stream.CloseSend())
 	_, err := c.stream.Recv()
 	require.Error(t, err)
@@ -161,7 +161,7 @@ func testPreparedLimits(t *testing.T) {
 	require.NoError(t, n.commitPrepared("used"))
 }
 
-// A coordinator is notified of an operator's heuristic decision, even if both decided the same.
+// A coordinator is notified of an operator's heuristic decision, even if it equals its own.
 func TestPreparedHeuristics(t *testing.T) { simulated(t, testPreparedHeuristics) }
 
 func testPreparedHeuristics(t *testing.T) {
@@ -183,7 +183,7 @@ func testPreparedHeuristics(t *testing.T) {
 	require.Equal(t, []string{"a"}, bodies(n.browse("q")))
 }
 
-// A retried Prepare returns the original result, and a different one with its sequence is refused.
+// A retried Prepare returns the original result. A different Prepare with the same sequence is refused.
 func TestPreparedRetry(t *testing.T) { simulated(t, testPreparedRetry) }
 
 func testPreparedRetry(t *testing.T) {

@@ -236,7 +236,7 @@ func TestPublishStream(t *testing.T) {
 	}
 }
 
-// An invalid combination ends the stream, and none of its publishes are committed.
+// An invalid combined request ends the stream, and none of its publishes are committed.
 func TestPublishStreamRefuses(t *testing.T) { simulated(t, testPublishStreamRefuses) }
 
 func testPublishStreamRefuses(t *testing.T) {

@@ -158,7 +158,7 @@ func testQueueLimits(t *testing.T) {
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull)
 }
 
-// Publishes are refused, acknowledgements are not, and retries of committed requests are still answered.
+// While the disk is low on space, publishes are refused. Acknowledgements and retries of committed requests are not.
 func TestDiskLow(t *testing.T) { simulated(t, testDiskLow) }
 
 func testDiskLow(t *testing.T) {

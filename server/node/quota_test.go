@@ -21,8 +21,8 @@ func (n *testNode) quota(q *pb.AccessQuota) {
 	require.NoError(n.t, err)
 }
 
-// refused publishes until a publish is refused. Usage is sampled four times a second, and requests in progress during
-// a sample count in the next one.
+// refused publishes messages until one is refused, and returns the error. The usage is sampled four times a second, and
+// requests in progress during a sample count in the next one.
 func (n *testNode) refused(queue, body string) (err error) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool {
@@ -56,7 +56,7 @@ func exceeded(t *testing.T, err error, reports ...string) {
 	require.Len(t, failure.GetViolations(), 1)
 }
 
-// Each limit refuses requests beyond it with an error that names it, and allows requests within it.
+// Requests beyond a limit of a quota are refused with an error that names the limit. Requests within it are allowed.
 func TestQuotas(t *testing.T) { simulated(t, testQuotas) }
 
 func testQuotas(t *testing.T) {
@@ -105,7 +105,7 @@ func testQuotas(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := attach(); return err == nil }, 5*time.Second, 10*time.Millisecond)
 }
 
-// A publisher that exceeds the rate quota is delayed, and refused when it is far ahead of the rate.
+// A publisher that exceeds the rate quota is delayed. If it exceeds the quota by far, it is refused.
 func TestRateQuota(t *testing.T) { simulated(t, testRateQuota) }
 
 func testRateQuota(t *testing.T) {

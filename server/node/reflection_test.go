@@ -61,7 +61,7 @@ func TestReflection(t *testing.T) {
 	c := trustIssuer(secured(t, settings(t, "a"), ca), i)
 	c.TLS.ClientAuth = config.ClientAuthNone
 	n := start(t, c)
-	// The helpers of this package send no credentials, so this test waits itself.
+	// The helpers of this package send no credentials. Therefore this test waits with its own client.
 	cert, certFile, keyFile := ca.Issue(t, "operator")
 	open, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{n.ready.Address},

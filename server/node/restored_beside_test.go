@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// An empty node that starts before a restored one creates the pair. The restored node keeps responding and reports
-// why it waits.
+// An empty node that starts before a restored one creates the pair. The restored node does not join it, keeps
+// responding, and reports the reason.
 func TestRestoreWithEmptyPeer(t *testing.T) { simulated(t, testRestoreWithEmptyPeer) }
 
 func testRestoreWithEmptyPeer(t *testing.T) {

@@ -25,8 +25,8 @@ func settled(err error) bool {
 	return false
 }
 
-// A request marked as a retry may already be in the log, so the state of the queue proves nothing. Its refusal is
-// recorded, and no later attempt with that sequence is executed (INV-10).
+// A request marked as a retry may already be in the log. Therefore its refusal is recorded in the log, and no later
+// attempt with that sequence is executed (INV-10).
 func TestRetryIsDecidedByTheLog(t *testing.T) { simulated(t, testRetryIsDecidedByTheLog) }
 
 func testRetryIsDecidedByTheLog(t *testing.T) {
@@ -83,7 +83,7 @@ func testRetryIsDecidedByTheLog(t *testing.T) {
 		})
 	}
 
-	// Now each of them would succeed, but a refused request stays refused, whether marked as a retry or not.
+	// Now each request could succeed, but a refused one stays refused, whether it is marked as a retry or not.
 	n.createQueue("later")
 	_, err = n.queues.AlterQueue(ctx, &pb.AlterQueueRequest{Name: "full"})
 	require.NoError(t, err)
@@ -205,8 +205,8 @@ func testAdministrationRetries(t *testing.T) {
 	require.Zero(t, messages("q"))
 }
 
-// A different request with the sequence of an earlier one is refused instead of answered with the earlier result, and
-// it has no effect. Values that differ between attempts, such as the time, are ignored.
+// A different request with the sequence of an earlier one is refused and has no effect. Values that differ between
+// attempts, such as the time, are ignored.
 func TestRetryWithAnotherBody(t *testing.T) { simulated(t, testRetryWithAnotherBody) }
 
 func testRetryWithAnotherBody(t *testing.T) {
@@ -297,7 +297,8 @@ func testRetryWithAnotherBody(t *testing.T) {
 	}
 }
 
-// After a restart, the checksums in memory are lost, and the log still contains the original request.
+// A different request with the sequence of an earlier one is also refused after a restart, when the checksum of the
+// original request is read from the log.
 func TestRetryWithAnotherBodyAfterARestart(t *testing.T) {
 	simulated(t, testRetryWithAnotherBodyAfterARestart)
 }

@@ -182,7 +182,8 @@ func (r *rotation) fail(format string, args ...any) {
 	}
 }
 
-// streams publishes and consumes over streams of one connection without reconnects: the end of a stream is a failure.
+// streams publishes and consumes over streams of one connection. It does not reconnect: the end of a stream is a
+// failure.
 func (r *rotation) streams(ctx context.Context, running *sync.WaitGroup) {
 	active := r.nodeA
 	if active.role() != pb.Role_ROLE_ACTIVE {
@@ -282,12 +283,12 @@ func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 					}
 				}
 			}
-			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // the pace of a look, in simulated time
+			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // poll interval, in simulated time
 		}
 	})
 }
 
-// used waits until both nodes use the number of certificates with a subject that their files contain.
+// used waits until both nodes use at least count certificates, and all CA certificates have the subject.
 func (r *rotation) used(subject string, count int) {
 	r.t.Helper()
 	for _, n := range []*testNode{r.nodeA, r.nodeB} {
@@ -303,7 +304,7 @@ func (r *rotation) used(subject string, count int) {
 	}
 }
 
-// A node reports the certificate of the witness and its expiry. A new one is detected automatically.
+// A node reports the certificate of the witness and its expiry, and detects a new certificate.
 func TestCertificateOfWitness(t *testing.T) { simulated(t, testCertificateOfWitness) }
 
 func testCertificateOfWitness(t *testing.T) {
@@ -332,8 +333,8 @@ func testCertificateOfWitness(t *testing.T) {
 	require.Contains(t, shown().GetSubject(), "witness-2")
 }
 
-// All certificates, keys and CAs of a pair, its coordinator and its clients are replaced under load. No stream ends,
-// no new connection is refused, and the standby and the coordinator stay connected. At the end, all of them are new.
+// All certificates, keys and CAs of a pair, its coordinator and its clients can be replaced under load: no stream ends,
+// no new connection is refused, and the standby and the coordinator stay connected.
 func TestRotationUnderLoad(t *testing.T) {
 	for name, withRaft := range map[string]bool{"pair": false, "raft": true} {
 		t.Run(name, func(t *testing.T) {
@@ -405,7 +406,7 @@ func (r *rotation) restartB() {
 	}, 2*testTimeout, 20*time.Millisecond)
 }
 
-// Certificates for etcd are also replaced. The test uses a real etcd and real sockets.
+// The certificates for etcd can be replaced. The test uses a real etcd and real sockets.
 func TestRotationWithEtcd(t *testing.T) {
 	r := startRotation(t, false)
 	r.replace(func() {})

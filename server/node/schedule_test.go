@@ -33,8 +33,8 @@ func (n *testNode) schedule(name string) *pb.Schedule {
 	return resp.GetSchedule()
 }
 
-// Every occurrence is published once although the active is killed every 30 seconds (INV-24). The rule for missed
-// occurrences does not apply to such short failovers.
+// Every occurrence is published exactly once although the active is killed every 30 seconds (INV-24). No occurrence is
+// missed in such a short failover.
 func TestScheduleAcrossFailovers(t *testing.T) {
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 		const failovers = 40
@@ -63,7 +63,7 @@ func TestScheduleAcrossFailovers(t *testing.T) {
 		n := 0
 		for {
 			resp, err := stream.Recv()
-			if err == io.EOF { //nolint:errorlint // as it is documented
+			if err == io.EOF { //nolint:errorlint // Recv documents it
 				break
 			}
 			require.NoError(t, err)
@@ -77,8 +77,8 @@ func TestScheduleAcrossFailovers(t *testing.T) {
 	})
 }
 
-// A schedule survives a failover with its history. Occurrences that the queue refuses are retried and recorded, and
-// delete, pause and run take effect.
+// A schedule survives a failover with its history. Occurrences that the queue refuses are retried and recorded. A run,
+// a pause and a deletion take effect.
 func TestSchedules(t *testing.T) { simulated(t, testSchedules) }
 
 func testSchedules(t *testing.T) {
@@ -156,7 +156,7 @@ func testSchedules(t *testing.T) {
 	require.Len(t, standby.browse("jobs"), 3)
 }
 
-// After a long outage, the rule decides about the missed occurrences.
+// After a long outage, missed occurrences are published or skipped according to the rule of the schedule.
 func TestMissedOccurrences(t *testing.T) { simulated(t, testMissedOccurrences) }
 
 func testMissedOccurrences(t *testing.T) {
@@ -188,7 +188,7 @@ func testMissedOccurrences(t *testing.T) {
 		require.Equal(t, uint64(5-published), skipped, rule)
 		require.Equal(t, time.Hour, s.GetNextAt().AsTime().Sub(s.GetStartedAt().AsTime()), rule)
 	}
-	// A queue that stays full: each occurrence is tried and recorded, and the history is bounded.
+	// If the queue stays full, each occurrence is tried and recorded, and the history is bounded.
 	_, err := n.queues.AlterQueue(t.Context(), &pb.AlterQueueRequest{
 		Name: rules[2].String(), Config: &pb.QueueConfig{MaxMessages: 5},
 	})
@@ -274,8 +274,8 @@ func testCancelDelayedMessage(t *testing.T) {
 	require.Empty(t, standby.browse("q")[1:])
 }
 
-// A schedule gives no access to a queue on which its creator may not publish, and is visible to callers with a right
-// on its queue.
+// Creating a schedule requires the rights to manage its queue and to publish to it. A schedule is visible to callers
+// with a right on its queue.
 func TestScheduleRights(t *testing.T) { simulated(t, testScheduleRights) }
 
 func testScheduleRights(t *testing.T) {
@@ -318,7 +318,7 @@ func testScheduleRights(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Snapshots and backups contain schedules: a node that joins with an empty store continues them.
+// Snapshots contain schedules: a node that joined with an empty store continues them.
 func TestScheduleInSnapshot(t *testing.T) { simulated(t, testScheduleInSnapshot) }
 
 func testScheduleInSnapshot(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 
 const everyTenth = `properties.kind == "c3" && body.customer.id == "4711"`
 
-// publishOrders publishes messages in batches. Every tenth matches everyTenth. Every 7th is large.
+// publishOrders publishes messages in batches. Every tenth one matches everyTenth, and every seventh is large.
 func (n *testNode) publishOrders(queue string, first, count int) {
 	n.t.Helper()
 	for begin := first; begin < first+count; begin += 50 {
@@ -43,7 +43,7 @@ func (n *testNode) publishOrders(queue string, first, count int) {
 	}
 }
 
-// search returns the sequences that a request finds, over all calls that are required, and their number.
+// search repeats a request until the search is complete. It returns the found sequences and the number of calls.
 func (n *testNode) search(req *pb.BrowseRequest) (found []uint64, calls int, last *pb.SearchProgress) {
 	n.t.Helper()
 	for limit := req.GetLimit(); ; {
@@ -186,8 +186,8 @@ func testSearchLimits(t *testing.T) {
 	}
 }
 
-// The result of a search is a snapshot: messages that are published later are not part of it, and those that are
-// acknowledged in the meantime may be. A client continues it after a failover, without repeated or missing messages.
+// The result of a search is a snapshot: it contains no messages that are published later, and may contain those that
+// are acknowledged in the meantime. After a failover, a client continues without duplicate or missing messages.
 func TestSearchSnapshotAndFailover(t *testing.T) { simulated(t, testSearchSnapshotAndFailover) }
 
 func testSearchSnapshotAndFailover(t *testing.T) {
@@ -305,7 +305,7 @@ func testMoveMatching(t *testing.T) {
 	}
 }
 
-// A search ends after some time if its client does not read, and can be continued.
+// A search ends after a time limit if its client does not read. The client can continue it.
 func TestSearchTimeLimit(t *testing.T) { simulated(t, testSearchTimeLimit) }
 
 func testSearchTimeLimit(t *testing.T) {

@@ -36,7 +36,7 @@ type secrets struct {
 // voterCertificate is the last certificate presented by the voter at an address.
 type voterCertificate struct {
 	cert    *x509.Certificate
-	witness bool // a node reports its certificates itself
+	witness bool // the voter is the witness; nodes report their certificates themselves
 }
 
 type watchedFiles struct {

@@ -108,7 +108,7 @@ func (n *node) mayRead(r *http.Request) error {
 	return nil
 }
 
-// mayProfile returns an error if a request may not read profiles. They contain memory contents and are expensive.
+// mayProfile returns an error if a request may not read profiles, which contain memory contents and are expensive.
 func (n *node) mayProfile(r *http.Request) error {
 	ctx := asCall(r)
 	id, err := n.interceptor.Identify(ctx)

@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// producer creates a producer that sends the publishes made before it connects in one request.
+// producer creates a producer. Publishes that are made before it connects are sent in one request.
 func (n *testNode) producer() (*client.Producer, func()) {
 	n.t.Helper()
 	c, err := client.OpenWith(n.t.Context(), client.Options{

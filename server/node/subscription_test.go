@@ -35,8 +35,8 @@ func (n *testNode) alterSubscription(
 	return resp.GetSubscription(), err
 }
 
-// The policy of a subscription overrides the queue's configuration: the delivery limit, the dead-letter queue (also for
-// expired messages), and the redelivery delay. Unset fields use the queue's values. The policy survives a failover.
+// The policy of a subscription overrides the delivery limit, the dead-letter queue (also for expired messages) and the
+// redelivery delay of its queue. Unset fields use the queue's values. The policy survives a failover.
 func TestSubscriptionPolicy(t *testing.T) { simulated(t, testSubscriptionPolicy) }
 
 func testSubscriptionPolicy(t *testing.T) {
@@ -73,14 +73,14 @@ func testSubscriptionPolicy(t *testing.T) {
 	letter := standby.browse("own.dead")[0].GetDeadLetter()
 	require.Equal(t, "strict", letter.GetSubscription())
 	require.Equal(t, pb.DeadLetterReason_DEAD_LETTER_REASON_MAX_DELIVERIES, letter.GetReason())
-	require.Equal(t, uint64(1), standby.subscription("q", "default").GetBacklog(), "it is not affected")
+	require.Equal(t, uint64(1), standby.subscription("q", "default").GetBacklog(), "the other one is not affected")
 
 	// An expired message is moved to the dead-letter queue of each subscription.
 	standby.publishAll("q", &pb.Message{Body: []byte("late"), Ttl: in(time.Millisecond)})
 	require.Eventually(t, func() bool { return len(standby.browse("own.dead")) == 2 && len(standby.browse("dead")) == 1 },
 		testTimeout, 5*time.Millisecond)
 
-	// A queue that a subscription names cannot be deleted until the reference is removed.
+	// A subscription's dead-letter queue cannot be deleted until the subscription no longer refers to it.
 	_, err := standby.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "own.dead"})
 	require.ErrorIs(t, kind(err), txn.ErrQueueInUse)
 	s, err := standby.alterSubscription("q", "strict", "", &pb.RedeliveryPolicy{MaxDeliveries: proto.Uint32(0)},

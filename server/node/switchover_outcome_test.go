@@ -31,7 +31,7 @@ func testPlanLeavesNoCondition(t *testing.T) {
 	}
 }
 
-// The condition ends when the role has changed, regardless of the node that received the request.
+// The condition switchover-failed ends when the role has changed, regardless of the node that received the request.
 func TestFailedSwitchoverEnds(t *testing.T) { simulated(t, testFailedSwitchoverEnds) }
 
 func testFailedSwitchoverEnds(t *testing.T) {

@@ -21,8 +21,8 @@ func (n *testNode) gone(name string) bool {
 	return errors.Is(kind(err), txn.ErrQueueNotFound)
 }
 
-// A temporary queue exists while it has a consumer, and after a failover for a grace period in which its consumer can
-// reattach. Then it is removed on both nodes. A queue altered to durable stays.
+// A temporary queue exists while it has a consumer. After a failover, its consumer can reattach within the grace
+// period. A queue without a consumer is removed on both nodes, unless it was altered to durable.
 func TestTemporaryQueue(t *testing.T) { simulated(t, testTemporaryQueue) }
 
 func testTemporaryQueue(t *testing.T) {

@@ -36,8 +36,8 @@ func (n *testNode) reports(texts ...string) {
 	require.NotContains(n.t, reason, "--force")
 }
 
-// A node started with the prefix of a complete pair reports that the pair has two nodes, as does the active. Neither
-// advises a forced failover. When one of the two has left, the third replaces it.
+// A node started with the prefix of a complete pair reports that the pair has two nodes, and the active reports the
+// third node. Neither advises a forced failover. When one of the two nodes has stopped, the third replaces it.
 func TestThirdNode(t *testing.T) { simulated(t, testThirdNode) }
 
 func testThirdNode(t *testing.T) {
@@ -58,9 +58,9 @@ func testThirdNode(t *testing.T) {
 	require.Eventually(t, func() bool { return a.status().GetReason() == "" }, testTimeout, 5*time.Millisecond)
 }
 
-// The data directory of the only in-sync node is lost, and an empty node starts in its place. Neither node may become
-// active, and each reports advice for its situation. While the empty node runs, a forced failover of the other one is
-// refused with the reason.
+// If the data directory of the only in-sync node is lost and an empty node starts in its place, neither node becomes
+// active, and each reports advice for its situation. While the empty node runs, a forced failover to the other one is
+// refused.
 func TestWipedActive(t *testing.T) { simulated(t, testWipedActive) }
 
 func testWipedActive(t *testing.T) {

@@ -26,7 +26,7 @@ func (n *testNode) queue(name string) *pb.Queue {
 	return resp.GetQueue()
 }
 
-// Delayed messages are delivered when due, not before, in the order of their due times. The queue's default delay
+// Delayed messages are delivered when due, not earlier, in the order of their due times. The default delay of the queue
 // applies to messages without a delay, even in a transaction.
 func TestDelay(t *testing.T) { simulated(t, testDelay) }
 
@@ -78,8 +78,8 @@ func testExpiry(t *testing.T) {
 	require.Equal(t, uint64(3), n.queue("q").GetExpired())
 }
 
-// All messages that expire at the same moment are removed, even if they exceed one batch and messages with an earlier
-// expiry arrive in between. Delayed messages that become due are delivered in the meantime.
+// All messages that expire at the same time are removed, even if they exceed one batch and messages with an earlier
+// expiry are published in the meantime. Delayed messages that become due are delivered concurrently.
 func TestManyExpireAtOnce(t *testing.T) { simulated(t, testManyExpireAtOnce) }
 
 func testManyExpireAtOnce(t *testing.T) {
@@ -112,8 +112,8 @@ func testManyExpireAtOnce(t *testing.T) {
 	require.Equal(t, uint64(1), n.queue("b").GetMessages())
 }
 
-// With dead_letter_expired, expired messages of each subscription are moved once. While the dead-letter queue is
-// full, they stay and are not delivered.
+// With dead_letter_expired, the expired messages of each subscription are moved once. While the dead-letter queue is
+// full, they stay in their queue and are not delivered.
 func TestExpiredDeadLetters(t *testing.T) { simulated(t, testExpiredDeadLetters) }
 
 func testExpiredDeadLetters(t *testing.T) {
@@ -133,7 +133,7 @@ func testExpiredDeadLetters(t *testing.T) {
 	letters := map[string]int{}
 	for _, m := range dead {
 		require.Equal(t, pb.DeadLetterReason_DEAD_LETTER_REASON_EXPIRED, m.GetDeadLetter().GetReason())
-		require.Nil(t, m.GetMessage().GetExpiresAt(), "it no longer has a time")
+		require.Nil(t, m.GetMessage().GetExpiresAt(), "a dead letter does not expire")
 		letters[string(m.GetMessage().GetBody())+" of "+m.GetDeadLetter().GetSubscription()]++
 	}
 	require.Equal(t, uint64(2), n.queue("q").GetMessages())

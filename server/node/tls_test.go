@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// secured configures a separate certificate for a node.
+// secured configures TLS for a node, with a certificate for its name.
 func secured(t *testing.T, c config.Config, ca *certs.CA) config.Config {
 	t.Helper()
 	_, cert, key := ca.Issue(t, c.Node.Name)
@@ -57,7 +57,7 @@ func testMutualTLS(t *testing.T) {
 		"certificate of ours":        {ca.File, certFile, keyFile, true},
 		"no certificate":             {ca.File, "", "", false},
 		"certificate of theirs":      {ca.File, foreignCert, foreignKey, false},
-		"trusts another authority":   {foreign.File, certFile, keyFile, false},
+		"trusts another CA":          {foreign.File, certFile, keyFile, false},
 		"no TLS (and none expected)": {"", "", "", false},
 	} {
 		section(t, name, func(t *testing.T) {
@@ -84,7 +84,7 @@ func testMutualTLS(t *testing.T) {
 	b.publish("q", "y")
 }
 
-// Without tls.client-auth require, any client may connect, but only over TLS.
+// With client-auth none, a client without a certificate can connect over TLS.
 func TestTLSWithoutClientCertificates(t *testing.T) { simulated(t, testTLSWithoutClientCertificates) }
 
 func testTLSWithoutClientCertificates(t *testing.T) {

@@ -97,8 +97,8 @@ func publishIn(t *testing.T, n *testNode, parent string) {
 	require.NoError(t, stream.CloseSend())
 }
 
-// Without a setting, with tracing disabled in the environment, or without sampling, the collector receives no data,
-// although messages have sampled parent spans.
+// The collector receives no data if tracing is not configured, if the environment disables it, or if no request is
+// sampled.
 func TestTracingIsOff(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env, parent string

@@ -34,8 +34,8 @@ func flipNodes(t *testing.T, name string, pageSize int) {
 	require.Positive(t, found)
 }
 
-// A deep comparison that finds the standby's index corrupt waits until the standby has another store, and then
-// compares.
+// A deep comparison that finds the standby's index corrupt waits until the standby's store is replaced, and then
+// compares the nodes.
 func TestVerifyWhileIndexIsReplaced(t *testing.T) { simulated(t, testVerifyWhileIndexIsReplaced) }
 
 func testVerifyWhileIndexIsReplaced(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// changeDigest changes the digest of a queue in the checkpoint of a stopped node, with valid checksums: the effect of a
-// bug, not of a disk.
+// changeDigest changes the digest of a queue in the checkpoint of a stopped node. The checksums remain valid: the
+// result looks like a bug, not like a disk error.
 func changeDigest(t *testing.T, dir string, queue uint64) {
 	t.Helper()
 	f, err := page.Open(vfs.OS(), datadir.PageFile(dir), page.Options{})
@@ -45,8 +45,8 @@ func changeDigest(t *testing.T, dir string, queue uint64) {
 	require.NoError(t, f.Close())
 }
 
-// Two nodes with the same contents compare equal. A difference raises an alarm in status and health, also from the
-// schedule, until they are equal again.
+// Two nodes with the same contents compare equal. The scheduled comparison detects a difference, and status and health
+// report it. The pair continues to serve.
 func TestVerify(t *testing.T) { simulated(t, testVerify) }
 
 func testVerify(t *testing.T) {
@@ -93,7 +93,7 @@ func testVerify(t *testing.T) {
 	standby = start(t, standbyConfig)
 	standby.waitFor(pb.Role_ROLE_STANDBY)
 	active.waitFor(pb.Role_ROLE_ACTIVE)
-	// Without client requests, the scheduled comparison finds it.
+	// Without client requests, the scheduled comparison finds the difference.
 	require.Eventually(t, func() bool { return len(active.status().GetAlarms()) == 1 }, testTimeout, 10*time.Millisecond)
 	require.Equal(t, "differ", active.status().GetAlarms()[0].GetKind(),
 		"the old name of the condition")

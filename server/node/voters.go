@@ -58,6 +58,11 @@ type voterResponse struct {
 	err    error
 }
 
+// up reports whether the voter responded with the expected identity and is an unfenced member.
+func (r *voterResponse) up() bool {
+	return r.err == nil && r.status.ID == r.member.ID && r.status.Member && r.status.Fenced == ""
+}
+
 func (l *conditionMonitor) pollVoters(ctx context.Context, own raft.Status, admin *raft.Admin) {
 	answers := make([]voterResponse, len(own.Voters))
 	var requests sync.WaitGroup
@@ -91,13 +96,15 @@ func (l *conditionMonitor) pollVoters(ctx context.Context, own raft.Status, admi
 func voterMetrics(answers []voterResponse) []metrics.Voter {
 	newest := uint64(0)
 	for i := range answers {
-		newest = max(newest, answers[i].status.LastIndex)
+		if answers[i].up() {
+			newest = max(newest, answers[i].status.LastIndex)
+		}
 	}
 	voters := make([]metrics.Voter, 0, len(answers))
 	for i := range answers {
 		a := &answers[i]
 		v := metrics.Voter{Address: a.member.Address, Kind: string(a.member.Kind)}
-		if a.err == nil && a.status.ID == a.member.ID && a.status.Member && a.status.Fenced == "" {
+		if a.up() {
 			v.Up, v.Behind = true, newest-a.status.LastIndex
 		}
 		voters = append(voters, v)

@@ -15,8 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A voter is up if it responds with the expected identity and participates. Lag is reported only for those.
-func TestJudgeVoters(t *testing.T) {
+// A voter is up if it is a member, responds with the expected identity and is not fenced. Only the lag of such voters
+// is reported.
+func TestVoterMetrics(t *testing.T) {
 	m := func(id string) raft.Member {
 		return raft.Member{ID: id, Address: id + ":1", Kind: raft.KindNode}
 	}
@@ -24,7 +25,7 @@ func TestJudgeVoters(t *testing.T) {
 		{member: m("a"), status: raft.Status{ID: "a", Member: true, LastIndex: 10}},
 		{member: m("b"), status: raft.Status{ID: "b", Member: true, LastIndex: 7}},
 		{member: m("c"), err: errors.New("does not answer")},
-		{member: m("d"), status: raft.Status{ID: "another", Member: true, LastIndex: 9}},
+		{member: m("d"), status: raft.Status{ID: "another", Member: true, LastIndex: 99}},
 		{member: m("e"), status: raft.Status{
 			ID: "e", Member: true, LastIndex: 9,
 			Fenced: raft.FencedRolledBack,
@@ -44,7 +45,7 @@ type noDirect struct{ vfs.FS }
 
 func (noDirect) TakesDirect(string) bool { return false }
 
-// A filesystem that cannot bypass the page cache is reported, if the settings request that.
+// A filesystem that cannot bypass the page cache is reported if memory.page-cache requests a bypass.
 func TestPageCacheConditions(t *testing.T) {
 	for use, want := range map[string]bool{"auto": true, "drop": true, "keep": false} {
 		c := config.Default()

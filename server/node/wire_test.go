@@ -52,7 +52,8 @@ func testUndecodable(t *testing.T) {
 	}
 }
 
-// TestBrowseLimit is like TestConsumeLimit, for Browse.
+// Browse splits responses at the client's receive limit, like Consume. A single message over the limit fails with an
+// error that contains advice, but its headers can be read.
 func TestBrowseLimit(t *testing.T) { simulated(t, testBrowseLimit) }
 
 func testBrowseLimit(t *testing.T) {
@@ -91,8 +92,8 @@ func testBrowseLimit(t *testing.T) {
 	}
 }
 
-// Messages that exceed the consumer's receive limit in total are split into several responses. A single message over
-// the limit fails with an error that contains advice, instead of an error of the consumer's gRPC library.
+// Messages that exceed the consumer's receive limit together are split into several responses. A single message over
+// the limit fails with an error of the node that contains advice, not with an error of the consumer's gRPC library.
 func TestConsumeLimit(t *testing.T) { simulated(t, testConsumeLimit) }
 
 func testConsumeLimit(t *testing.T) {

@@ -79,7 +79,7 @@ func (c *workload) publish(id string, sequence uint64) {
 			return
 		}
 		switch status.Code(err) {
-		case codes.Unavailable, codes.Canceled: // it is stopping or has stopped
+		case codes.Unavailable, codes.Canceled: // the node is stopping or has stopped
 		default:
 			if !errors.Is(kind(err), replication.ErrNotActive) && c.t.Context().Err() == nil {
 				c.t.Errorf("publish %s: %v", body, err)
@@ -145,7 +145,6 @@ func (c *workload) inSync() (active, standby int) {
 	return active, standby
 }
 
-// restart restarts a node.
 func (c *workload) restart(location int) {
 	c.t.Helper()
 	n := c.nodes[location].Load()
@@ -214,7 +213,7 @@ func (c *workload) check() {
 		y, err := standby.admin.GetDigest(t.Context(), &pb.GetDigestRequest{})
 		require.NoError(t, err)
 		return x.GetLsn() == y.GetLsn() && x.GetContent() == y.GetContent()
-	}, testTimeout, 10*time.Millisecond, "the two stores end alike")
+	}, testTimeout, 10*time.Millisecond, "both stores end with the same contents")
 }
 
 // publishing opens a publish stream that ends with the test.

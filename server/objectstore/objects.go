@@ -31,7 +31,7 @@ func New(c config.BackupS3, memory config.Size, log *zap.Logger) Opener {
 	}}
 }
 
-// Open opens a location without a request to it. Errors are backup.ErrLocation and s3.ErrOptions.
+// Open opens a location without sending a request. Errors are backup.ErrLocation and s3.ErrOptions.
 func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 	if !at.IsS3() {
 		return backup.Directory(nil, at.Dir), nil

@@ -39,8 +39,8 @@ func Forward(ctx context.Context, principal string, groups []string) (context.Co
 		forwardScheme+base64.RawURLEncoding.EncodeToString(raw)), nil
 }
 
-// forwarded returns the caller of a forwarded call; nil if it is not forwarded. Only a node of the pair, identified by
-// its certificate, may forward calls.
+// forwarded returns the caller of a forwarded call, or nil for another call. Only a node of the pair, identified by its
+// certificate, may forward calls.
 func (i *Authenticator) forwarded(ctx context.Context) (*access.Identity, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, forwardScheme) }) {

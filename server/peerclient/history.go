@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/history"
 )
 
-// History returns the history of the node at an address, from a time on; all of it for the zero time.
+// History returns the history of the node at an address: the points that end at since or later, or all points for the
+// zero time.
 func (p *Peers) History(ctx context.Context, address string, since time.Time) ([]history.Copied, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -29,7 +29,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// A peer is unreachable if it does not answer a ping, sent after peerPing without data, within peerTimeout.
+// The client sends a ping after peerPing without data. A peer that does not answer within peerTimeout is unreachable.
 const (
 	peerPing    = 2 * time.Second
 	peerTimeout = 3 * time.Second
@@ -53,7 +53,7 @@ func NewPeers(options ...grpc.DialOption) *Peers {
 	return &Peers{options: options, conns: make(map[string]*grpc.ClientConn)}
 }
 
-// Close ends all calls.
+// Close closes the connections, and cancels all calls. Later calls return store.ErrClosed.
 func (p *Peers) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -97,7 +97,7 @@ func (p *Store) try(ctx context.Context, label string, do func(ctx context.Conte
 			return fmt.Errorf("%s: %w", label, p.explain(err))
 		}
 		p.o.Logger.Debug("S3 request failed, retrying", zap.String("request", label), zap.Error(err))
-		wait := min(pause/2+rand.N(pause/2+1), rest) //nolint:gosec // G404: spreads requests, and hides nothing
+		wait := min(pause/2+rand.N(pause/2+1), rest) //nolint:gosec // G404: jitter needs no secure source
 		pause = min(2*pause, longestPause)
 		select {
 		case <-ctx.Done():

@@ -24,7 +24,7 @@ type keysError struct{ err error }
 func (e *keysError) Error() string { return e.err.Error() }
 func (e *keysError) Unwrap() error { return e.err }
 
-// credentials returns the source of the access keys. Missing keys are an error of the first request.
+// credentials returns the source of the access keys. If keys are missing, the first request fails.
 func (o Options) credentials() (*credentials.Credentials, error) {
 	if (o.AccessKeyFile == "") != (o.SecretKeyFile == "") {
 		return nil, fmt.Errorf("%w: access key file and secret key file must be set together", ErrOptions)
@@ -88,7 +88,7 @@ func readKey(path string) (string, error) {
 	return key, nil
 }
 
-// requiredKeys fails if it finds no keys; the server's response to an anonymous request is misleading.
+// requiredKeys fails if it finds no keys, because the server's response to an anonymous request is misleading.
 type requiredKeys struct{ credentials.Chain }
 
 func (s *requiredKeys) Retrieve() (credentials.Value, error) { return s.RetrieveWithCredContext(nil) }

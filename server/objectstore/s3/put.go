@@ -52,7 +52,7 @@ type upload struct { // one running Put
 	parts []minio.CompletePart
 }
 
-// Put streams an object to the server.
+// Put streams an object to the server. It returns fs.ErrExist if the name is in use.
 func (p *Store) Put(
 	ctx context.Context, name string, o backup.PutOptions, fill func(w io.Writer) error,
 ) error {
@@ -77,7 +77,7 @@ func (p *Store) Put(
 	return err
 }
 
-// newUpload chooses the size and the concurrency of the parts within the limits of parts and memory.
+// newUpload chooses the size and the concurrency of the parts, within the limits for parts and memory.
 func (p *Store) newUpload(ctx context.Context, name string, about uint64) *upload {
 	part := max(p.o.PartBytes, MinPartBytes)
 	if need := int64(about/fewParts) + 1; need > part {

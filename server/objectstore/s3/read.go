@@ -46,7 +46,7 @@ type block struct {
 	err  error
 }
 
-// Open opens an object; later reads fail if the object was replaced.
+// Open opens an object. Reads fail when ctx has ended, or if the object was replaced.
 func (p *Store) Open(ctx context.Context, name string) (backup.Object, error) {
 	info, err := p.stat(ctx, name)
 	if err != nil {

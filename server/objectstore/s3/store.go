@@ -174,7 +174,7 @@ func (p *Store) folder(name string) string {
 	return prefix
 }
 
-// List lists a folder.
+// List lists a folder. It returns fs.ErrNotExist for an empty or missing folder.
 func (p *Store) List(ctx context.Context, folder string) ([]backup.Entry, error) {
 	prefix := p.folder(folder)
 	var entries []backup.Entry
@@ -209,8 +209,8 @@ func (p *Store) stat(ctx context.Context, name string) (info minio.ObjectInfo, e
 	return info, err
 }
 
-// Delete removes an object. In a bucket with versioning or object lock, this hides the object, and the lifecycle rules
-// of the bucket remove it.
+// Delete removes an object. A missing object is not an error. In a bucket with versioning or object lock, the object is
+// only hidden, until the lifecycle rules of the bucket remove it.
 func (p *Store) Delete(ctx context.Context, name string) error {
 	err := p.try(ctx, "remove "+p.Path(name), func(ctx context.Context) error {
 		return p.core.Client.RemoveObject(ctx, p.at.Bucket, p.key(name), minio.RemoveObjectOptions{})
@@ -234,7 +234,8 @@ func (p *Store) Move(ctx context.Context, from, to string) error {
 	return p.Delete(ctx, from)
 }
 
-// Sweep aborts incomplete uploads to free the storage of their parts.
+// Sweep aborts incomplete uploads that were started before the given time, or all for the zero time. This frees the
+// storage of their parts.
 func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) error {
 	prefix := p.folder(folder)
 	return p.try(ctx, "list unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {
@@ -253,7 +254,7 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 			if err != nil && !isMissing(err) {
 				return err //nolint:wrapcheck // try names the request
 			}
-			p.o.Logger.Info("aborting an incomplete upload", zap.String("object", u.Key), zap.Time("begun", u.Initiated))
+			p.o.Logger.Info("incomplete upload aborted", zap.String("object", u.Key), zap.Time("begun", u.Initiated))
 		}
 		return nil
 	})

@@ -86,7 +86,7 @@ type Report struct {
 	// Since is the start time; if zero, the time of the first report is used. A report with a start time is raised
 	// immediately, regardless of Definition.After, because its reporter has already waited.
 	Since time.Time
-	// By is the ID of the node that detected it; empty for the owner of the book.
+	// By is the ID of the node that detected the condition; empty for the node that owns the book.
 	By string
 }
 
@@ -97,7 +97,7 @@ type Condition struct {
 	Details    string
 
 	Since time.Time
-	// By is the ID of the node that detected it; empty for the owner of the book.
+	// By is the ID of the node that detected the condition; empty for the node that owns the book.
 	By string
 }
 

@@ -78,8 +78,8 @@ func TestFromFailover(t *testing.T) {
 	require.Len(t, conditions.FromFailover(st), 2, "one copy only, and writes are refused")
 }
 
-// The names of failover notices are kinds of conditions.
-func TestNoticesAreKinds(t *testing.T) {
+// Each condition of package failover is a kind.
+func TestFailoverConditionsAreKinds(t *testing.T) {
 	for _, name := range []string{
 		failover.ConditionSuperseded, failover.ConditionDuplicateProcess, failover.ConditionStoreRolledBack,
 		failover.ConditionHistoriesDiverged,

@@ -41,7 +41,7 @@ type Input struct {
 	PausedQueues   []string             // names
 	Stuck          []StuckConsumer
 
-	// Archive is the status of the log archive of this node.
+	// Plan and Jobs are the pair's plan and jobs; Archive is the status of this node's log archive.
 	Plan    *maintenance.Plan
 	Jobs    []maintenance.JobInfo
 	Archive *backup.ArchiveStatus
@@ -56,19 +56,19 @@ type Input struct {
 	AuditLost  uint64
 	// AuthError describes authentication failures; KeysError describes why the keys of the token issuer are unavailable.
 	AuthError, KeysError string
-	Unrestricted         bool // no access rules exist
+	Unrestricted         bool // all clients have all rights: no access rules exist
 	// Certificates are in use; Credentials could not be loaded.
 	Certificates []Certificate
 	Credentials  []Credential
 }
 
-// FailedSchedule is a schedule with a failed last occurrence.
+// FailedSchedule is a schedule and the error of its last occurrence.
 type FailedSchedule struct{ Name, Error string }
 
 // StuckConsumer is a consumer that has messages in flight and does not answer any.
 type StuckConsumer struct {
 	Queue, Subscription, Address string
-	// InFlight is the number of its messages, and For the time without an answer.
+	// InFlight is the number of messages in flight, and For the time without an answer.
 	InFlight int
 	For      time.Duration
 }
@@ -86,7 +86,7 @@ type Prepared struct {
 type Certificate struct {
 	// Use is "node", "etcd", "raft", "metrics", "console" or "witness".
 	Use string
-	// CA reports whether the file contains the CA certificates that verify peer certificates.
+	// CA reports whether File contains the CA certificates that verify peer certificates.
 	File string
 	CA   bool
 	// Subject and Ends are the subject and the expiry of the certificate that expires first.
@@ -107,8 +107,8 @@ type Other struct {
 	// Offset is the offset of its clock; Unsure is the part of Offset that network latency can cause.
 	Offset, Unsure time.Duration
 	Reports        []Report
-	// Older reports whether its release does not report conditions. Reports then contains its alarms, and DiskFree its
-	// free disk space in bytes.
+	// Older is set if its release does not support conditions. Reports then contains its alarms, and DiskFree its free
+	// disk space in bytes.
 	Older    bool
 	DiskFree uint64
 }

@@ -197,8 +197,8 @@ func (f *findings) other(in *Input, o *Other) {
 	}
 	active := in.Pair.Record != nil && in.Pair.Record.Active.String() == o.Node.ID
 	for _, r := range o.Reports {
-		// Skip reports that originate from this node or concern it: this node has newer data. It reads conditions of the
-		// cluster record itself, since a response can be older than the record.
+		// Skip reports that originate from this node or concern it: this node has newer data. It also derives the conditions
+		// of the cluster record itself, because a response can be older than the record.
 		if r.By != o.Node.ID || r.Node.ID == f.self.ID || r.Node.ID == "" && !active ||
 			InRecord(r.Kind) && in.Pair.CoordinatorReachable {
 			continue

@@ -90,7 +90,7 @@ func TestJobConditions(t *testing.T) {
 	}
 }
 
-// A plan without progress is reported after a while. A plan with progress is not.
+// A plan is reported after some time without progress. A plan with progress is not.
 func TestPlanConditions(t *testing.T) {
 	var r Rules
 	now := time.Unix(1_700_000_000, 0)
@@ -150,7 +150,7 @@ func TestMachineConditions(t *testing.T) {
 	require.Empty(t, f.all)
 }
 
-// A transaction that has been prepared for long is reported by name.
+// A transaction that was prepared a long time ago is reported with its XID.
 func TestPreparedCondition(t *testing.T) {
 	now := time.Now()
 	var f findings
@@ -161,8 +161,8 @@ func TestPreparedCondition(t *testing.T) {
 	require.Contains(t, f.all[0].Details, `"order/1"`)
 }
 
-// The condition names the queue and the dead-letter queue of each pair.
-func TestDeadLettersWaitCondition(t *testing.T) {
+// The conditions for full dead-letter queues and stuck consumers name the queues.
+func TestQueueConditions(t *testing.T) {
 	var f findings
 	f.work(&Input{})
 	require.Empty(t, f.all)
@@ -190,7 +190,7 @@ func TestQueuesPausedCondition(t *testing.T) {
 	require.Equal(t, `"orders"; "payments"`, f.all[0].Details)
 }
 
-// Clock differences are reported, except for the part that the network delay of the response may explain.
+// A clock difference is reported if it exceeds the limit and the part that network latency can cause.
 func TestClockConditions(t *testing.T) {
 	now := time.Now()
 	for name, tt := range map[string]struct {
@@ -227,7 +227,7 @@ func TestConditionsOfAnOlderRelease(t *testing.T) {
 }
 
 // While this node can read the cluster record, the record takes precedence over an older response of the active.
-func TestRecordBeatsAnswer(t *testing.T) {
+func TestRecordTakesPrecedence(t *testing.T) {
 	a, b := uuid.New(), uuid.New()
 	o := &Other{Node: Node{ID: a.String(), Name: "a"}, Reports: []Report{
 		{Kind: OneCopyOnly, By: a.String()}, {Kind: PlanStuck, By: a.String()},
@@ -246,7 +246,7 @@ func TestRecordBeatsAnswer(t *testing.T) {
 	require.Equal(t, []Kind{OneCopyOnly, PlanStuck}, look(), "the record of this node may be the older one")
 }
 
-// A refused node outside the pair is reported for a while.
+// A refused foreign node is reported until some time after its last attempt.
 func TestForeignNodes(t *testing.T) {
 	now := time.Now()
 	look := func(err error, ago time.Duration) []Kind {

@@ -270,7 +270,7 @@ func ofJobs() []Definition {
 		},
 		{
 			Kind: ScheduleFailed, Severity: Warning, Scope: OfPair,
-			Cause: "The queue of a schedule refused the last occurrence: it is missing, full or paused.",
+			Cause: "The queue of a schedule refused its last occurrence: the queue is missing, full or paused, for example.",
 			Action: "`lockstep schedule show` lists the occurrences with their errors. The publish is retried until the next " +
 				"occurrence; `lockstep schedule run` publishes the message now. The condition ends with a published occurrence.",
 		},
@@ -298,7 +298,7 @@ func ofJobs() []Definition {
 		{
 			Kind: ArchiveLag, Severity: Warning, Scope: OfNode, After: time.Minute,
 			Cause: "The log of this node is currently not being archived. Up to `wal.archive-hold-bytes` of it is " +
-				"retained; beyond that, the archive gets a gap.",
+				"retained; beyond that, the archive has a gap.",
 			Action: "The details contain the error. For a directory, free space or make it writable. For a bucket, " +
 				"check that its S3 server responds, and that the node's key may list, get, put and delete.",
 		},

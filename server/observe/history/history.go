@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package history records the rates, depth and age of the pair and of its most active queues over the last 24 hours, in
-// at most 8 MiB of memory. The active samples counters that exist for other purposes, and the standby copies the result
-// (Copy, Paste), so that it survives a failover. Nothing is stored on disk.
+// at most 8 MiB of memory. The active samples counters that exist for other purposes. The standby copies the history
+// (Copy, Paste) and continues it after a failover. Nothing is stored on disk.
 package history
 
 import (
@@ -19,15 +19,15 @@ import (
 const (
 	// MaxQueues is the maximum number of recorded queues. With more queues, those with the most traffic are recorded.
 	MaxQueues = 100
-	// maxOthers bounds the queues that are observed without being recorded.
+	// maxOthers is the maximum number of queues that are not recorded but may replace a recorded queue with less traffic.
 	maxOthers = 100_000
-	// ageLimit bounds the time to read messages for their age, per sample.
+	// ageLimit is the time limit per sample for reading the oldest messages.
 	ageLimit = 250 * time.Millisecond
-	// early is the time by which a sample may precede the end of its interval.
+	// early is the maximum time by which a sample may precede the end of its interval.
 	early = time.Second
 	// averaging is the number of intervals over which traffic is averaged.
 	averaging = 30
-	// A queue replaces a recorded one if it has minRatio times its traffic.
+	// A queue replaces a recorded one if it has more than minRatio times as much traffic.
 	minRatio = 2
 )
 
@@ -61,14 +61,14 @@ type Recorder struct {
 	source   Source     // of the last sample
 	sampled  time.Time
 	totals   Totals
-	// others contains the progress of the queues that are not recorded; nil while all queues are.
+	// others contains the progress of the queues that are not recorded; nil while all queues are recorded.
 	others map[uint64]otherQueue
-	turn   uint32 // of the last sample
+	turn   uint32 // number of the last sample
 }
 
 type otherQueue struct {
 	progress uint32 // see Queue.progress
-	turn     uint32 // sample in which the queue was found
+	turn     uint32 // number of the last sample with this queue
 }
 
 // series contains the history of one queue. Recorder.mu guards the rings and traffic, Recorder.sampling the rest.
@@ -76,10 +76,10 @@ type series struct {
 	recent, day ring
 	traffic     float64 // average number of messages published and removed in an interval
 
-	compared  bool   // the following two are those of the last sample
-	last      Queue  // values
-	delivered uint64 // by current consumers
-	turn      uint32
+	compared  bool   // last and delivered are from the previous sample of the same source
+	last      Queue  // values of the last sample
+	delivered uint64 // by the consumers of the last sample
+	turn      uint32 // number of the last sample with this queue
 
 	oldest   uint64 // sequence of the oldest message; 0: not read
 	accepted time.Time
@@ -102,11 +102,11 @@ type Point struct {
 	At                                 time.Time // end of the interval
 	Published, Delivered, Acknowledged float64   // per second
 	Messages, Bytes                    float64
-	OldestAge                          float64 // in seconds; 0: no message
+	OldestAge                          float64 // in seconds; 0: no message; for the pair, of the recorded queues
 }
 
-// Points returns the points of a queue in the period before now, and their interval. Queue 0 is the pair. Intervals
-// without values are left out.
+// Points returns the points of a queue in the period before now, oldest first, and their interval: Interval for a
+// period of up to Recent, otherwise DayInterval. Queue 0 is the pair. Intervals without values are left out.
 func (r *Recorder) Points(queue uint64, since time.Duration, now time.Time) (interval time.Duration, points []Point) {
 	interval = Interval
 	if since > Recent {
@@ -141,7 +141,7 @@ func (r *Recorder) Points(queue uint64, since time.Duration, now time.Time) (int
 	return interval, points
 }
 
-// wide converts to the shortest decimal number that identifies f: 33.3 instead of 33.29999924.
+// wide converts f to the shortest decimal number that identifies it: 33.3 instead of 33.29999924.
 func wide(f float32) float64 {
 	if f == float32(math.Trunc(float64(f))) || isNaN(f) {
 		return float64(f)
@@ -153,7 +153,7 @@ func wide(f float32) float64 {
 // Range contains the values of consecutive intervals.
 type Range struct {
 	First  int64     // end of the first interval, in intervals since the Unix epoch
-	Values []float32 // six per interval
+	Values []float32 // six per interval, in the order of the fields of Point after At
 }
 
 // Copied is a part of the history of one queue, for the other node.
@@ -184,8 +184,9 @@ func (r *Recorder) Copy(since time.Time) []Copied {
 	return out
 }
 
-// Paste adds a copy of the other node's history, and discards queues that it does not contain. It returns the end of
-// the newest interval of the copy, from which the next one must start; the zero time without points.
+// Paste adds a copy of the other node's history, and discards queues that are missing in the copy. It ignores invalid
+// ranges. It returns the end of the newest interval of the copy, for the next call of Copy; the zero time without
+// points.
 func (r *Recorder) Paste(all []Copied) (newest time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,8 +212,8 @@ func (r *Recorder) Paste(all []Copied) (newest time.Time) {
 	return newest
 }
 
-// progress changes by one for each message that is published to or removed from the queue, and only increases, modulo
-// 2^32.
+// progress increases by one for each message that is published to the queue, and for each message that is removed,
+// modulo 2^32.
 func (q *Queue) progress() uint32 { return uint32(2*q.NextSequence - q.Messages) }
 
 // created returns the values of a new queue.
@@ -226,9 +227,9 @@ type candidate struct {
 	traffic float64 // in the last interval
 }
 
-// Sample records the values of the interval that ends about now, from a source: one for each session of an active node.
-// The first sample of a source determines no rates. With record false, it only provides the values with which the next
-// one is compared.
+// Sample records the values of the interval that ends about now. Each session of an active node has its own source. The
+// first sample of a source has no rates. With record false, the sample is not recorded, but the next one is compared
+// with it.
 func (r *Recorder) Sample(ctx context.Context, source Source, now time.Time, record bool) error {
 	r.sampling.Lock()
 	defer r.sampling.Unlock()
@@ -298,7 +299,8 @@ func (v *values) compare(s *series, now *Queue, handed uint64, seconds float64) 
 	v[acknowledged] = rate(s.last.Messages+now.NextSequence-s.last.NextSequence, now.Messages, seconds)
 }
 
-// readOldest returns the time at which the oldest message of a queue was accepted; the zero time for an empty queue.
+// readOldest returns the time at which the oldest message of a queue was accepted; the zero time for an empty queue. It
+// reads a message only if the oldest one has changed.
 func (s *series) readOldest(ctx context.Context, source Source, id uint64) (at time.Time, known bool) {
 	sequence, ok := source.Oldest(id)
 	if !ok {
@@ -324,7 +326,7 @@ type recordedQueue struct {
 	series *series
 }
 
-// find returns the recorded queues, without deleted ones, and those that could be recorded. sampling is held.
+// find returns the recorded queues, without deleted ones, and the candidates. The caller must hold sampling.
 func (r *Recorder) find(source Source, same bool) (recorded []recordedQueue, candidates []candidate) {
 	r.mu.Lock()
 	known := maps.Clone(r.queues)
@@ -373,7 +375,7 @@ func (r *Recorder) observe(q *Queue) {
 	}
 }
 
-// choose records the candidates with the most traffic, instead of queues with less. It returns the recorded queues.
+// choose replaces recorded queues with candidates that have more traffic. It returns the recorded queues.
 func (r *Recorder) choose(recorded []recordedQueue, candidates []candidate) []recordedQueue {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -197,7 +197,7 @@ func TestWholeDay(t *testing.T) {
 	}
 }
 
-// Queues without traffic are replaced by queues with traffic.
+// A queue with much more traffic replaces the recorded queue with the least.
 func TestMostActiveQueues(t *testing.T) {
 	r, s := New(), withQueues(MaxQueues+50)
 	recorded := func(id int) bool {
@@ -238,7 +238,8 @@ func TestMostActiveQueues(t *testing.T) {
 	require.Empty(t, r.others)
 }
 
-// A copy that is updated after each sample contains the same points. It continues when its node becomes active.
+// A copy that is updated repeatedly contains the same points as the original. Recording continues when the node of the
+// copy becomes active.
 func TestCopy(t *testing.T) {
 	from, to, s := New(), New(), withQueues(3)
 	since := to.Paste(from.Copy(time.Time{}))
@@ -290,7 +291,7 @@ func TestCopy(t *testing.T) {
 	require.Equal(t, 2*Interval, got[len(got)-1].At.Sub(got[len(got)-2].At), "no point was lost but that of the failover")
 }
 
-// Ranges of the other node are not trusted.
+// Invalid ranges in a copy are ignored, and the number of queues is limited.
 func TestInvalidCopies(t *testing.T) {
 	r := New()
 	for _, c := range []Range{
@@ -356,7 +357,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// A sample of 100,000 queues needs few allocations: it does not depend on the queues that are not recorded.
+// A sample of 100,000 queues needs few allocations: their number does not depend on queues that are not recorded.
 func TestSampleAllocations(t *testing.T) {
 	r, s := New(), withQueues(100_000)
 	at := start

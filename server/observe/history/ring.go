@@ -34,7 +34,7 @@ const (
 	slotsInMinute = int64(DayInterval / Interval)
 )
 
-// values of an interval. NaN: unknown.
+// values contains the values of an interval. NaN: unknown.
 type values [valueCount]float32
 
 func unknown() values {
@@ -130,7 +130,7 @@ func (r *ring) paste(from Range) {
 	}
 }
 
-// slotAt returns the slot with the end nearest to t, since a timer may fire slightly early or late.
+// slotAt returns the slot with the end nearest to t: a timer may fire slightly early or late.
 func slotAt(t time.Time) int64 {
 	return (t.UnixMilli() + Interval.Milliseconds()/2) / Interval.Milliseconds()
 }

@@ -20,7 +20,7 @@ import (
 
 const namespace = "lockstep"
 
-// oldestLimit limits the time per scrape spent on the oldest messages of queues, which may require disk reads.
+// oldestLimit is the time limit per scrape for reading the oldest messages of queues, possibly from disk.
 const oldestLimit = 500 * time.Millisecond
 
 type snapshot struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Lock waits are recorded only during a request for a profile over some seconds.
+// Lock waits are recorded only during a request with a duration.
 func TestContention(t *testing.T) {
 	c := newContention()
 	rate := func() int { return runtime.SetMutexProfileFraction(-1) }

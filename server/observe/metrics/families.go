@@ -154,8 +154,8 @@ func messageFamilies() []family {
 		counter("messages_expired_total", "Expired messages that were not moved to a dead-letter queue, applied on "+
 			"this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Expired) }),
-		counter("messages_duplicate_total", "Messages discarded by a dedup window, since the queue had accepted their "+
-			"message ids, applied on this node since its start.",
+		counter("messages_duplicate_total", "Messages discarded by a dedup window because the queue had accepted their "+
+			"message IDs, applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Duplicates) }),
 		counter("messages_delivered_total", "Messages delivered to consumers by this node since its start, including "+
 			"redeliveries.",
@@ -428,16 +428,19 @@ func processFamilies() []family {
 				}
 			}),
 		gaugeOf("certificate_expiry_timestamp_seconds", whenTLS,
-			"Unix time at which a certificate of this node expires.", []string{"file"},
+			"Unix time at which a certificate of this node or of the witness expires.", []string{"file"},
 			func(s *snapshot, put emitFunc) {
+				put = distinct(put)
 				for _, c := range s.node.Certificates {
 					put(unix(c.Ends), c.File)
 				}
 			}),
 		gaugeOf("certificate_expires_in_seconds", whenTLS,
-			"Seconds until a certificate of this node (of: node, etcd, raft, metrics) expires; negative after expiry.",
+			"Seconds until a certificate of this node (of: node, etcd, raft, metrics, console) or of the witness (of: "+
+				"witness) expires; negative after expiry.",
 			[]string{"of", "file"},
 			func(s *snapshot, put emitFunc) {
+				put = distinct(put)
 				for _, c := range s.node.Certificates {
 					put(time.Until(c.Ends).Seconds(), c.Use, c.File)
 				}

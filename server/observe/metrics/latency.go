@@ -105,13 +105,13 @@ func NewLatencies() *Latencies {
 	return l
 }
 
-// Committed implements replication.Meter, as do the next two methods.
+// Committed records the time from accepting the first transaction of a batch to its commit.
 func (l *Latencies) Committed(d time.Duration) { l.commit.Observe(d.Seconds()) }
 
-// Acknowledged records the round trip of a batch to the standby.
+// Acknowledged records the time from sending a batch to the standby to its acknowledgement.
 func (l *Latencies) Acknowledged(d time.Duration) { l.replicate.Observe(d.Seconds()) }
 
-// Written records the duration of a write to the log.
+// Written records the duration of a write to the log, including the sync.
 func (l *Latencies) Written(d time.Duration) { l.write.Observe(d.Seconds()) }
 
 // Coordinated records the duration of a request to the coordinator, and whether it received a response.

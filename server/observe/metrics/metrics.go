@@ -48,7 +48,7 @@ const (
 
 // Extra is the data exported only by metrics.
 type Extra struct {
-	// DiskLow reports whether publishes are refused because the disk is nearly full.
+	// DiskLow reports whether free space is below disk.low-watermark.
 	DiskLow                     bool
 	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.
@@ -69,7 +69,7 @@ type Extra struct {
 	Archive *backup.ArchiveStatus
 	// Voters are the voters of the raft coordinator, if any.
 	Voters []Voter
-	// Background is the fraction of time available to background work.
+	// Background is the state of the throttle of background work.
 	Background throttle.Status
 	// StoreEvents counts events of the store by name.
 	StoreEvents map[string]uint64
@@ -82,7 +82,7 @@ type Voter struct {
 	Address, Kind string
 	// Up reports whether the voter responds with the expected identity.
 	Up bool
-	// Behind is the number of entries by which it lags behind the most advanced voter.
+	// Behind is the number of entries by which it lags behind the most advanced voter that is up.
 	Behind uint64
 }
 
@@ -91,8 +91,8 @@ type Options struct {
 	// State returns the state of the node; Extra returns the data exported only by metrics.
 	State func() nodestatus.Node
 	Extra func() Extra
-	// OldestInFlight returns the age of the message of a subscription that has been in flight longest; 0 if none is. If it
-	// is nil, all are 0.
+	// OldestInFlight returns the time since the delivery of a subscription's message that has been in flight longest; 0 if
+	// none is in flight. If nil, 0 is exported.
 	OldestInFlight func(queue uint64, sub uint32) time.Duration
 	Store          *store.Store
 	// Address is the address to listen on, host:port; port 0 selects a free port.

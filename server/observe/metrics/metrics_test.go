@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
@@ -78,6 +79,23 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// A certificate file with several purposes is exported once for each label value.
+func TestSharedCertificateFile(t *testing.T) {
+	ca := conditions.Certificate{Use: "node", File: "/ca.pem", CA: true, Ends: time.Unix(2_000_000_000, 0)}
+	own, etcd := ca, ca
+	own.CA, etcd.Use = false, "etcd"
+	get := serve(t, &nodestatus.Node{Certificates: []conditions.Certificate{ca, own, etcd}})
+	code, body := get("/metrics")
+	require.Equal(t, http.StatusOK, code, body)
+	for _, sample := range []string{
+		`lockstep_certificate_expiry_timestamp_seconds{file="/ca.pem"} 2e+09`,
+		`lockstep_certificate_expires_in_seconds{file="/ca.pem",of="node"}`,
+		`lockstep_certificate_expires_in_seconds{file="/ca.pem",of="etcd"}`,
+	} {
+		require.Contains(t, body, sample)
+	}
+}
+
 // A node exports exactly the metrics of the table, and docs/reference/metrics.md is generated from it.
 func TestTable(t *testing.T) {
 	var b strings.Builder
@@ -105,7 +123,7 @@ func TestTable(t *testing.T) {
 		"./server/observe/metrics -run TestTable")
 }
 
-// An observation does not allocate, since it is made for each batch while others wait.
+// An observation does not allocate: it is on the commit path of each batch.
 func TestLatenciesAllocateNothing(t *testing.T) {
 	l := metrics.NewLatencies()
 	took := time.Microsecond
@@ -125,8 +143,8 @@ func TestLatenciesAllocateNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, observe))
 }
 
-// A Prometheus server that supports native histograms requests protobuf, and gets them in addition to the classic
-// buckets.
+// A Prometheus server that supports native histograms requests protobuf, and receives native histograms in addition to
+// the classic buckets.
 func TestNativeHistograms(t *testing.T) {
 	l := metrics.NewLatencies()
 	l.Committed(3 * time.Millisecond)
@@ -194,7 +212,7 @@ func TestProbes(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	require.NotEmpty(t, body)
 	code, _ = get("/debug/pprof/cmdline")
-	require.Equal(t, http.StatusNotFound, code, "flags may have passwords")
+	require.Equal(t, http.StatusNotFound, code, "a flag may contain a password")
 
 	ready := &nodestatus.Node{}
 	ready.Pair.Role = failover.RoleActive

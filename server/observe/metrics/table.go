@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"fmt"
+	"strings"
 )
 
 // Prometheus metric types.
@@ -16,7 +17,7 @@ const (
 // Metric describes an exported metric.
 type Metric struct {
 	Name   string // including the namespace
-	Type   string // a constant above
+	Type   string // Gauge, Counter or Histogram
 	Labels []string
 	// When states when it is exported; empty: always.
 	When string
@@ -46,6 +47,18 @@ type family struct {
 }
 
 type emitFunc func(v float64, labels ...string)
+
+// distinct returns an emitFunc that ignores further values of the same series: Prometheus would reject all metrics. A
+// certificate file can serve several purposes.
+func distinct(put emitFunc) emitFunc {
+	seen := make(map[string]bool)
+	return func(v float64, labels ...string) {
+		if key := strings.Join(labels, "\x00"); !seen[key] {
+			seen[key] = true
+			put(v, labels...)
+		}
+	}
+}
 
 // All returns all exported metrics except those of the Go runtime and the process. docs/reference/metrics.md is
 // generated from it.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Each power of two of microseconds is divided into latencySteps buckets, up to 2^36 µs (19 hours).
+// The range from a power of two, in microseconds, to the next one has latencySteps buckets, up to 2^36 µs (19 hours).
 const (
 	latencyStepsBits = 3
 	latencySteps     = 1 << latencyStepsBits
@@ -16,13 +16,13 @@ const (
 	latencyBuckets   = (latencyBits - latencyStepsBits + 1) * latencySteps
 )
 
-// Latencies is a histogram of durations with a resolution of one eighth. Observe takes about 10 ns and does not
-// allocate. The zero value is empty. It is safe for concurrent use.
+// Latencies is a histogram of durations with a relative error of at most one eighth. Observe takes about 10 ns and does
+// not allocate. The zero value is empty. It is safe for concurrent use.
 type Latencies struct {
 	counts [latencyBuckets]atomic.Uint64
 }
 
-// LatencyBucket counts the durations up to UpTo and above the previous bucket.
+// LatencyBucket counts the durations below UpTo that are in no lower bucket.
 type LatencyBucket struct {
 	UpTo  time.Duration
 	Count uint64

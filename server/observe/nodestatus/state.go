@@ -42,7 +42,7 @@ type Node struct {
 
 // Activity contains the load and the resource usage of a node, except for its store.
 type Activity struct {
-	// Delivered counts deliveries since start, including redeliveries.
+	// Delivered counts deliveries since the start of the node, including redeliveries.
 	Delivered              uint64
 	Consumers, Connections int
 	// Commits is the histogram of commit latencies of batches.

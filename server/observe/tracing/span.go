@@ -16,14 +16,14 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// maxParents is the maximum number of traces per request, whose messages can belong to different traces. This node
-// records no spans in further traces.
+// maxParents is the maximum number of traces in which a request is recorded: its messages can belong to different
+// traces.
 const maxParents = 8
 
 // traceparent is the message property that contains the trace context.
 const traceparent = "traceparent"
 
-// Span records one operation: a span in each trace that it belongs to, usually one.
+// Span records one operation. It consists of a span in each trace that the operation belongs to, usually one.
 type Span struct {
 	tracer *Tracer
 	spans  []trace.Span
@@ -111,7 +111,7 @@ func (s *Span) Number(name string, n uint64) {
 	}
 }
 
-// Of implements replication.Tracer, as do the next two methods.
+// Of returns the span in ctx, or nil if it is not sampled. Of, Commit and Append implement replication.Tracer.
 func (t *Tracer) Of(ctx context.Context) replication.Span {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		return &Span{t, []trace.Span{span}}
@@ -119,7 +119,7 @@ func (t *Tracer) Of(ctx context.Context) replication.Span {
 	return nil
 }
 
-// Commit starts the span of a batch.
+// Commit starts the span of a batch as a child of its first request, and links it with the others. n is the LSN.
 func (t *Tracer) Commit(of []replication.Span, at time.Time, n uint64, bytes int) replication.Span {
 	parent, ok := of[0].(*Span)
 	if !ok {
@@ -145,7 +145,7 @@ func (t *Tracer) Commit(of []replication.Span, at time.Time, n uint64, bytes int
 	return &Span{t, []trace.Span{span}}
 }
 
-// Append starts the span of a batch received by a standby.
+// Append starts the span of a batch received by a standby. It returns nil if the batch is not sampled.
 func (t *Tracer) Append(parent replication.TraceContext, at time.Time, n uint64, bytes int) replication.Span {
 	c := t.remote(map[string]string{traceparent: parent.Parent, "tracestate": parent.State})
 	if !c.IsSampled() {
@@ -166,7 +166,8 @@ func batchAttributes(n uint64, bytes int) trace.SpanStartEventOption {
 	)
 }
 
-// Part implements replication.Span, as do the next methods. Requests to the other node have the span kind client.
+// Part starts the span of a part of the operation. Requests to the other node have the span kind client. Part, Link,
+// Context and End implement replication.Span.
 func (s *Span) Part(name string, at time.Time) replication.Span {
 	kind := trace.SpanKindInternal
 	if name == "replicate" {

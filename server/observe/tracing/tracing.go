@@ -188,7 +188,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	defer e.mu.Unlock()
 	if time.Since(e.errorLoggedAt) >= errorLogInterval {
 		e.errorLoggedAt = time.Now()
-		e.log.Warn("spans not sent to the collector are lost; nothing else is affected",
+		e.log.Warn("spans lost: the collector did not accept them",
 			zap.Error(err), zap.Uint64("lost", e.lost.Load()))
 	}
 	return nil

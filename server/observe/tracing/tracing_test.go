@@ -22,7 +22,7 @@ func newTracer(sample float64) (*Tracer, *tracetest.SpanRecorder) {
 	return &Tracer{provider: p, tracer: p.Tracer(scope)}, r
 }
 
-// message returns a message that names span n.
+// message returns a message with the trace context of span n.
 func message(n int, sampled bool) *pb.Message {
 	flags := "00"
 	if sampled {

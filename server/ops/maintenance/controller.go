@@ -33,8 +33,8 @@ const (
 	handOverLimit = 10 * time.Second
 )
 
-// drive executes the plan while this node is active. Its state is entirely in the plan and in the nodes' roles, so that
-// the next active can continue.
+// drive executes the plan while this node is active. All state is in the plan and in the nodes' roles: after a change
+// of the role, the next active continues.
 func (m *Manager) drive(ctx context.Context) {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
@@ -64,7 +64,7 @@ func (m *Manager) drive(ctx context.Context) {
 	}
 }
 
-// waitForRetry is wait after a failed step of a plan. It ignores the entries that change while the plan continues: the
+// waitForRetry waits after a failed step of a plan, like wait. It ignores changed entries while the plan continues: the
 // failure itself is recorded in one of them.
 func (m *Manager) waitForRetry(
 	ctx context.Context, changed, entries <-chan struct{}, id string, delay time.Duration,
@@ -91,7 +91,7 @@ func (m *Manager) planToDrive() (*Plan, bool) {
 	}
 	p, ok, err := read[Plan](m, keyPlan)
 	if err != nil {
-		m.log.Error("plan controller failed", zap.Error(err))
+		m.log.Error("plan cannot be read", zap.Error(err))
 		return nil, false
 	}
 	return &p, ok && !p.State.Ended()
@@ -130,7 +130,7 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 	}
 	failures++
 	m.log.Warn("plan step failed", zap.String("plan", p.ID), zap.Int("failures", failures), zap.Error(err))
-	// Use ctx: cancelling the step must not prevent this.
+	// Use ctx, because the failure must be stored even if stepCtx has ended.
 	if final(err) || failures >= maxFailures && !passes(err) {
 		if err = m.advance(ctx, p.ID, func(p *Plan) error {
 			p.end(PlanFailed, fmt.Sprintf("while %s: %v", p.State, err), m.o.Now())
@@ -186,7 +186,7 @@ func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err er
 	}
 	other, reason := m.partner()
 	if reason == "" && member.Node != other.ID {
-		return standbyPoll, nil // it has just connected
+		return standbyPoll, nil // the standby has just connected
 	}
 	if reason != "" {
 		return standbyPoll * 5, m.enter(ctx, p.ID, PlanWaiting, uuid.Nil, reason)

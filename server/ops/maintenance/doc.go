@@ -6,7 +6,8 @@
 // # Stored state
 //
 // The state of the pair is in the store's metadata entries, which are replicated like messages. Only the active changes
-// them, and only in the term in which it read them. Therefore read, change and commit need only a lock in this process.
+// them, and only in the term in which it read them. Therefore a lock in this process is sufficient to read, change and
+// commit an entry atomically.
 //
 //	maintenance/settings     changed settings, and the request of a rewrite at the next start
 //	maintenance/plan         the last rolling plan
@@ -14,8 +15,8 @@
 //	maintenance/runs/<name>  its last runs
 //	settings/running         settings changed at run time
 //
-// The steps of a plan that a node has done are in maintenance.json in its data directory: a repeated request does not
-// repeat the step.
+// Each node records the completed steps of plans in maintenance.json in its data directory. A repeated request then
+// does not repeat the step.
 //
 // # Responsibilities
 //
@@ -25,11 +26,11 @@
 //
 // # Preemption of rewrites
 //
-// While a standby rewrites its page file, it continues to receive, sync and acknowledge its log; only applying waits.
-// Therefore the rewrite must end before the node can take over: server/node calls CancelRewrite before it starts or
-// ends a role, which cancels the rewrite and waits for its end. Then the backlog is applied to the old page file, as
-// after a restart.
+// While a standby rewrites its page file, it continues to receive, sync and acknowledge its log, but does not apply it.
+// Therefore the rewrite must end before the node can take over. server/node calls CancelRewrite before it starts or
+// ends a role: CancelRewrite cancels the rewrite and waits for its end. The backlog is then applied to the old page
+// file, as after a restart.
 //
-// The package does not depend on gRPC and protobuf: the other node is behind the interface Peers, and this node's role
-// behind Node.
+// The package does not depend on gRPC or protobuf. The interface Peers represents the other node, and Node the role of
+// this node.
 package maintenance

@@ -39,7 +39,7 @@ func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 }
 
 // change reads an entry (or the zero value), calls fn to change it, commits it, and returns it. If fn returns an error,
-// nothing is committed; errUnchanged is not passed on.
+// nothing is committed, and change returns the error unless it is errUnchanged.
 func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) error) (T, error) {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		var none T

@@ -15,8 +15,8 @@ var (
 	ErrRole = errors.New("not possible in this node's role")
 	// ErrRoleChanged is returned by a rewrite that was cancelled by a role change. The page file is unchanged.
 	ErrRoleChanged  = errors.New("rewrite cancelled by a role change; page.db is unchanged")
-	ErrNoBackupPath = errors.New("no backup location: set backup.path")
-	ErrNoArchive    = errors.New("no log archive: set wal.archive")
+	ErrNoBackupPath = errors.New("no backup location")
+	ErrNoArchive    = errors.New("no log archive")
 )
 
 // ErrUnreachable is returned when the other node is unreachable, or does not respond in time.
@@ -27,12 +27,12 @@ var (
 	// ErrSetting is returned for an invalid value.
 	ErrSetting = errors.New("invalid setting")
 	// ErrNoRecommendation is returned by a plan with the recommended page size if none exists.
-	ErrNoRecommendation = errors.New("no recommended page size: run a scan, or specify a size")
-	ErrPlanRuns         = errors.New("a plan is running: wait for it, or cancel it")
+	ErrNoRecommendation = errors.New("no recommended page size")
+	ErrPlanRuns         = errors.New("another plan is running")
 	ErrNoPlan           = errors.New("no plan is running")
 	ErrNoJob            = errors.New("job not found")
 	ErrJobRuns          = errors.New("job is already running")
-	ErrTooManyJobs      = errors.New("too many jobs: delete some first")
+	ErrTooManyJobs      = errors.New("too many jobs")
 )
 
 // BusyError contains the running operation. It matches ErrBusy.

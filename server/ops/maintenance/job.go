@@ -108,9 +108,11 @@ func (j *Job) location() (place string, explicit bool) {
 }
 
 func (j *Job) check() error {
-	if err := txn.CheckName(j.Name); err != nil || len(j.Name) > maxJobNameBytes {
-		return fmt.Errorf("%w: job name must be 1 to %d characters of A-Z a-z 0-9 . _ / -: %w", ErrSetting,
-			maxJobNameBytes, err)
+	if err := txn.CheckName(j.Name); err != nil {
+		return fmt.Errorf("%w: job name: %w", ErrSetting, err)
+	}
+	if len(j.Name) > maxJobNameBytes {
+		return fmt.Errorf("%w: job name has %d bytes; maximum %d", ErrSetting, len(j.Name), maxJobNameBytes)
 	}
 	if !slices.Contains([]string{JobScan, JobShrink, JobBackup, JobCompact, JobVerify}, j.Kind) {
 		return fmt.Errorf("%w: job kind %q, must be scan, shrink, backup, compact or verify", ErrSetting,
@@ -226,7 +228,7 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	j.UpdatedAt = m.o.Now()
 	_, err := change(ctx, m, keyJob+j.Name, func(old *Job) error {
 		if old.Name == "" && len(query.MetaPrefix(m.store, keyJob)) >= MaxJobs {
-			return ErrTooManyJobs
+			return fmt.Errorf("%w: maximum %d; delete some first", ErrTooManyJobs, MaxJobs)
 		}
 		*old = j
 		return nil

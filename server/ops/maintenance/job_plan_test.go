@@ -94,7 +94,7 @@ func testPlanOfAnotherPair(t *testing.T) {
 	p.planIs(m, PlanDone)
 }
 
-// Relative backup paths are refused, since a node does not know their base.
+// A backup path must be absolute and outside the data directory.
 func TestBackupPaths(t *testing.T) { synctest.Test(t, testBackupPaths) }
 
 func testBackupPaths(t *testing.T) {
@@ -138,7 +138,7 @@ func testBackupPathInDataDir(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Each node restarts once, the plan waits for it, and then the role moves to the other node and back.
+// Each node restarts once. The plan waits for it, and the role moves to the other node and back.
 func TestRestartPlan(t *testing.T) { synctest.Test(t, testRestartPlan) }
 
 func testRestartPlan(t *testing.T) {
@@ -164,7 +164,7 @@ func testRestartPlan(t *testing.T) {
 	require.Equal(t, 2, p.handovers)
 }
 
-// A requested restart is done only once another process runs.
+// A requested restart counts as done only in another process.
 func TestRestartOnce(t *testing.T) { synctest.Test(t, testRestartOnce) }
 
 func testRestartOnce(t *testing.T) {

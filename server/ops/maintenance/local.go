@@ -25,8 +25,8 @@ const (
 	keptProblems  = 20
 )
 
-// localState contains the steps that a node has done, and the result of its last scan. It is written after a step was
-// done. After a crash in between, the step is repeated, which is harmless.
+// localState contains the steps that a node has done, and the result of its last scan. The file is written after each
+// step. After a crash before that, the step is repeated, which is harmless.
 type localState struct {
 	fs   vfs.FS
 	path string
@@ -49,7 +49,7 @@ type doneStep struct {
 	ID       string    `json:"id"`
 	PageSize int       `json:"page_size"`
 	At       time.Time `json:"at"`
-	// Incarnation is that of the store: if a snapshot replaces the page file, the step is no longer done.
+	// Incarnation is the incarnation of the store: if a snapshot replaces the page file, the step is no longer done.
 	Incarnation uint64 `json:"incarnation"`
 	// Process is the process that was requested to restart; empty for other steps.
 	Process string `json:"process,omitempty"`

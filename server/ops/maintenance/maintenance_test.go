@@ -46,7 +46,7 @@ func TestStartupRequests(t *testing.T) {
 	require.Nil(t, p.Startup)
 }
 
-// Completed steps survive a restart, as long as the store is the same. An invalid file is ignored.
+// Completed steps survive a restart unless the store is replaced. An invalid file is ignored.
 func TestLocalState(t *testing.T) {
 	fs := memfs.New()
 	require.NoError(t, fs.MkdirAll("/d", 0o700))
@@ -108,7 +108,7 @@ func testPlanFailsPermanently(t *testing.T) {
 	_, err = m.CancelPlan(t.Context())
 	require.ErrorIs(t, err, ErrNoPlan)
 
-	// An unknown error also ends it, after attempts with a growing delay.
+	// An unknown error also ends the plan, after attempts with increasing delays.
 	var delays []time.Duration
 	last := time.Now()
 	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
@@ -123,7 +123,7 @@ func testPlanFailsPermanently(t *testing.T) {
 	require.Equal(t, []time.Duration{1, 2, 4, 8, 16, 30, 30, 30, 30}, delays[1:])
 }
 
-// Transient errors are retried and counted. Each node gets its own step, and at the end the role moves back.
+// Transient errors are retried and counted. Each node executes its own step, and at the end the role moves back.
 func TestPlanResumes(t *testing.T) { synctest.Test(t, testPlanResumes) }
 
 func testPlanResumes(t *testing.T) {
@@ -202,6 +202,15 @@ func (p *pair) history(m *Manager, name string) []Run {
 	j, _, err := m.job(name)
 	require.NoError(p.t, err)
 	return j.History
+}
+
+// A job name that is too long for a key is rejected, and the error contains the limit.
+func TestLongJobName(t *testing.T) {
+	j := Job{Name: strings.Repeat("x", maxJobNameBytes), Schedule: "@daily", Kind: JobScan}
+	require.NoError(t, j.check())
+	j.Name += "x"
+	require.ErrorIs(t, j.check(), ErrSetting)
+	require.Regexp(t, `201 bytes.* 200$`, j.check().Error())
 }
 
 // A running job is not started again, by the schedule or on request. Runs that become due in the meantime are
@@ -288,8 +297,8 @@ func testMissedRunsAfterTakeover(t *testing.T) {
 	}, testTimeout, time.Millisecond)
 }
 
-// With a clock that is wrong by a month, a job runs once. After the correction, it runs at its scheduled times, not
-// only in a month. If the clock is set back by an hour, no job runs twice.
+// While the clock is a month ahead, a job runs once. After the correction, the job runs at its next scheduled time, not
+// a month later. If the clock is set back by an hour, no job runs twice.
 func TestClockSetBack(t *testing.T) { synctest.Test(t, testClockSetBack) }
 
 func testClockSetBack(t *testing.T) {
@@ -325,7 +334,7 @@ func testClockSetBack(t *testing.T) {
 	runs(5)
 }
 
-// TestClockIsReadInOrder blocks a reader of the clock until another one has read it and returned.
+// Concurrent readers of the clock do not see it set back: a reader waits until the previous one has finished.
 func TestClockIsReadInOrder(t *testing.T) {
 	var reads atomic.Int64
 	m, other := &Manager{}, make(chan struct{})
@@ -381,7 +390,7 @@ func testJobRunDuringSwitchover(t *testing.T) {
 	require.Len(t, p.history(m, "nightly"), 3)
 }
 
-// A difference is found and logged as an error.
+// A verify job fails if the contents of the nodes differ.
 func TestVerifyFindsADifference(t *testing.T) { synctest.Test(t, testVerifyFindsADifference) }
 
 func testVerifyFindsADifference(t *testing.T) {
@@ -409,7 +418,7 @@ func (l wrongPeer) Digest(ctx context.Context, at uint64) (checkpoint.Digest, er
 	return d, err
 }
 
-// A change waits for the previous one, which waits for the standby, until its own context ends.
+// A change that waits for the commit of the previous one ends with its own context.
 func TestChangeWaitsNoLongerThanAsked(t *testing.T) {
 	synctest.Test(t, testChangeWaitsNoLongerThanAsked)
 }

@@ -73,10 +73,10 @@ type Manager struct {
 	following bool // this node follows an active: it may rewrite
 	starting  bool // this standalone node does not serve yet: it may rewrite
 	jobs      map[string]bool
-	// latestClock is the last time returned by clock; clockSteady is the time since which it is steady.
+	// latestClock is the last time returned by clock; since clockSteady, the clock has not been set back.
 	latestClock, clockSteady time.Time
-	held                     map[uint64]context.CancelCauseFunc
-	holds                    uint64 // last key of held
+	held                     map[uint64]context.CancelCauseFunc // cancel the contexts of holding
+	holds                    uint64                             // last key of held
 
 	// progress is the progress of the plan's step on the other node.
 	progress atomic.Pointer[checkpoint.Progress]

@@ -19,7 +19,7 @@ type operation struct {
 	planID string
 	since  time.Time
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when it has ended completely
+	done   chan struct{} // closed when the operation has ended
 
 	onProgress func(checkpoint.Progress) // may be nil
 
@@ -36,8 +36,8 @@ const (
 	opVerify  = "verify-backup"
 )
 
-// begin registers an operation, or returns the reason why it cannot start. The returned context ends with ctx and with
-// CancelRewrite. The caller must call end.
+// begin registers an operation, or returns the reason why it cannot start. The returned context ends with ctx; for a
+// rewrite, also when CancelRewrite is called. The caller must call end.
 func (m *Manager) begin(
 	ctx context.Context, kind, planID string, report func(checkpoint.Progress),
 ) (context.Context, *operation, error) {
@@ -59,7 +59,7 @@ func (m *Manager) begin(
 	return ctx, op, nil
 }
 
-// follows reports whether a node in this role serves no clients that wait for applied transactions.
+// follows reports whether a node in this role follows an active. No client then waits for it to apply transactions.
 func follows(r failover.Role) bool {
 	return r == failover.RoleStandby || r == failover.RoleSyncing || r == failover.RoleCatchingUp
 }
@@ -108,14 +108,15 @@ func (m *Manager) Activity() (a Activity, ok bool) {
 	return op.activity(), true
 }
 
-// Following allows rewrites, since the node follows an active, until CancelRewrite is called.
+// Following records that the node follows an active, and allows rewrites until CancelRewrite is called.
 func (m *Manager) Following() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.following = true
 }
 
-// holding returns a context that CancelRewrite ends, for work that stops the store from applying for a moment.
+// holding returns a context that CancelRewrite ends, for short work during which the store applies nothing. The caller
+// must call forget.
 func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	m.mu.Lock()
@@ -131,8 +132,8 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 	}
 }
 
-// cancelRewriteTimeout is the delay after which a slow cancellation is logged. Past its point of no return, a rewrite
-// needs a few renames.
+// cancelRewriteTimeout is the delay after which a slow cancellation is logged. A rewrite past its point of no return
+// only has to rename a few files.
 const cancelRewriteTimeout = time.Second
 
 // CancelRewrite cancels a running rewrite and prevents new ones until Following is called. It returns when the store

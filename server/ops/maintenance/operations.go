@@ -57,8 +57,7 @@ func (m *Manager) Scan(
 	return r, nil
 }
 
-// LastScan returns the result of this node's last scan, even if the node was restarted since; the zero value if there
-// was none.
+// LastScan returns the result of this node's last scan, which survives a restart; the zero value if there was none.
 func (m *Manager) LastScan() checkpoint.ScanResult { return m.local.lastScan() }
 
 func (m *Manager) recommend(ctx context.Context, pageSize int) {
@@ -225,7 +224,8 @@ func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
 	return ShrinkResult{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, cause(ctx, err)
 }
 
-// DropOld removes the files replaced by the last rewrite or installed snapshot of this node.
+// DropOld removes the files replaced by the last rewrite or installed snapshot of this node, and returns their size in
+// bytes.
 func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	_, op, err := m.begin(ctx, opDropOld, "", nil)
 	if err != nil {
@@ -239,7 +239,7 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
 	a := m.o.Archiver
 	if a == nil {
-		return "", st, ErrNoArchive
+		return "", st, fmt.Errorf("%w: set wal.archive", ErrNoArchive)
 	}
 	if err := a.Flush(ctx); err != nil {
 		return "", st, fmt.Errorf("flush the log archive %s: %w", a.Dir(), err)
@@ -323,7 +323,7 @@ func closeObjects(place backup.Objects) {
 // data directory would copy the store into itself.
 func (m *Manager) checkBackupPath(path string) (at backup.Location, err error) {
 	if path == "" {
-		return at, ErrNoBackupPath
+		return at, fmt.Errorf("%w: set backup.path", ErrNoBackupPath)
 	}
 	at, err = backup.ParseLocation(path)
 	switch {
@@ -361,9 +361,9 @@ func withoutLinks(path string) string {
 
 const activityLimit = time.Second
 
-// MaySwitchOver returns failover.ErrSwitchover while the standby, this node or the other one, rewrites its page file:
-// it applies nothing, and cannot serve unapplied messages. If the other node is unreachable, MaySwitchOver returns nil:
-// failover detects that.
+// MaySwitchOver returns failover.ErrSwitchover while the standby (this node or the other one) rewrites its page file: a
+// standby applies nothing during a rewrite, and could not serve the messages. If the other node is unreachable,
+// MaySwitchOver returns nil: failover detects that.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
 	if other, reason := m.partner(); !ok && reason == "" {

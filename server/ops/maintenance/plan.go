@@ -58,7 +58,7 @@ type Plan struct {
 	Pair        uuid.UUID `json:"pair"`
 	FirstActive uuid.UUID `json:"first_active"`
 	State       PlanState `json:"state"`
-	// Reason is the reason for State.
+	// Reason explains State to operators.
 	Reason string `json:"reason,omitempty"`
 	// Done contains the stores whose page file was rewritten, or whose node has restarted, at most one for each node. A
 	// new active needs nothing else to continue. If a store is replaced, for example by a snapshot of the other node, it
@@ -111,8 +111,8 @@ func (m *Manager) Plan() (*Plan, error) {
 	return &p, nil
 }
 
-// WatchPlan calls fn with the plan now and after each change, also of its progress, until it has ended, ctx ends, or fn
-// returns an error.
+// WatchPlan calls fn with the plan now and after each change, also of its progress, until the plan or ctx has ended or
+// fn returns an error. The plan is nil if none was ever started.
 func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
@@ -133,7 +133,7 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	}
 }
 
-// AwaitPlan waits, for a limited time, until this node has applied a plan that the active has started or ended.
+// AwaitPlan waits at most one second until this node has applied a plan that the active has started.
 func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, id) }
 
 // StartPlan starts a plan. pageSize applies to PlanResize; 0 means the recommended one. It must be called on the active
@@ -165,11 +165,11 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 	}
 	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID != "" && !p.State.Ended() {
-			return fmt.Errorf("%w: plan %s (%s, %s)", ErrPlanRuns, p.ID, p.Kind, p.State)
+			return fmt.Errorf("%w: %s (%s, %s); wait for it, or cancel it", ErrPlanRuns, p.ID, p.Kind, p.State)
 		}
 		if kind == PlanResize && pageSize == 0 {
 			if pageSize = settings.PageSizeRecommended; pageSize == 0 {
-				return ErrNoRecommendation
+				return fmt.Errorf("%w: run a scan, or specify a page size", ErrNoRecommendation)
 			}
 		}
 		*p = Plan{
@@ -186,7 +186,7 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 }
 
 // CancelPlan ends the plan: a running rewrite is cancelled, a switchover that has begun is not undone. It must be
-// called on the active.
+// called on the active. It returns ErrNoPlan if no plan is running.
 func (m *Manager) CancelPlan(ctx context.Context) (*Plan, error) {
 	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID == "" || p.State.Ended() {

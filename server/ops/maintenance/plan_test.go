@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// The part of a node whose store was replaced is no longer done, regardless of the active node. A node that is
-// missing in the record keeps its part.
+// A node whose store was replaced is no longer done, regardless of the active node. A node that is missing in the
+// record stays done.
 func TestOutdatedPart(t *testing.T) {
 	a, b := failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1},
 		failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}

@@ -18,7 +18,7 @@ const restartPoll = 100 * time.Millisecond
 
 const restartCheckLimit = 30 * time.Second
 
-// checkRestart returns ErrSetting if this node would not start again, so that it is not stopped.
+// checkRestart returns ErrSetting if this node would not start again. The caller must not stop it then.
 func (m *Manager) checkRestart(ctx context.Context) error {
 	if m.o.CheckRestart == nil {
 		return nil
@@ -51,7 +51,7 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 	case !follows(role):
 		return false, fmt.Errorf("restart: %w: only a standby restarts for a plan, this node is %s", ErrRole, role)
 	case !following:
-		return false, nil // it has just become the standby
+		return false, nil // this node has just become the standby
 	case running != nil:
 		return false, &BusyError{Activity: running.activity()}
 	}
@@ -74,8 +74,8 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 	return false, nil
 }
 
-// restartOn repeats the request until the other node confirms the restart. The plan then waits until that node is in
-// sync again.
+// restartOn requests a restart of the other node. The step is repeated until that node confirms the restart; the plan
+// then waits until the node is in sync again.
 func (m *Manager) restartOn(
 	ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo,
 ) (time.Duration, error) {

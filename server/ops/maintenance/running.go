@@ -17,7 +17,7 @@ const KeyRunning = "settings/running"
 // RunningSettings contains setting values by name. This package does not interpret them.
 type RunningSettings struct {
 	Pair map[string]string `json:"pair,omitempty"` // for both nodes
-	// Nodes contains the values of one node each; they take precedence over Pair.
+	// Nodes contains the values for single nodes, by node ID. They take precedence over Pair.
 	Nodes map[uuid.UUID]map[string]string `json:"nodes,omitempty"`
 }
 
@@ -62,7 +62,8 @@ func (m *Manager) Running() (RunningSettings, error) {
 	return r, err
 }
 
-// UpdateRunning changes these settings. It must be called on the active. If fn returns an error, nothing is changed.
+// UpdateRunning changes the settings of Running. It must be called on the active. If fn returns an error, nothing is
+// changed.
 func (m *Manager) UpdateRunning(ctx context.Context, fn func(*RunningSettings) error) (RunningSettings, error) {
 	r, err := change(ctx, m, KeyRunning, fn)
 	if err != nil {

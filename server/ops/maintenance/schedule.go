@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// missedGrace is how late a run may start if no node was active when it was due. After that, it is recorded as
+	// missedGrace is how late a run may start if no node was active when it was due. After that, the run is recorded as
 	// skipped: a backup scheduled for 2 a.m. must not run at noon.
 	missedGrace = 10 * time.Minute
 	// maxAttempts is the maximum number of attempts of a run that role changes interrupt.
@@ -66,8 +66,9 @@ type interrupted struct {
 	run Run
 }
 
-// endInterrupted records the end of runs that the active of another term started. It returns the runs to restart, even
-// with an error: those that a switchover or failover interrupted, as active, the last time of an active node, shows.
+// endInterrupted records the end of runs that the active of another term started. Even with an error, it returns the
+// runs to restart: those interrupted by a switchover or failover of at most missedGrace. active is the last time at
+// which a node was active.
 func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -79,12 +80,12 @@ func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.T
 				continue
 			}
 			next := r
-			r.Outcome, r.Detail = RunFailed, "the node that started it is no longer active; the next "+
+			r.Outcome, r.Detail = RunFailed, "the node that started the run is no longer active; the next "+
 				"run is not affected"
 			now := m.o.Now()
 			if recent := now.Sub(active) <= missedGrace || now.Sub(r.StartedAt) <= missedGrace; recent &&
 				r.Attempt+1 < maxAttempts {
-				r.Outcome, r.Detail = RunSkipped, "the active role moved during the run: it is restarted"
+				r.Outcome, r.Detail = RunSkipped, "the active role moved during the run; the run is restarted"
 				next.ID, next.StartedAt, next.Term, next.Attempt = uuid.NewString(), now, term, r.Attempt+1
 			}
 			r.Duration = max(now.Sub(r.StartedAt), 0)
@@ -102,7 +103,7 @@ func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.T
 func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *sync.WaitGroup) {
 	for _, i := range again {
 		if !m.claim(i.job.Name) {
-			continue // a client has just requested it
+			continue // a client has just requested a run
 		}
 		m.startRun(ctx, i.job, i.run, running)
 	}
@@ -120,7 +121,7 @@ func (m *Manager) startRun(ctx context.Context, j Job, run Run, running *sync.Wa
 	}
 	running.Go(func() {
 		defer m.release(j.Name)
-		_ = m.finishRun(ctx, j, run) // it is in the history
+		_ = m.finishRun(ctx, j, run) // the history contains the result
 	})
 }
 
@@ -128,7 +129,7 @@ func (m *Manager) startRun(ctx context.Context, j Job, run Run, running *sync.Wa
 func (m *Manager) endPlanned(ctx context.Context) {
 	jobs, err := m.Jobs()
 	if err != nil {
-		return // startDue logs it
+		return // startDue logs the error
 	}
 	for _, j := range jobs {
 		for _, r := range j.History {
@@ -204,8 +205,8 @@ func (m *Manager) release(name string) {
 	delete(m.jobs, name)
 }
 
-// RunJob runs a job now and returns the run when it has ended. It must be called on the active. It returns ErrNoJob or
-// ErrJobRuns. A failed run is not an error.
+// RunJob runs a job now and returns the run when it has ended; for JobCompact, when the plan has started. It must be
+// called on the active. It returns ErrNoJob or ErrJobRuns. A failed run is not an error.
 func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 	term, ok := m.node.Serving()
 	if !ok {

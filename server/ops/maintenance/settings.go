@@ -16,7 +16,8 @@ import (
 type Defaults struct {
 	// PageSizeMax bounds recommendations, in bytes.
 	PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup apply to this node only, once each time that they are enabled.
+	// ResizeOnStartup and CompactOnStartup request an operation on this node only. It is executed once each time the
+	// setting is enabled.
 	ResizeOnStartup, CompactOnStartup bool
 	BackupPath                        string // empty for none
 	BackupKeep                        int    // number of backups to keep
@@ -26,7 +27,7 @@ type Defaults struct {
 // first scan.
 type Settings struct {
 	PageSizeCurrent, PageSizeRecommended, PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup are requested and not yet done by every node.
+	// ResizeOnStartup and CompactOnStartup report whether the operation is requested and not yet done by both nodes.
 	ResizeOnStartup, CompactOnStartup bool
 	BackupPath                        string
 	BackupKeep                        int
@@ -54,7 +55,7 @@ type startupRequest struct {
 	// Resize requests a resize to the recommended page size, Compact a compaction.
 	Resize  bool `json:"resize,omitempty"`
 	Compact bool `json:"compact,omitempty"`
-	// Done contains the nodes that have executed it.
+	// Done contains the nodes that have executed the request.
 	Done []uuid.UUID `json:"done,omitempty"`
 }
 

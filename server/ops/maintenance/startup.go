@@ -51,8 +51,8 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 	return nil
 }
 
-// afterStart executes the operations requested for the start of a node of a pair once it is an in-sync standby, and
-// reports to the active. If the node becomes active first, the operations remain requested for its next start.
+// afterStart waits until a node of a pair is an in-sync standby, executes the operations requested for its start, and
+// reports them to the active. If the node becomes active first, the operations remain requested for its next start.
 func (m *Manager) afterStart(ctx context.Context) {
 	for {
 		changed := m.node.Changed()
@@ -157,7 +157,7 @@ func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error)
 	case err != nil:
 		return "", fmt.Errorf("plan the resize: %w", err)
 	}
-	return fmt.Sprintf("with page size %d page.db would have %s, now %s", pageSize, units.Bytes(p.NeedBytes),
+	return fmt.Sprintf("with page size %d, page.db would have %s instead of %s", pageSize, units.Bytes(p.NeedBytes),
 		units.Bytes(p.FileBytes)), nil
 }
 
@@ -172,8 +172,8 @@ func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (Rewri
 	return r, err
 }
 
-// reportStartDone reports that this node has executed the operations requested for its start, until the report is
-// applied.
+// reportStartDone reports to the active that this node has executed the operations requested for its start. It retries
+// until the report is applied.
 func (m *Manager) reportStartDone(ctx context.Context) {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()

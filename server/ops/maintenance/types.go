@@ -21,13 +21,14 @@ type Node interface {
 	Changed() <-chan struct{}
 	// Alone reports whether the node belongs to no pair.
 	Alone() bool
-	// Serving returns the term in which the node is active and serves clients; ok is false if it does not. While ok is
-	// true, all committed transactions are applied. Commit waits or fails while the node is temporarily blocked.
+	// Serving returns the term in which the node is active and serves clients; ok is false if it does not serve. While ok
+	// is true, all committed transactions are applied. Commit waits or fails while the node is temporarily blocked.
 	Serving() (term uint64, ok bool)
 	// Commit commits a transaction on the serving active. Errors are those of package replication.
 	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
 	// Standby returns the progress of the connected standby; ok is false without one, or if this node is not active.
 	Standby() (s Standby, ok bool)
+	// HandOver switches over to the standby.
 	HandOver(ctx context.Context) error
 }
 
@@ -79,7 +80,7 @@ type Activity struct {
 	Operation string
 	Since     time.Time
 	Progress  checkpoint.Progress
-	PlanID    string // of the plan that it is a step of, if any
+	PlanID    string // ID of the plan, if the operation is one of its steps
 }
 
 // RewriteRequest contains the parameters of a rewrite.
@@ -88,7 +89,7 @@ type RewriteRequest struct {
 	PageSize int
 	// DryRun only returns the expected result.
 	DryRun bool
-	// PlanID is the ID of the plan that the rewrite is a step of, if any. A step is executed once.
+	// PlanID is the ID of the plan, if the rewrite is one of its steps. A step is executed once.
 	PlanID string
 }
 

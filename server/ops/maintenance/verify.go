@@ -18,7 +18,7 @@ import (
 )
 
 // ErrTooFast is returned when no common record was found for a comparison.
-var ErrTooFast = errors.New("log grows too fast to compare both nodes; retry")
+var ErrTooFast = errors.New("log grows too fast to compare both nodes")
 
 // ErrDiffer is returned when the contents of the two nodes differ, which must never happen.
 var ErrDiffer = errors.New("the two nodes differ")
@@ -62,7 +62,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 	case err != nil:
 		return both, "", err
 	case mine.Content != theirs.Content:
-		m.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is correct", zap.Uint64("lsn", at),
+		m.log.Error("the two nodes differ; do not switch over before you know which one is correct", zap.Uint64("lsn", at),
 			zap.Uint64("messages", mine.Messages), zap.Uint64("messages_there", theirs.Messages))
 		return both, "", fmt.Errorf("%w at LSN %d: %x with %d messages on the active, %x with %d on the standby",
 			ErrDiffer, at, mine.Content[:8], mine.Messages, theirs.Content[:8], theirs.Messages)
@@ -73,8 +73,8 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 
 // AtCommonRecord selects a record that both nodes are about to apply, and calls two functions concurrently with its
 // LSN. Each of them computes a digest of one node. AtCommonRecord commits entries until the log reaches the record, and
-// returns its LSN. If the log passes the record too early (store.ErrPast), it tries a record farther ahead. After an
-// error of one function, the context of the other one is cancelled.
+// returns its LSN. If the log passes the record too early (store.ErrPast), it tries a record farther ahead, and finally
+// returns ErrTooFast. After an error of one function, the context of the other one is cancelled.
 func (m *Manager) AtCommonRecord(
 	ctx context.Context, here, there func(ctx context.Context, at uint64) error,
 ) (at uint64, err error) {
@@ -150,7 +150,7 @@ func (m *Manager) Checkpoint(ctx context.Context) error {
 }
 
 // ErrNoPartner is returned when no standby is available for a comparison.
-var ErrNoPartner = errors.New("no standby in sync")
+var ErrNoPartner = errors.New("no standby to compare with")
 
 // Partner returns the standby if this node is active and the standby is in sync, or ErrNoPartner with the reason.
 func (m *Manager) Partner() (failover.NodeInfo, error) {
@@ -164,8 +164,8 @@ func (m *Manager) Partner() (failover.NodeInfo, error) {
 	return other, nil
 }
 
-// CompareContent compares the content of both nodes at the same record, and returns a description. If it differs, it
-// returns ErrDiffer.
+// CompareContent compares the content of both nodes at the same record, and returns a description. It returns ErrDiffer
+// if the content differs.
 func (m *Manager) CompareContent(ctx context.Context) (string, error) {
 	_, detail, err := m.performVerify(ctx)
 	return detail, err

@@ -18,7 +18,7 @@ const (
 	MinEvery = time.Second
 	// MaxEvery is the maximum interval of a plan.
 	MaxEvery = 10 * 366 * 24 * time.Hour
-	// MissedAfter is the age from which an occurrence that was not published is missed.
+	// MissedAfter is the age above which an unpublished occurrence is missed.
 	MissedAfter = time.Minute
 )
 
@@ -28,14 +28,14 @@ var ErrInvalid = errors.New("invalid schedule")
 // Plan computes the occurrences of a schedule.
 type Plan struct {
 	every  time.Duration // 0: cron
-	anchor time.Time     // of every
-	cron   cron.Schedule // of zone, or of UTC if byClock
+	anchor time.Time     // start of the first interval
+	cron   cron.Schedule // of the wall clock of zone, as times in UTC
 	zone   *time.Location
-	// byClock evaluates the expression on the wall clock: its hours are fixed.
-	byClock bool
+	fixed  bool // the hours of the expression are fixed
 }
 
-// Every returns a plan with an occurrence after each interval from anchor on.
+// Every returns a plan with a fixed interval. The first occurrence is one interval after anchor. It returns ErrInvalid
+// for an interval below MinEvery or above MaxEvery.
 func Every(interval time.Duration, anchor time.Time) (*Plan, error) {
 	if interval < MinEvery || interval > MaxEvery {
 		return nil, fmt.Errorf("%w: interval %s must be 1s to 87840h", ErrInvalid, interval)
@@ -47,9 +47,11 @@ func Every(interval time.Duration, anchor time.Time) (*Plan, error) {
 // or is @hourly, @daily, @weekly, @monthly or @yearly. If both day of month and day of week are restricted, either
 // matches.
 //
-// If the hour field begins with *, an occurrence is each time at which the clock of the zone matches. It is omitted in
-// an hour that the clock skips, and repeated in an hour that the clock repeats. Other expressions occur once: in the
-// first of two repeated hours, and, if the clock skips their time, immediately after the skipped time.
+// If the hour field begins with *, there is an occurrence each time the clock of the zone matches: a skipped hour has
+// no occurrences, and a repeated hour has them twice. With other expressions, each matching time occurs once: in the
+// first of two repeated hours or, if the clock skips the time, immediately after the skipped time.
+//
+// Cron returns ErrInvalid for an invalid expression or an unknown time zone.
 func Cron(expression, zone string) (*Plan, error) {
 	fields := strings.Fields(expression)
 	if len(fields) == 0 || strings.Contains(fields[0], "=") || strings.HasPrefix(fields[0], "@every") {
@@ -61,16 +63,12 @@ func Cron(expression, zone string) (*Plan, error) {
 	}
 	p := &Plan{zone: location}
 	if len(fields) == 5 {
-		p.byClock = !strings.HasPrefix(fields[1], "*")
+		p.fixed = !strings.HasPrefix(fields[1], "*")
 	} else {
-		p.byClock = fields[0] != "@hourly"
-	}
-	parsedIn := zone
-	if p.byClock || zone == "" {
-		parsedIn = "UTC"
+		p.fixed = fields[0] != "@hourly"
 	}
 	const syntax = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.DowOrDom
-	p.cron, err = cron.MustNewParser(syntax).Parse("TZ=" + parsedIn + " " + strings.Join(fields, " "))
+	p.cron, err = cron.MustNewParser(syntax).Parse("TZ=UTC " + strings.Join(fields, " "))
 	if err != nil {
 		return nil, fmt.Errorf("%w: cron expression %q: %w; must be minute, hour, day, month and weekday, such as "+
 			"\"30 2 * * 0\", or @daily", ErrInvalid, expression, err)
@@ -78,18 +76,16 @@ func Cron(expression, zone string) (*Plan, error) {
 	return p, nil
 }
 
-// Next returns the first occurrence after a time, in UTC, or the zero time without an occurrence within five years.
+// Next returns the first occurrence after a time, in UTC. If no occurrence follows within five years, it returns the
+// zero time.
 func (p *Plan) Next(after time.Time) time.Time {
 	switch {
 	case p.every > 0 && after.Before(p.anchor):
 		return p.anchor.Add(p.every).UTC()
 	case p.every > 0:
 		return p.anchor.Add(after.Sub(p.anchor).Truncate(p.every) + p.every).UTC()
-	case !p.byClock:
-		if next := p.cron.Next(after.In(p.zone)); !next.IsZero() {
-			return next.UTC()
-		}
-		return time.Time{}
+	case !p.fixed:
+		return p.nextMatch(after.In(p.zone))
 	}
 	for clock := onClock(after.In(p.zone)); ; {
 		if clock = p.cron.Next(clock); clock.IsZero() {
@@ -101,18 +97,37 @@ func (p *Plan) Next(after time.Time) time.Time {
 	}
 }
 
-// onClock returns the time in UTC at which a clock shows the wall time of t.
+// nextMatch returns the first time after t, in UTC, at which the clock of the zone matches. Between two changes of the
+// clock, its difference to UTC is constant.
+func (p *Plan) nextMatch(t time.Time) time.Time {
+	for clock := onClock(t); ; {
+		next := p.cron.Next(clock)
+		if next.IsZero() {
+			return time.Time{}
+		}
+		_, offset := t.Zone()
+		at := next.Add(-time.Duration(offset) * time.Second)
+		_, end := t.ZoneBounds()
+		if end.IsZero() || at.Before(end) {
+			return at
+		}
+		t = end
+		clock = onClock(t).Add(-time.Second) // a match at the change counts
+	}
+}
+
+// onClock returns the wall time of t as a time in UTC.
 func onClock(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
 }
 
-// fromClock returns the first time at which the clock of a zone shows the wall time of clock. If the clock skips that
-// time, it returns the end of the skipped time.
+// fromClock returns the first time at which the clock of a zone shows a wall time, which is passed in UTC. If the clock
+// skips the wall time, fromClock returns the end of the skipped time.
 func fromClock(clock time.Time, zone *time.Location) time.Time {
 	const day = 24 * time.Hour
 	_, before := clock.Add(-day).In(zone).Zone()
 	_, after := clock.Add(day).In(zone).Zone()
-	at := clock.Add(-time.Duration(max(before, after)) * time.Second).In(zone) // the earlier of both
+	at := clock.Add(-time.Duration(max(before, after)) * time.Second).In(zone) // the earlier candidate
 	if onClock(at).Equal(clock) {
 		return at
 	}
@@ -129,24 +144,23 @@ type Missed int
 
 // Rules for missed occurrences.
 const (
-	Skip Missed = iota + 1
-	// Once publishes the last of the missed occurrences.
-	Once
-	All
+	Skip Missed = iota + 1 // publish none of them
+	Once                   // publish the last one
+	All                    // publish each of them
 )
 
 // Step is the next step of a schedule.
 type Step struct {
 	// At is the occurrence to publish now; zero for none.
 	At time.Time
-	// Skipped is the number of missed occurrences to skip first: from FirstSkipped to LastSkipped.
+	// Skipped is the number of missed occurrences, from FirstSkipped to LastSkipped, to skip first.
 	Skipped                   uint64
 	FirstSkipped, LastSkipped time.Time
 	// Next is the time of the next occurrence if none is due; zero for none.
 	Next time.Time
 }
 
-// Step returns the next step of a schedule. last is its last completed occurrence.
+// Step returns the next step of a schedule. last is the last occurrence that was published or skipped.
 func (p *Plan) Step(last, now time.Time, missed Missed) (s Step) {
 	next := p.Next(last)
 	if next.IsZero() || next.After(now) {

@@ -27,7 +27,8 @@ func occurrences(t *testing.T, p *Plan, zone, from, until string) (texts []strin
 	return texts
 }
 
-// In 2026, the clocks of Berlin skip 02:00 to 03:00 on March 29, and repeat 02:00 to 03:00 on October 25.
+// A fixed hour occurs once on a day on which the clock changes. Other hours follow the clock. In 2026, the clocks of
+// Berlin skip 02:00 to 03:00 on March 29, and repeat 02:00 to 03:00 on October 25.
 func TestDaylightSaving(t *testing.T) {
 	const spring, springEnd = "2026-03-28T12:00:00Z", "2026-03-30T06:00:00Z"
 	const autumn, autumnEnd = "2026-10-24T12:00:00Z", "2026-10-26T06:00:00Z"
@@ -78,6 +79,46 @@ func TestDaylightSaving(t *testing.T) {
 		p, err := Cron(c.expression, c.zone)
 		require.NoError(t, err, c.expression)
 		require.Equal(t, c.want, occurrences(t, p, c.zone, c.from, c.until), "%s in %s", c.expression, c.zone)
+	}
+}
+
+// An expression with a wildcard hour occurs exactly when the clock of its zone matches, also on days on which the clock
+// changes: at 2 o'clock, at midnight, or by half an hour.
+func TestWildcardHours(t *testing.T) {
+	for zone, days := range map[string][]string{
+		"Europe/Berlin": {"2026-03-28", "2026-10-24"}, "Africa/Cairo": {"2026-04-23", "2026-10-29"},
+		"America/Havana": {"2026-03-07", "2026-10-31"}, "Australia/Lord_Howe": {"2026-04-04", "2026-10-03"},
+		"UTC": {"2026-02-28"},
+	} {
+		location, err := time.LoadLocation(zone)
+		require.NoError(t, err)
+		for _, day := range days {
+			from := at(t, day+"T00:00:00Z")
+			for expression, matches := range map[string]func(clock time.Time) bool{
+				"30 */2 * * *": func(c time.Time) bool { return c.Minute() == 30 && c.Hour()%2 == 0 },
+				"15 * * * *":   func(c time.Time) bool { return c.Minute() == 15 },
+				"0 */6 " + day[8:] + " * *": func(c time.Time) bool {
+					return c.Minute() == 0 && c.Hour()%6 == 0 && c.Day() == from.Day()
+				},
+				"0 */8 " + from.AddDate(0, 0, 1).Format("2") + " * *": func(c time.Time) bool {
+					return c.Minute() == 0 && c.Hour()%8 == 0 && c.Day() == from.AddDate(0, 0, 1).Day()
+				},
+			} {
+				p, err := Cron(expression, zone)
+				require.NoError(t, err)
+				var want, got []time.Time
+				end := from.Add(72 * time.Hour)
+				for minute := from.Add(time.Minute); minute.Before(end); minute = minute.Add(time.Minute) {
+					if matches(minute.In(location)) {
+						want = append(want, minute)
+					}
+				}
+				for next := p.Next(from); next.Before(end); next = p.Next(next) {
+					got = append(got, next)
+				}
+				require.Equal(t, want, got, "%s in %s", expression, zone)
+			}
+		}
 	}
 }
 

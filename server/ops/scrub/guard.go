@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ const (
 	firstScrub    = time.Minute
 	firstVerify   = 10 * time.Second
 	handOverRetry = time.Second
+	// maxDropped is the maximum number of messages that one call of DropDamaged discards.
+	maxDropped = 1000
 )
 
 // Options configures New.
@@ -114,7 +117,7 @@ func (g *Guard) scrubNow(ctx context.Context) {
 	}
 }
 
-// Scrub reads all data from disk.
+// Scrub reads all data from disk and records corruption, at a rate of scrub.rate or, with fullSpeed, without a limit.
 func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, error) {
 	rate := g.o.Settings.Live().Scrub.Rate.Bytes()
 	if fullSpeed {
@@ -126,8 +129,8 @@ func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, 
 	return g.o.Store.Repair().Scrub(ctx, rate)
 }
 
-// watchIndex replaces a store with a corrupt index: on a standby with a snapshot of the active. An active switches over
-// first. Without a node to switch over to, it continues as long as the pages in memory suffice.
+// watchIndex replaces a store with a corrupt index. A standby replaces it with a snapshot of the active; an active
+// switches over first. Without a node to switch over to, an active continues as long as the pages in memory suffice.
 func (g *Guard) watchIndex(ctx context.Context) {
 	ticker := time.NewTicker(guardTick)
 	defer ticker.Stop()
@@ -166,8 +169,9 @@ func (g *Guard) Difference() string {
 	return g.differ
 }
 
-// DropDamaged acknowledges the messages of a queue that are corrupt on both nodes or, outside a pair, on this one. If
-// only is not empty, it is restricted to those sequences.
+// DropDamaged acknowledges at most maxDropped messages of a queue that are corrupt on both nodes or, outside a pair, on
+// this one, and returns their sequences. If only is not empty, other sequences are ignored. With dryRun, nothing is
+// changed.
 func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
 	session, err := g.o.Serving.Session()
 	if err != nil {
@@ -182,7 +186,10 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	}
 	var sequences []uint64
 	var ranges []txn.Range
-	for _, m := range g.o.Store.Repair().Damaged(txn.MaxOps) {
+	for _, m := range g.o.Store.Repair().Damaged(math.MaxInt) {
+		if len(sequences) == maxDropped {
+			break
+		}
 		if m.Queue == info.ID && m.Lost && (len(only) == 0 || slices.Contains(only, m.Sequence)) {
 			sequences = append(sequences, m.Sequence)
 			ranges = append(ranges, txn.Range{First: m.Sequence, Last: m.Sequence})
@@ -201,7 +208,7 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	for _, sub := range info.Subscriptions {
 		session.Consumers.Settled(dispatch.Key{Queue: info.ID, Sub: sub.ID}, ranges, nil)
 	}
-	g.log.Warn("messages corrupt on all nodes discarded", zap.String("queue", name),
+	g.log.Warn("messages discarded: no node has an intact copy", zap.String("queue", name),
 		zap.Uint64s("sequences", sequences))
 	return sequences, nil
 }

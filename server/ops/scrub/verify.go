@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	compareHeld = 10 * time.Second // time that a node waits for the record
-	// indexWait is how long a deep comparison waits for a standby that is lost or is replacing its store; indexAgain is
-	// the poll interval.
+	compareHeld = 10 * time.Second // maximum wait of a node for the record
+	// indexWait is the maximum wait of a deep comparison for a standby that is lost or is replacing its store;
+	// indexAgain is the poll interval.
 	indexWait  = 20 * time.Second
 	indexAgain = 100 * time.Millisecond
 )
@@ -34,8 +34,8 @@ func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDige
 	return g.o.Store.QueueDigestsAt(ctx, atLSN, compareHeld)
 }
 
-// Verify compares both nodes. A deep comparison detects corruption. A corrupt index causes a replacement of that node's
-// store; the comparison then waits and restarts.
+// Verify compares both nodes. A deep comparison reads all data and detects corruption. The store of a node with a
+// corrupt index is replaced; the comparison waits for that and restarts.
 func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if g.alone() {
 		return g.verifyAlone(ctx, deep, fullSpeed)
@@ -227,7 +227,7 @@ func (g *Guard) compared(found []*pb.QueueDifference) {
 	g.differ = text
 	g.mu.Unlock()
 	if text != "" {
-		g.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is correct",
+		g.log.Error("the two nodes differ; do not switch over before you know which one is correct",
 			zap.String("differences", text))
 	}
 	g.o.Compared() // the result is available in the status
@@ -235,7 +235,7 @@ func (g *Guard) compared(found []*pb.QueueDifference) {
 
 func (g *Guard) verifyNow(ctx context.Context) {
 	if _, err := g.partnerOr(); err != nil {
-		return // only the active compares, and it will retry
+		return // only the active compares, and it retries at the next interval
 	}
 	resp, err := g.Verify(ctx, false, false)
 	switch {

@@ -51,7 +51,7 @@ type Settings struct {
 	live atomic.Pointer[config.Config]
 
 	mu      sync.Mutex // guards all below
-	applied []byte     // the pair's entry that was applied last
+	applied []byte     // the last applied entry of the pair
 	begun   bool       // applied is set
 }
 
@@ -95,7 +95,7 @@ func (s *Settings) Apply() {
 	}
 	next, err := s.o.Config.With(kept.Of(s.o.Store.Identity().NodeID))
 	if err != nil {
-		// The other node has other limits, or is of a newer release: keep the current settings.
+		// The other node has different limits, or a newer release: keep the current settings.
 		s.o.Logger.Error("cannot use run-time settings on this node; keeping the current settings", zap.Error(err))
 		return
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc implements MaintenanceService, for operators and for the other node. It forwards calls that apply to the
-// pair to the active.
+// Package rpc implements MaintenanceService, for operators and for the other node. Calls that concern the pair are
+// forwarded to the active.
 package rpc
 
 import (
@@ -80,7 +80,8 @@ func pass[Req, Resp any](
 	return there(client, metadata.AppendToOutgoingContext(ctx, keyForwarded, "1"), req)
 }
 
-// stream runs an operation and sends its progress, with a limited rate. If sending fails, the operation is cancelled.
+// stream runs an operation and sends its progress at most once per progressInterval. If sending fails, the operation is
+// cancelled.
 func stream[R any](
 	ctx context.Context, run func(ctx context.Context, progress func(checkpoint.Progress)) (R, error),
 	send func(*pb.Progress) error,
@@ -275,7 +276,7 @@ func (s *Service) WatchPlan(
 	return apierror.ToStatus(err)
 }
 
-// CancelPlan stops the pair's plan at the next safe point.
+// CancelPlan ends the pair's plan.
 func (s *Service) CancelPlan(ctx context.Context, req *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, _ *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
 		p, err := s.manager.CancelPlan(ctx)
@@ -323,7 +324,7 @@ func (s *Service) DeleteJob(ctx context.Context, req *pb.DeleteJobRequest) (*pb.
 	}, pb.MaintenanceServiceClient.DeleteJob)
 }
 
-// RunJob runs a job now and responds when it has ended.
+// RunJob runs a job now and responds when the run has ended; for a compact job, when the plan has started.
 func (s *Service) RunJob(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
 		run, err := s.manager.RunJob(ctx, req.GetName())
