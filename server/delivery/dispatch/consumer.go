@@ -317,9 +317,7 @@ func (c *Consumer) takeOutbox() []Message {
 			continue
 		}
 		c.inFlight[m.Sequence] = sent
-		if c.deadlines.late != nil {
-			delete(c.deadlines.late, m.Sequence)
-		}
+		c.deadlines.late.remove(m.Sequence)
 		bytes += len(m.Record)
 		c.outbox[kept] = m // in place: the removed messages belong to the caller
 		kept++

@@ -46,10 +46,36 @@ type consumerDeadlines struct {
 	silent   bool              // a message has expired, and the client has sent no request since
 	stalled  bool              // unsent messages were overdue, and Next has not been called since
 
-	expired, refused []uint64            // sequences for the next event
-	late             map[uint64]struct{} // expired and not delivered again: outcomes are refused; nil without any
-	lateOrder        []uint64            // the sequences of late, in the order of their expiry
+	expired, refused []uint64 // sequences for the next event
+	late             lateSet  // expired and not delivered again: outcomes are refused
 }
+
+// lateSet contains the sequences that have expired last. The zero lateSet is empty.
+type lateSet struct {
+	order   []uint64          // sequences in the order of their expiry, also of those that were removed
+	first   uint64            // number of order[0]
+	numbers map[uint64]uint64 // sequence: number of its last expiry
+}
+
+// add adds sequences, and removes the oldest ones beyond a limit.
+func (l *lateSet) add(sequences []uint64, limit int) {
+	if l.numbers == nil {
+		l.numbers = make(map[uint64]uint64)
+	}
+	for _, sequence := range sequences {
+		l.numbers[sequence] = l.first + uint64(len(l.order))
+		l.order = append(l.order, sequence)
+	}
+	for len(l.order) > limit {
+		if oldest := l.order[0]; l.numbers[oldest] == l.first {
+			delete(l.numbers, oldest) // it has not expired again
+		}
+		l.order = l.order[1:]
+		l.first++
+	}
+}
+
+func (l *lateSet) remove(sequence uint64) { delete(l.numbers, sequence) }
 
 func (s *deadlines) stop() {
 	if s.timer != nil {
@@ -262,18 +288,7 @@ func (d *dispatcher) takeBack(c *Consumer, sent []uint64) {
 
 // addLate records expired messages, at most as many as a consumer may have in flight.
 func (c *Consumer) addLate(sequences []uint64) {
-	s := &c.deadlines
-	if s.late == nil {
-		s.late = make(map[uint64]struct{})
-	}
-	for _, sequence := range sequences {
-		s.late[sequence] = struct{}{}
-	}
-	s.lateOrder = append(s.lateOrder, sequences...)
-	for len(s.lateOrder) > c.d.registry.limits.Load().Outstanding {
-		delete(s.late, s.lateOrder[0])
-		s.lateOrder = s.lateOrder[1:]
-	}
+	c.deadlines.late.add(sequences, c.d.registry.limits.Load().Outstanding)
 }
 
 // passActive activates the next consumer of an exclusive queue if the active one is idle. The messages of the idle one
@@ -314,13 +329,13 @@ func (c *Consumer) answered(a *Outcomes) {
 	}
 	s := &c.deadlines
 	s.answered = c.d.registry.elapsed()
-	if s.late == nil || mutate.Off("INV-22-a-late-ack-counts") {
+	if len(s.late.numbers) == 0 || mutate.Off("INV-22-a-late-ack-counts") {
 		return
 	}
 	for _, ranges := range [...]*[]Range{&a.Acks, &a.Rejects} {
 		sorted := merged(*ranges)
 		var late []uint64
-		for sequence := range s.late {
+		for sequence := range s.late.numbers {
 			i, found := slices.BinarySearchFunc(sorted, sequence, func(r Range, sequence uint64) int {
 				return cmp.Compare(r.First, sequence)
 			})
