@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestParts: the command lines of the parts of `lockstep-lab all` are right.
+// The command lines of `lockstep-lab all` are valid.
 func TestParts(t *testing.T) {
 	env := &cli.Env{Process: cli.Process{Lookup: func(string) (string, bool) { return "", false }}}
 	for _, p := range parts() {

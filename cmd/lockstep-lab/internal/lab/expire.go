@@ -39,8 +39,8 @@ With --by message, each message has its own expiry time, and --fill is the time 
 			case len(p.Sizes) != 1:
 				return cli.Usage("--size must be one size")
 			case o.PerSecond < 1 || o.Publishers < 1 || o.Phase <= 0 || o.Fill <= 0 || o.ExpiringBytes < 0:
-				return cli.Usage("--per-second, --publishers, --phase and --fill must be positive, and --expiring-size not " +
-					"below")
+				return cli.Usage("--per-second, --publishers, --phase and --fill must be positive, and --expiring-size must " +
+					"not be negative")
 			case o.By != measure.ExpireByMessage && o.By != measure.ExpireByQueue:
 				return cli.Usage("--by %q: must be message or queue", o.By)
 			}
@@ -66,11 +66,12 @@ With --by message, each message has its own expiry time, and --fill is the time 
 	cmd.Flags().IntVar(&o.ExpiringBytes, "expiring-size", 100, "size of an expiring message in bytes")
 	cmd.Flags().StringVar(&o.By, "by", measure.ExpireByMessage,
 		"source of the expiry time: message, or queue for a TTL of the queue")
-	cmd.Flags().DurationVar(&o.Fill, "fill", time.Minute, "time limit for publishing them, with --by message")
+	cmd.Flags().DurationVar(&o.Fill, "fill", time.Minute,
+		"with --by message: time limit for publishing the expiring messages")
 	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "messages published per second")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 16, "publishers, each of which waits for its acknowledgements")
 	cmd.Flags().DurationVar(&o.Phase, "phase", 10*time.Second,
-		"measuring time before, after, and with checkpoints")
+		"measuring time before the expiry, after it, and with checkpoints")
 	return cmd
 }
 
