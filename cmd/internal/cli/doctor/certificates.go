@@ -21,9 +21,9 @@ const soon = 14 * 24 * time.Hour
 type use struct {
 	name  string // prefix of the settings
 	files tlsfiles.Files
-	// host is the name in the addresses that clients use; empty: not a server certificate
+	// host is the host in the address that clients use; empty: not checked.
 	host string
-	// required key usages
+	// usages are the required key usages.
 	usages []x509.ExtKeyUsage
 }
 
@@ -130,7 +130,7 @@ func (u *use) check(now time.Time) Finding {
 		if err := leaf.VerifyHostname(u.host); err != nil {
 			return problem(measured+", names: "+namesOf(leaf), fmt.Sprintf("clients and the other node connect to %s, "+
 				"which the certificate does not contain: they refuse it", u.host),
-				"create one with that name with lockstep cert issue, or set advertise to a name in the certificate")
+				"issue one for that name (lockstep cert issue), or set advertise to a name in the certificate")
 		}
 	}
 	if leaf.NotAfter.Sub(now) < soon {
@@ -141,7 +141,7 @@ func (u *use) check(now time.Time) Finding {
 	return Finding{Verdict: OK, Measured: measured + ", names: " + namesOf(leaf)}
 }
 
-// chain checks the issuer and key usages; nil: valid.
+// chain checks the issuer and the key usages. It returns nil if they are valid.
 func (u *use) chain(pair tls.Certificate, roots *x509.CertPool, now time.Time) *Finding {
 	if roots == nil {
 		return nil

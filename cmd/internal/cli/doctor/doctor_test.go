@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -62,13 +63,13 @@ func TestDirectory(t *testing.T) {
 	reported(t, check(), OK)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Empty(t, left, "it leaves nothing behind")
+	require.Empty(t, left, "no file is left")
 
 	in = inspect(t, func(c *config.Config) { c.Data.Dir = filepath.Join(c.Data.Dir, "a", "b") })
 	require.False(t, in.made)
 	reported(t, check(), OK, "does not exist yet")
 	_, err = os.Stat(in.cfg.Data.Dir)
-	require.ErrorIs(t, err, os.ErrNotExist, "it makes none")
+	require.ErrorIs(t, err, os.ErrNotExist, "no directory is created")
 	in = inspect(t, func(c *config.Config) {
 		c.Data.Dir = filepath.Join(c.Data.Dir, "file")
 		require.NoError(t, os.WriteFile(c.Data.Dir, nil, 0o600))
@@ -152,7 +153,8 @@ func TestPorts(t *testing.T) {
 	reported(t, all[0], Problem, "listen", "is in use by")
 	reported(t, all[1], OK, "metrics.listen", "is free")
 	reported(t, all[2], Problem, "amqp.listen", "is in use by")
-	if pid, listening := portOwner(taken.Addr().(*net.TCPAddr).Port); listening {
+	if runtime.GOOS == "linux" { // elsewhere, the owner is unknown
+		pid := portOwner(taken.Addr().(*net.TCPAddr).Port)
 		require.Equal(t, os.Getpid(), pid)
 		require.Contains(t, all[0].Measured, fmt.Sprint(os.Getpid()))
 		in.owner = pid
