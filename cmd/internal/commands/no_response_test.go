@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// answers sends the same bytes on every connection, and closes it.
+// answers runs a server that sends the same bytes on each connection, and then closes the connection.
 func answers(t *testing.T, with string) clitest.CLI {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

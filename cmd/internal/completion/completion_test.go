@@ -99,7 +99,7 @@ func inBash(t *testing.T, address string) {
 	t.Helper()
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Log("no bash here: the script for it was not tried")
+		t.Log("bash is not installed: its script is not tested")
 		return
 	}
 	program, err := os.Executable()
@@ -133,8 +133,7 @@ func TestOtherShells(t *testing.T) {
 	}
 }
 
-// If no node answers, or one accepts the connection without answering, the result is empty without an error, within a
-// second.
+// If no node is reachable, or a node does not respond, the result is empty without an error, within a second.
 func TestSilence(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

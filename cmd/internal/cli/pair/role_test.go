@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 )
 
-// A voter that does not answer its leader, for example after a disk wipe, is not reported as a follower.
+// A voter that does not respond to the leader, for example after a disk wipe, is not reported as a follower.
 func TestRoleOf(t *testing.T) {
 	now := time.Now()
 	require.Equal(t, "leader", roleOf(raft.Member{Leader: true, Voter: true, LastContact: now}, now))

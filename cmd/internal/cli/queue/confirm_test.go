@@ -12,7 +12,7 @@ import (
 
 // On a terminal, the operator is prompted only if messages would be deleted, and not with --yes. Scripts are not
 // prompted.
-func TestAsksBeforeMessagesGo(t *testing.T) {
+func TestConfirmDeletion(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	fill := func() {
 		c.OK("queue", "create", "q", "-s", "one", "-s", "two", "--if-not-exists")
