@@ -18,7 +18,7 @@ const (
 	DefaultTimeout = 10 * time.Second
 )
 
-// Environment variables that replace global flags.
+// Environment variables with the defaults of global flags.
 const (
 	EnvAddr    = "LOCKSTEP_ADDR"
 	envTLSCA   = "LOCKSTEP_CLIENT_TLS_CA" // LOCKSTEP_TLS_CA is the node setting tls.ca
@@ -59,7 +59,7 @@ Get started:
 
 const helpColumns = 80
 
-// wrapHelp wraps the long texts of a command and its subcommands, except indented lines.
+// wrapHelp wraps the long texts of a command and its subcommands at helpColumns, except indented lines.
 func wrapHelp(cmd *cobra.Command) {
 	var wrapped []string
 	text := ""
@@ -100,11 +100,11 @@ func optionsCommand(env *Env, root *cobra.Command) *cobra.Command {
 	}
 }
 
-// Globals makes root the root of a program: it adds the global flags, which fill env before a command runs.
+// Globals prepares the root command of a program: it adds the global flags, which fill env before a command runs.
 func Globals(env *Env, root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) (err error) {
-		// Cobra validates them only after this hook.
+		// Cobra validates required flags and flag groups only after this hook.
 		if err := cmp.Or(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 			return Usage("%w", err)
 		}

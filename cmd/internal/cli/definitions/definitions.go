@@ -216,8 +216,8 @@ func planFor(ctx context.Context, env *cli.Env, c *client.Client, wanted *docume
 }
 
 type result struct {
-	// LeftAlone are deletions that were not requested.
-	Changes   []step   `json:"changes"`
+	Changes []step `json:"changes"`
+	// LeftAlone contains the deletions that --prune would execute.
 	LeftAlone []step   `json:"left_alone,omitempty"`
 	Conflicts []string `json:"conflicts,omitempty"`
 	Applied   int      `json:"applied"`

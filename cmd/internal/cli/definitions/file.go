@@ -26,7 +26,7 @@ var errFile = errors.New("invalid definitions file")
 
 type subscription struct {
 	name, filter string
-	// policy contains the overridden fields, and own their names, each followed by a space.
+	// policy contains the overridden fields; own contains their names, each followed by a space.
 	policy admin.QueueConfig
 	own    string
 }
@@ -69,7 +69,7 @@ func subscriptionOf(s admin.Subscription) subscription {
 	return sub
 }
 
-// document is the content of a definitions file. policies is nil if the file does not define policies.
+// document is the content of a definitions file. policies is nil if the file does not have the key policies.
 type document struct {
 	queues   []queue
 	policies []admin.Policy
@@ -77,7 +77,7 @@ type document struct {
 
 type queue struct {
 	name string
-	// config contains the options that the queue sets itself, and own their names, each followed by a space.
+	// config contains the options that the queue sets itself; own contains their names, each followed by a space.
 	config        admin.QueueConfig
 	own           string
 	subscriptions []subscription
@@ -214,7 +214,7 @@ func node(v any) *yaml.Node {
 		return n
 	default:
 		n := new(yaml.Node)
-		if err := n.Encode(v); err != nil { // cannot happen: it is a scalar
+		if err := n.Encode(v); err != nil { // cannot happen: v is a scalar
 			n = &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(v)}
 		}
 		return n

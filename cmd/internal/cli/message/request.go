@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// replyGrace is the lifetime of the reply queue without its consumer: during a failover, or after this command was
+// replyGrace is the lifetime of the reply queue without its consumer, during a failover or after this command is
 // killed.
 const replyGrace = 30 * time.Second
 
@@ -109,7 +109,7 @@ func request(
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_, _ = admin.New(c).DeleteQueue(clean, m.ReplyTo, false) // if this fails, it is deleted after replyGrace
+		_, _ = admin.New(c).DeleteQueue(clean, m.ReplyTo, false) // if this fails, the queue is deleted after replyGrace
 	}()
 	answers, err := c.Consume(ctx, m.ReplyTo, client.ConsumerOptions{})
 	if err != nil {

@@ -19,7 +19,7 @@ func dropCorruptCommand(env *cli.Env) *cobra.Command {
 		Use: "drop-corrupt NAME", Aliases: []string{"drop-damaged"}, Short: "Discard messages that cannot be read",
 		Long: `Discard the messages of a queue that no node can read: they are acknowledged for all subscriptions, lost
 permanently and no longer counted. To list them, use lockstep verify. Messages that can still be repaired are kept.
-A restarted node must find corrupt messages again: lockstep verify --deep reads all data.`,
+After a restart, a node must detect corrupt messages again: lockstep verify --deep reads all data.`,
 		Example: "  lockstep queue drop-corrupt orders --dry-run\n  lockstep queue drop-corrupt orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,7 +55,8 @@ A restarted node must find corrupt messages again: lockstep verify --deep reads 
 	return cmd
 }
 
-// confirmDropCorrupt returns the messages to discard; none if no operator was prompted.
+// confirmDropCorrupt lists the messages to discard, asks for confirmation, and returns them. It returns none if no
+// operator can be prompted.
 func confirmDropCorrupt(ctx context.Context, env *cli.Env, n *admin.Node, queue string, yes bool) ([]uint64, error) {
 	if yes || !env.Asks() {
 		return nil, nil
