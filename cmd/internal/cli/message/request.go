@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 // replyGrace is the lifetime of the reply queue without its consumer, during a failover or after this command is
@@ -91,6 +92,10 @@ func requestBody(env *cli.Env, args []string, file string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(env.Stdin, maxLineBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("standard input: %w", err)
+	}
+	if len(b) > maxLineBytes {
+		return nil, cli.WithHint(fmt.Errorf("standard input is larger than %s", output.Bytes(maxLineBytes)),
+			"`--file` if the node accepts larger messages")
 	}
 	return b, nil
 }
