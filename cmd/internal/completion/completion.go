@@ -115,7 +115,7 @@ func ofUsage(cmd *cobra.Command) (args []string) {
 			}[group]
 		case word == "PATTERN" && group == "quota":
 			k = "quota"
-		case word == "ADDRESS" && group != "voters":
+		case word == "ADDRESS" && cmd.CommandPath() != "lockstep pair add": // the address of a voter
 			k = "address"
 		case word == "PROFILE":
 			k = "profile"
