@@ -101,4 +101,8 @@ func TestVotersWithTLS(t *testing.T) {
 	_, stderr, code := c.Run("", "pair", "voters")
 	require.Equal(t, cli.ExitUsage, code, stderr)
 	require.Contains(t, stderr, "--raft-ca")
+	c = serveAs(t, &guarded{status: &pb.GetStatusResponse{Pair: &pb.PairStatus{Coordinator: "raft"}}})
+	_, stderr, code = c.Run("", "pair", "voters")
+	require.Equal(t, cli.ExitError, code, stderr)
+	require.Contains(t, stderr, "no voter addresses; set --voters\n")
 }

@@ -72,7 +72,7 @@ func printVoters(env *cli.Env, members []raft.Member) error {
 		}
 		contact := "never"
 		if !m.LastContact.IsZero() {
-			contact = time.Since(m.LastContact).Round(time.Millisecond).String() + " ago"
+			contact = now.Sub(m.LastContact).Round(time.Millisecond).String() + " ago"
 		}
 		rows = append(rows, []any{m.ID, m.Address, string(m.Kind), roleOf(m, now), contact})
 	}
@@ -258,6 +258,9 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured b
 			if len(voters) > 0 {
 				return nil
 			}
+		}
+		if last == nil {
+			return errors.New("the nodes report no voter addresses; set --voters")
 		}
 		return fmt.Errorf("the voter addresses are unknown; set --voters: %w", last)
 	})
