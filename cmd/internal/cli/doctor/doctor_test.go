@@ -233,6 +233,17 @@ func TestCertificates(t *testing.T) {
 	require.NotNil(t, f)
 	reported(t, *f, Problem, "valid for both")
 
+	// Clients of the metrics and the console can have another CA than the server.
+	in = inspect(t, func(c *config.Config) {
+		c.Metrics.TLS.CA, c.Metrics.TLS.Cert, c.Metrics.TLS.Key = ours.File, foreign, foreignKey
+		c.Console.TLS.CA, c.Console.TLS.Cert, c.Console.TLS.Key = ours.File, over, overKey
+	})
+	all := checkCertificates(t.Context(), in)
+	require.Len(t, all, 3)
+	reported(t, all[1], OK, "node-a")
+	reported(t, all[2], Problem, "expired")
+	require.Equal(t, "console.tls", all[2].Subject)
+
 	in = inspect(t, func(*config.Config) {})
 	reported(t, checkCertificates(t.Context(), in)[0], OK, "this machine only")
 	in.cfg.Listen, in.cfg.Insecure = "0.0.0.0:7420", true
