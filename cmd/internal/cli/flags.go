@@ -3,8 +3,10 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -38,6 +40,32 @@ func ShapeFlags(cmd *cobra.Command) {
 	for _, below := range cmd.Commands() {
 		ShapeFlags(below)
 	}
+}
+
+// flagErrors replaces errors of cobra, which name flags without dashes. The subexpression matches the names.
+var flagErrors = []struct {
+	cobra *regexp.Regexp
+	text  string
+}{
+	{regexp.MustCompile(`^required flag\(s\) (.*) not set$`), "missing %s"},
+	{regexp.MustCompile(`^at least one of the flags in the group \[(.*)\] is required$`), "at least one of %s is required"},
+	{regexp.MustCompile(`must all be set; missing \[(.*)\]$`), "missing %s"},
+	{regexp.MustCompile(`none of the others can be; \[(.*)\] were all set$`), "only one of %s is allowed"},
+}
+
+// checkFlags checks required flags and flag groups. It returns a usage error.
+func checkFlags(cmd *cobra.Command) error {
+	err := cmp.Or(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups())
+	if err == nil {
+		return nil
+	}
+	for _, e := range flagErrors {
+		if found := e.cobra.FindStringSubmatch(err.Error()); found != nil {
+			names := strings.FieldsFunc(found[1], func(r rune) bool { return strings.ContainsRune(`", `, r) })
+			return Usage(e.text, "--"+strings.Join(names, ", --"))
+		}
+	}
+	return Usage("%w", err)
 }
 
 func shape(f *pflag.Flag) {

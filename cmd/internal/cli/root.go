@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"cmp"
 	"strings"
 	"time"
 
@@ -105,8 +104,8 @@ func Globals(env *Env, root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) (err error) {
 		// Cobra validates required flags and flag groups only after this hook.
-		if err := cmp.Or(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
-			return Usage("%w", err)
+		if err := checkFlags(cmd); err != nil {
+			return err
 		}
 		if env.Print, err = output.New(env.Stdout, env.output); err != nil {
 			return Usage("%w", err)
