@@ -50,7 +50,7 @@ Get started:
 	)
 	root.AddCommand(commands...)
 	root.AddCommand(optionsCommand(env, root))
-	wrapHelp(root)
+	WrapHelp(root)
 	const section = "Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}"
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), section, `Use "lockstep options" for global flags.`, 1))
 	return root
@@ -58,8 +58,8 @@ Get started:
 
 const helpColumns = 80
 
-// wrapHelp wraps the long texts of a command and its subcommands at helpColumns, except indented lines.
-func wrapHelp(cmd *cobra.Command) {
+// WrapHelp wraps the long texts of a command and its subcommands at helpColumns, except indented lines.
+func WrapHelp(cmd *cobra.Command) {
 	var wrapped []string
 	text := ""
 	for line := range strings.SplitSeq(cmd.Long+"\n", "\n") {
@@ -72,7 +72,7 @@ func wrapHelp(cmd *cobra.Command) {
 	}
 	cmd.Long = strings.TrimSuffix(strings.Join(wrapped, "\n"), "\n")
 	for _, c := range cmd.Commands() {
-		wrapHelp(c)
+		WrapHelp(c)
 	}
 }
 

@@ -45,6 +45,7 @@ func Root(env *cli.Env) *cobra.Command {
 		cmd.GroupID, cmd.Hidden = "", true
 		root.AddCommand(cmd)
 	}
+	cli.WrapHelp(root)
 	cli.ShapeFlags(root)
 	return root
 }
