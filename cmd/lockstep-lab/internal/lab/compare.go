@@ -104,9 +104,9 @@ comparable. A peer is a program that starts the product, loads it and prints its
 Without a peer, only ours is measured, and the table states this.
 
 nats: JetStream with file storage on one server (r1) or three (r3), compared with our pair: one publisher that
-waits for each acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (compared with the same peer result
-of 64 outstanding), and draining the peer's remaining messages with 5 consumers; for 512 bytes also 64 publishers
-and 5 consumers on one queue. --sync always compares with the peer's "sync_interval: always".
+waits for each acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (compared with the peer's result for
+64 outstanding messages as well), and draining the peer's remaining messages with 5 consumers; for 512 bytes also
+64 publishers and 5 consumers on one queue. --sync always compares with the peer's "sync_interval: always".
 
 chronicle: bursts of --messages that are read back, compared with our embedded store in a separate process. With
 --sync always both sync every --batch messages; otherwise ours writes --batch messages per transaction and the peer

@@ -21,8 +21,8 @@ func expireCommand(env *cli.Env) *cobra.Command {
 		Use: "expire", Short: "Measure publish latency during mass expiry",
 		Long: `Fill a queue with --messages messages, and publish to another queue at a steady rate. The latencies
 while all messages of the first queue expire at the same moment are compared with the latencies before and after,
-and with those while each node writes a checkpoint every second without expiry. The latency of a message that is
-delayed by the one before it is measured from its due time.
+and with those while each node writes a checkpoint every second without expiry. If a message is delayed by the
+previous one, its latency includes the delay.
 
 With --by message, each message has its own expiry time, and --fill is the time limit for publishing them; with
 --by queue, the queue has a TTL.`,

@@ -25,7 +25,7 @@ func fanoutCommand(env *cli.Env) *cobra.Command {
 		Use: "fanout", Short: "Measure a queue with many subscriptions",
 		Long: `Measure publishing to and delivering from one queue with many subscriptions at the same time. A
 message is stored once, regardless of the number of subscriptions. With fewer consumers than subscriptions, the
-consumers take turns, so that the subscriptions have different positions in a backlog that can be larger than
+consumers move between subscriptions, which therefore have different positions in a backlog that can be larger than
 --memory. Deliveries during publishing ("deliver") and afterwards ("drain") are reported separately. Fairness is
 the ratio of the deliveries of the least and the most served subscription, until the last message was published.
 
@@ -81,7 +81,7 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	cmd.Flags().BoolVar(&filter, "filter", false,
 		"also measure subscriptions with filters, each of which matches 1 % of the messages")
 	cmd.Flags().DurationVar(&o.Drain, "drain", 0,
-		"end deliveries this long after the last publish; 0: when all messages are delivered")
+		"time limit for deliveries after the last publish; 0: until all messages are delivered")
 	return cmd
 }
 

@@ -36,7 +36,7 @@ period, and compares the latencies:
   rejoin   the standby is killed and its data deleted; measured from its
            restart, with a snapshot from the active, until it is in sync
 
-The latency of a message that is delayed by the one before it is measured from its due time. The ratio compares the
+If a message is delayed by the previous one, its latency includes the delay. The ratio compares the
 p99 during the operation with the p99 of the quiet period. The last table has the round with the median ratio of
 each operation, the spread of the ratios, and the longest latency of all rounds. MB/s is the rate of the operation:
 for a resize, the bodies on both nodes in its total time; for a rejoin, the snapshot including its installation.

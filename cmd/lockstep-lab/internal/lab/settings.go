@@ -110,7 +110,8 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "publishing time per value")
 	benchcli.RateFlag(cmd, &paced)
 	cmd.Flags().StringSliceVar(&names, "knob", []string{"commit-delay", "checkpoint-bytes"}, "settings to sweep")
-	cmd.Flags().StringSliceVar(&values, "values", nil, "values of the --knob; default: two orders of magnitude")
+	cmd.Flags().StringSliceVar(&values, "values", nil,
+		"values of the --knob; default: values over two orders of magnitude")
 	return cmd
 }
 

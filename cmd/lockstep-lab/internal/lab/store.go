@@ -26,8 +26,8 @@ func storeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store", Short: "Measure the embedded store alone",
 		Long: `Measure the store in one goroutine without network and replication: write a burst of --messages,
-read it back, and repeat. Nothing is acknowledged, so the store grows. A write latency
-is that of a transaction of --batch messages, a read latency that of a read of up to 1000 messages or 1 MiB.
+read it back, and repeat. Nothing is acknowledged, so the store grows. Write latencies
+are per transaction of --batch messages, read latencies per read of up to 1000 messages or 1 MiB.
 
 With four bursts or more, the mean rate of the second half is compared with the first two bursts.
 --memory-limit runs everything in a memory cgroup (v1 or v2; requires root), which includes the page cache. --far
@@ -86,7 +86,7 @@ is measured.
 By default, this measures the embedded store: a transaction has --batch messages, each to another queue in the
 first case. The single queue is in its own store, and the two take turns, in --slices of --messages and a
 checkpoint. The heap per queue is reported as well. With --pair or --standalone, nodes are started, and
---publishers wait for each acknowledgement, or pipeline with a --window above 1; the single queue comes first.`,
+--publishers wait for each acknowledgement, or pipeline if --window is above 1; the single queue is measured first.`,
 		Example: `  lockstep-lab queues
   lockstep-lab queues --standalone --messages 200000
   lockstep-lab queues --queues 100000 --messages 1000000 --sync off --output json`,
