@@ -69,9 +69,10 @@ func (env *Env) ConfirmMessages(
 	if err != nil {
 		return err
 	}
-	messages := q.Messages
+	messages, format := q.Messages, "%s? %s will be deleted permanently."
 	if subscription != "" {
-		messages = 0
+		// Other subscriptions can still need the messages.
+		messages, format = 0, "%s? Its backlog of %s will be discarded permanently."
 		for _, s := range q.Subscriptions {
 			if s.Name == subscription {
 				messages = s.Backlog
@@ -81,5 +82,5 @@ func (env *Env) ConfirmMessages(
 	if messages == 0 {
 		return nil
 	}
-	return env.Confirm(ctx, yes, "%s? %s will be deleted permanently.", label, output.Plural(messages, "message"))
+	return env.Confirm(ctx, yes, format, label, output.Plural(messages, "message"))
 }

@@ -25,7 +25,7 @@ type backlog struct {
 
 func backlogName(queue int) string { return fmt.Sprintf("stock-%d", queue) }
 
-// backlogBody returns the body of message n of a queue, which is unique. Each queue has its own range of sizes.
+// backlogBody returns the unique body of message n of a queue. Each queue has its own range of sizes.
 func backlogBody(seed uint64, queue, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed+uint64(queue)<<32, uint64(n)+1))
 	size := 0

@@ -98,7 +98,7 @@ browse.`,
 			if subscription != "" {
 				label = "subscription " + subscription + " of " + label
 			}
-			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? Existing messages will be deleted permanently.",
+			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? This cannot be undone.",
 				which.describe(), label); err != nil {
 				return err
 			}

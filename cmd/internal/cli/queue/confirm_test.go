@@ -3,6 +3,7 @@
 package queue_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
@@ -19,17 +20,17 @@ func TestConfirmDeletion(t *testing.T) {
 		c.OK("publish", "q", "1", "2", "3")
 	}
 	fill()
-	for _, args := range [][]string{
-		{"queue", "purge", "q"},
-		{"queue", "purge", "q", "-s", "one"},
-		{"queue", "delete", "q"},
-		{"subscription", "delete", "q", "two"},
+	for command, question := range map[string]string{
+		"queue purge q":             "Purge queue q? 3 messages will be deleted permanently. [y/N]",
+		"queue purge q -s one":      "one of queue q? Its backlog of 3 messages will be discarded permanently. [y/N]",
+		"queue delete q":            "Delete queue q? 3 messages will be deleted permanently. [y/N]",
+		"subscription delete q two": "two of queue q? Its backlog of 3 messages will be discarded permanently. [y/N]",
 	} {
 		for _, no := range []string{"", "\n", "n\n", "nonsense\n"} {
-			_, stderr, code := c.Answering(no, args...)
-			require.Equal(t, cli.ExitError, code, args)
-			require.Contains(t, stderr, "3 messages will be deleted permanently. [y/N]", args)
-			require.Contains(t, stderr, cli.ErrNotConfirmed.Error(), args)
+			_, stderr, code := c.Answering(no, strings.Fields(command)...)
+			require.Equal(t, cli.ExitError, code, command)
+			require.Contains(t, stderr, question)
+			require.Contains(t, stderr, cli.ErrNotConfirmed.Error(), command)
 		}
 	}
 	require.InDelta(t, 3, c.Lines("queue", "show", "q")[0]["messages"], 0)
