@@ -89,7 +89,7 @@ func speaksTLS(ctx context.Context, address string) bool {
 
 const probeTimeout = 2 * time.Second
 
-// Addresses returns the addresses of the nodes, host:port. It returns a usage error if there are none.
+// Addresses returns the addresses of the nodes, host:port. It returns a usage error for an empty list.
 func (env *Env) Addresses() ([]string, error) {
 	c, err := env.Connection()
 	if err != nil {

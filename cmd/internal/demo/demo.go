@@ -156,7 +156,7 @@ func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 	return r.verdict, nil
 }
 
-// openClient opens a client whose streams are recorded in the history.
+// openClient opens a client, and records its streams in the history.
 func (r *run) openClient(ctx context.Context) (*client.Client, error) {
 	return client.OpenWith(ctx, client.Options{
 		Addresses:   r.pair.Addresses(),
@@ -202,7 +202,7 @@ func (r *run) script(ctx context.Context) error {
 	return r.check(settle)
 }
 
-// createQueue also creates a subscription without consumers, so that the queue retains all messages.
+// createQueue creates the queue, and a subscription without consumers, so that the queue retains all messages.
 func (r *run) createQueue(ctx context.Context) error {
 	_, _, err := admin.New(r.client).CreateQueue(ctx, queueName,
 		admin.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})

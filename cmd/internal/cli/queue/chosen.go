@@ -187,7 +187,7 @@ func (c *chosen) run(env *cli.Env, label string, matching func(admin.Matching) e
 	return matching(which)
 }
 
-// partly adds the number of messages changed before the error, if any.
+// partly adds to an error the number of messages that were changed before it.
 func partly(err error, verb string, n uint64) error {
 	if err == nil || n == 0 {
 		return err

@@ -53,8 +53,8 @@ func newSource(c *client.Client, addresses []string, interval time.Duration) *so
 	}
 }
 
-// run polls the nodes until ctx ends, and calls tell with each message. The returned channel is closed when tell is no
-// longer called.
+// run polls the nodes until ctx ends, and sends each message with tell. The returned channel is closed after the last
+// message.
 func (s *source) run(ctx context.Context, tell func(any)) (done <-chan struct{}) {
 	var running sync.WaitGroup
 	answers := make(chan answer)

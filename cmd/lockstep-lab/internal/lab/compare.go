@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// envPeers names the directory that contains a directory with a program `run` for each peer.
+// envPeers is the environment variable with the default of --peers.
 const envPeers = "LOCKSTEP_PEERS"
 
 type compareFlags struct {

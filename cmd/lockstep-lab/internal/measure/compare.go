@@ -66,7 +66,7 @@ func (c *Comparisons) Ours(r bench.Result) {
 func (c *Comparisons) Peer(name, sync string, r bench.Result) {
 	x := c.find(r.Case, sync, r.SizeBytes)
 	x.peers[name] = append(x.peers[name], r)
-	if r.Case == CasePub64 { // the peer's clients have no more messages in flight
+	if r.Case == CasePub64 { // it is also the maximum number in flight at the peer
 		x = c.find(CasePipelined, sync, r.SizeBytes)
 		x.peers[name] = append(x.peers[name], r)
 	}

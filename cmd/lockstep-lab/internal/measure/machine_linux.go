@@ -85,7 +85,7 @@ func memoryCgroup() (mount, home, limit string, err error) {
 	return "", "", "", errors.New("the process has no cgroup in " + mount)
 }
 
-// findMemoryMount returns the mount point of the hierarchy with the memory controller; empty if there is none. A
+// findMemoryMount returns the mount point of the hierarchy with the memory controller; empty if not mounted. A
 // version 1 hierarchy takes precedence: version 2 does not have the controller in that case.
 func findMemoryMount(mountinfo string) (mount string, v2 bool) {
 	for line := range strings.Lines(mountinfo) {

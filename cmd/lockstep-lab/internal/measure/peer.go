@@ -36,8 +36,8 @@ type Peer struct {
 	Stderr io.Writer
 }
 
-// FindPeer returns the benchmark with the given command, or else the program run in dir. It returns ErrNoPeer if there
-// is none.
+// FindPeer returns the benchmark with the given command, or else the program run in dir. It returns ErrNoPeer if dir
+// does not contain the program.
 func FindPeer(name, dir, command string) (Peer, error) {
 	if command != "" {
 		return Peer{Name: name, Command: strings.Fields(command)}, nil

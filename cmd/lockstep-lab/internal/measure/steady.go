@@ -141,8 +141,8 @@ func publishSteadily(
 	return err
 }
 
-// run publishes a message per interval until ctx ends. The latency of a message that was delayed by the previous one is
-// measured from the time at which it was due.
+// run publishes a message per interval until ctx ends. If a message is delayed by the previous one, its latency
+// includes the delay.
 func (p *steadyLoad) run(
 	ctx context.Context, producer *client.Producer, queue string, m client.Message, first time.Time,
 	interval time.Duration,

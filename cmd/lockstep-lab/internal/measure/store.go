@@ -176,7 +176,7 @@ func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error)
 	return r.far(ctx, o.Messages*o.Bursts, tell)
 }
 
-// StoreBytes returns the approximate size that a run of Store writes to the page file and keeps in the log.
+// StoreBytes returns the approximate number of bytes that a run of Store writes to the page file and keeps in the log.
 func StoreBytes(messages, bursts, sizeBytes int) int64 {
 	const recordBytes = 40 // overhead per body
 	data := int64(messages) * int64(bursts) * int64(sizeBytes+recordBytes)
