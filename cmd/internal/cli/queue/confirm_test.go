@@ -56,6 +56,16 @@ func TestConfirmDeletion(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code)
 }
 
+// An operator at a terminal who was not prompted has not confirmed messages that become corrupt afterwards.
+func TestConfirmCorrupt(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "q")
+	stdout, _, code := c.Answering("", "queue", "drop-corrupt", "q")
+	require.Equal(t, cli.ExitOK, code)
+	require.Contains(t, stdout, "no unrepairable messages")
+	require.Len(t, c.Lines("audit", "tail", "--method", "DropDamaged"), 1, "only the list of messages is requested")
+}
+
 // The list has the same subscriptions that `queue show` shows below a queue.
 func TestSubscriptionList(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
