@@ -33,9 +33,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "definitions", Aliases: []string{"defs"}, GroupID: "use",
 		Short: "Export, compare and import queue definitions",
-		Long: `A definitions file contains the queues of a pair, their own configuration, subscriptions and forwards,
-and the policies, in YAML, sorted by name and without default values, suitable for version control. It contains no
-messages.`,
+		Long: `A definitions file (YAML) contains the queues of a pair, with their own configuration, subscriptions and
+forwards, and the policies. It is sorted by name, omits default values, and is suitable for version control. It
+contains no messages.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
