@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lockstep-lab runs benchmarks that the product does not need: the embedded store, maintenance under load,
+// Command lockstep-lab runs benchmarks that are not part of the product: the embedded store, maintenance under load,
 // growth, fan-out, and comparisons with other products.
 package main
 
@@ -16,7 +16,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the first signal cancels, a second one kills
+	context.AfterFunc(ctx, stop) // the first signal cancels the benchmark, a second one kills the process
 	code := lab.Run(ctx, os.Args[1:], cli.Process{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), Lookup: os.LookupEnv,
 	})

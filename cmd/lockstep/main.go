@@ -3,7 +3,8 @@
 // Command lockstep is the single binary of Lockstep. It contains the node, the commands to use and operate a pair, the
 // tools for a stopped node's files, the demo and the benchmarks.
 //
-// The commands are in packages below internal/cli, one for each group; internal/commands assembles them.
+// The commands are in packages below cmd/internal/cli, one for each group. Package cmd/internal/commands assembles
+// them.
 package main
 
 import (
@@ -21,7 +22,7 @@ var version string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the first signal stops gracefully, a second one kills
+	context.AfterFunc(ctx, stop) // the first signal stops the command gracefully, a second one kills the process
 	code := commands.Run(ctx, os.Args[1:], cli.Process{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(), Lookup: os.LookupEnv,
 		Version: version,

@@ -28,13 +28,13 @@ type Target struct {
 	Sync string
 	// Processes to measure, by name; this process is added as "client".
 	Processes map[string]int
-	// Dir contains their data, to measure its disk; may be empty.
+	// Dir contains the data of the processes; the disk that contains Dir is measured. If empty, none is.
 	Dir string
 	// Pair that was started for the measurement; nil if it was already running.
 	Pair *harness.Pair
 }
 
-// Latencies are recorded in microseconds, from 1 µs, with 3 digits.
+// Latencies are recorded in microseconds, from 1 µs to maxLatency, with 3 significant digits.
 const maxLatency = 5 * time.Minute
 
 // NewHistogram returns an empty histogram of latencies.
@@ -42,9 +42,9 @@ func NewHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, maxLatency.Microseconds(), 3)
 }
 
-// Record adds a latency to a histogram.
+// Record adds a latency to a histogram, limited to its range.
 func Record(h *hdrhistogram.Histogram, d time.Duration) {
-	// It cannot fail within these bounds.
+	// RecordValue does not fail within the range.
 	_ = h.RecordValue(min(max(d.Microseconds(), 1), maxLatency.Microseconds()))
 }
 
@@ -64,12 +64,13 @@ func QueueNames(n int) []string {
 	return out
 }
 
-// WithQueues creates queues with the default configuration, runs fn, and deletes the queues.
+// WithQueues creates queues with the default configuration, runs fn, and deletes the queues. It first deletes existing
+// queues with these names.
 func WithQueues(ctx context.Context, c *client.Client, names []string, fn func() error) error {
 	return withConfigured(ctx, c, names, admin.QueueConfig{}, fn)
 }
 
-// withConfigured creates queues, runs fn, and deletes the queues.
+// withConfigured is WithQueues with a configuration.
 func withConfigured(ctx context.Context, c *client.Client, names []string, config admin.QueueConfig,
 	fn func() error,
 ) (err error) {

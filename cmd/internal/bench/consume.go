@@ -27,8 +27,8 @@ type ConsumeOptions struct {
 	Order
 }
 
-// Consume measures the rate at which queues are drained. Every message is received and acknowledged, and at the end all
-// acknowledgements are confirmed. A latency is the time that a consumer waited for its next message.
+// Consume measures the draining of filled queues, until all acknowledgements are confirmed. A latency is the time that
+// a consumer waited for its next message.
 func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 	r := Result{
 		Workload: "consume", Phase: "drain", Setup: t.Setup, Sync: t.Sync,
@@ -44,7 +44,7 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 	return r, err
 }
 
-// DrainQueues drains the queues with o.Consumers, and measures the time and the resource usage.
+// DrainQueues drains the queues with o.Consumers, and sets the time and the resource usage in r.
 func DrainQueues(ctx context.Context, t Target, queues []string, o ConsumeOptions, r *Result) (err error) {
 	m, start := NewMeter(t.Processes, t.Dir), time.Now()
 	consumers, end, err := NewConsumers(ctx, t.Client, queues, o.Consumers, o.Prefetch)
@@ -61,8 +61,8 @@ func DrainQueues(ctx context.Context, t Target, queues []string, o ConsumeOption
 	return nil
 }
 
-// NewConsumers creates n consumers, distributed round-robin over the queues. end closes the created consumers, also
-// after an error.
+// NewConsumers creates n consumers, distributed round-robin over the queues. end is never nil: after an error, it
+// closes the consumers created so far.
 func NewConsumers(ctx context.Context, c *client.Client, queues []string, n, prefetch int,
 ) (consumers []*client.Consumer, end func() error, err error) {
 	end = func() (err error) {
@@ -126,7 +126,7 @@ func Drain(ctx context.Context, consumers []*client.Consumer, messages int) (*hd
 		})
 	}
 	wg.Wait()
-	if err := context.Cause(receive); err != finished { //nolint:errorlint // this very value
+	if err := context.Cause(receive); err != finished { //nolint:errorlint // compares the identity
 		return nil, fmt.Errorf("consume: %w", err)
 	}
 	all := histograms[0]

@@ -13,16 +13,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// The directories contain gigabytes, so they are removed no matter how a measurement ends.
-
-// Name prefix of the directories, and the file in them that is locked while in use.
+// Name prefix of the data directories, and the file in them that is locked while in use. The directories contain
+// gigabytes: they are removed however a measurement ends.
 const (
 	DirPrefix = "lockstep-bench-"
 	DirLock   = "in-use" // held by the measuring process; the kernel releases it when the process dies
 )
 
-// NewDir creates the directory for the data, and returns a function that removes it. It also removes directories of
-// killed measurements.
+// NewDir creates a data directory in given, or in the temporary directory if given is empty, and returns a function
+// that removes it. It also removes data directories of killed measurements there.
 func NewDir(given string) (dir string, remove func(), err error) {
 	base := given
 	if base == "" {
@@ -44,14 +43,14 @@ func NewDir(given string) (dir string, remove func(), err error) {
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	return dir, func() {
-		_ = os.RemoveAll(dir) // with the lock held: another measurement could find a directory without its lock
+		_ = os.RemoveAll(dir) // with the lock held, so that no other measurement removes it at the same time
 		_ = lock.Close()
 		signal.Stop(pipes)
 	}, nil
 }
 
-// removeLeftovers removes directories in base of measurements that did not clean up. It keeps directories that are in
-// use, belong to other programs, or were created by a release without locking.
+// removeLeftovers removes data directories in base that are not locked. It keeps those without a lock file, which other
+// programs or releases without locking have created.
 func removeLeftovers(base string) {
 	entries, err := os.ReadDir(base)
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 type FailoverOptions struct {
 	Fault string
 	Times int
-	// Settle is how long the pair serves in sync before each fault.
+	// Settle is the time in sync before each fault.
 	Settle time.Duration
 	// Coordinator is only copied to the result.
 	Coordinator string
@@ -77,7 +77,7 @@ func (p *publisher) take() []ack {
 	return out
 }
 
-// next returns the time of the first acknowledgement after the given time by a node other than not.
+// next waits for an acknowledgement later than after by a node other than not, and returns its time.
 func (p *publisher) next(ctx context.Context, after time.Time, not string) (time.Time, error) {
 	for {
 		for _, a := range p.take() {
@@ -192,7 +192,7 @@ func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Nod
 	return longest, nil
 }
 
-// waitAck waits for an acknowledgement by another node, without consuming acknowledgements.
+// waitAck waits for an acknowledgement by a node other than not. Unlike next, it does not take acknowledgements.
 func waitAck(ctx context.Context, p *publisher, not string) error {
 	for {
 		p.mu.Lock()
@@ -209,7 +209,7 @@ func waitAck(ctx context.Context, p *publisher, not string) error {
 	}
 }
 
-// ActiveNode returns the node that is active.
+// ActiveNode returns the active node of the pair in t.
 func ActiveNode(ctx context.Context, t Target) (*harness.Node, error) {
 	for _, n := range t.Pair.Nodes {
 		s, err := n.Status(ctx)

@@ -16,9 +16,9 @@ type Usage struct {
 	CPU float64 `json:"cpu_s"`
 	// RSS is the resident memory in MB (10^6 bytes).
 	RSS float64 `json:"rss_mb"`
-	// PeakRSS is the peak since ResetPeaks, or of the process's lifetime.
+	// PeakRSS is the peak of RSS since ResetPeaks, or since the start of the process.
 	PeakRSS float64 `json:"rss_peak_mb"`
-	// Virtual is the mapped memory in MB, resident or not.
+	// Virtual is the mapped memory in MB.
 	Virtual float64 `json:"virtual_mb"`
 	// Dirtied is the page cache dirtied by the process, in MB, as counted by the system. With large folios, the system
 	// counts a whole folio, up to 2 MiB, for each byte written to it.
@@ -51,20 +51,20 @@ func NewMeter(processes map[string]int, dir string) *Meter {
 	return m
 }
 
-// Self returns this process, for ResetPeaks.
+// Self returns this process as an argument of ResetPeaks.
 func Self() map[string]int { return map[string]int{clientName: os.Getpid()} }
 
-// ResetPeaks resets the peak memory of the processes.
+// ResetPeaks resets PeakRSS of the processes, where the system supports it.
 func ResetPeaks(processes map[string]int) {
 	for _, pid := range processes {
 		resetPeak(pid)
 	}
 }
 
-// diskWritten returns the amount written to the disk by all processes, in MB.
+// diskWritten returns the amount that all processes wrote to the disk since NewMeter, in MB.
 func (m *Meter) diskWritten() float64 { return deviceWritten(m.dir) - m.written }
 
-// Used returns the usage of each process, by name.
+// Used returns the usage of each process since NewMeter, sorted by name.
 func (m *Meter) Used() []Usage {
 	var out []Usage
 	for _, name := range slices.Sorted(maps.Keys(m.pids)) {

@@ -14,7 +14,7 @@ import (
 // ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture supported by Go.
 const ticksPerSecond = 100
 
-// Unreadable values stay 0.
+// readUsage returns the usage of a process. Unreadable values are 0.
 func readUsage(pid int) Usage {
 	var u Usage
 	dir := fmt.Sprintf("/proc/%d/", pid)
@@ -34,8 +34,7 @@ func readUsage(pid int) Usage {
 	return u
 }
 
-// resetPeak resets the peak resident memory of a process. If the system refuses, it stays the peak of the process's
-// lifetime.
+// resetPeak resets the peak resident memory of a process. It ignores errors.
 func resetPeak(pid int) {
 	const resetHighWaterMark = "5"
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetHighWaterMark), 0)

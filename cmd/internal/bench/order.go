@@ -43,12 +43,12 @@ func (o *Order) label(m *client.Message, n int64) {
 
 const partProperty = "part"
 
-// PartFilter returns the filter for part i. PartSize returns the number of matching messages.
+// PartFilter returns the filter that matches the messages of part i.
 func (o *Order) PartFilter(i int) string {
 	return fmt.Sprintf("properties.%s == %q", partProperty, fmt.Sprint(i%o.Parts))
 }
 
-// PartSize returns the number of messages of part i of n messages.
+// PartSize returns the number of messages of part i among n messages.
 func (o *Order) PartSize(i, n int) (size int) {
 	for k := 1; k <= n; k++ {
 		if k%o.Parts == i%o.Parts {

@@ -24,9 +24,9 @@ func IsNotFound(err error) bool { return errors.Is(err, client.ErrQueueNotFound)
 type PublishOptions struct {
 	SizeBytes int
 	Messages  int
-	// Producers have a pipeline each.
+	// Producers is the number of producers; each has its own pipeline.
 	Producers int
-	// Publishers are the goroutines among which the producers are distributed; 0 for one per producer.
+	// Publishers is the number of goroutines that share the producers; 0: one per producer.
 	Publishers int
 	// Window is the number of messages in flight per producer; 1 is synchronous.
 	Window int
@@ -48,7 +48,7 @@ type PublishOptions struct {
 	MessageIDs bool
 }
 
-// more reports whether message n, from 1, may be published. until is the end of Duration.
+// more reports whether message n, counted from 1, may be published. until is the end of Duration.
 func (o *PublishOptions) more(n int64, now, until time.Time) bool {
 	if o.Duration > 0 {
 		return now.Before(until)
@@ -56,7 +56,7 @@ func (o *PublishOptions) more(n int64, now, until time.Time) bool {
 	return n <= int64(o.Messages)
 }
 
-// pace returns a function that waits until the next message is due, and returns the send time.
+// pace returns a function that waits until the next message is due according to Rate, and returns the current time.
 func (o *PublishOptions) pace() func(context.Context) (time.Time, error) {
 	if o.Rate <= 0 {
 		return func(context.Context) (time.Time, error) { return time.Now(), nil }
@@ -68,7 +68,7 @@ func (o *PublishOptions) pace() func(context.Context) (time.Time, error) {
 	}
 }
 
-// messages returns a function that creates messages by number, from 1. Messages of the same size are identical.
+// messages returns a function that creates message n, counted from 1. Messages of the same size have the same body.
 func (o *PublishOptions) messages() func(n int64) client.Message {
 	made := make(map[int]client.Message)
 	return func(n int64) client.Message {
@@ -106,7 +106,7 @@ func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
 	return PublishInto(ctx, t, o, func(*Result) error { return nil })
 }
 
-// PublishInto publishes to new queues. after is called after the measurement, before the queues are deleted.
+// PublishInto is Publish, and calls after with the result before it deletes the queues.
 func PublishInto(ctx context.Context, t Target, o PublishOptions, after func(*Result) error) (Result, error) {
 	r := Result{
 		Workload: "publish", Phase: "pipelined", Setup: t.Setup, Sync: t.Sync,
@@ -147,7 +147,8 @@ func PublishInto(ctx context.Context, t Target, o PublishOptions, after func(*Re
 	return r, err
 }
 
-// PublishAll publishes o.Messages messages, or for o.Duration. The producers share one counter of message numbers.
+// PublishAll publishes o.Messages messages, or for o.Duration, and returns the latencies. The producers share one
+// counter of message numbers.
 func PublishAll(
 	ctx context.Context, producers []*client.Producer, queues []string, o PublishOptions,
 ) (*hdrhistogram.Histogram, error) {

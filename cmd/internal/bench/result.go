@@ -12,7 +12,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Result is one measurement. Latencies are in milliseconds; MB are 10^6 bytes of message bodies. Process figures cover
+// Result is one measurement. Latencies are in milliseconds; 1 MB is 10^6 bytes of message bodies. Process figures cover
 // the measurement, except memory, which is read at its end.
 type Result struct {
 	Workload      string `json:"workload"`
@@ -58,7 +58,7 @@ type Result struct {
 	ReadBytes    float64 `json:"file_read_bytes_per_message,omitempty"`
 	WrittenBytes float64 `json:"file_written_bytes_per_message,omitempty"`
 
-	Stored int `json:"stored,omitempty"` // messages in the store before it
+	Stored int `json:"stored,omitempty"` // messages in the store before the measurement
 	// StartMS is the time to open the store, or from starting the nodes until they serve.
 	StartMS       float64 `json:"start_ms,omitempty"`
 	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // at the end of the phase
@@ -90,7 +90,7 @@ func (r *Result) Duration(d time.Duration, messages int, h *hdrhistogram.Histogr
 		ms(h.Max())
 }
 
-// Cost sets the resource usage.
+// Cost sets the fields with the resource usage since the creation of m.
 func (r *Result) Cost(m *Meter) {
 	r.Processes, r.DiskWritten = m.Used(), m.diskWritten()
 	r.CPU, r.RSS, r.PeakRSS, r.VirtualMB = 0, 0, 0, 0
@@ -111,8 +111,8 @@ func (r *Result) CPUPerMessage() float64 {
 	return r.CPU * 1e6 / float64(r.Messages)
 }
 
-// Median returns the result with the median rate, with the spread over all rounds. Of two middle results, it
-// returns the lower. rounds must not be empty.
+// Median returns the result with the median rate, with the spread over all rounds. For an even number of rounds, it
+// returns the lower of the two middle results. rounds must not be empty.
 func Median(rounds []Result) Result {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int { return cmp.Compare(a.Rate, b.Rate) })
 	m := sorted[(len(sorted)-1)/2]
@@ -120,7 +120,7 @@ func Median(rounds []Result) Result {
 	return m
 }
 
-// Remark describes the fields that only some results have.
+// Remark describes the fields that only some workloads set; empty if none is set.
 func (r *Result) Remark() string {
 	var parts []string
 	add := func(is bool, format string, args ...any) {

@@ -26,12 +26,13 @@ type Process struct {
 	Version        string      // of this program
 }
 
-// Env is the environment of a command. Flags are parsed after a command was created.
+// Env is the environment of the commands. It is passed to them when they are created, and filled by the flags before
+// one runs.
 type Env struct {
 	Process
 	// Print prints results in the --output format.
 	Print *output.Printer
-	// Timeout bounds a command that makes a single request.
+	// Timeout is the value of --timeout, the time limit of a single request.
 	Timeout time.Duration
 
 	flags          flagValues
@@ -47,7 +48,7 @@ var (
 	ErrUsage = errors.New("invalid usage")
 	// ErrNotConfirmed is returned when the operator did not confirm a prompt.
 	ErrNotConfirmed = errors.New("aborted, no changes made")
-	// ErrNeedsYes is returned when a command only printed its plan.
+	// ErrNeedsYes is returned when a command only printed its plan, since --yes was not given.
 	ErrNeedsYes = errors.New("no changes made; to apply them, add --yes")
 )
 

@@ -17,14 +17,12 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// Only an operator at a terminal is prompted, so that scripts keep working.
-
 // AddYes adds the flag that confirms in advance.
 func AddYes(cmd *cobra.Command, yes *bool) {
 	cmd.Flags().BoolVar(yes, "yes", false, "skip the confirmation prompt")
 }
 
-// Asks reports whether an operator can be prompted.
+// Asks reports whether an operator can be prompted. Without a terminal, commands do not prompt, so that scripts work.
 func (env *Env) Asks() bool {
 	if env.Terminal != nil {
 		return env.Terminal()
@@ -33,7 +31,8 @@ func (env *Env) Asks() bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Confirm asks the operator to confirm. It returns nil if no operator can be prompted.
+// Confirm asks the operator to confirm, unless yes is set or no operator can be prompted. It returns ErrNotConfirmed if
+// the answer is not y or yes, or if ctx ends first.
 func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...any) error {
 	if yes || !env.Asks() {
 		return nil
@@ -56,7 +55,8 @@ func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...an
 	return ErrNotConfirmed
 }
 
-// ConfirmMessages asks for confirmation if messages would be deleted. An empty subscription means the whole queue.
+// ConfirmMessages is Confirm for deleting the messages of a queue, or the backlog of a subscription if it is not empty.
+// It does not prompt if there are no messages.
 func (env *Env) ConfirmMessages(
 	ctx context.Context, c *client.Client, yes bool, queue, subscription, label string,
 ) error {
@@ -69,9 +69,10 @@ func (env *Env) ConfirmMessages(
 	if err != nil {
 		return err
 	}
-	messages := q.Messages
+	messages, format := q.Messages, "%s? %s will be deleted permanently."
 	if subscription != "" {
-		messages = 0
+		// Other subscriptions can still need the messages.
+		messages, format = 0, "%s? Its backlog of %s will be discarded permanently."
 		for _, s := range q.Subscriptions {
 			if s.Name == subscription {
 				messages = s.Backlog
@@ -81,5 +82,5 @@ func (env *Env) ConfirmMessages(
 	if messages == 0 {
 		return nil
 	}
-	return env.Confirm(ctx, yes, "%s? %s will be deleted permanently.", label, output.Plural(messages, "message"))
+	return env.Confirm(ctx, yes, format, label, output.Plural(messages, "message"))
 }

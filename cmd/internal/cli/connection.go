@@ -23,7 +23,7 @@ type Connection struct {
 	Addresses string
 	// CA, Certificate and Key are PEM files.
 	CA, Certificate, Key string
-	// At most one of Token and TokenFile is used.
+	// At most one of Token and TokenFile is set.
 	Token, TokenFile string
 	// Profile that supplied values; empty: none.
 	Profile string
@@ -104,7 +104,7 @@ func (env *Env) given() Connection {
 	return c
 }
 
-// An empty name selects the current profile.
+// addProfile sets missing values from a profile. An empty name selects the current profile, if any.
 func (env *Env) addProfile(c *Connection, name string) error {
 	file, err := env.Profiles()
 	if err != nil {
@@ -160,7 +160,8 @@ func (c *Connection) Options() (client.Options, error) {
 	}, err
 }
 
-// Defaults from the environment are not shown: they may be secret.
+// connectionFlags adds the flags for tokens and profiles. Their defaults do not show the environment, which may contain
+// secrets.
 func connectionFlags(env *Env, root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVar(

@@ -3,8 +3,10 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// ShapeFlags adjusts a command and its subcommands: durations accept days ("7d"), the help shows boolean flags without
-// [=true|false], and a wrong number of arguments is a usage error.
+// ShapeFlags adjusts a command and its subcommands: duration flags accept days ("7d"), the help shows boolean flags
+// without [=true|false], and a wrong number of arguments is a usage error.
 func ShapeFlags(cmd *cobra.Command) {
 	cmd.InitDefaultHelpFlag()
 	for _, set := range []*pflag.FlagSet{cmd.PersistentFlags(), cmd.Flags()} {
@@ -38,6 +40,32 @@ func ShapeFlags(cmd *cobra.Command) {
 	for _, below := range cmd.Commands() {
 		ShapeFlags(below)
 	}
+}
+
+// flagErrors replaces errors of cobra, which name flags without dashes. The subexpression matches the names.
+var flagErrors = []struct {
+	cobra *regexp.Regexp
+	text  string
+}{
+	{regexp.MustCompile(`^required flag\(s\) (.*) not set$`), "missing %s"},
+	{regexp.MustCompile(`^at least one of the flags in the group \[(.*)\] is required$`), "at least one of %s is required"},
+	{regexp.MustCompile(`must all be set; missing \[(.*)\]$`), "missing %s"},
+	{regexp.MustCompile(`none of the others can be; \[(.*)\] were all set$`), "only one of %s is allowed"},
+}
+
+// checkFlags checks required flags and flag groups. It returns a usage error.
+func checkFlags(cmd *cobra.Command) error {
+	err := cmp.Or(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups())
+	if err == nil {
+		return nil
+	}
+	for _, e := range flagErrors {
+		if found := e.cobra.FindStringSubmatch(err.Error()); found != nil {
+			names := strings.FieldsFunc(found[1], func(r rune) bool { return strings.ContainsRune(`", `, r) })
+			return Usage(e.text, "--"+strings.Join(names, ", --"))
+		}
+	}
+	return Usage("%w", err)
 }
 
 func shape(f *pflag.Flag) {
@@ -66,7 +94,8 @@ func (d *days) Set(text string) error {
 // plain hides the method IsBoolFlag, so that the help does not show [=true|false].
 type plain struct{ pflag.Value }
 
-// ParsePageSize parses a page size, such as 16KiB or 16384; empty returns 0.
+// ParsePageSize parses a page size, such as 16KiB or 16384. It returns 0 for an empty text, and a usage error for an
+// invalid size.
 func ParsePageSize(flag, text string) (uint32, error) {
 	if text == "" {
 		return 0, nil
@@ -88,7 +117,7 @@ func AddFullSpeed(cmd *cobra.Command, full *bool) {
 		"disable rate limits (ignores maintenance.background-share); may slow down publishers")
 }
 
-// WantsRaft parses the flag --coordinator and reports whether it selects raft.
+// WantsRaft parses the value of --coordinator, and reports whether it selects raft.
 func WantsRaft(coordinator string) (bool, error) {
 	switch coordinator {
 	case "etcd":
@@ -100,7 +129,8 @@ func WantsRaft(coordinator string) (bool, error) {
 	}
 }
 
-// KnownSubcommand rejects an argument of a group, since it can only be an unknown command.
+// KnownSubcommand validates the arguments of a command group: an argument is an unknown command. The error suggests
+// similar or all commands.
 func KnownSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -115,7 +145,7 @@ func KnownSubcommand(cmd *cobra.Command, args []string) error {
 	return Usage("%s", text)
 }
 
-// NeedsSubcommand is run by a group without a command.
+// NeedsSubcommand runs a command group without a subcommand: it returns a usage error that lists the subcommands.
 func NeedsSubcommand(cmd *cobra.Command, _ []string) error {
 	return Usage("missing command for %q; available commands: %s", cmd.CommandPath(), strings.Join(subcommands(cmd), ", "))
 }

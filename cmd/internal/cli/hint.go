@@ -14,8 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
-// hint checks whether a process that closes connections speaks TLS. It names the variable to rename if the environment
-// still has one that configured this command until release 0.1 and is a node setting now.
+// hint returns advice for an error; empty for an unknown error. Before it suggests TLS flags, it checks whether the
+// server speaks TLS, and whether the environment still sets a variable that configured the client in release 0.1 and is
+// a node setting now.
 func (env *Env) hint(ctx context.Context, err error) string {
 	next := hint(err)
 	if !strings.Contains(next, "--tls-") {
@@ -44,7 +45,7 @@ var reasonHints = map[string]string{ //nolint:gochecknoglobals // a table
 	"SCHEDULE_NOT_FOUND": "`lockstep schedule list` to list schedules",
 }
 
-// hint returns advice for an error; empty if there is no advice, or if the error contains it.
+// hint returns advice for an error; empty for an unknown error, and if the error contains the advice.
 func hint(err error) string {
 	text := err.Error()
 	states := func(parts ...string) bool {

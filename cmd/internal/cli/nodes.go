@@ -17,10 +17,10 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// ErrNoAnswer is returned when no node answers.
+// ErrNoAnswer is returned when no node responds.
 var ErrNoAnswer = errors.New("no node responds")
 
-// A process answers, but the two ends disagree.
+// Errors for a server that responds, but cannot be used as a node with the given TLS settings.
 var (
 	errNodeSpeaksTLS = errors.New("no node responds: the node requires TLS, but this command does not use it")
 	errNodeIsPlain   = errors.New("no node responds: the node does not use TLS, but this command does")
@@ -29,7 +29,7 @@ var (
 	errOtherPort     = errors.New("no node responds: the address is not the client port of a node")
 )
 
-// Values of client.Error.Reason if no connection could be made.
+// Values of client.Error.Reason if the connection failed.
 const (
 	tlsRequired    = "TLS_REQUIRED"
 	tlsUnsupported = "TLS_UNSUPPORTED"
@@ -44,7 +44,8 @@ func connectReason(err error) string {
 	return ""
 }
 
-// NoAnswer returns ErrNoAnswer, or a more specific error if the addresses are correct.
+// NoAnswer returns the error for a status without a response: ErrNoAnswer, or a more specific error if a server
+// responds at one of the addresses, or denies access.
 func NoAnswer(ctx context.Context, s pairstatus.Status) error {
 	for _, n := range s.Nodes {
 		if pairstatus.Refuses(n.Err) {
@@ -70,13 +71,13 @@ func NoAnswer(ctx context.Context, s pairstatus.Status) error {
 	return ErrNoAnswer
 }
 
-// speaksTLS reports whether a process answers a TLS handshake. Another protocol answers with bytes that are not a TLS
-// record, or closes the connection. No answer within the timeout counts as TLS.
+// speaksTLS reports whether a server responds to a TLS handshake. A server with another protocol sends bytes that are
+// not a TLS record, or closes the connection. No response within the timeout counts as TLS.
 func speaksTLS(ctx context.Context, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	dialer := tls.Dialer{Config: &tls.Config{
-		InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, //nolint:gosec // nothing is sent, and nothing is believed
+		InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, //nolint:gosec // no data is sent or used
 	}}
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err == nil {
@@ -88,7 +89,7 @@ func speaksTLS(ctx context.Context, address string) bool {
 
 const probeTimeout = 2 * time.Second
 
-// Addresses returns the addresses of the nodes.
+// Addresses returns the addresses of the nodes, host:port. It returns a usage error for an empty list.
 func (env *Env) Addresses() ([]string, error) {
 	c, err := env.Connection()
 	if err != nil {
@@ -97,7 +98,7 @@ func (env *Env) Addresses() ([]string, error) {
 	return c.List()
 }
 
-// WithClient runs fn with a client of the pair.
+// WithClient runs fn with a client of the pair, which it then closes.
 func (env *Env) WithClient(ctx context.Context, fn func(context.Context, *client.Client) error) error {
 	connection, err := env.Connection()
 	if err != nil {
@@ -123,7 +124,7 @@ func (env *Env) With(ctx context.Context, connection Connection, fn func(context
 	return errors.Join(fn(ctx, c), c.Close())
 }
 
-// NodeAt returns the node at an address from the command line.
+// NodeAt returns the node at an address, host:port. It returns a usage error if the address is invalid.
 func NodeAt(c *client.Client, address string) (*admin.Node, error) {
 	n, err := admin.New(c).Node(address)
 	if errors.Is(err, client.ErrInvalid) {
@@ -154,7 +155,7 @@ func (env *Env) WaitActive(ctx context.Context, c *client.Client) (client.Active
 	return c.WaitActive(ctx)
 }
 
-// WaitRates waits until nodes have measured the rates of a first request.
+// WaitRates waits until the nodes have completed the rate measurement that a first request started.
 func WaitRates(ctx context.Context) error {
 	select {
 	case <-time.After(1100 * time.Millisecond):
@@ -164,7 +165,8 @@ func WaitRates(ctx context.Context) error {
 	}
 }
 
-// WithTimeout runs fn with a client and a context that ends after --timeout, for commands that make a single request.
+// WithTimeout runs fn as WithClient does, with a context that ends after --timeout. It is for commands with a single
+// request.
 func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *client.Client) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, env.Timeout)
@@ -173,7 +175,7 @@ func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *clien
 	})
 }
 
-// OnActive calls fn with the active node.
+// OnActive calls fn with the active node. It waits for one for at most --timeout.
 func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *admin.Node) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		active, err := env.WaitActive(ctx, c)
@@ -188,7 +190,7 @@ func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *admin.No
 	})
 }
 
-// QueryNodes requests the status of all nodes concurrently.
+// QueryNodes requests the status of all nodes concurrently, for at most timeout.
 func (env *Env) QueryNodes(ctx context.Context, c *client.Client, timeout time.Duration) pairstatus.Status {
 	addrs, err := env.Addresses()
 	if err != nil {
@@ -197,7 +199,7 @@ func (env *Env) QueryNodes(ctx context.Context, c *client.Client, timeout time.D
 	return pairstatus.QueryAll(ctx, c, addrs, timeout)
 }
 
-// NodeNamer returns a function that maps node IDs to names.
+// NodeNamer returns a function that maps node IDs to names. It returns the ID if the name is unknown.
 func (env *Env) NodeNamer(ctx context.Context, c *client.Client) func(string) string {
 	s := env.QueryNodes(ctx, c, min(env.Timeout, time.Second))
 	return s.NodeName

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"cmp"
 	"strings"
 	"time"
 
@@ -18,7 +17,7 @@ const (
 	DefaultTimeout = 10 * time.Second
 )
 
-// Environment variables that replace global flags.
+// Environment variables with the defaults of global flags.
 const (
 	EnvAddr    = "LOCKSTEP_ADDR"
 	envTLSCA   = "LOCKSTEP_CLIENT_TLS_CA" // LOCKSTEP_TLS_CA is the node setting tls.ca
@@ -51,7 +50,7 @@ Get started:
 	)
 	root.AddCommand(commands...)
 	root.AddCommand(optionsCommand(env, root))
-	wrapHelp(root)
+	WrapHelp(root)
 	const section = "Global Flags:\n{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}"
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), section, `Use "lockstep options" for global flags.`, 1))
 	return root
@@ -59,8 +58,8 @@ Get started:
 
 const helpColumns = 80
 
-// wrapHelp wraps the long texts of a command and its subcommands, except indented lines.
-func wrapHelp(cmd *cobra.Command) {
+// WrapHelp wraps the long texts of a command and its subcommands at helpColumns, except indented lines.
+func WrapHelp(cmd *cobra.Command) {
 	var wrapped []string
 	text := ""
 	for line := range strings.SplitSeq(cmd.Long+"\n", "\n") {
@@ -73,7 +72,7 @@ func wrapHelp(cmd *cobra.Command) {
 	}
 	cmd.Long = strings.TrimSuffix(strings.Join(wrapped, "\n"), "\n")
 	for _, c := range cmd.Commands() {
-		wrapHelp(c)
+		WrapHelp(c)
 	}
 }
 
@@ -100,13 +99,13 @@ func optionsCommand(env *Env, root *cobra.Command) *cobra.Command {
 	}
 }
 
-// Globals makes root the root of a program: it adds the global flags, which fill env before a command runs.
+// Globals prepares the root command of a program: it adds the global flags, which fill env before a command runs.
 func Globals(env *Env, root *cobra.Command) {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) (err error) {
-		// Cobra validates them only after this hook.
-		if err := cmp.Or(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
-			return Usage("%w", err)
+		// Cobra validates required flags and flag groups only after this hook.
+		if err := checkFlags(cmd); err != nil {
+			return err
 		}
 		if env.Print, err = output.New(env.Stdout, env.output); err != nil {
 			return Usage("%w", err)

@@ -19,11 +19,12 @@ const (
 	ExitOK    = 0
 	ExitError = 1
 	ExitUsage = 2
-	// ExitUnknown: the outcome of the request is unknown. See client.ErrOutcomeUnknown.
+	// ExitUnknown means that the outcome of a request is unknown; see client.ErrOutcomeUnknown.
 	ExitUnknown = 3
 )
 
-// Run runs one command line with root, which was created for env, and returns the exit code.
+// Run runs one command line with root, which was created for env. It prints errors with advice, and returns the exit
+// code.
 func Run(ctx context.Context, env *Env, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
 	root.SetIn(env.Stdin)

@@ -25,13 +25,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The test binary acts as the lockstep command, since the harness starts nodes with its own executable.
+// asProgram is the environment variable with which the test binary acts as the program, since the harness starts nodes
+// with its own executable.
 const asProgram = "TEST_BINARY_IS_LOCKSTEP"
 
 // Program runs one command line of a program and returns the exit code.
 type Program func(ctx context.Context, args []string, process cli.Process) int
 
-// Main is the TestMain of a package whose tests start nodes.
+// Main is the TestMain of a package whose tests start nodes or run commands in processes.
 func Main(m *testing.M) { MainOf(m, commands.Run) }
 
 // MainOf is Main for a program other than lockstep.
@@ -50,16 +51,17 @@ func MainOf(m *testing.M, program Program) {
 	os.Exit(m.Run())
 }
 
-// A worker of go test -fuzz inherits the environment of the tests.
+// fuzzes reports whether this process is a worker of go test -fuzz, which inherits the environment of the tests.
 func fuzzes() bool { return slices.Contains(os.Args[1:], "-test.fuzzworker") }
 
 // CLI runs commands with a set of nodes.
 type CLI struct {
 	T *testing.T
-	// Addr is the value of the address environment variable, in place of --addr; empty: not set.
+	// Addr is the value of cli.EnvAddr; empty: not set.
 	Addr string
-	// Env are additional environment variables.
-	Env     map[string]string
+	// Env contains additional environment variables.
+	Env map[string]string
+	// Program is the program to run; nil: lockstep.
 	Program Program
 }
 
@@ -77,7 +79,7 @@ func (c CLI) Run(stdin string, args ...string) (stdout, stderr string, code int)
 	return out.String(), err.String(), code
 }
 
-// Process returns a process with the addresses in its environment.
+// Process returns a process with c.Addr and c.Env as its environment.
 func (c CLI) Process(stdin io.Reader, stdout, stderr io.Writer) cli.Process {
 	return cli.Process{
 		Stdin: stdin, Stdout: stdout, Stderr: stderr,
@@ -91,7 +93,7 @@ func (c CLI) Process(stdin io.Reader, stdout, stderr io.Writer) cli.Process {
 	}
 }
 
-// OK runs a command that must succeed.
+// OK runs a command that must succeed, and returns its standard output.
 func (c CLI) OK(args ...string) string {
 	c.T.Helper()
 	stdout, stderr, code := c.Run("", args...)
@@ -99,7 +101,7 @@ func (c CLI) OK(args ...string) string {
 	return stdout
 }
 
-// Lines runs a command with --output json and decodes each line.
+// Lines runs a command that must succeed with --output json, and decodes each line of its output.
 func (c CLI) Lines(args ...string) []map[string]any {
 	c.T.Helper()
 	var list []map[string]any
@@ -111,7 +113,7 @@ func (c CLI) Lines(args ...string) []map[string]any {
 	return list
 }
 
-// StartNodes runs a pair or a standalone node until the test ends.
+// StartNodes runs a pair or a standalone node until the test ends. It returns when the nodes are ready.
 func StartNodes(t *testing.T, standalone bool) (*harness.Pair, CLI) {
 	t.Helper()
 	return StartNodesWith(t, standalone, harness.SmallNodes())
@@ -141,7 +143,7 @@ func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, cod
 	return out.String(), err.String(), code
 }
 
-// FillForScan fills a queue with messages for which pages of 2 KiB are unsuitable.
+// FillForScan publishes messages for which a scan recommends pages larger than 2 KiB, to the queue orders.
 func FillForScan(t *testing.T, c CLI, messages int) {
 	t.Helper()
 	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})
@@ -158,7 +160,7 @@ func FillForScan(t *testing.T, c CLI, messages int) {
 	require.NoError(t, p.Flush(t.Context()))
 }
 
-// InSync waits until both nodes of a pair are in sync, and returns the active and the other one.
+// InSync waits until both nodes of a pair are in sync, and returns the active and the standby.
 func InSync(t *testing.T, p *harness.Pair, c CLI) (active, standby *harness.Node) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "in sync: a and b") }, 20*time.Second,
@@ -172,7 +174,7 @@ func InSync(t *testing.T, p *harness.Pair, c CLI) (active, standby *harness.Node
 	return active, standby
 }
 
-// WatchedWriter calls Seen when the wanted text was written.
+// WatchedWriter collects the written text, and calls Seen for each write that contains Want.
 type WatchedWriter struct {
 	Text strings.Builder
 	Want string
@@ -188,8 +190,8 @@ func (w *WatchedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// ActiveAddress returns the address of the node that reports that it is active. Just after a switchover, the new
-// active still waits for its standby.
+// ActiveAddress returns the address of the active node. It waits, since just after a switchover the new active still
+// waits for its standby.
 func ActiveAddress(t *testing.T, c CLI) (address string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -205,7 +207,7 @@ func ActiveAddress(t *testing.T, c CLI) (address string) {
 	return address
 }
 
-// Logged returns the log of a node so far.
+// Logged returns the current content of a node's log file.
 func Logged(t *testing.T, n *harness.Node) string {
 	t.Helper()
 	b, err := os.ReadFile(n.LogFile())

@@ -40,7 +40,7 @@ func Run(ctx context.Context, args []string, process cli.Process) int {
 		process.Version = versionOfBuild()
 	}
 	env := &cli.Env{Process: process}
-	return cli.Run(ctx, env, Root(env), args) //nolint:contextcheck // commands get it when they are run
+	return cli.Run(ctx, env, Root(env), args) //nolint:contextcheck // commands receive it when they run
 }
 
 // Root returns the root command with all commands.

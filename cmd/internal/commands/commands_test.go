@@ -78,7 +78,7 @@ func TestVersion(t *testing.T) {
 	require.Contains(t, c.OK("completion", "bash"), "lockstep")
 }
 
-// If no node answers, the error contains the addresses and how to change them.
+// If no node responds, the error contains the addresses, and advice to change them.
 func TestNoServer(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
 	_, stderr, code := c.Run("", "queue", "list", "--timeout", "200ms")

@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// answers sends the same bytes on every connection, and closes it.
+// answers runs a server that sends the same bytes on each connection, and then closes the connection.
 func answers(t *testing.T, with string) clitest.CLI {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,4 +101,8 @@ func TestVotersWithTLS(t *testing.T) {
 	_, stderr, code := c.Run("", "pair", "voters")
 	require.Equal(t, cli.ExitUsage, code, stderr)
 	require.Contains(t, stderr, "--raft-ca")
+	c = serveAs(t, &guarded{status: &pb.GetStatusResponse{Pair: &pb.PairStatus{Coordinator: "raft"}}})
+	_, stderr, code = c.Run("", "pair", "voters")
+	require.Equal(t, cli.ExitError, code, stderr)
+	require.Contains(t, stderr, "no voter addresses; set --voters\n")
 }

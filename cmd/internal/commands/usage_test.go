@@ -26,7 +26,10 @@ func TestUsageErrors(t *testing.T) {
 		"subscription alter orders": {"lockstep subscription alter --help"},
 		"queu":                      {"Try `lockstep --help`."},
 		"settings set nothing 1":    {"lockstep: nothing is not a setting"},
-		"pair recover-quorum":       {`"by", "dir", "reason"`, "Try `lockstep pair recover-quorum --help`."},
+		"pair recover-quorum":       {"lockstep: missing --by, --dir, --reason\nTry `lockstep pair recover-quorum --help`."},
+		"pair voters --raft-ca x":   {"lockstep: missing --raft-cert, --raft-key\n"},
+		"queue forward q":           {"lockstep: at least one of --to, --remove is required\n"},
+		"consume q --max 1 -n 1":    {"lockstep: only one of --count, --max is allowed\n"},
 		"queue create q --ttl 5x":   {`"--ttl" flag: "5x" is not a duration`},
 
 		"access grant alice operate --queue q": {"omit --queue"},

@@ -22,7 +22,7 @@ import (
 const (
 	// limit is the time limit of a completion, since a shell waits for it.
 	limit = 900 * time.Millisecond
-	// most is the maximum number of names; a longer prefix selects others.
+	// most is the maximum number of names.
 	most = 200
 )
 
@@ -34,7 +34,7 @@ type asked struct {
 }
 
 type kind struct {
-	local bool // it queries no node
+	local bool // find does not query a node
 	find  func(context.Context, *asked) ([]string, error)
 }
 
@@ -74,7 +74,7 @@ func Add(env *cli.Env, root *cobra.Command) {
 	}
 }
 
-// flagTo returns the kind of --to.
+// flagTo returns the kind of --to; empty: no completion.
 func flagTo(cmd *cobra.Command) string {
 	switch path := cmd.CommandPath(); {
 	case path == "lockstep switchover":
@@ -115,7 +115,7 @@ func ofUsage(cmd *cobra.Command) (args []string) {
 			}[group]
 		case word == "PATTERN" && group == "quota":
 			k = "quota"
-		case word == "ADDRESS" && group != "voters":
+		case word == "ADDRESS" && cmd.CommandPath() != "lockstep pair add": // the address of a voter
 			k = "address"
 		case word == "PROFILE":
 			k = "profile"

@@ -71,7 +71,7 @@ func schedules(ctx context.Context, a *asked) (all []string, err error) {
 	return all, err
 }
 
-// nodeNames queries the nodes until one answers, since one may be unreachable.
+// nodeNames queries the nodes in turn until one responds, since one may be unreachable.
 func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 	nodes, err := a.env.Nodes(a.client)
 	for _, n := range nodes {
@@ -102,7 +102,7 @@ func transactions(ctx context.Context, a *asked) (all []string, err error) {
 	return all, nil
 }
 
-// Only an operator may list the access rules.
+// rules returns a function that lists names from the access rules. Only an operator may list these.
 func rules[T any](
 	list func(*pb.ListAccessResponse) []T, name func(T) string,
 ) func(context.Context, *asked) ([]string, error) {

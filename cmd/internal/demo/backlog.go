@@ -25,7 +25,7 @@ type backlog struct {
 
 func backlogName(queue int) string { return fmt.Sprintf("stock-%d", queue) }
 
-// backlogBody returns the unique body of a message. Each queue has its own kind of bodies.
+// backlogBody returns the unique body of message n of a queue. Each queue has its own range of sizes.
 func backlogBody(seed uint64, queue, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed+uint64(queue)<<32, uint64(n)+1))
 	size := 0
@@ -100,7 +100,7 @@ func (s *backlog) count() int {
 	return n
 }
 
-// Missing and changed messages are lost; messages stored twice are duplicated.
+// check reads the filled queues. Missing and changed messages count as lost, messages stored twice as duplicated.
 func (s *backlog) check(ctx context.Context, c *client.Client) (lost, duplicated int, err error) {
 	for q, messages := range s.messages {
 		seen := make([]bool, messages)

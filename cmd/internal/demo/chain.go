@@ -32,13 +32,13 @@ type ChainVerdict struct {
 	Refused int `json:"refused"`
 	// Stored is the number of messages in the second queue.
 	Stored int `json:"stored"`
-	// Missing messages are not in the second queue; Doubled messages are stored there more than once.
+	// Missing counts messages that are not in the second queue, Doubled those that are stored there more than once.
 	Missing int `json:"missing"`
 	Doubled int `json:"doubled"`
-	// Left is the number of messages in the first queue.
+	// Left is the number of messages that remain in the first queue.
 	Left  uint64 `json:"left"`
 	Kills int    `json:"kills"`
-	// LostWorkers are clients that were stopped intentionally during their work.
+	// LostWorkers counts clients that were stopped intentionally during a transaction.
 	LostWorkers int `json:"lost_workers"`
 	// DigestsEqual compares the digests at the same log position.
 	DigestsEqual bool      `json:"digests_equal"`
@@ -47,7 +47,8 @@ type ChainVerdict struct {
 	LSN          uint64    `json:"-"`
 }
 
-// Passed reports whether each message published to the first queue is in the second one exactly once.
+// Passed reports whether each message published to the first queue is in the second one exactly once, and both stores
+// have the same content.
 func (v ChainVerdict) Passed() bool {
 	return v.Published > 0 && v.Missing == 0 && v.Doubled == 0 && v.Left == 0 && v.Stored == v.Published && v.DigestsEqual
 }
@@ -55,7 +56,7 @@ func (v ChainVerdict) Passed() bool {
 const (
 	chainIn, chainOut = "orders", "invoices"
 	chainWorkers      = 3
-	// A worker then stops without settling its messages, and another one starts.
+	// workerLife is the lifetime of a worker. It then stops without settling its messages, and another one starts.
 	workerLife = 900 * time.Millisecond
 	drainBound = 60 * time.Second
 )
@@ -108,7 +109,7 @@ func (c *chain) newClient(ctx context.Context) (*client.Client, error) {
 }
 
 func (c *chain) line() string {
-	return fmt.Sprintf("%d orders published, %d processed, %d of these a second time and refused; %d kills",
+	return fmt.Sprintf("%d orders published, %d attempts to process one, %d refused as already processed; %d kills",
 		c.published.Load(), c.processed.Load(), c.refused.Load(), c.kills.Load())
 }
 
@@ -140,7 +141,7 @@ func (c *chain) script(ctx context.Context) (err error) {
 	return c.drain(ctx)
 }
 
-// publish retries each order until it is acknowledged.
+// publish publishes orders until the first context ends. The client retries each order until it is acknowledged.
 func (c *chain) publish(until, ctx context.Context) error {
 	ticker := time.NewTicker(time.Second / time.Duration(c.Rate))
 	defer ticker.Stop()
@@ -159,7 +160,7 @@ func (c *chain) publish(until, ctx context.Context) error {
 	return nil
 }
 
-// work runs clients one at a time, and stops each in the middle of its work.
+// work runs one client after another until ctx ends, and stops each in the middle of its work.
 func (c *chain) work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		cl, err := c.newClient(ctx)
@@ -174,13 +175,13 @@ func (c *chain) work(ctx context.Context) error {
 	return nil
 }
 
-// workOnce returns nil at the end of the worker's lifetime.
+// workOnce processes orders with one client. It returns nil at the end of the worker's lifetime.
 func (c *chain) workOnce(ctx context.Context, cl *client.Client) (err error) {
 	life, end := context.WithTimeout(ctx, workerLife)
 	defer end()
 	defer func() {
 		if life.Err() != nil {
-			err = nil // other workers process messages with an unknown outcome
+			err = nil // another worker processes the messages that are not settled
 		}
 		err = errors.Join(err, cl.Close())
 	}()

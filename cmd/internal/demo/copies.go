@@ -13,14 +13,13 @@ import (
 
 const sampleEvery = 20 * time.Millisecond
 
-// copies measures the time in which the active reports fewer than two nodes in sync, and acknowledges with fewer than
-// two copies. The time between two samples counts with the state of
-// the later sample.
+// copies measures the time in which the active reports fewer than two nodes in sync, and therefore acknowledges with
+// fewer than two copies. The time between two samples is attributed to the state of the later one.
 type copies struct {
 	mu       sync.Mutex // guards all fields below
 	last     time.Time
 	excepted bool          // since a kill, until the pair is in sync again
-	ended    time.Time     // end of the last excepted period: an earlier sample may show the state before it
+	ended    time.Time     // end of the last excepted period: a sample that began earlier may show the previous state
 	planned  time.Duration // with fewer than two copies, outside excepted periods
 	killed   time.Duration // the same, during excepted periods
 	samples  int
@@ -45,7 +44,7 @@ func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string
 	}
 }
 
-// observeSince adds a sample. start is when the nodes were queried.
+// observeSince adds a sample. start is the time at which the nodes were queried.
 func (s *copies) observeSince(start time.Time, snap progress.Snapshot) {
 	inSync := 0
 	for _, n := range snap.Nodes[snap.Active].GetPair().GetNodes() {
@@ -58,7 +57,7 @@ func (s *copies) observeSince(start time.Time, snap progress.Snapshot) {
 	since := snap.At.Sub(s.last)
 	s.last, s.snapshot = snap.At, snap
 	s.samples++
-	// Without an active node nothing is acknowledged.
+	// Without an active node, no messages are acknowledged.
 	if snap.Active != "" && inSync < 2 {
 		if s.excepted || start.Before(s.ended) {
 			s.killed += since

@@ -33,7 +33,7 @@ func TestCopies(t *testing.T) {
 	sample("a:1", 1)
 	sample("a:1", 1)
 	s.except(false)
-	// The nodes were queried before that, and the answer arrived after it.
+	// The nodes were queried before the end of the excepted period, and responded after it.
 	late := &pb.GetStatusResponse{Pair: &pb.PairStatus{Nodes: []*pb.NodeStatus{{InSync: true}, {}}}}
 	at = at.Add(10 * time.Millisecond)
 	s.observeSince(s.ended.Add(-time.Millisecond),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package demo kills and restarts the active node of a pair under load, and verifies that no acknowledged message was
-// lost or duplicated. Package historycheck computes the verdict, as for the tests of whole pairs.
+// lost or duplicated. Package historycheck computes the verdict.
 package demo
 
 import (
@@ -24,13 +24,15 @@ import (
 type Options struct {
 	// Raft stores the cluster record in a raft quorum with a witness, instead of etcd.
 	Raft bool
-	// Dir must exist and be empty.
+	// Dir is the data directory. It must exist and be empty.
 	Dir string
 	// Seed determines the content of the messages and the time of the kill.
-	Seed     uint64
+	Seed uint64
+	// Duration is the publishing time.
 	Duration time.Duration
 	// Rate is the number of messages per second.
-	Rate     int
+	Rate int
+	// Settings contains the settings of both nodes.
 	Settings map[string]string
 	// NodeSettings contains additional settings by node name.
 	NodeSettings map[string]map[string]string
@@ -49,7 +51,7 @@ type Verdict struct {
 	Delivered int `json:"delivered"`
 	// Lost counts acknowledged messages that are not stored or were not delivered with the acknowledged sequence.
 	Lost int `json:"lost"`
-	// Duplicated counts messages stored twice, or delivered after their acknowledgement was confirmed.
+	// Duplicated counts messages stored twice, or redelivered after their acknowledgement was confirmed.
 	Duplicated int `json:"duplicated"`
 	// OutOfOrder counts messages stored, or first delivered, before a message published earlier.
 	OutOfOrder int `json:"out_of_order"`
@@ -92,7 +94,7 @@ func (v Verdict) Passed() bool {
 
 func (v *Verdict) add(broken historycheck.Violation) {
 	v.Violations = append(v.Violations, broken)
-	switch broken.Rule { // the other rules are not counted, only listed
+	switch broken.Rule { // violations of other rules are only listed
 	case historycheck.RuleLost, historycheck.RuleMoved, historycheck.RuleUndelivered, historycheck.RuleUncommitted:
 		v.Lost++
 	case historycheck.RuleDuplicate, historycheck.RuleRedelivered:
@@ -103,7 +105,7 @@ func (v *Verdict) add(broken historycheck.Violation) {
 	}
 }
 
-// The timeouts are generous: slow steps are displayed, and only steps that never end fail.
+// The timeouts are generous: only a step that hangs exceeds them.
 const (
 	startBound    = 60 * time.Second
 	failoverBound = 60 * time.Second
@@ -154,7 +156,7 @@ func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 	return r.verdict, nil
 }
 
-// The history records the streams of the client.
+// openClient opens a client, and records its streams in the history.
 func (r *run) openClient(ctx context.Context) (*client.Client, error) {
 	return client.OpenWith(ctx, client.Options{
 		Addresses:   r.pair.Addresses(),
@@ -200,7 +202,7 @@ func (r *run) script(ctx context.Context) error {
 	return r.check(settle)
 }
 
-// createQueue also creates a subscription without consumers, so that the queue retains all messages.
+// createQueue creates the queue, and a subscription without consumers, so that the queue retains all messages.
 func (r *run) createQueue(ctx context.Context) error {
 	_, _, err := admin.New(r.client).CreateQueue(ctx, queueName,
 		admin.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})
@@ -287,7 +289,7 @@ func (r *run) waitInSync(ctx context.Context, bound time.Duration) error {
 	})
 }
 
-// describe returns "" for a node that did not answer.
+// describe returns the role of a node for display; "" if it did not respond.
 func describe(s *pb.GetStatusResponse) string {
 	switch s.GetRole() {
 	case pb.Role_ROLE_UNSPECIFIED:
@@ -310,7 +312,7 @@ func describe(s *pb.GetStatusResponse) string {
 	case pb.Role_ROLE_CANDIDATE, pb.Role_ROLE_ACTIVATING:
 		return "taking over"
 	case pb.Role_ROLE_BLOCKED:
-		return "active, but it cannot acknowledge at the moment"
+		return "active, but cannot acknowledge at the moment"
 	case pb.Role_ROLE_FENCED:
 		return "fenced"
 	default:

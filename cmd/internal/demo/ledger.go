@@ -29,9 +29,9 @@ type ledger struct {
 
 	disturbed   bool          // since the kill, until the pair is in sync again
 	undisturbed time.Duration // end of the last disturbance
-	longest     time.Duration // longest time of a publish
-	longestAt   time.Time     // when it was acknowledged
-	longestKill time.Duration // the same for publishes during a disturbance
+	longest     time.Duration // of the slowest publish
+	longestAt   time.Time     // of its acknowledgement
+	longestKill time.Duration // of the slowest publish during a disturbance
 }
 
 type record struct {
@@ -48,7 +48,7 @@ func (l *ledger) next() int {
 	return len(l.records) - 1
 }
 
-// In the history, counts start at 1.
+// idOf returns the ID of message n in the history, where numbers start at 1.
 func idOf(n int) historycheck.ID { return historycheck.ID{Producer: 1, N: uint64(n) + 1} }
 
 func (l *ledger) acknowledge(n int, r client.Receipt) {
@@ -92,7 +92,8 @@ func (l *ledger) settled() {
 	l.disturbed, l.undisturbed = false, l.history.Now()
 }
 
-// pauses returns the slowest publish, when it was acknowledged, and the slowest one during a kill.
+// pauses returns the duration of the slowest publish, the time of its acknowledgement, and the duration of the slowest
+// publish during a disturbance.
 func (l *ledger) pauses() (planned time.Duration, at time.Time, killed time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,7 +143,7 @@ func (l *ledger) audit(m client.Stored) error {
 	return nil
 }
 
-// left returns the number of acknowledged messages that are not delivered yet.
+// left returns the number of acknowledged messages that have not been delivered yet.
 func (l *ledger) left() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

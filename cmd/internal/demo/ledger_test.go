@@ -40,7 +40,7 @@ func TestLedger(t *testing.T) {
 		want               func(v *Verdict)
 		broken             []historycheck.Rule
 	}{
-		{name: "nothing is wrong"},
+		{name: "no violation"},
 		{
 			name:      "again before its acknowledgement was confirmed: at least once",
 			delivered: []client.Stored{stored(4, 5)}, want: func(v *Verdict) { v.Redelivered = 1 },
@@ -62,7 +62,7 @@ func TestLedger(t *testing.T) {
 			broken: []historycheck.Rule{historycheck.RuleDuplicate},
 		},
 		{
-			name: "its acknowledgement never came: neither lost nor doubled", delivered: []client.Stored{stored(5, 6)},
+			name: "not acknowledged: neither lost nor duplicated", delivered: []client.Stored{stored(5, 6)},
 			audited: []client.Stored{stored(5, 6)},
 			want:    func(v *Verdict) { v.Delivered = 6 },
 		},

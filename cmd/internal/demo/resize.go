@@ -32,8 +32,8 @@ type ResizeOptions struct {
 	ShowScan func(node string, r *pb.ScanResult)
 }
 
-// ResizeVerdict is the result of the resize demo. Verdict covers the messages published during the plan, Backlog those
-// stored before it.
+// ResizeVerdict is the result of the resize demo. Verdict covers the messages published during the plan. The fields
+// that start with Backlog cover those stored before it.
 type ResizeVerdict struct {
 	Verdict
 	BacklogMessages int   `json:"stock_messages"`
@@ -80,7 +80,8 @@ const (
 	fillBound = 5 * time.Minute
 	planBound = 10 * time.Minute
 	fallback  = 16 << 10 // page size if the scan recommends the current one
-	// minRewrite is the minimum duration of a rewrite on any disk, so that the active can be killed during it.
+	// minRewrite is the minimum duration of a rewrite, enforced by a rate limit, so that the active can be killed during
+	// it.
 	minRewrite = 3 * time.Second
 )
 
@@ -319,7 +320,7 @@ func (r *resize) plan(ctx context.Context, w *workload) error {
 	}
 	r.verdict.Plan, r.verdict.PlanSeconds, r.verdict.PlanRetries = progress.PlanState(p.GetState()),
 		time.Since(start).Seconds(), p.GetRetries()
-	// A little longer, to include the effects of the last switchover.
+	// Continue the load for a moment, to include the effects of the last switchover.
 	return w.run(ctx, 500*time.Millisecond)
 }
 

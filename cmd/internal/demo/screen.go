@@ -30,13 +30,14 @@ func NewScreen(w io.Writer, terminal bool) *Screen {
 
 const margin = "         "
 
-// Terminal reports whether progress lines are displayed.
+// Terminal reports whether the screen is a terminal, and therefore displays progress lines.
 func (s *Screen) Terminal() bool { return s.terminal }
 
 // Time returns the time of t relative to the start, as printed with events.
 func (s *Screen) Time(t time.Time) time.Duration { return t.Sub(s.start) }
 
-// The cursor is after the last progress line. The caller holds mu.
+// erase returns the control sequence that removes the progress lines. The cursor must be at the end of the last one.
+// The caller holds mu.
 func (s *Screen) erase() string {
 	lines := s.drawn
 	s.drawn = 0
@@ -49,14 +50,14 @@ func (s *Screen) erase() string {
 	return fmt.Sprintf("\r\x1b[%dA\x1b[J", lines-1)
 }
 
-// The caller holds mu.
+// draw returns the progress lines. The caller holds mu.
 func (s *Screen) draw() string {
 	text := s.line()
 	s.drawn = strings.Count(text, "\n") + 1
 	return margin + strings.ReplaceAll(text, "\n", "\n"+margin)
 }
 
-// Event prints a line.
+// Event prints a line with the elapsed time. It ignores write errors.
 func (s *Screen) Event(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,10 +65,11 @@ func (s *Screen) Event(format string, args ...any) {
 	if s.line != nil {
 		text = s.erase() + text + s.draw()
 	}
-	_, _ = io.WriteString(s.w, text) // a closed terminal is not a reason to stop
+	_, _ = io.WriteString(s.w, text) // the demo continues without a terminal
 }
 
-// Progress redraws lines periodically on a terminal, until it is called with nil.
+// Progress redraws the lines returned by line periodically, until it is called with nil. Without a terminal, it does
+// nothing.
 func (s *Screen) Progress(line func() string) {
 	if !s.terminal {
 		return

@@ -78,7 +78,7 @@ func (w *workload) failure() error {
 	}
 }
 
-// publish catches up after a period without an active node, and completes started messages.
+// publish publishes rate messages per second until stop is closed. It catches up after a period without an active node.
 func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) error {
 	const tick = time.Millisecond
 	ticker := time.NewTicker(tick)

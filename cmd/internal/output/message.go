@@ -20,12 +20,12 @@ type Position struct {
 	Chain string `json:"chain"`
 }
 
-// NewPosition converts a position.
+// NewPosition converts a position of the store.
 func NewPosition(p lsn.Position) Position {
 	return Position{Term: p.Term, LSN: p.LSN, Chain: fmt.Sprintf("%08x", p.Chain)}
 }
 
-// Message is a message in JSON.
+// Message is the JSON form of a stored message.
 type Message struct {
 	Queue         string      `json:"queue"`
 	Sequence      uint64      `json:"sequence"`
@@ -45,7 +45,7 @@ type DeadLetter struct {
 	MovedAt      time.Time `json:"moved_at"`
 }
 
-// Content is the content set by the publisher.
+// Content is the JSON form of the fields that the publisher sets.
 type Content struct {
 	Properties    map[string]string `json:"properties,omitempty"`
 	MessageID     string            `json:"message_id,omitempty"`
@@ -61,12 +61,12 @@ type Content struct {
 	// strings.
 	TypedProperties map[string]any `json:"typed_properties,omitempty"`
 
-	// Body, if it is valid UTF-8; else BodyBase64.
+	// Body is set if the body is valid UTF-8; otherwise, BodyBase64 is set.
 	Body       *string `json:"body,omitempty"`
 	BodyBase64 string  `json:"body_base64,omitempty"`
 }
 
-// NewMessage converts a stored message. body: include its body.
+// NewMessage converts a stored message. If body is false, it omits the body.
 func NewMessage(queue string, m client.Stored, body bool) Message {
 	j := Message{
 		Queue: queue, Sequence: m.Sequence, PublishedAt: m.PublishedAt.UTC(), DeliveryCount: m.DeliveryCount,
@@ -107,7 +107,7 @@ func utc(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// typed converts values that JSON cannot represent.
+// typed returns a value, or its representation if JSON does not support it.
 func typed(v any) any {
 	switch v := v.(type) {
 	case []byte:

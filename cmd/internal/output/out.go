@@ -23,7 +23,7 @@ type Printer struct {
 	json bool
 }
 
-// New creates a printer. format is "table" or "json".
+// New creates a printer. It returns an error if format is neither "table" nor "json".
 func New(w io.Writer, format string) (*Printer, error) {
 	switch format {
 	case "table":
@@ -154,7 +154,7 @@ func (p *Printer) Pairs(rows [][2]string) error {
 // Count formats a number with separators: 1,234,567.
 func Count[T ~int | ~int64 | ~uint64 | ~uint32](n T) string { return units.Count(n) }
 
-// Plural formats a number of things: "1 message", "2 messages", "0 messages". The plural is formed with an s.
+// Plural formats a number with a noun: "1 message", "2 messages", "0 messages". It forms the plural with an s.
 func Plural[T ~int | ~int64 | ~uint64 | ~uint32](n T, thing string) string {
 	if n != 1 {
 		thing += "s"

@@ -16,7 +16,7 @@ import (
 
 const maxBodyText = 60
 
-// Body returns the start of a body on one line.
+// Body returns the start of a body on one line, with at most maxBodyText characters; "(binary)" if it is not UTF-8.
 func Body(body []byte) string {
 	head := body[:min(len(body), 4*maxBodyText)]
 	for len(head) < len(body) && len(head) > 0 && !utf8.RuneStart(body[len(head)]) {
@@ -39,7 +39,7 @@ func Body(body []byte) string {
 	return s
 }
 
-// StoredProperties is Properties, preceded by the origin of a dead letter.
+// StoredProperties returns the text of Properties, preceded by the origin of a dead letter.
 func StoredProperties(s *client.Stored) string {
 	d := s.DeadLetter
 	if d == nil {

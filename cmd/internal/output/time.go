@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// LocalTime formats a time in the local time zone; "-" for the zero time.
+// LocalTime formats a time in the local time zone. It returns "-" for the zero time.
 func LocalTime(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -28,7 +28,7 @@ func IsTerminal(w io.Writer) bool {
 // Milliseconds returns d in milliseconds, with microsecond precision.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// Span formats a duration as accepted by flags: 30s, 1h30m; empty for 0.
+// Span formats a duration as flags accept it, such as 30s or 1h30m. It returns "" for 0.
 func Span(d time.Duration) string {
 	if d == 0 {
 		return ""

@@ -32,13 +32,13 @@ type Rates struct {
 	Delivered    float64 `json:"delivered_per_second"`
 	Acknowledged float64 `json:"acknowledged_per_second"`
 	Transactions float64 `json:"transactions_per_second"`
-	// Commit latency of batches on all required nodes; 0 without batches.
+	// Latencies of batch commits on all required nodes; 0 without batches.
 	CommitP50MS float64 `json:"commit_p50_ms"`
 	CommitP99MS float64 `json:"commit_p99_ms"`
 }
 
-// RatesBetween returns the rates of the node that is active in both statuses. It returns nil if no node is, after a
-// restart of that node, and if both statuses contain the same response.
+// RatesBetween returns the rates of the active node between two statuses. It returns nil if no node is active, if the
+// active has restarted, or if both statuses contain the same response.
 func RatesBetween(before, now *Status) *Rates {
 	if before == nil || now == nil {
 		return nil
@@ -103,5 +103,5 @@ func Percentile(buckets []Latency, share float64) float64 {
 	return 0
 }
 
-// AnsweredAt returns the clock of the node when it answered; zero if the node does not report it.
+// AnsweredAt returns the time of the response by the clock of the node; zero if the node does not report it.
 func (n *Node) AnsweredAt() time.Time { return n.now }

@@ -11,11 +11,11 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Condition is a current condition that may be relevant for an operator.
+// Condition is a current condition of a node or of the pair.
 type Condition struct {
 	Condition string    `json:"condition"`
 	Severity  string    `json:"severity"`
-	Node      string    `json:"node,omitempty"` // node that it is about; empty for the pair
+	Node      string    `json:"node,omitempty"` // affected node; empty for the pair
 	Since     time.Time `json:"since"`
 	Details   string    `json:"details,omitempty"`
 	Meaning   string    `json:"means"`
@@ -24,7 +24,8 @@ type Condition struct {
 	severityRank pb.Severity
 }
 
-// A node of a release without conditions reports alarms.
+// reportedConditions returns the conditions that a node reports. For a release without conditions, it converts the
+// alarms.
 func reportedConditions(r *pb.GetStatusResponse) []*pb.Condition {
 	if r.GetNow() != nil {
 		return r.GetConditions()
@@ -39,8 +40,8 @@ func reportedConditions(r *pb.GetStatusResponse) []*pb.Condition {
 	return out
 }
 
-// addConditions adds each condition once. A node's conditions about another node count only if that one does not
-// answer, and conditions of the pair only from nodes that have its newest record.
+// addConditions adds each condition once. It adds conditions that a node reports about another node only if that node
+// does not respond, and conditions of the pair only from nodes that have the newest cluster record.
 func (s *Status) addConditions(pairs []*pb.PairStatus) {
 	s.Conditions = []Condition{}
 	newest := uint64(0)

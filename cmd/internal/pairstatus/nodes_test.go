@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A plan refers to a node that does not answer by the name that the other node reports.
+// For a node that does not respond, a plan uses the name that the other node reports.
 func TestNamesOfAbsentNodes(t *testing.T) {
 	s := Status{
 		Nodes: []Node{{Name: "a", NodeID: "1"}, {Error: "refused"}},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pairstatus requests the status of the nodes of a pair, and combines the answers: the newest cluster record,
-// the plan, and each condition once. Its types have the format of `lockstep status --output json`.
+// Package pairstatus requests the status of the nodes of a pair, and combines the responses: the newest cluster record,
+// the plan, and each condition once. Its types are the format of `lockstep status --output json`.
 package pairstatus
 
 import (
@@ -29,7 +29,7 @@ type Status struct {
 	Conditions []Condition `json:"conditions"`
 
 	PlanText string            `json:"-"`
-	names    map[string]string // node names by ID, including nodes that do not answer
+	names    map[string]string // node names by ID, including nodes that do not respond
 }
 
 // Pair is the cluster record.
@@ -58,7 +58,7 @@ type Forced struct {
 	Settled  bool      `json:"settled"`
 }
 
-// Node is one node.
+// Node is the status of one node, or the error of the request.
 type Node struct {
 	Address       string    `json:"address"`
 	Error         string    `json:"error,omitempty"`
@@ -100,14 +100,14 @@ type Node struct {
 	LeftBehind   []Left        `json:"left_behind"`
 	Certificates []Certificate `json:"certificates"`
 
-	// Err is the error of the request; nil if the node answered.
+	// Err is the error of the request; nil if the node responded.
 	Err error `json:"-"`
 
 	conditions []*pb.Condition // reported by this node
-	now        time.Time       // its clock when it answered
+	now        time.Time       // time of the response by its clock
 }
 
-// Activity is the activity and resource usage of a node. Counters start at the start of the process.
+// Activity is the activity and resource usage of a node. Counters start at 0 when its process starts.
 type Activity struct {
 	Published         uint64    `json:"published"`
 	PublishedBytes    uint64    `json:"published_bytes"`
@@ -134,7 +134,7 @@ type Alarm struct {
 	Since   time.Time `json:"since"`
 }
 
-// Left is a file that a node keeps and does not use: it may be removed.
+// Left is a file that a node keeps but does not use. It may be the only copy of messages: see package status.
 type Left struct {
 	Path  string `json:"path"`
 	Kind  string `json:"kind"`
@@ -145,7 +145,7 @@ type Left struct {
 type Certificate struct {
 	Use     string    `json:"use"` // "node", "etcd", "raft" or "metrics"
 	File    string    `json:"file"`
-	CA      bool      `json:"authority"` // it contains the CA certificates
+	CA      bool      `json:"authority"` // the file contains CA certificates
 	Subject string    `json:"subject"`
 	Ends    time.Time `json:"ends"`
 }
@@ -168,7 +168,7 @@ func (n *Node) ShownRole() string {
 	return n.Role
 }
 
-// Unanswered returns the text displayed in place of the role of a node without an answer.
+// Unanswered returns the text displayed in place of the role of a node that did not respond.
 func (n *Node) Unanswered() string {
 	if Refuses(n.Err) {
 		return "access denied"
@@ -192,7 +192,7 @@ func (m Maintenance) String() string {
 	return s
 }
 
-// Answered returns the number of nodes that answered.
+// Answered returns the number of nodes that responded.
 func (s Status) Answered() int {
 	n := 0
 	for _, node := range s.Nodes {
@@ -203,14 +203,14 @@ func (s Status) Answered() int {
 	return n
 }
 
-// Answer is the response from one node, or the error.
+// Answer is the response of one node, or the error of the request.
 type Answer struct {
 	Address  string
 	Response *pb.GetStatusResponse
 	Err      error
 }
 
-// QueryAll requests the status of all nodes concurrently.
+// QueryAll requests the status of all nodes concurrently, for at most timeout.
 func QueryAll(ctx context.Context, c *client.Client, addrs []string, timeout time.Duration) Status {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -226,7 +226,7 @@ func QueryAll(ctx context.Context, c *client.Client, addrs []string, timeout tim
 	return Combine(answers)
 }
 
-// Combine combines the answers of the nodes.
+// Combine combines the responses of the nodes.
 func Combine(answers []Answer) Status {
 	s := Status{Nodes: make([]Node, len(answers)), names: make(map[string]string)}
 	pairs := make([]*pb.PairStatus, len(answers))
@@ -260,7 +260,7 @@ func Combine(answers []Answer) Status {
 	return s
 }
 
-// The plan of the active takes precedence.
+// addPlan sets the plan. The plan reported by the active takes precedence.
 func (s *Status) addPlan(plans []*pb.Plan) {
 	var plan *pb.Plan
 	for i, p := range plans {
@@ -278,7 +278,7 @@ func (s *Status) addPlan(plans []*pb.Plan) {
 	}
 }
 
-// NodeName returns the name of a node by its ID.
+// NodeName returns the name of a node by its ID; the ID if the name is unknown.
 func (s *Status) NodeName(id string) string {
 	if i := slices.IndexFunc(s.Nodes, func(n Node) bool { return n.NodeID == id && n.Name != "" }); i >= 0 {
 		return s.Nodes[i].Name
@@ -394,7 +394,7 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 	return j
 }
 
-// Fingerprint changes if the displayed status changes.
+// Fingerprint returns a text that differs if the displayed status differs.
 func (s Status) Fingerprint() string {
 	text := fmt.Sprintf("%+v %s %+v", s.Pair, s.PlanText, s.Conditions)
 	for _, n := range s.Nodes {
@@ -415,13 +415,13 @@ func (f *Forced) String() string {
 	return text
 }
 
-// Values of --node that are roles.
+// Roles as values of --node.
 const (
 	Standby = "standby"
 	Active  = "active"
 )
 
-// BaseRole returns the same role for an active with and without a standby.
+// BaseRole returns Active for an active with or without a standby, and other roles unchanged.
 func BaseRole(role string) string {
 	if role == "active-alone" {
 		return Active

@@ -27,9 +27,9 @@ const (
 )
 
 var (
-	// ErrNoProfile is returned if no profile has that name.
+	// ErrNoProfile is returned if no profile has the given name.
 	ErrNoProfile = errors.New("profile not found")
-	// ErrFile is returned if the file cannot be used.
+	// ErrFile is returned if the profiles file cannot be read or written, or if a profile name is invalid.
 	ErrFile = errors.New("profiles")
 )
 
@@ -54,7 +54,7 @@ type File struct {
 	path string
 }
 
-// Path returns the path of the file according to the environment; empty if unknown.
+// Path returns the path of the profiles file; empty if the environment does not define it.
 func Path(lookup func(string) (string, bool)) string {
 	if path, ok := lookup(EnvFile); ok && path != "" {
 		return path
@@ -73,8 +73,8 @@ func Path(lookup func(string) (string, bool)) string {
 	return filepath.Join(dir, "lockstep", "config.yaml")
 }
 
-// Load reads the file. A missing file contains no profiles. ErrFile is also returned if other users may access a file
-// with tokens.
+// Load reads the profiles file. A missing file, or an empty path, means no profiles. Load also returns ErrFile if the
+// file contains tokens and other users may access it.
 func Load(path string) (*File, error) {
 	f := &File{Profiles: make(map[string]Profile), path: path}
 	raw, err := os.ReadFile(path)
@@ -87,7 +87,7 @@ func Load(path string) (*File, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(raw))
 	dec.KnownFields(true)
 	if err := dec.Decode(f); err != nil && len(bytes.TrimSpace(raw)) > 0 {
-		// The text of the error may contain a part of a token.
+		// The error of the decoder is omitted: it may contain a part of a token.
 		return nil, fmt.Errorf("%w: %s is not a valid YAML profiles file; fix it, or delete it and log in again", ErrFile,
 			path)
 	}
@@ -117,7 +117,7 @@ func (f *File) checkMode() error {
 	return nil
 }
 
-// Save writes the file, which only its owner may read.
+// Save replaces the file atomically. Only its owner may read it.
 func (f *File) Save() error {
 	if f.path == "" {
 		return fmt.Errorf("%w: unknown file location: set %s", ErrFile, EnvFile)
@@ -149,7 +149,7 @@ func (f *File) Save() error {
 // Path returns the path of the file.
 func (f *File) Path() string { return f.path }
 
-// Get returns a profile, or ErrNoProfile.
+// Get returns a profile, or ErrNoProfile with the existing names.
 func (f *File) Get(name string) (Profile, error) {
 	p, ok := f.Profiles[name]
 	if !ok {
@@ -165,7 +165,7 @@ func (f *File) Get(name string) (Profile, error) {
 // Names returns the names of all profiles, sorted.
 func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Profiles)) }
 
-// CheckName returns an error for an invalid profile name.
+// CheckName returns ErrFile for an invalid profile name.
 func CheckName(name string) error {
 	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`).MatchString(name) {
 		return fmt.Errorf("%w: invalid profile name %q; use up to 63 letters, digits, dots, hyphens and underscores",
@@ -174,7 +174,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Masked returns the kind of a token and its last characters, but never enough to use it.
+// Masked returns a token with all but its type prefix and last four characters masked. It masks a short token
+// completely.
 func Masked(token string) string {
 	const shown, least = 4, 24
 	switch {

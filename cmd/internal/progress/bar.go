@@ -18,7 +18,7 @@ type Step struct {
 	// Done and Total are in bytes, or in messages; Total is 0 if unknown.
 	Done, Total uint64
 	Messages    bool
-	// Left is the node's estimate of the remaining time; 0: derived from the rate.
+	// Left is the remaining time estimated by the node; 0: estimated from the rate.
 	Left time.Duration
 }
 
@@ -40,7 +40,7 @@ type Bar struct {
 
 	mu    sync.Mutex // guards all fields below
 	step  Step
-	began time.Time // of the phase; zero before the operation started
+	began time.Time // start of the phase; zero before the operation starts
 	ended string
 
 	lineAt time.Time // of the last plain line
@@ -69,7 +69,7 @@ func (b *Bar) End(text string) {
 	b.ended = text
 }
 
-// Line returns the bar for a terminal; empty before the start.
+// Line returns the bar for a terminal; empty before the operation starts.
 func (b *Bar) Line() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,7 +87,7 @@ func (b *Bar) Line() string {
 	return b.label + ": " + b.step.Phase + bar + b.figures(time.Since(b.began))
 }
 
-// Due returns a line for plain output, if one is due.
+// Due returns a line for plain output, if one is due: after plainEvery, or when the operation has ended.
 func (b *Bar) Due() (line string, due bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,7 +105,7 @@ func (b *Bar) Due() (line string, due bool) {
 	return b.label + ": " + b.step.Phase + b.figures(now.Sub(b.began)), true
 }
 
-// The caller holds mu.
+// figures returns the amount, rate and remaining time. The caller holds mu.
 func (b *Bar) figures(elapsed time.Duration) string {
 	s, text := b.step, ""
 	amount := output.Bytes[uint64]

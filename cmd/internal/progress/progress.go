@@ -28,7 +28,7 @@ type Display struct {
 // New creates a display. terminal reports whether w supports control sequences.
 func New(w io.Writer, terminal bool) *Display { return &Display{w: w, terminal: terminal} }
 
-// Bar adds an operation.
+// Bar adds a bar for an operation.
 func (d *Display) Bar(label string) *Bar {
 	b := NewBar(label)
 	d.mu.Lock()
@@ -88,7 +88,7 @@ func (d *Display) Close() {
 	d.bars, d.drawn = nil, 0
 }
 
-// Clear removes the bars from a terminal, since the following output contains more detail.
+// Clear removes the bars from a terminal, before output that contains more detail.
 func (d *Display) Clear() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -113,7 +113,7 @@ func (d *Display) draw(text string) {
 	d.write(s.String())
 }
 
-// write ignores errors: a closed terminal is not a reason to stop.
+// write ignores errors: the operation continues without a terminal.
 func (d *Display) write(s string) { _, _ = io.WriteString(d.w, s) }
 
 // Erase returns the control sequence that erases the last lines of a terminal. The cursor is at the start of the line

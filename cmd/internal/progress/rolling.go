@@ -19,19 +19,19 @@ import (
 
 // Snapshot is the status of both nodes at one time.
 type Snapshot struct {
-	// At is the time when the last node answered.
+	// At is the time of the last response.
 	At time.Time
-	// Nodes contains the answers by address; nil for a node that did not answer.
+	// Nodes contains the responses by address; nil for a node that did not respond.
 	Nodes map[string]*pb.GetStatusResponse
 	// Active is the address of the active node; empty: none.
 	Active string
-	// Plan is reported by the active, or else by a node that answered; nil if unknown.
+	// Plan is the plan reported by the active, or else by another node; nil if unknown.
 	Plan *pb.Plan
 }
 
 const responseTimeout = time.Second
 
-// Poll requests the status of all nodes concurrently.
+// Poll requests the status of all nodes concurrently, for at most responseTimeout.
 func Poll(ctx context.Context, c *client.Client, addresses []string) Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, responseTimeout)
 	defer cancel()
@@ -77,7 +77,7 @@ func (s *Snapshot) name(id string) string {
 		}
 	}
 	for _, st := range s.Nodes {
-		for _, n := range st.GetPair().GetNodes() { // the other node has the name of one that does not answer
+		for _, n := range st.GetPair().GetNodes() { // the other node reports the name of one that does not respond
 			if n.GetNodeId() == id && n.GetName() != "" {
 				return n.GetName()
 			}
@@ -86,14 +86,14 @@ func (s *Snapshot) name(id string) string {
 	return id
 }
 
-// Show is the output for progress. It is implemented by Display.
+// Show displays bars and lines. Display implements it.
 type Show interface {
 	Set(b *Bar, s Step)
 	End(b *Bar, format string, args ...any)
 	Line(format string, args ...any)
 }
 
-// View displays a plan: a bar for each node, and a line for each change of the plan.
+// View displays a plan: a bar for each node, and a line for each change of its state.
 type View struct {
 	show  Show
 	bars  map[string]*Bar   // by address
@@ -115,7 +115,7 @@ func NewView(show Show, addresses []string, bar func(address string) *Bar) *View
 	return v
 }
 
-// Update displays the changes.
+// Update displays the changes since the previous snapshot.
 func (v *View) Update(s Snapshot) {
 	if s.Plan == nil {
 		return
@@ -141,7 +141,7 @@ func (v *View) Update(s Snapshot) {
 	}
 }
 
-// nameOf also finds nodes that no longer answer.
+// nameOf returns a function that maps node IDs to names, including those of nodes that no longer respond.
 func (v *View) nameOf(s Snapshot) func(string) string {
 	return func(id string) string {
 		for address, known := range v.ids {
@@ -241,7 +241,7 @@ func DescribePlan(p *pb.Plan, name func(id string) string) string {
 		s = PlanState(p.GetState())
 	}
 	if reason != "" {
-		s = reason // the same text, with names
+		s = reason // describes the state with node names
 	}
 	if n := p.GetRetries(); n > 0 {
 		s += fmt.Sprintf(" (retries: %d)", n)
@@ -249,7 +249,7 @@ func DescribePlan(p *pb.Plan, name func(id string) string) string {
 	return label + ": " + s
 }
 
-// Plan is the pair's rolling plan, with node names where they are known.
+// Plan is the JSON form of the rolling plan, with node names where they are known.
 type Plan struct {
 	ID          string    `json:"id"`
 	Kind        string    `json:"kind"`

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-const searchQuiet = time.Second // searches that take less time have no display
+const searchQuiet = time.Second // shorter searches have no display
 
 // Search displays the progress of a search for messages on w.
 type Search struct {
@@ -24,14 +24,15 @@ type Search struct {
 	last    client.SearchProgress
 }
 
-// NewSearch starts the display of a search. hidden suppresses the progress, since results are printed continuously.
+// NewSearch starts the display of a search. If hidden is set, the progress is not displayed: the results are printed
+// continuously instead.
 func NewSearch(w io.Writer, label string, hidden bool) *Search {
 	return &Search{
 		w: w, label: label, hidden: hidden, display: New(w, output.IsTerminal(w)), began: time.Now(),
 	}
 }
 
-// Set displays the progress.
+// Set displays the progress of the search.
 func (s *Search) Set(p client.SearchProgress) {
 	s.last = p
 	if s.hidden || time.Since(s.began) < searchQuiet || p.From >= p.Before {
@@ -53,11 +54,11 @@ func (s *Search) Clear() {
 	}
 }
 
-// End ends the display, and reports messages that were not evaluated.
+// End ends the display, and prints the number of messages for which the filter was not evaluated.
 func (s *Search) End() {
 	s.Clear()
 	if n := s.last.Unevaluated; n > 0 {
-		fmt.Fprintf(s.w, "lockstep: %s did not match because of a limit: cost of the filter, or size of a JSON body\n",
+		fmt.Fprintf(s.w, "lockstep: filter not evaluated for %s: its cost or the size of a JSON body exceeds a limit\n",
 			output.Plural(n, "message"))
 	}
 }

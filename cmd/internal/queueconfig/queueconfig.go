@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package queueconfig reads and writes the fields of admin.QueueConfig by name, as text. Their help texts are options
-// in types.proto. A new field requires no change here.
+// in types.proto. New fields require no change here.
 package queueconfig
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// Field is a field of a configuration.
+// Field is a field of admin.QueueConfig.
 type Field struct {
 	// Name is the key, such as max_messages for MaxMessages.
 	Name string
@@ -35,7 +35,7 @@ type Field struct {
 	option *pb.QueueOption
 }
 
-// Fields returns all fields in their order.
+// Fields returns all fields, in the order of admin.QueueConfig.
 func Fields() []Field {
 	t := reflect.TypeFor[admin.QueueConfig]()
 	options := (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields()
@@ -65,7 +65,7 @@ func (f Field) IsSize() bool { return f.option.GetBytes() }
 // Usage returns the help text of the flag.
 func (f Field) Usage() string { return f.option.GetUsage() }
 
-// Own returns the value like Get, but never nil, since a subscription can override a field with its default.
+// Own is Get for a field that is set explicitly: it also returns a default value, and never nil.
 func (f Field) Own(c *admin.QueueConfig) any {
 	if v := f.Get(c); v != nil {
 		return v
@@ -76,7 +76,7 @@ func (f Field) Own(c *admin.QueueConfig) any {
 	return f.Value(c).Interface()
 }
 
-// SnakeCase converts the name of a Go field to a key. It handles acronyms: DeadLetterExpired, TTL.
+// SnakeCase converts the name of a Go field to a key: DeadLetterExpired to dead_letter_expired, TTL to ttl.
 func SnakeCase(name string) string {
 	var b strings.Builder
 	letters := []rune(name)
@@ -90,13 +90,13 @@ func SnakeCase(name string) string {
 	return b.String()
 }
 
-// Value returns the field of a configuration.
+// Value returns the settable value of the field in a configuration.
 func (f Field) Value(c *admin.QueueConfig) reflect.Value {
 	return reflect.ValueOf(c).Elem().Field(f.index)
 }
 
-// Get returns the value as written to a file: a string, an unsigned number, a number or a bool. For the value of a
-// new queue it returns nil.
+// Get returns the value as written to a file: a string, an unsigned number, a number or a bool. It returns nil for the
+// default value of a new queue.
 func (f Field) Get(c *admin.QueueConfig) any {
 	v := f.Value(c)
 	if v.IsZero() {
@@ -105,7 +105,7 @@ func (f Field) Get(c *admin.QueueConfig) any {
 	switch typed := v.Interface().(type) {
 	case time.Duration:
 		return output.Span(typed)
-	case fmt.Stringer: // a kind that has names
+	case fmt.Stringer: // an enumeration
 		return typed.String()
 	}
 	switch v.Kind() {
@@ -119,7 +119,7 @@ func (f Field) Get(c *admin.QueueConfig) any {
 	}
 }
 
-// Text returns the value for display.
+// Text returns the value for display; "-" for the default value of a new queue.
 func (f Field) Text(c *admin.QueueConfig) string {
 	if v := f.Get(c); v != nil {
 		return fmt.Sprint(v)

@@ -126,7 +126,7 @@ type ruleFlags struct {
 
 func (f *ruleFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.group, "group", "", "group pattern, instead of the principal")
-	cmd.Flags().StringVar(&f.queue, "queue", "", "queue pattern of the queue rights, such as 'orders.*'")
+	cmd.Flags().StringVar(&f.queue, "queue", "", "queue pattern for rights on queues, such as 'orders.*'")
 	cmd.Flags().StringSliceVar(&f.roles, "role", nil, "roles, in addition to rights")
 	addLockOut(cmd, &f.lockOut)
 }
@@ -199,7 +199,7 @@ func revokeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "revoke [PRINCIPAL] [RIGHT...]", Short: "Revoke rights or roles",
 		Long: `Revoke rights or roles from the rule of a principal or a group and a queue pattern. If no right or
-role is given, the whole rule is deleted. Open streams that used a revoked right end within a second.`,
+role is given, the whole rule is deleted. Open streams that require a revoked right end within a second.`,
 		Example: `  lockstep access revoke billing publish --queue 'orders.*'
   lockstep access revoke --group developers --queue '*'
   lockstep access revoke alice operate --output json`,

@@ -43,7 +43,7 @@ func FailoverCommand(env *cli.Env) *cobra.Command {
 		Short: "Force failover (may lose data)",
 		Long: `Last resort. A standby that is in sync takes over automatically. A standby that was not in sync when
 the active failed does not: acknowledged messages may exist only on the lost node, and the standby waits for it. If
-the machine or at least the disk of the lost node can be recovered, recover it instead.
+the lost node or its disk can be recovered, recover it instead.
 
 Otherwise, this command makes the node at ADDRESS active (default: the node in --addr that responds). Messages that
 are missing on this node are lost; the command first reports the range, as far as the node knows it. MAKE SURE THAT
@@ -56,7 +56,7 @@ in a file cut-*.seg in its data directory. The path is logged; to read the file,
 The command requires --force and --accept-data-loss. On a terminal, it also asks for confirmation; scripts use
 --yes.`,
 		Example: `  lockstep failover --dry-run
-  lockstep failover 10.0.0.2:7420 --force --accept-data-loss --reason "machine a burnt down"`,
+  lockstep failover 10.0.0.2:7420 --force --accept-data-loss --reason "machine a destroyed"`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !f.dryRun && (!f.force || !f.accept) {
@@ -88,7 +88,7 @@ The command requires --force and --accept-data-loss. On a terminal, it also asks
 	return cmd
 }
 
-// nodeToForce returns the named node, or the only one that answers.
+// nodeToForce returns the named node, or the only one that responds.
 func nodeToForce(
 	ctx context.Context, env *cli.Env, c *client.Client, args []string, f *forceFlags,
 ) (*admin.Node, error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// sequential publishes one message after the other until it is stopped, like a simple application.
+// sequential publishes messages one at a time until it is stopped, like a simple application.
 type sequential struct {
 	stop    context.CancelFunc
 	done    chan struct{}
@@ -52,7 +52,7 @@ func publishSequentially(t *testing.T, c *client.Client, queue string) *sequenti
 	select {
 	case <-start:
 	case <-time.After(20 * time.Second):
-		t.Fatal("nothing is published")
+		t.Fatal("no message was published")
 	}
 	return s
 }

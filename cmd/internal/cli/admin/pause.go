@@ -18,7 +18,7 @@ func PauseCommand(env *cli.Env) *cobra.Command {
 		Use: "pause", GroupID: "operate",
 		Short: "Disable automatic failover",
 		Long: `While a pair is paused, the standby does not take over, even if the active appears to be down. Use
-this for work on the network or on a machine that would look like a node failure. The pause is stored in the
+it during network or machine maintenance that would look like a node failure. The pause is stored in the
 cluster record and survives restarts. Replication continues, a restarted active keeps its role, and lockstep
 switchover still works.
 
@@ -43,7 +43,7 @@ func ResumeCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// setPaused calls the nodes until one accepts the change, since the active may be unreachable.
+// setPaused calls the nodes in turn until one accepts the change, since the active may be unreachable.
 func setPaused(ctx context.Context, env *cli.Env, paused bool, reason string) error {
 	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		nodes, err := env.Nodes(c)

@@ -24,12 +24,12 @@ func VerifyCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify", GroupID: "operate",
 		Short: "Compare both nodes and list corrupt messages",
-		Long: `Compare the rolling digests of all queues of both nodes at the same record. This is cheap; the
-active does it automatically every verify.interval. With --deep, both nodes also read all pages and log segments
+		Long: `Compare the rolling digests of all queues of both nodes at the same LSN. The comparison is cheap, and
+the active also runs it every verify.interval. With --deep, both nodes also read all pages and log segments
 from disk, repair corruption, and compare the contents of all messages.
 
 Messages that a node cannot read are listed. Messages that are corrupt on one node are repaired from the other
-node. Messages that are corrupt on both nodes are lost: reading them returns DATA_LOSS, consumers skip them, and
+one. Messages that are corrupt on both nodes are lost: reading them returns DATA_LOSS, consumers skip them, and
 lockstep queue drop-corrupt discards them.
 
 The exit code is 1 if the nodes differ or messages cannot be read.`,

@@ -26,9 +26,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", GroupID: "operate",
 		Short: "Show administrative calls and denied requests",
-		Long: `Each node records administrative calls and requests that it denied because of the caller: the
-caller, its address, the method and the result. Records contain no bodies, properties or secrets. They are written
-to the file in the node's setting audit.file, or to its log.`,
+		Long: `Each node records administrative calls and denied requests, with the caller, its address, the method
+and the result. Records contain no message bodies, properties or secrets. They are written to the file in the
+setting audit.file of the node, or to its log.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -42,8 +42,8 @@ func tailCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "tail", Short: "Show recent records of both nodes",
 		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first.
-A node keeps the last thousand records in memory, also across a restart if audit.file is set. With --follow, print
-new records until Ctrl-C.
+A node keeps the last 1,000 records in memory, and reads them from audit.file, if set, after a restart. With
+--follow, print new records until Ctrl-C.
 
 If access rules exist, this requires the audit right.`,
 		Example: "  lockstep audit tail\n  lockstep audit tail --follow --output json\n" +
@@ -75,7 +75,7 @@ type answer struct {
 	err     error
 }
 
-// query queries all nodes concurrently. It closes the channel when all queries have ended.
+// query queries all nodes concurrently. The channel is closed when all queries have ended.
 func query(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) (<-chan answer, error) {
 	nodes, err := env.Nodes(c)
 	if err != nil {
@@ -130,7 +130,7 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	return errors.Join(failed...)
 }
 
-// follow prints new records until ctx ends or no node answers.
+// follow prints new records until ctx ends or no node responds.
 func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
 	answers, err := query(ctx, env, c, req)
 	if err != nil {

@@ -17,7 +17,7 @@ func TestTail(t *testing.T) {
 	c.OK("queue", "create", "orders")
 	c.OK("publish", "orders", "a body")
 	_, _, code := c.Run("", "queue", "create", "orders", "--max-messages", "5")
-	require.NotZero(t, code, "it is there")
+	require.NotZero(t, code, "the queue exists")
 	c.OK("pause", "--reason", "a test")
 	c.OK("resume")
 	lines := c.Lines("audit", "tail", "--method", "CreateQueue")

@@ -48,11 +48,11 @@ const Long = `Benchmarks run on this machine. By default, they start a pair with
 --addr, they load running nodes, in queues named bench-0, bench-1 and so on, which are deleted afterwards.
 
 Each benchmark runs several rounds; the last line is the round with the median rate. With --output json, each round
-is one JSON object. Latencies are in milliseconds. MB are 10^6 bytes of message bodies. CPU and memory are the sum
+is one JSON object. Latencies are in milliseconds. 1 MB is 10^6 bytes of message bodies. CPU and memory are the sum
 of the nodes and the client; JSON includes each process. Disk is the number of bytes written to the disk that
 contains the data.`
 
-// Flags are the flags shared by benchmarks.
+// Flags contains the values of the flags shared by benchmarks, and settings that benchmarks add.
 type Flags struct {
 	Pair, Standalone bool
 	Raft             bool
@@ -115,7 +115,7 @@ type Params struct {
 	PageCache        store.PageCache
 }
 
-// Parse checks the flags.
+// Parse parses and checks the flags. Errors are usage errors.
 func (f *Flags) Parse() (p Params, err error) {
 	for _, s := range f.Sizes {
 		n, err := strconv.Atoi(strings.TrimSpace(s))
@@ -143,7 +143,8 @@ func (f *Flags) Parse() (p Params, err error) {
 	return p, nil
 }
 
-// WithTarget starts the system under test, or connects to it, and runs fn.
+// WithTarget runs fn with the system under test: the nodes in --addr, or else a pair or node that it starts, and stops
+// and removes after fn.
 func WithTarget(
 	ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Params, fn func(bench.Target) error,
 ) (err error) {
@@ -258,7 +259,7 @@ func PrintResults(env *cli.Env, results []bench.Result) error {
 	}, rows)
 }
 
-// Digits formats milliseconds with a suitable number of digits.
+// Digits formats milliseconds with about three significant digits.
 func Digits(ms float64) string {
 	switch {
 	case ms < 1:
@@ -274,11 +275,11 @@ func SetDefaults(cmd *cobra.Command, values map[string]string) {
 	for name, v := range values {
 		flag := cmd.Flags().Lookup(name)
 		set := flag.Value.Set
-		if list, ok := flag.Value.(pflag.SliceValue); ok { // its second Set, the user's, would add to this one
+		if list, ok := flag.Value.(pflag.SliceValue); ok { // otherwise, the first Set of the user would append to this one
 			set = func(v string) error { return list.Replace(strings.Split(v, ",")) }
 		}
 		if err := set(v); err != nil {
-			panic(err) // a mistake in this program
+			panic(err) // a bug in this program
 		}
 		flag.DefValue = v
 	}

@@ -15,7 +15,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "publish", Short: "Measure publish throughput and latency",
 		Long: "Measure publishing, synchronous or pipelined. The latency is the time from the call to the " +
-			"acknowledgement, which means durable on both nodes.",
+			"acknowledgement.",
 		Example: `  lockstep bench publish
   lockstep bench publish --tls --window 100
   lockstep bench publish --rate 300 --duration 30s
@@ -112,7 +112,7 @@ ends when all acknowledgements are confirmed. The latency is the time that a con
 
 var errGroups = cli.Usage("--groups must be at least 0")
 
-// orderFlags adds the flags for ordering properties of messages beyond the queue's order.
+// orderFlags adds --groups and --priorities.
 func orderFlags(cmd *cobra.Command, o *bench.Order) {
 	cmd.Flags().IntVar(&o.Groups, "groups", 0, "number of message groups, used round-robin; 0: none")
 	cmd.Flags().BoolVar(&o.Priorities, "priorities", false, "use priority queues and all ten priorities, round-robin")

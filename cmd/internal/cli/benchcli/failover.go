@@ -45,8 +45,8 @@ Freeze and cut are detected after failover.timeout.`,
 				o.Fault):
 				return cli.Usage("--fault %q: must be kill, freeze, cut or switchover", o.Fault)
 			case o.Fault == bench.FaultCut && f.Raft:
-				return cli.Usage("--fault cut requires --coordinator etcd: the voters of a raft quorum have " +
-					"one address each, which cannot be partitioned for a single voter")
+				return cli.Usage("--fault cut requires --coordinator etcd: each raft voter has a single address " +
+					"for all others, so its link to one of them cannot be cut")
 			}
 			f.Links = o.Fault == bench.FaultCut
 			f.Pair = true

@@ -72,7 +72,7 @@ func withPlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p
 	})
 }
 
-// rule grants the measuring client its rights. Since it is the first rule, all other clients are denied.
+// rule grants the measuring client its rights. Because it is the first rule, all other clients are denied.
 func rule(ctx context.Context, c *client.Client) error {
 	_, err := admin.New(c).Grant(ctx, &pb.AccessRule{
 		Principal: principal, Queue: "bench-*", Rights: []pb.AccessRight{

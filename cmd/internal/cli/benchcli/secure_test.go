@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// Both kinds of nodes are measured in each round, and compared at the end.
+// Nodes with and without TLS are measured in each round, and compared at the end.
 func TestBenchWithTLS(t *testing.T) {
 	c := clitest.CLI{T: t}
 	lines := c.Lines("bench", "publish", "--tls", "--standalone", "--rounds", "2", "--messages", "200", "--window", "10")

@@ -104,8 +104,8 @@ func openCA(dir string) (*caFiles, error) {
 		return nil, fmt.Errorf("%s: not a CA certificate", certFile(dir, caName))
 	}
 	if now := time.Now(); now.After(pair.Leaf.NotAfter) {
-		return nil, fmt.Errorf("%s: the CA expired at %s; create a new one", certFile(dir, caName),
-			pair.Leaf.NotAfter.Format(time.RFC3339))
+		return nil, cli.WithHint(fmt.Errorf("%s: the CA expired at %s", certFile(dir, caName),
+			pair.Leaf.NotAfter.Format(time.RFC3339)), "`lockstep cert init` in another directory to create a new CA")
 	}
 	return &caFiles{cert: pair.Leaf, key: key}, nil
 }
@@ -155,7 +155,7 @@ func template(name string, days int) (*x509.Certificate, error) {
 	}, nil
 }
 
-// mayWrite creates the directory. It returns an error if a file exists.
+// mayWrite creates the directory. It returns errExists if a file of one of the names exists.
 func mayWrite(dir string, names []string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create the directory: %w", err)

@@ -36,7 +36,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "cert", GroupID: "operate",
 		Short: "Create and show certificates for TLS",
 		Long: `Create a CA with certificates for a pair, its witness and a client, and show the certificates in a
-file or of a process. A CA with its key in a directory is for development, tests and small networks; certificates
+file or of a server. A CA with its key in a directory is for development, tests and small networks; certificates
 of any other CA work as well.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
@@ -46,8 +46,8 @@ of any other CA work as well.`,
 }
 
 type made struct {
-	// For is "authority", "peer" or "client".
 	Name string `json:"name"`
+	// For is "authority", "peer" or "client".
 	For  string `json:"for"`
 	Cert string `json:"cert"`
 	Key  string `json:"key"`
@@ -230,7 +230,7 @@ type Files struct {
 	NodeCert, NodeKey, ClientCert, ClientKey string
 }
 
-// Make creates a CA, a certificate for nodes on the given hosts and one for a client with the given name. They are
+// Make creates a CA, a certificate for nodes on the given hosts, and a client certificate with the given name. They are
 // valid for a day. The directory must exist.
 func Make(dir string, hosts []string, client string) (Files, error) {
 	const name = "node"

@@ -17,23 +17,24 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 var errNone = errors.New("no certificate found")
 
 type shown struct {
 	// Source is the file or address. Number is the index in it, from 1.
-	Source string `json:"source"`
-	Number int    `json:"number"`
+	Source  string `json:"source"`
+	Number  int    `json:"number"`
+	Subject string `json:"subject"`
 	// Names are the subject alternative names.
-	Subject string    `json:"subject"`
-	Names   []string  `json:"names"`
-	Issuer  string    `json:"issuer"`
-	Begins  time.Time `json:"begins"`
-	Ends    time.Time `json:"ends"`
-	Valid   bool      `json:"valid"`
-	// Usage is "server", "client", or both.
-	CA     bool     `json:"authority"`
+	Names  []string  `json:"names"`
+	Issuer string    `json:"issuer"`
+	Begins time.Time `json:"begins"`
+	Ends   time.Time `json:"ends"`
+	Valid  bool      `json:"valid"`
+	CA     bool      `json:"authority"`
+	// Usage contains "server", "client", or both.
 	Usage  []string `json:"usage"`
 	Serial string   `json:"serial"`
 }
@@ -81,7 +82,7 @@ func show(ctx context.Context, env *cli.Env, source string, now time.Time) error
 	return nil
 }
 
-// read queries an address if no such file exists.
+// read reads the certificates in a file or, if the file does not exist, of the server at that address.
 func read(ctx context.Context, source string) ([]*x509.Certificate, error) {
 	raw, err := os.ReadFile(source)
 	if err == nil {
@@ -114,7 +115,7 @@ func decode(source string, raw []byte) (list []*x509.Certificate, err error) {
 
 func ask(ctx context.Context, address string) (list []*x509.Certificate, err error) {
 	d := tls.Dialer{Config: &tls.Config{
-		//nolint:gosec // G402: it is shown and not trusted; nothing is sent
+		//nolint:gosec // G402: the certificate is only shown, and no data is sent
 		InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		VerifyConnection: func(s tls.ConnectionState) error {
 			list = s.PeerCertificates
@@ -166,7 +167,7 @@ func (s *shown) pairs(now time.Time) [][2]string {
 	case now.Before(s.Begins):
 		left = "not valid yet"
 	case s.Valid:
-		left = fmt.Sprintf("%d days left", int(s.Ends.Sub(now)/day))
+		left = output.Plural(int(s.Ends.Sub(now)/day), "day") + " left"
 	}
 	return [][2]string{
 		{"Certificate", fmt.Sprintf("%s, %d", s.Source, s.Number)},

@@ -28,8 +28,8 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "connection", Aliases: []string{"connections"}, GroupID: "operate",
 		Short: "List and close client connections",
-		Long: `List the connections of clients to the nodes with their principal, queues and throughput, and close
-a connection. If access rules exist, this requires the operate right.`,
+		Long: `List the client connections of the nodes with their principal, queues and throughput, and close a
+connection. If access rules exist, this requires the operate right.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -148,7 +148,7 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 	return failed
 }
 
-// queryAll returns the results of the nodes that answer together with the errors of the others.
+// queryAll returns the connections of the nodes that respond, and the joined errors of the others.
 func queryAll(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest,
 ) ([]connectionState, error) {
@@ -248,7 +248,7 @@ access).`,
 	return cmd
 }
 
-// An empty name selects the active node.
+// nodeCalled returns the node with a name. An empty name selects the active node.
 func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string) (*admin.Node, error) {
 	if name == "" {
 		active, err := c.WaitActive(ctx)

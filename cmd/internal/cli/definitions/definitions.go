@@ -34,9 +34,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "definitions", Aliases: []string{"defs"}, GroupID: "use",
 		Short: "Export, compare and import queue definitions",
-		Long: `A definitions file contains the queues of a pair, their own configuration, subscriptions and forwards,
-the policies and the schedules, in YAML, sorted by name and without default values, suitable for version control.
-It contains no messages.`,
+		Long: `A definitions file (YAML) contains the queues of a pair, with their own configuration, subscriptions and
+forwards, the policies, and the schedules. It is sorted by name, omits default values, and is suitable for version
+control. It contains no messages.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -227,8 +227,8 @@ func planFor(ctx context.Context, env *cli.Env, c *client.Client, wanted *docume
 }
 
 type result struct {
-	// LeftAlone are deletions that were not requested.
-	Changes   []step   `json:"changes"`
+	Changes []step `json:"changes"`
+	// LeftAlone contains the deletions that --prune would execute.
 	LeftAlone []step   `json:"left_alone,omitempty"`
 	Conflicts []string `json:"conflicts,omitempty"`
 	Applied   int      `json:"applied"`

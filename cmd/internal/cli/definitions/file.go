@@ -27,7 +27,7 @@ var errFile = errors.New("invalid definitions file")
 
 type subscription struct {
 	name, filter string
-	// policy contains the overridden fields, and own their names, each followed by a space.
+	// policy contains the overridden fields; own contains their names, each followed by a space.
 	policy admin.QueueConfig
 	own    string
 }
@@ -70,7 +70,8 @@ func subscriptionOf(s admin.Subscription) subscription {
 	return sub
 }
 
-// document is the content of a definitions file. policies and schedules are nil if the file does not define them.
+// document is the content of a definitions file. policies and schedules are nil if the file
+// does not have these keys.
 type document struct {
 	queues    []queue
 	policies  []admin.Policy
@@ -79,7 +80,7 @@ type document struct {
 
 type queue struct {
 	name string
-	// config contains the options that the queue sets itself, and own their names, each followed by a space.
+	// config contains the options that the queue sets itself; own contains their names, each followed by a space.
 	config        admin.QueueConfig
 	own           string
 	subscriptions []subscription
@@ -225,7 +226,7 @@ func node(v any) *yaml.Node {
 		return &yaml.Node{Kind: yaml.ScalarNode, Value: string(v)}
 	default:
 		n := new(yaml.Node)
-		if err := n.Encode(v); err != nil { // cannot happen: it is a scalar
+		if err := n.Encode(v); err != nil { // cannot happen: v is a scalar
 			n = &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(v)}
 		}
 		return n

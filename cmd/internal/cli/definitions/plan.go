@@ -49,7 +49,7 @@ type step struct {
 	schedule *pb.Schedule
 }
 
-// change is a change of a field; "-" is the value of a new queue.
+// change is the change of a field. The value "-" means that the field is not set.
 type change struct {
 	Field string `json:"field"`
 	From  string `json:"from"`
@@ -60,7 +60,7 @@ type change struct {
 type plan struct {
 	// steps create and change objects; prune deletes objects that the file does not have.
 	steps, prune []step
-	// conflicts are differences that cannot be altered.
+	// conflicts describe differences in immutable settings.
 	conflicts []string
 }
 
@@ -134,7 +134,7 @@ func compare(content *document, there *existing) plan {
 	if before == len(ordered) {
 		p.policies(content.policies, there.policies)
 	}
-	for _, want := range wanted { // when all queues exist
+	for _, want := range wanted { // last, when all queues exist
 		have := fromClient(byName[want.name])
 		if !slices.Equal(have.forwards, want.forwards) {
 			p.steps = append(p.steps, step{
@@ -191,9 +191,8 @@ func targetsFirst(queues []queue) []queue {
 	return ordered
 }
 
-// policiesFirst moves the dead-letter queues of policies, and the queues before them that they need, to the front. The
-// policies must be set before the queue with the returned index, since a queue can depend on the dead-letter queue of a
-// policy.
+// policiesFirst moves the dead-letter queues of policies to the front, after the queues that they refer to. The
+// policies must be set before the queue with the index before, since that queue and later ones may depend on them.
 func policiesFirst(queues []queue, policies []admin.Policy) (ordered []queue, before int) {
 	needed := make(map[string]bool)
 	for _, p := range policies {

@@ -92,7 +92,8 @@ func policyChanges(from, to *admin.Policy) (changes []change) {
 	return changes
 }
 
-// policies adds the changes of policies. Both lists are sorted by pattern; wanted is nil if the file defines none.
+// policies adds the changes of policies. Both lists are sorted by pattern. wanted is nil if the file does not have the
+// key policies: no policy is then deleted.
 func (p *plan) policies(wanted, there []admin.Policy) {
 	find := func(list []admin.Policy, pattern string) *admin.Policy {
 		at := slices.IndexFunc(list, func(p admin.Policy) bool { return p.Pattern == pattern })

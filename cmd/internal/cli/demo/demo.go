@@ -78,7 +78,7 @@ func runDemo(ctx context.Context, env *cli.Env, o demo.Options) error {
 
 func demoOptions(env *cli.Env, o *demo.Options) error {
 	if o.Seed == 0 {
-		o.Seed = uint64(rand.Uint32()) //nolint:gosec // any number will do; a short one is easier to type
+		o.Seed = uint64(rand.Uint32()) //nolint:gosec // not secret; a short number is easier to type
 	}
 	dir, err := os.MkdirTemp("", "lockstep-demo-")
 	if err != nil {
@@ -93,7 +93,7 @@ func demoOptions(env *cli.Env, o *demo.Options) error {
 	return nil
 }
 
-// keepIfFailed runs a demo and removes its directory, unless it failed.
+// keepIfFailed runs a demo and removes its directory, unless the demo failed.
 func keepIfFailed(ctx context.Context, o demo.Options, run func() (passed bool, err error)) error {
 	remove := true // also after a panic
 	defer func() {

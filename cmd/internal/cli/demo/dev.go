@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// restartAfter is long enough to observe the other node alone.
+// restartAfter is the delay before a node is restarted. It leaves time to observe the other node alone.
 const restartAfter = 5 * time.Second
 
 // DevCommand returns the `lockstep dev` command.
@@ -110,7 +110,7 @@ func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	}
 }
 
-// restart starts a node after a pause, and retries failed starts.
+// restart restarts a node each time it exits, after a delay, and retries failed starts. It returns when ctx ends.
 func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Duration) {
 	for {
 		select {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// watched calls seen when the wanted text was written.
+// watched calls seen for each write that contains the wanted text.
 type watched struct {
 	text, want string
 	seen       func()
@@ -33,7 +33,7 @@ func (w *watched) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A second dev in the same directory fails immediately. It starts after the first one has exited.
+// A second dev in the same directory fails immediately, and can start after the first one has exited.
 func TestDevTwice(t *testing.T) {
 	o := harness.Options{Dir: t.TempDir(), Standalone: true, Settings: harness.SmallNodes()}
 	first, err := harness.Start(t.Context(), o)
@@ -47,7 +47,7 @@ func TestDevTwice(t *testing.T) {
 	require.NoError(t, first.Close())
 }
 
-// A pair does not start if another process listens on its address, since that process would answer for its node.
+// A pair does not start if another process listens on the address of a node.
 func TestDevTakenAddress(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -25,7 +25,8 @@ const (
 
 type served map[string]map[string]string
 
-// listen adds a listener setting for each node, on the first free ports from an address on; none if it is empty.
+// listen adds a listener setting for each node, with the first free ports from the address first on. It adds none if
+// first is empty.
 func (s served) listen(ctx context.Context, flag, setting, first string) error {
 	if first == "" {
 		return nil

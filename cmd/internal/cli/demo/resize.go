@@ -77,7 +77,7 @@ func demoResize(ctx context.Context, env *cli.Env, o demo.ResizeOptions) error {
 	})
 }
 
-// showScan prints a table in every output format, to stderr if the output is for programs.
+// showScan prints the result of a scan as a table, with --output json to stderr.
 func showScan(env *cli.Env, node string, r *pb.ScanResult) {
 	printer := env.Print
 	if printer.JSON() {
@@ -86,7 +86,7 @@ func showScan(env *cli.Env, node string, r *pb.ScanResult) {
 			return
 		}
 	}
-	// A closed terminal is not a reason to stop.
+	// Write errors, as of a closed terminal, do not stop the demo.
 	_ = printer.Sentence("")
 	_ = store.PrintScan(printer, node, r)
 	_ = printer.Sentence("")

@@ -22,8 +22,8 @@ func transactionCommand(env *cli.Env) *cobra.Command {
 		Short: "Verify transactions while the active is killed",
 		Long: `Start etcd (or a witness) and two nodes, and publish orders to a queue. Workers consume each order
 and publish an invoice to another queue, in one transaction. The active is repeatedly killed with SIGKILL, and
-workers are stopped in the middle of a transaction: orders are delivered and processed more than once, but only one
-transaction per order is committed.
+workers are stopped in the middle of a transaction. Orders may be delivered and processed more than once, but only
+one transaction per order is committed.
 
 The exit code is 0 only if each acknowledged order has exactly one invoice and both stores are identical.`,
 		Example: `  lockstep demo transaction

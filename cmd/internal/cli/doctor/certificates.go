@@ -21,10 +21,12 @@ const soon = 14 * 24 * time.Hour
 type use struct {
 	name  string // prefix of the settings
 	files tlsfiles.Files
-	// host is the name in the addresses that clients use; empty: not a server certificate
+	// host is the host in the address that clients use; empty: not checked.
 	host string
-	// required key usages
+	// usages are the required key usages.
 	usages []x509.ExtKeyUsage
+	// clientCA means that files.CA only verifies the certificates of clients.
+	clientCA bool
 }
 
 func uses(c *config.Config) []use {
@@ -37,28 +39,29 @@ func uses(c *config.Config) []use {
 		return ""
 	}
 	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	all := []use{{"tls", c.TLS.Files(), host(c.Advertise, c.Listen), both}}
+	all := []use{{name: "tls", files: c.TLS.Files(), host: host(c.Advertise, c.Listen), usages: both}}
 	e := c.Coordinator.Etcd.TLS
 	all = append(all, use{
-		"coordinator.etcd.tls",
-		tlsfiles.Files{CA: e.CA, Cert: e.Cert, Key: e.Key},
-		"",
-		[]x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		name:   "coordinator.etcd.tls",
+		files:  tlsfiles.Files{CA: e.CA, Cert: e.Cert, Key: e.Key},
+		usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	if c.Coordinator.Type == config.CoordinatorRaft {
 		r := c.Coordinator.Raft
 		all = append(all, use{
-			"coordinator.raft.tls",
-			tlsfiles.Files{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key},
-			host(r.Advertise, r.Listen), both,
+			name:   "coordinator.raft.tls",
+			files:  tlsfiles.Files{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key},
+			host:   host(r.Advertise, r.Listen),
+			usages: both,
 		})
 	}
-	return append(all, use{
-		"metrics.tls",
-		tlsfiles.Files{CA: c.Metrics.TLS.CA, Cert: c.Metrics.TLS.Cert, Key: c.Metrics.TLS.Key},
-		"",
-		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	})
+	if !c.Metrics.TLS.Own {
+		all = append(all, use{name: "metrics.tls", files: c.MetricsFiles(), clientCA: true})
+	}
+	if !c.Console.TLS.Own {
+		all = append(all, use{name: "console.tls", files: c.ConsoleFiles(), clientCA: true})
+	}
+	return all
 }
 
 // checkCertificates checks that files match, are valid now, and contain the node's name.
@@ -120,9 +123,9 @@ func (u *use) check(now time.Time) Finding {
 		return problem(measured, "it is not valid before "+leaf.NotBefore.Format(time.RFC3339), "check the clock, or wait")
 	}
 	if now.After(leaf.NotAfter) {
-		return problem(measured, "it has expired: peers refuse the node", "create a new one with lockstep cert issue")
+		return problem(measured, "it has expired, and is refused", "create a new one with lockstep cert issue")
 	}
-	if f := u.chain(pair, roots, now); f != nil {
+	if f := u.chain(pair, roots, now); f != nil && !u.clientCA {
 		f.Measured = measured + f.Measured
 		return *f
 	}
@@ -130,7 +133,7 @@ func (u *use) check(now time.Time) Finding {
 		if err := leaf.VerifyHostname(u.host); err != nil {
 			return problem(measured+", names: "+namesOf(leaf), fmt.Sprintf("clients and the other node connect to %s, "+
 				"which the certificate does not contain: they refuse it", u.host),
-				"create one with that name with lockstep cert issue, or set advertise to a name in the certificate")
+				"issue one for that name (lockstep cert issue), or set advertise to a name in the certificate")
 		}
 	}
 	if leaf.NotAfter.Sub(now) < soon {
@@ -141,7 +144,7 @@ func (u *use) check(now time.Time) Finding {
 	return Finding{Verdict: OK, Measured: measured + ", names: " + namesOf(leaf)}
 }
 
-// chain checks the issuer and key usages; nil: valid.
+// chain checks the issuer and the key usages. It returns nil if they are valid.
 func (u *use) chain(pair tls.Certificate, roots *x509.CertPool, now time.Time) *Finding {
 	if roots == nil {
 		return nil

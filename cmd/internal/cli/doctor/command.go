@@ -15,9 +15,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// ErrProblems is returned if a check found a problem.
-var ErrProblems = errors.New("run lockstep doctor again after the fix")
-
 type report struct {
 	Problems   int       `json:"problems"`
 	Warnings   int       `json:"warnings"`
@@ -31,7 +28,7 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", GroupID: "operate",
 		Short: "Check the machine and settings of a node",
-		Long: `Check for problems that would prevent a node from starting, slow it down or lose data later: clock,
+		Long: `Check for problems that would prevent a node from starting, slow it down, or later cause data loss: clock,
 filesystem, disk space, sync latency, permissions, ports, certificates, memory and other limits, kernel settings,
 etcd or the voters, the cluster record, and the other node. The command uses the settings of lockstep serve: run it
 with the same file, flags and environment, as the same user on the same machine.
@@ -98,7 +95,8 @@ func printReport(env *cli.Env, found []Finding) error {
 	err := env.Print.Sentence("\n%s, %s, %d not checked, of %s", output.Plural(r.Problems, "problem"),
 		output.Plural(r.Warnings, "warning"), r.NotChecked, output.Plural(len(found), "check"))
 	if err == nil && r.Problems > 0 {
-		err = fmt.Errorf("%s found; %w", output.Plural(r.Problems, "problem"), ErrProblems)
+		err = cli.WithHint(fmt.Errorf("%s found", output.Plural(r.Problems, "problem")),
+			"`lockstep doctor` again after the fix")
 	}
 	return err
 }

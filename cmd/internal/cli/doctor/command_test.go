@@ -49,8 +49,8 @@ func found(t *testing.T, all map[string]doctor.Finding, name string) doctor.Find
 	return doctor.Finding{}
 }
 
-// doctor checks a running node, a node before it joins, and wrong addresses. It leaves the running node unaffected.
-func TestBesideARunningPair(t *testing.T) {
+// doctor checks a running node, a node before it joins, and wrong addresses. It does not affect the running node.
+func TestWithRunningPair(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, standby := clitest.InSync(t, p, c)
 	c.OK("publish", "orders", "one", "--create")
@@ -74,7 +74,7 @@ func TestBesideARunningPair(t *testing.T) {
 		require.Contains(t, found(t, all, "ports, listen").Measured, pid)
 		require.Contains(t, found(t, all, "disk sync").Measured, "next to a running node")
 	}
-	require.Equal(t, before, names(t, dir), "it leaves nothing behind")
+	require.Equal(t, before, names(t, dir), "no file is left")
 	require.Contains(t, c.OK("status"), "in sync: a and b")
 	text, stderr, code := c.Run("", append([]string{"doctor"}, args...)...)
 	require.Equal(t, cli.ExitOK, code, stderr)

@@ -27,7 +27,7 @@ import (
 
 const (
 	queries  = 5                      // per endpoint
-	slowEtcd = 100 * time.Millisecond // a role takeover requires one write
+	slowEtcd = 100 * time.Millisecond // a takeover requires one write
 )
 
 func checkEtcd(ctx context.Context, in *inspector) []Finding {
@@ -133,9 +133,9 @@ func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Find
 	case voting < 3:
 		f.Verdict, f.Meaning = Warning, "if it fails, no node can take over, and the pair only works while both "+
 			"nodes are up"
-		f.Do = "run three, on three machines"
+		f.Do = "run three members, on three machines"
 	case endpoints < voting:
-		f.Verdict, f.Meaning = Warning, "the node does not know all members: if the known ones fail, it has no "+
+		f.Verdict, f.Meaning = Warning, "not all members are configured: if the configured ones fail, the node has no "+
 			"coordinator"
 		f.Do = "list all of them in coordinator.etcd.endpoints"
 	}
@@ -227,7 +227,7 @@ func checkVoters(ctx context.Context, in *inspector) []Finding {
 	return append(all, f)
 }
 
-// shortest returns an error on one line.
+// shortest returns the text of an error on one line, without its context if possible.
 func shortest(err error) string {
 	text := err.Error()
 	if e, ok := errors.AsType[*client.Error](err); ok {

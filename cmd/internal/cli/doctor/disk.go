@@ -18,13 +18,13 @@ import (
 
 const (
 	syncs           = 300
-	concurrentSyncs = 30 // with a running node, which should not be affected
+	concurrentSyncs = 30 // next to a running node, to limit the load
 	syncBytes       = 4096
 	slowSync        = 20 * time.Millisecond // median
 	verySlowSync    = 200 * time.Millisecond
 )
 
-// nearest returns the directory or its nearest existing parent.
+// nearest returns the directory or its nearest existing parent. made reports whether the directory exists.
 func nearest(dir string) (location string, made bool) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -106,7 +106,7 @@ func tryFile(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// Each commit waits for a small synced write on each node.
+// checkSync measures small synced writes: each commit waits for one on each node.
 func checkSync(ctx context.Context, in *inspector) []Finding {
 	count := syncs
 	if in.owner != 0 {
@@ -145,7 +145,7 @@ func measureSyncs(ctx context.Context, dir string, count int) (times []time.Dura
 		return nil, fmt.Errorf("create a file: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
-	// Like the log, it writes to a preallocated file.
+	// Preallocate the file, as the node preallocates its log.
 	if _, err = f.Write(make([]byte, count*syncBytes)); err == nil {
 		err = f.Sync()
 	}

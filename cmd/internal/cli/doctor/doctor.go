@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package doctor checks a machine and the settings of a node for problems that would prevent its start, slow it down,
-// or lose data later. It takes no locks and writes only a small temporary file next to the data, so that it does not
-// disturb a running node.
+// or later cause data loss. It takes no locks, and writes only small temporary files next to the data, so that it does
+// not disturb a running node.
 package doctor
 
 import (
@@ -23,9 +23,9 @@ type Verdict string
 const (
 	// OK means that no problem was found.
 	OK Verdict = "ok"
-	// Warning means that it works, but may become a problem.
+	// Warning means that the node works, but the finding may become a problem.
 	Warning Verdict = "warning"
-	// Problem prevents the start or the safe operation of the node.
+	// Problem means that the node does not start, or does not work safely.
 	Problem Verdict = "problem"
 	// NotChecked means that the check was not possible; Meaning contains the reason.
 	NotChecked Verdict = "not checked"
@@ -46,7 +46,8 @@ type Finding struct {
 type Options struct {
 	Config config.Config
 	// Peer is the host:port of the other node; empty: from the cluster record.
-	Peer    string
+	Peer string
+	// Version is the version of this program, which is compared with that of the other node; empty: not compared.
 	Version string
 }
 
@@ -66,7 +67,7 @@ type inspector struct {
 
 	mu            sync.Mutex       // guards the fields below
 	record        *failover.Record // as stored in etcd; nil: none, or unknown
-	recordQueried bool             // it was requested from etcd
+	recordQueried bool             // etcd was queried for the record
 }
 
 type check struct {
@@ -74,7 +75,7 @@ type check struct {
 	run  func(context.Context, *inspector) []Finding
 }
 
-// checks returns the stages in the order of their output. A stage uses results of earlier ones.
+// checks returns the stages of checks in the order of their output. A stage can use the results of earlier ones.
 func checks() [][]check {
 	return [][]check{
 		{
@@ -96,7 +97,7 @@ func checks() [][]check {
 	}
 }
 
-// Run runs all checks. Checks of the same stage run concurrently.
+// Run runs all checks, and returns their findings. Checks of the same stage run concurrently.
 func Run(ctx context.Context, o Options) []Finding {
 	in := &inspector{o: o, cfg: o.Config, now: time.Now()}
 	in.place, in.made = nearest(o.Config.Data.Dir)

@@ -72,7 +72,7 @@ func checkPorts(ctx context.Context, in *inspector) []Finding {
 	return all
 }
 
-// port binds the address briefly, and only if no process listens on the port.
+// port reports whether the node can listen on an address. It briefly binds the address.
 func (in *inspector) port(ctx context.Context, address string) Finding {
 	host, text, err := net.SplitHostPort(address)
 	port, errPort := strconv.Atoi(text)
@@ -91,7 +91,7 @@ func (in *inspector) port(ctx context.Context, address string) Finding {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return cannotListen(address, host, err)
 	}
-	pid, _ := portOwner(port)
+	pid := portOwner(port)
 	if pid != 0 && pid == in.owner {
 		return Finding{
 			Verdict: OK, Measured: fmt.Sprintf("%s, in use by process %d", address, pid),

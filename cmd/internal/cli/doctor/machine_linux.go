@@ -41,7 +41,7 @@ func checkClock(context.Context, *inspector) []Finding {
 	}
 	measured := fmt.Sprintf("error at most %d ms", t.Maxerror/1000)
 	if state == clockError || t.Status&clockUnsync != 0 {
-		return one(Warning, "not synchronized", "no NTP client runs. No messages are lost, but "+
+		return one(Warning, "not synchronized", "no NTP client has set the clock. No messages are lost, but "+
 			"delays, expiry, certificates, tokens and log timestamps depend on the clock",
 			"run chrony or systemd-timesyncd; in a container: on the host")
 	}
@@ -66,7 +66,7 @@ func checkFilesystem(_ context.Context, in *inspector) []Finding {
 	if err := unix.Statfs(in.place, &st); err != nil {
 		return notChecked("%s: %v", in.place, err)
 	}
-	name, known := filesystems()[int64(st.Type)] //nolint:unconvert // it has 32 bits on other processors
+	name, known := filesystems()[int64(st.Type)] //nolint:unconvert // 32 bits on other processors
 	if !known {
 		name = fmt.Sprintf("unknown kind %#x", st.Type)
 	}
@@ -112,7 +112,7 @@ func directWrites(dir string) bool {
 	return true
 }
 
-// lockOwner returns the process that has locked a file, without accessing the lock; 0: none, or unknown.
+// lockOwner returns the process that has locked a file; 0: none, or unknown. It does not take the lock.
 func lockOwner(name string) int {
 	var st syscall.Stat_t
 	if err := syscall.Stat(name, &st); err != nil {
@@ -136,8 +136,8 @@ func lockOwner(name string) int {
 	return 0
 }
 
-// portOwner returns the process that listens on a port; 0: unknown. listening reports whether a process does.
-func portOwner(port int) (pid int, listening bool) {
+// portOwner returns the process that listens on a port; 0: none, or unknown.
+func portOwner(port int) int {
 	const listen = "0A"
 	inodes := map[string]bool{}
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -157,16 +157,16 @@ func portOwner(port int) (pid int, listening bool) {
 		}
 	}
 	if len(inodes) == 0 {
-		return 0, false
+		return 0
 	}
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // links of other users are not readable
 	for _, link := range links {
 		if target, err := os.Readlink(link); err == nil && inodes[target] {
-			pid, _ = strconv.Atoi(strings.Split(link, "/")[2])
-			return pid, true
+			pid, _ := strconv.Atoi(strings.Split(link, "/")[2])
+			return pid
 		}
 	}
-	return 0, true
+	return 0
 }
 
 func nameOfProcess(pid int) string {
@@ -194,15 +194,15 @@ func memoryLimits() (machine, group uint64) {
 		}
 	}
 	if text := groupFile("memory.max", "memory/memory.limit_in_bytes"); text != "" && text != "max" {
-		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n < 1<<60 { // larger is "no limit" in version 1
+		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n < 1<<60 { // in version 1, no limit is a larger number
 			group = n
 		}
 	}
 	return machine, group
 }
 
-// groupFile reads a file of this process's control group; empty if it does not exist. In version 2 it is in the
-// process's own group, or at the root as seen in a container.
+// groupFile returns the content of a file of this process's control group; empty if it does not exist. second is its
+// name in cgroup version 2, in the process's own group or, in a container, at the root. first is its path in version 1.
 func groupFile(second, first string) string {
 	const root = "/sys/fs/cgroup"
 	var names []string
@@ -283,7 +283,7 @@ func checkKernel(context.Context, *inspector) []Finding {
 	return all
 }
 
-// chosenOf returns the word in brackets: always [madvise] never.
+// chosenOf returns the selected value in brackets, such as madvise in "always [madvise] never".
 func chosenOf(text string) string {
 	_, after, _ := strings.Cut(text, "[")
 	word, _, _ := strings.Cut(after, "]")
@@ -313,5 +313,5 @@ func openFiles() (uint64, error) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, fmt.Errorf("getrlimit: %w", err)
 	}
-	return limit.Max, nil // the Go runtime raises the soft limit to it
+	return limit.Max, nil // the Go runtime raises the soft limit to the hard limit
 }

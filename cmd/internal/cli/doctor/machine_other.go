@@ -31,8 +31,8 @@ func checkProcessors(context.Context, *inspector) []Finding {
 	return one(OK, output.Plural(runtime.NumCPU(), "processor"), "", "")
 }
 
-func lockOwner(string) int                    { return 0 }
-func portOwner(int) (pid int, listening bool) { return 0, false }
-func nameOfProcess(int) string                { return "" }
-func memoryLimits() (machine, group uint64)   { return 0, 0 }
-func openFiles() (uint64, error)              { return 0, errors.New(onlyLinux) }
+func lockOwner(string) int                  { return 0 }
+func portOwner(int) int                     { return 0 }
+func nameOfProcess(int) string              { return "" }
+func memoryLimits() (machine, group uint64) { return 0, 0 }
+func openFiles() (uint64, error)            { return 0, errors.New(onlyLinux) }

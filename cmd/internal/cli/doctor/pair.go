@@ -39,7 +39,7 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 	record, asked := in.pairRecord()
 	measured := fmt.Sprintf("store of node %s, ", id.NodeID)
 	if id.PairID == uuid.Nil {
-		measured += "in no pair yet"
+		measured += "not in a pair yet"
 	} else {
 		measured += "of pair " + id.PairID.String()
 	}
@@ -48,7 +48,7 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 		return one(Problem, measured, "the store belongs to a pair: the node does not start without a coordinator",
 			"set coordinator.type as on the other node, or use another data.dir")
 	case !asked:
-		return one(OK, measured, "it was not compared with a cluster record", "")
+		return one(OK, measured, "not compared with a cluster record", "")
 	case record == nil && id.PairID != uuid.Nil:
 		return one(Problem, measured+"; there is no cluster record", "etcd lost it, or coordinator.etcd.prefix belongs to "+
 			"another pair: the node waits", "correct the prefix; if etcd was lost: lockstep pair adopt")
@@ -76,7 +76,7 @@ func foreignFiles(r *failover.Record, id uuid.UUID) int {
 	return len(slices.DeleteFunc(slices.Clone(r.Nodes), func(n failover.NodeInfo) bool { return n.ID == id }))
 }
 
-// checkPeer checks whether the other node is reachable with this node's credentials and compatible.
+// checkPeer checks whether the other node is reachable with this node's credentials, and compatible.
 func checkPeer(ctx context.Context, in *inspector) []Finding {
 	if in.cfg.Coordinator.Type == config.CoordinatorNone {
 		return nil
@@ -131,12 +131,12 @@ func (in *inspector) queryPeer(ctx context.Context, address string) Finding {
 	took := time.Since(start)
 	switch {
 	case errors.Is(err, client.ErrDenied):
-		return Finding{Verdict: NotChecked, Measured: "it responds", Meaning: "and denies access to its status: " +
+		return Finding{Verdict: NotChecked, Measured: "it responds", Meaning: "it denies access to its status: " +
 			shortest(err)}
 	case err != nil && dial(ctx, address) != nil:
 		return Finding{
 			Verdict: Warning, Measured: shortest(err), Meaning: "it is not running yet, or cannot be reached",
-			Do: "start it, or check its advertise, and the firewall between the nodes",
+			Do: "start it, or check its advertise address and the firewall between the nodes",
 		}
 	case err != nil:
 		return Finding{
@@ -169,7 +169,7 @@ func (in *inspector) checkPeer(st *pb.GetStatusResponse, start time.Time, took t
 	switch {
 	case err == nil && st.GetNode().GetNodeId() == id.NodeID.String():
 		return bad(Problem, "", "it is this node, or a node with a copy of its data directory: duplicate nodes are refused",
-			"set --peer to the other node; if it is, one of the two needs its own data directory")
+			"set --peer to the other node; if this is the other node, one of the two needs its own data directory")
 	case record != nil && pair != "" && pair != record.PairID.String():
 		return bad(Problem, ", of pair "+pair, "it belongs to another pair", "use the same etcd and the same "+
 			"coordinator.etcd.prefix on both")

@@ -31,10 +31,10 @@ func TestFullTmpfs(t *testing.T) {
 	reported(t, checkSync(t.Context(), in)[0], Problem, "no space")
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, left, 1, "it leaves no files")
+	require.Len(t, left, 1, "no other file is left")
 }
 
-// The holder of a lock is found without accessing the lock.
+// The holder of a lock is found without taking the lock.
 func TestLockOwner(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
 	require.Zero(t, lockOwner(name))

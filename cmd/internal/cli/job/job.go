@@ -253,8 +253,8 @@ func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Du
 	return jobs[i].GetHistory()[0], nil
 }
 
-// followRun waits for the end of the first run after before. cause is the error of the start request: the run may not
-// exist.
+// followRun waits for the end of the first run that started after the run before. cause is the error of the start
+// request, if any: the run may then not exist.
 func followRun(
 	ctx context.Context, env *cli.Env, c *client.Client, name string, before *pb.JobRun, cause error,
 ) (*pb.JobRun, error) {

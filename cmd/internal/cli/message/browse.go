@@ -25,8 +25,8 @@ func BrowseCommand(env *cli.Env) *cobra.Command {
 		Long: `Print stored messages in order without consuming them. With --subscription, print only the messages
 that this subscription has not acknowledged. Messages published in the meantime are not printed.
 
---filter prints only the messages that match a CEL expression. It can use properties, standard fields, times, size,
-and fields of JSON bodies as body.NAME. Progress is printed on standard error.`,
+With --filter, print only the messages that match a CEL expression. The expression can use properties, standard
+fields, times, size, and fields of JSON bodies (body.NAME). Progress is printed on standard error.`,
 		Example: `  lockstep browse orders --limit 20
   lockstep browse orders --newest --limit 20
   lockstep browse orders --filter 'body.customer.id == "4711" && published_at > timestamp("2026-11-28T00:00:00Z")'
@@ -44,7 +44,7 @@ and fields of JSON bodies as body.NAME. Progress is printed on standard error.`,
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	cmd.Flags().BoolVar(&o.Newest, "newest", false, "print the newest messages first")
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
-	cmd.Flags().Uint64Var(&o.Before, "before", 0, "sequence after the last one; 0: the newest is the last one")
+	cmd.Flags().Uint64Var(&o.Before, "before", 0, "end of the range: only lower sequences; 0: no limit")
 	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages; 0: unlimited")
 	cmd.Flags().BoolVar(&o.HeadersOnly, "headers-only", false, "omit message bodies")
 	cmd.Flags().BoolVar(&bodies, "bodies", false, "print message bodies, one per line, instead of a table")
@@ -57,7 +57,7 @@ func browse(
 	if _, err := env.WaitActive(ctx, c); err != nil {
 		return err
 	}
-	const rowsPerTable = 1000 // a long listing is printed in parts to bound memory
+	const rowsPerTable = 1000 // to limit memory, a long listing is printed in parts
 	var rows [][]any
 	each := env.Print.JSON() || bodies
 	search := progress.NewSearch(env.Stderr, "browse "+queue, each && output.IsTerminal(env.Stdout))
@@ -104,7 +104,7 @@ func browse(
 	case len(corrupt) == 0:
 		return nil
 	}
-	return cli.WithHint(fmt.Errorf("%w: %s of %s skipped, which no node can read; first sequence: %d", client.ErrDataLoss,
+	return cli.WithHint(fmt.Errorf("%w: skipped %s of %s that no node can read; first sequence: %d", client.ErrDataLoss,
 		output.Plural(len(corrupt), "message"), queue, corrupt[0]),
 		"`lockstep verify` to list them, or `lockstep queue drop-corrupt %s` to discard them", queue)
 }

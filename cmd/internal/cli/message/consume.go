@@ -91,7 +91,7 @@ With --format, each message ` + formatHelp + `
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: stop after this time without a message")
 	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "maximum number of messages in flight")
 	cmd.Flags().DurationVar(&f.ackTimeout, "ack-timeout", 0,
-		"requeue unacknowledged messages after this time, 1s to 24h; 0: as the subscription")
+		"requeue unacknowledged messages after this time, 1s to 24h; 0: setting of the subscription")
 	return cmd
 }
 
@@ -115,7 +115,7 @@ func consume(
 		return err
 	}
 	err = takeDeliveries(ctx, env, co, f, format)
-	// Printed messages are acknowledged or rejected even after Ctrl-C.
+	// Wait for the acknowledgements and rejections of printed messages, even after Ctrl-C.
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), env.Timeout)
 	defer cancel()
 	return errors.Join(err, co.Flush(flush))
@@ -134,7 +134,7 @@ func takeDeliveries(
 		cancel()
 		switch {
 		case err != nil && ended:
-			return nil //nolint:nilerr // Ctrl-C, or nothing came
+			return nil //nolint:nilerr // Ctrl-C, or no message within --wait
 		case err != nil:
 			return err
 		}
@@ -149,7 +149,7 @@ func takeDeliveries(
 				return err
 			}
 		case f.reject:
-			_ = d.Reject() // Flush reports answers without confirmation
+			_ = d.Reject() // Flush returns the error, also of Ack
 		case !f.noAck:
 			_ = d.Ack()
 		}

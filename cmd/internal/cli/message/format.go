@@ -25,7 +25,7 @@ type formatter struct{ template *template.Template }
 
 func newFormatter(env *cli.Env, text string) (*formatter, error) {
 	if text == "" {
-		return nil, nil //nolint:nilnil // there is nothing to format
+		return nil, nil //nolint:nilnil // no template
 	}
 	if env.Print.JSON() {
 		return nil, cli.Usage("--format and --output json are mutually exclusive")
@@ -47,8 +47,8 @@ func newFormatter(env *cli.Env, text string) (*formatter, error) {
 	return &formatter{t}, nil
 }
 
-// fields returns the template data: the fields of --output json, with missing texts as empty strings, and the body as
-// is.
+// fields returns the data for a template: the fields of --output json, with empty strings for missing ones, and the
+// unencoded body.
 func fields(queue string, m *client.Stored) (map[string]any, error) {
 	encoded, err := json.Marshal(output.NewMessage(queue, *m, false))
 	if err != nil {

@@ -53,7 +53,7 @@ func (h *handler) handle(ctx context.Context, co *client.Consumer, d *client.Del
 	extending.Wait()
 	switch {
 	case err != nil:
-		_ = d.Nack() // it is redelivered in any case
+		_ = d.Nack() // if this fails, the message is redelivered later
 		return err
 	case code == 0:
 		return d.AckSync(ctx)
@@ -69,7 +69,8 @@ func (h *handler) handle(ctx context.Context, co *client.Consumer, d *client.Del
 	return ctx.Err()
 }
 
-// extend calls fn three times per acknowledgement deadline until ctx ends or fn fails, which means a redelivery.
+// extend calls fn three times per acknowledgement deadline, until ctx ends or fn fails. After a failure, the message is
+// redelivered.
 func extend(ctx context.Context, timeout time.Duration, fn func(context.Context) error) {
 	if timeout == 0 {
 		return
@@ -102,7 +103,7 @@ func (h *handler) run(ctx context.Context, d *client.Delivery) (code int, err er
 	case errors.As(err, &exit):
 		return exit.ExitCode(), nil
 	case errors.Is(err, syscall.EPIPE):
-		return cmd.ProcessState.ExitCode(), nil // it did not read the whole body
+		return cmd.ProcessState.ExitCode(), nil // the command did not read the whole body
 	case err != nil:
 		return 0, fmt.Errorf("%w: %w", errHandler, err)
 	}
@@ -130,7 +131,7 @@ func variables(d *client.Delivery) []string {
 	}
 	list := make([]string, 0, len(set))
 	for k, v := range set {
-		// A variable cannot contain a zero byte.
+		// Environment variables cannot contain zero bytes.
 		list = append(list, "LOCKSTEP_"+k+"="+strings.ReplaceAll(v, "\x00", ""))
 	}
 	sort.Strings(list)

@@ -90,8 +90,8 @@ case $body in good) exit 0;; bad) exit 100;; *) test $LOCKSTEP_DELIVERY_COUNT = 
 	require.Equal(t, "again\n", c.OK("consume", "orders", "--format", "{{.body}}", "--ack-after-command", "true"))
 }
 
-// The response with the same correlation ID is printed, and no messages are left. Without a response the exit code is
-// 1.
+// The response with the same correlation ID is printed, and the reply queue is deleted. Without a response, the exit
+// code is 1.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	_, c := clitest.StartNodes(t, true)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package message implements the commands for messages: publish, consume and browse.
+// Package message implements the commands for messages: publish, consume, browse and request.
 package message
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// maxLineBytes is the default limit of a message.
+// maxLineBytes is the maximum size of a message read from standard input. It is the default of limits.message-bytes.
 const maxLineBytes = 64 << 20
 
 // PublishCommand returns the `lockstep publish` command.
@@ -34,9 +34,9 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages",
 		Long: `Publish each argument as one message, or each file with --file, or each line of standard input, in
-order. The command returns when all messages are acknowledged, that is, durable on both nodes. If the pair rejects
-writes because fewer nodes are in sync than min-in-sync requires, the command fails immediately with exit code 1
-and stores nothing. Exit code 3 means that the outcome of some messages is unknown because no node responded: the
+order. The command returns when all messages are acknowledged, that is, durable on all in-sync nodes. If the pair
+rejects writes because fewer nodes are in sync than min-in-sync requires, the command fails immediately with exit
+code 1 and stores nothing. Exit code 3 means that the outcome of some messages is unknown because no node responded: the
 error states how many, and how to check.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
@@ -103,12 +103,12 @@ func (f *Flags) Register(cmd *cobra.Command) {
 		"message group; messages of a group are delivered in order, to one consumer at a time")
 	cmd.Flags().IntVar(&f.priority, "priority", -1,
 		"priority 0 to 9: a queue with --priorities delivers higher priorities first")
-	cmd.Flags().Lookup("priority").DefValue = "4" // of the node: no priority is sent unless the flag is set
+	cmd.Flags().Lookup("priority").DefValue = "4" // the default of the node; the priority is only sent if the flag is set
 	cmd.Flags().DurationVar(&m.TTL, "ttl", 0, "message time to live, such as 30s or 24h; 0: unlimited")
 	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "delivery delay; 0: the default of the queue")
 }
 
-// Parse returns a message without a body.
+// Parse returns the message defined by the flags, without a body. Errors are usage errors.
 func (f *Flags) Parse(cmd *cobra.Command) (m client.Message, err error) {
 	m = f.message
 	if m.Properties, err = parseProperties(f.properties); err != nil {
@@ -233,7 +233,7 @@ type published struct {
 const inOrder = 4096
 
 func (p *publisher) run(ctx context.Context, c *client.Client, source func(send func([]byte) error) error) error {
-	// Fail if no node is active within the timeout. Later on, the producer waits for failovers.
+	// Fail if no node becomes active within the timeout. Later, the producer waits during failovers.
 	if _, err := p.env.WaitActive(ctx, c); err != nil {
 		return err
 	}
@@ -284,9 +284,9 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	duplicates := p.duplicates
 	p.mu.Unlock()
 	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
-		err = fmt.Errorf("%w\n%s may or may not be stored, in input order after the %d that were acknowledged. Check with "+
+		err = fmt.Errorf("%w\nAfter %d acknowledged messages, the next %s may or may not be stored. Check with "+
 			"`lockstep browse %s --from %d` and publish only the missing messages: publishing all of them again may store "+
-			"duplicates", err, output.Plural(unknown, "message"), count, p.queue, last+1)
+			"duplicates", err, count, output.Plural(unknown, "message"), p.queue, last+1)
 	}
 	if err != nil && refused > 0 && count > 0 {
 		err = fmt.Errorf("%w\n%s refused; later messages were not sent", err, output.Plural(refused, "message"))
@@ -312,8 +312,8 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	return err
 }
 
-// storesNothing reports whether the queue discards published messages. It returns false if the caller may only publish
-// and cannot read the queue.
+// storesNothing reports whether the queue discards published messages. It returns false if the queue cannot be read,
+// for example because the caller may only publish.
 func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
 	defer cancel()

@@ -54,8 +54,8 @@ func (m *silentNode) PublishStream(s pb.QueueService_PublishStreamServer) error 
 	}
 }
 
-// If no node answers, publish reports how many messages have an unknown outcome, and advice. It has a separate exit
-// code.
+// If no node responds, publish reports the number of messages with an unknown outcome, and advice. It has a separate
+// exit code.
 func TestPublishUnknown(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()

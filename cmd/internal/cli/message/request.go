@@ -16,9 +16,10 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// replyGrace is the lifetime of the reply queue without its consumer: during a failover, or after this command was
+// replyGrace is the lifetime of the reply queue without its consumer, during a failover or after this command is
 // killed.
 const replyGrace = 30 * time.Second
 
@@ -92,6 +93,10 @@ func requestBody(env *cli.Env, args []string, file string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("standard input: %w", err)
 	}
+	if len(b) > maxLineBytes {
+		return nil, cli.WithHint(fmt.Errorf("standard input is larger than %s", output.Bytes(maxLineBytes)),
+			"`--file` if the node accepts larger messages")
+	}
 	return b, nil
 }
 
@@ -109,7 +114,7 @@ func request(
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_, _ = admin.New(c).DeleteQueue(clean, m.ReplyTo, false) // if this fails, it is deleted after replyGrace
+		_, _ = admin.New(c).DeleteQueue(clean, m.ReplyTo, false) // if this fails, the queue is deleted after replyGrace
 	}()
 	answers, err := c.Consume(ctx, m.ReplyTo, client.ConsumerOptions{})
 	if err != nil {

@@ -111,7 +111,7 @@ func printRebuild(env *cli.Env, r *pb.AdoptRecordResponse) error {
 			r.GetOwnConfig()),
 		fmt.Sprintf("new record: config %d, term %d, active %s, in sync %s", r.GetConfig(), r.GetTerm(), r.GetNodeId(),
 			strings.Join(r.GetInSync(), ", ")),
-		fmt.Sprintf("its log ends at LSN %d of term %d", r.GetLogEnd().GetLsn(), r.GetLogEnd().GetTerm()),
+		fmt.Sprintf("the log of %s ends at LSN %d of term %d", nameOf(r), r.GetLogEnd().GetLsn(), r.GetLogEnd().GetTerm()),
 	}
 	switch other := r.GetOther(); {
 	case other.GetReached():

@@ -63,7 +63,7 @@ func printVoters(env *cli.Env, members []raft.Member) error {
 	now := time.Now()
 	for _, m := range members {
 		if m.Leader {
-			now = m.LastContact // by the leader's clock, like the others
+			now = m.LastContact // the leader's clock, as for the other voters
 		}
 	}
 	for _, m := range members {
@@ -72,18 +72,19 @@ func printVoters(env *cli.Env, members []raft.Member) error {
 		}
 		contact := "never"
 		if !m.LastContact.IsZero() {
-			contact = time.Since(m.LastContact).Round(time.Millisecond).String() + " ago"
+			contact = now.Sub(m.LastContact).Round(time.Millisecond).String() + " ago"
 		}
 		rows = append(rows, []any{m.ID, m.Address, string(m.Kind), roleOf(m, now), contact})
 	}
 	return env.Print.Table([]string{"ID", "Address", "Kind", "State", "Last contact"}, rows)
 }
 
-// A voter answers its leader several times per second.
+// noResponseAfter is the time without contact after which a voter is not responding. Voters respond to the leader
+// several times per second.
 const noResponseAfter = 5 * time.Second
 
-// roleOf describes the role of a voter. A voter restarted with an empty disk has a new ID, and the leader waits for the
-// old one.
+// roleOf describes the state of a voter. After a restart with an empty disk, a voter has a new ID, and the leader still
+// waits for the old one.
 func roleOf(m raft.Member, now time.Time) string {
 	switch {
 	case m.Leader:
@@ -198,7 +199,7 @@ lockstep pair add.
 A record change that the lost voters agreed on and this voter did not receive is lost. Lost voters must never be
 started with their old directories again: both quorums could activate a node. The recovery is recorded in a file in
 --dir and in the log.`,
-		Example: `  lockstep pair recover-quorum --dir /var/lib/lockstep/raft --by alice --reason "machines b and c burnt" --yes`,
+		Example: `  lockstep pair recover-quorum --dir /var/lib/lockstep/raft --by alice --reason "b and c destroyed" --yes`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) (err error) {
 			if o.Logger, _, err = serve.NewLogger(env.Stderr, "info", "text"); err != nil {
@@ -257,6 +258,9 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured b
 			if len(voters) > 0 {
 				return nil
 			}
+		}
+		if last == nil {
+			return errors.New("the nodes report no voter addresses; set --voters")
 		}
 		return fmt.Errorf("the voter addresses are unknown; set --voters: %w", last)
 	})

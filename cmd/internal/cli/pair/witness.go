@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// raftFlags are the flags of a voter, and of commands that connect to one.
+// raftFlags contains the flags of a voter, and of commands that connect to voters.
 type raftFlags struct {
 	voters        []string
 	ca, cert, key string
@@ -34,7 +34,7 @@ func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
-// tls returns nil if TLS is disabled. responses is called after a reload.
+// tls returns nil if TLS is disabled. responses is called with the result of each reload.
 func (f *raftFlags) tls(responses func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
 	if f.ca == "" {
 		return nil, nil, nil
@@ -55,8 +55,8 @@ const (
 	expiryInterval = 12 * time.Hour
 )
 
-// watchExpiry logs certificates that expire soon, until ctx ends. The nodes report the certificate that the witness
-// presents to them.
+// watchExpiry logs certificates that have expired or expire soon, until ctx ends. In addition, the nodes report the
+// certificate that the witness presents to them.
 func watchExpiry(ctx context.Context, source *tlsfiles.Source, logger *zap.Logger) {
 	ticker := time.NewTicker(expiryInterval)
 	defer ticker.Stop()
@@ -138,7 +138,7 @@ one machine.`,
 			return raft.RunWitness(cmd.Context(), raft.Options{
 				Dir: dir, Listen: listen, Advertise: advertise, Voters: f.voters, TLS: secure, Logger: logger,
 			}, func(v *raft.Voter) {
-				// The witness works even if nothing reads its output (a closed pipe).
+				// Ignore write errors: the witness works without a reader of its output (a closed pipe).
 				_ = env.Print.Sentence("lockstep %s, witness %s, on %s", env.Version, v.ID(), v.ListenAddress())
 				_ = env.Print.Object(map[string]string{"id": v.ID(), "address": v.ListenAddress()})
 			})

@@ -22,7 +22,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Command returns the `lockstep plan` command.
+// Command returns the `lockstep store plan` command.
 func Command(env *cli.Env) *cobra.Command {
 	var watch, cancel bool
 	cmd := &cobra.Command{
@@ -94,7 +94,8 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 	return env.Print.Pairs(rows)
 }
 
-// Run starts a plan and follows it. Ctrl-C cancels it.
+// Run starts a plan and, unless detach is set, follows it until it ends. Ctrl-C then cancels the plan. It returns an
+// error if the plan failed or was cancelled.
 func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanRequest, detach bool) error {
 	find, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
@@ -128,7 +129,7 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 	return nil
 }
 
-// The next Ctrl-C exits the program.
+// cancelAndFollow cancels the plan and follows it until it ends. Another Ctrl-C exits the program.
 func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	fmt.Fprintln(env.Stderr, "Cancelling the plan at the next safe point; press Ctrl-C again to exit immediately.")
 	bounded, cancel := context.WithTimeout(ctx, env.Timeout)
@@ -149,8 +150,8 @@ func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.
 
 const planPollEvery = 150 * time.Millisecond
 
-// followPlan displays both nodes' progress until the plan has ended. It continues through failovers, and while no node
-// answers. When ctx ends it returns the last state of the plan and the context's error.
+// followPlan displays the progress of both nodes until the plan has ended. It continues during failovers and while no
+// node responds. When ctx ends, it returns the last state of the plan and the error of ctx.
 func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	addrs, err := env.Addresses()
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 
 const (
 	requestLimit = 2 * time.Second
-	// again is the interval at which the label is set without a role change, in case another client removed it.
+	// again is the interval at which the label is set even without a role change, in case another client removed it.
 	again = time.Minute
 	// answerLimit is the maximum number of bytes read from a response.
 	answerLimit = 64 << 10
@@ -129,7 +129,7 @@ func newLabeller(f *flags, lookup func(string) (string, bool)) (*labeller, error
 	}, nil
 }
 
-// clientFor trusts the CAs in a file, or the system's CAs if file is empty.
+// clientFor returns a client that trusts the CAs in a file, or the system's CAs if file is empty.
 func clientFor(file string) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if file != "" {
@@ -145,8 +145,8 @@ func clientFor(file string) (*http.Client, error) {
 	return &http.Client{Timeout: requestLimit, Transport: &http.Transport{TLSClientConfig: secure}}, nil
 }
 
-// run sets the label on each role change, until ctx ends. It calls reported for each change, and once for consecutive
-// equal errors.
+// run sets the label after each role change, until ctx ends. It calls reported for each change, and once for
+// consecutive equal errors.
 func (l *labeller) run(ctx context.Context, reported func(role string, err error)) error {
 	ticker := time.NewTicker(l.interval)
 	defer ticker.Stop()
@@ -178,7 +178,7 @@ func (l *labeller) run(ctx context.Context, reported func(role string, err error
 	}
 }
 
-// A node that does not answer is not considered active.
+// role returns the role of the node: standby unless the node reports that it is active.
 func (l *labeller) role(ctx context.Context) string {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, l.probe, http.NoBody)
 	if err != nil {

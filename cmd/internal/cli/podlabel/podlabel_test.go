@@ -117,7 +117,7 @@ func TestLabelFollowsNode(t *testing.T) {
 
 	c.node.Close()
 	require.Equal(t, "standby", <-c.labels)
-	require.Empty(t, c.labels, "nothing is set without a change")
+	require.Empty(t, c.labels, "the label is not set without a change")
 	require.Empty(t, failures, "a failure is reported once")
 	cancel()
 	require.NoError(t, <-done)

@@ -32,12 +32,12 @@ func LoginCommand(env *cli.Env) *cobra.Command {
 		Use: "login [PROFILE]", GroupID: "use",
 		Short: "Store connection settings in a profile",
 		Long: `Store the addresses of a pair, TLS files and a token in a profile, and make it the current profile,
-which other commands use from then on. The command first verifies that the pair accepts the credentials. The
-default name of a profile is default; an existing profile of that name is replaced.
+which other commands use from then on. The command first verifies that the pair accepts the credentials. Without
+PROFILE, the name is default. An existing profile of that name is replaced.
 
 Without --token-file, --token-stdin and a client certificate, the command prompts for the token without echo. With
---token-file, the profile stores the file name, and the file is read for each command; use this for tokens that
-another program renews.`,
+--token-file, the profile stores the file name, and the file is read for each command; use this for tokens that another
+program renews.`,
 		Example: `  lockstep login --addr node-a:7420,node-b:7420 --tls-ca ca.pem
   lockstep login production --addr node-a:7420,node-b:7420 --tls-ca ca.pem --token-stdin < token
   lockstep login robot --addr node-a:7420,node-b:7420 --tls-ca ca.pem --tls-cert robot.pem --tls-key robot-key.pem

@@ -31,7 +31,7 @@ file in LOCKSTEP_PROFILES. Only the user can read the file.`,
 	return cmd
 }
 
-// shown never contains the token itself.
+// shown is the output for a profile. Its token is masked.
 type shown struct {
 	Name        string   `json:"name"`
 	Current     bool     `json:"current"`
@@ -102,7 +102,7 @@ Profiles are stored on this machine only; lockstep profile show prints the file 
 func useCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "use PROFILE", Short: "Set the current profile",
-		Long:    `Set the profile that commands use without --addr and --profile.`,
+		Long:    `Set the profile that commands use if neither --addr nor --profile is given.`,
 		Example: "  lockstep profile use production",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

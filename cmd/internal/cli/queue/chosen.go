@@ -98,7 +98,7 @@ browse.`,
 			if subscription != "" {
 				label = "subscription " + subscription + " of " + label
 			}
-			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? Existing messages will be deleted permanently.",
+			if err := env.Confirm(cmd.Context(), yes, "Remove %s from %s? This cannot be undone.",
 				which.describe(), label); err != nil {
 				return err
 			}
@@ -125,7 +125,7 @@ browse.`,
 	return cmd
 }
 
-// chosen selects the messages of a command: by sequence or by a filter.
+// chosen selects the messages of a command, by sequence or by a filter.
 type chosen struct {
 	sequences []string
 	matching  admin.Matching
@@ -139,8 +139,8 @@ func (c *chosen) addFlags(cmd *cobra.Command) {
 	f.StringSliceVar(&c.sequences, "sequence", nil,
 		"message sequence, such as 17, or range, such as 20-25; may be repeated")
 	f.StringVar(&c.matching.Filter, "filter", "", "CEL expression that messages must match, instead of --sequence")
-	f.Uint64Var(&c.matching.From, "from", 0, "first sequence for --filter; 0: the oldest")
-	f.Uint64Var(&c.matching.Before, "before", 0, "sequence after the last one for --filter; 0: the newest is the last one")
+	f.Uint64Var(&c.matching.From, "from", 0, "with --filter: first sequence; 0: the oldest")
+	f.Uint64Var(&c.matching.Before, "before", 0, "with --filter: end of the range, only lower sequences; 0: no limit")
 }
 
 func (c *chosen) check() (err error) {
@@ -163,7 +163,7 @@ func (c *chosen) describe() string {
 	return output.Plural(c.count, "message")
 }
 
-// with connects to the pair. A search may take longer than the timeout.
+// with connects to the pair and calls fn. With a filter, --timeout does not apply: the search may take longer.
 func (c *chosen) with(ctx context.Context, env *cli.Env, fn func(context.Context, *client.Client) error) error {
 	if c.matching.Filter == "" {
 		return env.WithTimeout(ctx, fn)
@@ -187,16 +187,16 @@ func (c *chosen) run(env *cli.Env, label string, matching func(admin.Matching) e
 	return matching(which)
 }
 
-// partly adds the number of messages that were changed before an error.
+// partly adds to an error the number of messages that were changed before it.
 func partly(err error, verb string, n uint64) error {
 	if err == nil || n == 0 {
 		return err
 	}
 	return cli.WithHint(fmt.Errorf("%s %s, then: %w", verb, output.Plural(n, "message"), err),
-		"run the command again for the remaining messages")
+		"the command again for the remaining messages")
 }
 
-// parseSequences parses ranges, and returns them with the number of messages.
+// parseSequences parses sequences and ranges, and returns them with the number of messages in them.
 func parseSequences(texts []string) (list []admin.SequenceRange, messages uint64, err error) {
 	if len(texts) == 0 {
 		return nil, 0, cli.Usage("--sequence or --filter is required; to list sequences, use lockstep browse")

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
-// configJSON omits values of a new queue, except the limits.
+// configJSON returns the options for JSON output. It omits default values, except those of the limits.
 func configJSON(c *admin.QueueConfig) map[string]any {
 	out := make(map[string]any)
 	for _, f := range queueconfig.Fields() {
@@ -38,7 +38,7 @@ func configJSON(c *admin.QueueConfig) map[string]any {
 	return out
 }
 
-// configPairs omits limits and dead letters, which showQueue prints.
+// configPairs returns the options for display, without those that showQueue prints itself.
 func configPairs(c *admin.QueueConfig) (pairs [][2]string) {
 	add := func(name, text string) {
 		if text != "" {
@@ -122,7 +122,7 @@ type configFlag struct {
 	config *admin.QueueConfig
 }
 
-// Set omits the name of the field, since pflag adds the name of the flag.
+// Set parses a value. Its errors omit the name of the field, since pflag adds the name of the flag.
 func (v configFlag) Set(text string) error {
 	err := v.field.Set(v.config, text)
 	if err == nil {
@@ -135,7 +135,7 @@ func (v configFlag) Set(text string) error {
 	return errors.New(reason)
 }
 
-// String returns "" for a zero without a name.
+// String returns the value, or "" for a zero value without a name.
 func (v configFlag) String() string {
 	if v.config == nil {
 		return ""
@@ -152,7 +152,7 @@ func (v configFlag) String() string {
 	return ""
 }
 
-// Type returns the name of the value in help texts.
+// Type returns the name of the value's type for help texts.
 func (v configFlag) Type() string {
 	switch v.field.Value(v.config).Interface().(type) {
 	case time.Duration:

@@ -3,6 +3,7 @@
 package queue_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
@@ -12,24 +13,24 @@ import (
 
 // On a terminal, the operator is prompted only if messages would be deleted, and not with --yes. Scripts are not
 // prompted.
-func TestAsksBeforeMessagesGo(t *testing.T) {
+func TestConfirmDeletion(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	fill := func() {
 		c.OK("queue", "create", "q", "-s", "one", "-s", "two", "--if-not-exists")
 		c.OK("publish", "q", "1", "2", "3")
 	}
 	fill()
-	for _, args := range [][]string{
-		{"queue", "purge", "q"},
-		{"queue", "purge", "q", "-s", "one"},
-		{"queue", "delete", "q"},
-		{"subscription", "delete", "q", "two"},
+	for command, question := range map[string]string{
+		"queue purge q":             "Purge queue q? 3 messages will be deleted permanently. [y/N]",
+		"queue purge q -s one":      "one of queue q? Its backlog of 3 messages will be discarded permanently. [y/N]",
+		"queue delete q":            "Delete queue q? 3 messages will be deleted permanently. [y/N]",
+		"subscription delete q two": "two of queue q? Its backlog of 3 messages will be discarded permanently. [y/N]",
 	} {
 		for _, no := range []string{"", "\n", "n\n", "nonsense\n"} {
-			_, stderr, code := c.Answering(no, args...)
-			require.Equal(t, cli.ExitError, code, args)
-			require.Contains(t, stderr, "3 messages will be deleted permanently. [y/N]", args)
-			require.Contains(t, stderr, cli.ErrNotConfirmed.Error(), args)
+			_, stderr, code := c.Answering(no, strings.Fields(command)...)
+			require.Equal(t, cli.ExitError, code, command)
+			require.Contains(t, stderr, question)
+			require.Contains(t, stderr, cli.ErrNotConfirmed.Error(), command)
 		}
 	}
 	require.InDelta(t, 3, c.Lines("queue", "show", "q")[0]["messages"], 0)
@@ -53,6 +54,16 @@ func TestAsksBeforeMessagesGo(t *testing.T) {
 	require.Contains(t, stderr, "cannot be restored")
 	_, _, code = c.Answering("yes\n", "store", "drop-old")
 	require.Equal(t, cli.ExitOK, code)
+}
+
+// An operator at a terminal who was not prompted has not confirmed messages that become corrupt afterwards.
+func TestConfirmCorrupt(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "q")
+	stdout, _, code := c.Answering("", "queue", "drop-corrupt", "q")
+	require.Equal(t, cli.ExitOK, code)
+	require.Contains(t, stdout, "no unrepairable messages")
+	require.Len(t, c.Lines("audit", "tail", "--method", "DropDamaged"), 1, "only the list of messages is requested")
 }
 
 // The list has the same subscriptions that `queue show` shows below a queue.

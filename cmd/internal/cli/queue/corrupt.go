@@ -19,22 +19,25 @@ func dropCorruptCommand(env *cli.Env) *cobra.Command {
 		Use: "drop-corrupt NAME", Aliases: []string{"drop-damaged"}, Short: "Discard messages that cannot be read",
 		Long: `Discard the messages of a queue that no node can read: they are acknowledged for all subscriptions, lost
 permanently and no longer counted. To list them, use lockstep verify. Messages that can still be repaired are kept.
-A restarted node must find corrupt messages again: lockstep verify --deep reads all data.`,
+After a restart, a node must detect corrupt messages again: lockstep verify --deep reads all data.`,
 		Example: "  lockstep queue drop-corrupt orders --dry-run\n  lockstep queue drop-corrupt orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.OnActive(cmd.Context(), func(ctx context.Context, n *admin.Node) error {
-				seen, err := confirmDropCorrupt(ctx, env, n, args[0], yes || dry)
+				seen, all, err := confirmDropCorrupt(ctx, env, n, args[0], yes || dry)
 				if err != nil {
 					return err
 				}
-				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
-				defer cancel()
-				r, err := n.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: args[0], DryRun: dry, Only: seen})
-				if err != nil {
-					return err
+				sequences := []uint64{}
+				if all || len(seen) > 0 {
+					ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+					defer cancel()
+					r, err := n.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: args[0], DryRun: dry, Only: seen})
+					if err != nil {
+						return err
+					}
+					sequences = append(sequences, r.GetSequences()...)
 				}
-				sequences := append([]uint64{}, r.GetSequences()...)
 				if err := env.Print.Object(map[string]any{"sequences": sequences, "dry_run": dry}); err != nil {
 					return err
 				}
@@ -55,18 +58,21 @@ A restarted node must find corrupt messages again: lockstep verify --deep reads 
 	return cmd
 }
 
-// confirmDropCorrupt returns the messages to discard; none if no operator was prompted.
-func confirmDropCorrupt(ctx context.Context, env *cli.Env, n *admin.Node, queue string, yes bool) ([]uint64, error) {
+// confirmDropCorrupt lists the messages to discard, asks for confirmation, and returns them. If no operator can be
+// prompted, it returns all instead: each corrupt message is discarded.
+func confirmDropCorrupt(
+	ctx context.Context, env *cli.Env, n *admin.Node, queue string, yes bool,
+) (seen []uint64, all bool, err error) {
 	if yes || !env.Asks() {
-		return nil, nil
+		return nil, true, nil
 	}
 	look, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
 	r, err := n.DropDamaged(look, &pb.DropDamagedRequest{Queue: queue, DryRun: true})
 	if err != nil || len(r.GetSequences()) == 0 {
-		return nil, err
+		return nil, false, err
 	}
-	return r.GetSequences(), env.Confirm(ctx, yes,
+	return r.GetSequences(), false, env.Confirm(ctx, yes,
 		"Discard %s of queue %s? They cannot be repaired afterwards.",
 		output.Plural(len(r.GetSequences()), "message"), queue)
 }

@@ -44,11 +44,11 @@ func forwardCommand(env *cli.Env) *cobra.Command {
 	var remove string
 	cmd := &cobra.Command{
 		Use: "forward NAME", Short: "Forward messages to another queue",
-		Long: `Forward messages published to a queue from now on to another queue, optionally limited by a filter.
-With --move, matching messages are stored only in the other queue. The forward is part of the publish transaction.
-An existing rule for the same destination is replaced. Forwarded messages are not forwarded again, and a
-destination queue cannot forward messages itself. While the destination is full, publishes of messages to forward
-are refused.`,
+		Long: `Forward messages that are published to a queue from now on to another queue: all, or those that match
+--filter. With --move, matching messages are stored only in the other queue. The forward is part of the publish
+transaction. An existing rule for the same destination is replaced. Forwarded messages are not forwarded again, and a
+destination queue cannot forward messages itself. While the destination is full, publishes that it would receive are
+refused.`,
 		Example: `  lockstep queue forward orders --to audit
   lockstep queue forward orders --to orders.eu --filter 'properties.region == "eu"' --move
   lockstep queue forward orders --remove audit`,

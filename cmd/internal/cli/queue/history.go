@@ -70,7 +70,7 @@ func showHistory(ctx context.Context, env *cli.Env, queue string, since time.Dur
 	})
 }
 
-// rowInterval returns the interval of the rows of a table that covers a period.
+// rowInterval returns the interval of the rows for a period. It is at least the interval of the points.
 func rowInterval(period, interval time.Duration) time.Duration {
 	for _, step := range []time.Duration{
 		10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute,
@@ -82,8 +82,8 @@ func rowInterval(period, interval time.Duration) time.Duration {
 	return time.Hour
 }
 
-// historyTable combines points to rows. A row has the average rates and the last values of its points, and no values
-// without points.
+// historyTable combines points into rows. A row has the average rates and the last values of its points. A row without
+// points has no values.
 func historyTable(h *admin.History) (rows [][]any) {
 	points := h.Points
 	step := rowInterval(points[len(points)-1].At.Sub(points[0].At)+h.Interval, h.Interval)

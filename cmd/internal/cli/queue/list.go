@@ -81,7 +81,7 @@ message. --descending and --descending=false set the direction.`,
 	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "maximum number of queues, up to 1000")
 	f.Uint32Var(&given.options.Offset, "offset", 0, "number of queues to skip")
 	f.BoolVar(&given.activity, "activity", false, "include rates and ages")
-	// This fails only if the flag does not exist.
+	// Fails only if the flag does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(admin.QueueOrders(),
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -153,7 +153,7 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	})
 }
 
-// measured lists queues with their rates. It waits for a second if the rates were not requested recently.
+// measured lists queues with their rates. It takes a second if the node does not measure them yet.
 func measured(ctx context.Context, c *client.Client, o admin.ListOptions) (admin.QueueList, error) {
 	list, err := admin.New(c).ListQueues(ctx, o)
 	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {

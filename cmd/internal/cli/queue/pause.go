@@ -67,8 +67,8 @@ func pauseCommand(env *cli.Env) *cobra.Command {
 	var o admin.PauseOptions
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause publishing or delivery of a queue",
-		Long: `Pause publishing to a queue and its delivery, or one of them. The pause survives failover and restarts, until
-"lockstep queue resume". Publishes to a paused queue fail; consumers stay connected and receive no messages.
+		Long: `Pause publishing to a queue and its delivery, or one of them. The pause survives failovers and restarts, until
+lockstep queue resume. Publishes to a paused queue fail; consumers stay connected and receive no messages.
 Consumers can acknowledge the messages that they have received. Dead letters are still moved to the queue.`,
 		Example: `  lockstep queue pause orders --reason "database maintenance"
   lockstep queue pause orders --deliver
@@ -88,7 +88,7 @@ func resumeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "resume NAME", Short: "Resume a paused queue",
 		Long: `Resume publishing to a paused queue and its delivery, or one of them. Subscriptions that were paused by
-"lockstep subscription pause" stay paused.`,
+lockstep subscription pause stay paused.`,
 		Example: `  lockstep queue resume orders
   lockstep queue resume orders --publish`,
 		Args: cobra.ExactArgs(1),
@@ -104,8 +104,8 @@ func pauseSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var o admin.PauseOptions
 	cmd := &cobra.Command{
 		Use: "pause QUEUE NAME", Short: "Pause the delivery of a subscription",
-		Long: `Pause the delivery of a subscription. The pause survives failover and restarts, until "lockstep subscription
-resume". Consumers stay connected and receive no messages. The backlog of the subscription grows.`,
+		Long: `Pause the delivery of a subscription. The pause survives failovers and restarts, until lockstep subscription
+resume. Consumers stay connected and receive no messages. The backlog of the subscription grows.`,
 		Example: "  lockstep subscription pause prices audit --reason \"audit system is down\"",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -120,8 +120,8 @@ resume". Consumers stay connected and receive no messages. The backlog of the su
 func resumeSubscriptionCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume QUEUE NAME", Short: "Resume the delivery of a subscription",
-		Long: `Resume the delivery of a paused subscription. While its queue is paused, it still receives no messages; see
-"lockstep queue resume".`,
+		Long: `Resume the delivery of a paused subscription. While its queue is paused, it still receives no messages; to
+resume the queue, use lockstep queue resume.`,
 		Example: "  lockstep subscription resume prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

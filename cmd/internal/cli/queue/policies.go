@@ -73,8 +73,8 @@ func putPolicyCommand(env *cli.Env) *cobra.Command {
 priority applies; on a tie, the first pattern in byte order. Policies are not merged, but the policy that sets defaults
 and the one that sets limits are determined separately.
 
-The dead-letter queue of a policy must exist. It does not apply to itself, nor to queues that its dead letters lead to;
-the policy's --max-deliveries does not apply to them either.`,
+The dead-letter queue of a policy must exist. The policy's --dead-letter, --max-deliveries and --dead-letter-expired
+do not apply to that queue itself, nor to queues that its dead letters are moved to.`,
 		Example: `  lockstep policy put 'orders.*' --max-deliveries 5 --dead-letter orders.dead --priority 10
   lockstep policy put '*' --limit-max-messages 1000000 --limit-max-bytes 10GiB
   lockstep policy put 'temp.*' --ttl 1h --temporary 10m`,
@@ -106,8 +106,8 @@ the policy's --max-deliveries does not apply to them either.`,
 func listPoliciesCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List policies",
-		Long: "List all policies with their defaults and limits, by pattern. `lockstep queue show` shows which policies " +
-			"apply to a queue.",
+		Long: "List all policies with their defaults and limits, by pattern. To show the policies that apply to a " +
+			"queue, use lockstep queue show.",
 		Example: "  lockstep policy list\n  lockstep policy list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -138,8 +138,8 @@ func listPoliciesCommand(env *cli.Env) *cobra.Command {
 func deletePolicyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete PATTERN", Aliases: []string{"rm"}, Short: "Delete a policy",
-		Long: `Delete the policy of a pattern. Its queues keep the options that they set themselves; the others get
-the values of another policy that matches, or the default values.`,
+		Long: `Delete the policy of a pattern. Queues keep the options that they set themselves. Their other options
+get the values of another matching policy, or the default values.`,
 		Example: "  lockstep policy delete 'orders.*'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -153,7 +153,7 @@ the values of another policy that matches, or the default values.`,
 	}
 }
 
-// optionNames returns the fields with the names of flags.
+// optionNames returns the fields of the given flags.
 func optionNames(flags []string) (fields []string, err error) {
 	var known []string
 	for _, f := range queueconfig.Fields() {
@@ -170,7 +170,7 @@ func optionNames(flags []string) (fields []string, err error) {
 	return fields, nil
 }
 
-// printSources prints the options of a queue with policies, and their sources.
+// printSources prints the options of a queue and their sources. It prints nothing if no policy applies to the queue.
 func printSources(env *cli.Env, q admin.Queue) error {
 	if q.Own.Policy == "" && q.Own.LimitPolicy == "" {
 		return nil

@@ -39,10 +39,10 @@ func TestSubscriptionPolicy(t *testing.T) {
 	require.NotContains(t, s, "filter")
 
 	for want, args := range map[string][]string{
-		`--inherit "ttl": must be all`: {"--inherit", "ttl"},
-		"both set and inherited":       {"--inherit", "dead-letter", "--dead-letter", "dead"},
-		"create it first":              {"--dead-letter", "none"},
-		"at least one of the flags":    nil,
+		`--inherit "ttl": must be all`:  {"--inherit", "ttl"},
+		"both set and inherited":        {"--inherit", "dead-letter", "--dead-letter", "dead"},
+		"create it first":               {"--dead-letter", "none"},
+		"at least one of --filter, --i": nil,
 	} {
 		_, stderr, code := c.Run("", append([]string{"subscription", "alter", "orders", "billing"}, args...)...)
 		require.NotEqual(t, cli.ExitOK, code)

@@ -81,7 +81,7 @@ type subscriptionState struct {
 	Redelivery *policyState `json:"redelivery,omitempty"`
 	Active     *activeState `json:"active_consumer,omitempty"`
 	Pause      *pauseState  `json:"pause,omitempty"`
-	// OldestInFlight is the age of the message that has been in flight longest; 0 if none is.
+	// OldestInFlight is the longest time that a message has been in flight; 0 if none is.
 	OldestInFlight float64 `json:"oldest_in_flight_seconds,omitempty"`
 }
 
@@ -205,7 +205,7 @@ func printSubscriptions(env *cli.Env, q admin.Queue) error {
 		rows[i] = []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor}
 	}
 	head := []string{"Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below"}
-	for _, column := range []struct { // only if a subscription has a value
+	for _, column := range []struct { // displayed if a subscription has a value
 		name string
 		text func(s admin.Subscription) string
 	}{
@@ -251,7 +251,7 @@ setting off, add =false to its flag. Settings of the queue override the defaults
 				if err != nil {
 					return err
 				}
-				// Nodes of release 0.1.0 change both limits, so that the request must contain both values.
+				// Nodes of release 0.1.0 always change both limits: the request must contain both values.
 				change := admin.QueueChange{Set: given.change(cmd, &q.Config), Reset: options, Config: q.Config}
 				if q, err = admin.New(c).ChangeQueue(ctx, args[0], change); err != nil {
 					return err
@@ -329,7 +329,7 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// The sentence contains %s for the number of messages.
+// countResult prints a sentence, which contains %s for the number of messages.
 func countResult(env *cli.Env, sentence string, n uint64) error {
 	return env.Print.Result(map[string]uint64{"messages": n}, sentence, output.Plural(n, "message"))
 }

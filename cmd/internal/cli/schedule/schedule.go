@@ -48,7 +48,8 @@ func putCommand(env *cli.Env) *cobra.Command {
 		Use: "put NAME", Short: "Create or replace a schedule",
 		Long: `Create a schedule, or replace the schedule of that name and keep its history. --cron has five fields
 (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly or @yearly. --every counts
-from the time when the schedule is created. Without a change of the times, the next occurrence does not change.
+from the time when the schedule is created. If a replacement does not change the times, the next occurrence stays
+the same.
 --missed selects a rule for occurrences that no node could publish within a minute. The message ID of each message is
 NAME@TIME.`,
 		Example: `  lockstep schedule put nightly --cron "0 2 * * *" --tz Europe/Berlin --queue jobs --body @job.json
@@ -223,7 +224,7 @@ func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", Short: "Show a schedule and its last occurrences",
 		Long: `Show the times, the message, the next occurrence and the last 20 occurrences of a schedule, latest
-first, each with the sequence of the published message or the reason of the failure.`,
+first, each with the sequence of the published message or the reason for the failure.`,
 		Example: "  lockstep schedule show nightly\n  lockstep schedule show nightly --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -293,7 +294,7 @@ change. The command returns when the message is stored, and fails if the queue r
 func pauseCommand(env *cli.Env, paused bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause a schedule",
-		Long: `Pause a schedule until it is resumed. Occurrences during the pause are not published, neither now nor
+		Long: `Pause a schedule until it is resumed. Occurrences during the pause are not published, not even
 after it.`,
 		Example: "  lockstep schedule pause nightly",
 		Args:    cobra.ExactArgs(1),
@@ -309,7 +310,7 @@ after it.`,
 	}
 	if !paused {
 		cmd.Use, cmd.Short, cmd.Example = "resume NAME", "Resume a schedule", "  lockstep schedule resume nightly"
-		cmd.Long = "Resume a paused schedule. It continues with the next occurrence from now on."
+		cmd.Long = "Resume a paused schedule. It continues with the next occurrence."
 	}
 	return cmd
 }

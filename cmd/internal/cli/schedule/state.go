@@ -137,7 +137,7 @@ func outcome(o pb.ScheduleOutcome) string {
 	return fmt.Sprintf("outcome %d", o)
 }
 
-// times describes the times of the schedule.
+// times returns the times of the schedule for display.
 func (s *state) times() string {
 	switch {
 	case s.Every != "":

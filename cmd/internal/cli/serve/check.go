@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// Releases before 0.2.0 do not have it.
+// flagCheck is the flag that checks the settings and exits. Releases before 0.2.0 do not have it.
 const flagCheck = "--check"
 
 func checkNode(env *cli.Env, cfg config.Config) error {
@@ -32,10 +32,10 @@ func checkNode(env *cli.Env, cfg config.Config) error {
 	return env.Print.Sentence("the settings of node %s are valid", cfg.Node.Name)
 }
 
-// checkRestart validates the settings with the current program on the disk and the arguments of this process. An older
+// checkRestart validates the settings with the program that is now on disk, and the arguments of this process. A
 // release without --check is accepted.
 func checkRestart(ctx context.Context, program string, args []string) error {
-	cmd := exec.CommandContext(ctx, program, append(slices.Clone(args), flagCheck)...) //nolint:gosec // this very program
+	cmd := exec.CommandContext(ctx, program, append(slices.Clone(args), flagCheck)...) //nolint:gosec // the path of this program
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	err := cmd.Run()

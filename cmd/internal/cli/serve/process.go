@@ -17,7 +17,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// NewLogger creates a logger with text or one JSON object per line, and a function that changes its level.
+// NewLogger returns a logger that writes lines of text or, with the format "json", JSON objects, and a function that
+// changes its level. It returns an error for an invalid level.
 func NewLogger(w io.Writer, level, format string) (logger *zap.Logger, setLevel func(string), err error) {
 	lowest, err := zap.ParseAtomicLevel(level)
 	if err != nil {
@@ -39,7 +40,7 @@ func NewLogger(w io.Writer, level, format string) (logger *zap.Logger, setLevel 
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), lowest)), setLevel, nil
 }
 
-// LimitMemory keeps this process close to its memory budget until stop is called.
+// LimitMemory keeps the memory of this process close to the budget until stop is called.
 func LimitMemory(ctx context.Context, budget config.Size) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var limiter sync.WaitGroup

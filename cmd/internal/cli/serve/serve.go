@@ -27,8 +27,8 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve", GroupID: "run",
 		Short: "Run a node, paired or standalone",
-		Long: `Run a node until SIGINT or SIGTERM. A pair is two nodes with the same etcd and the same
-coordinator.etcd.prefix.
+		Long: `Run a node until SIGINT or SIGTERM. A pair is two nodes with the same coordinator: the same etcd
+and coordinator.etcd.prefix, or the same coordinator.raft.voters.
 
 Settings are read from flags, environment variables (wal.keep-bytes is LOCKSTEP_WAL_KEEP_BYTES) and the file, in
 this order of precedence; unknown settings are an error. With --check, the node is not started: settings,
@@ -53,7 +53,7 @@ certificates, keys and secrets are checked, and the exit code is 0 if they are v
 			if err != nil {
 				return err
 			}
-			program, err := os.Executable() // now: an upgrade may replace the file while this process runs
+			program, err := os.Executable() // before an upgrade replaces the file
 			if err != nil {
 				return fmt.Errorf("find the path of this program for a restart: %w", err)
 			}
@@ -72,7 +72,7 @@ certificates, keys and secrets are checked, and the exit code is 0 if they are v
 					CheckRestart: func(ctx context.Context) error { return checkRestart(ctx, program, os.Args[1:]) },
 					OnReady: func(r node.Ready) {
 						address = r.Address
-						// The node serves even if nothing reads its output (a closed pipe).
+						// Ignore write errors: the node works without a reader of its output (a closed pipe).
 						_ = env.Print.Sentence("lockstep %s is listening on %s", env.Version, r.Address)
 						_ = env.Print.Object(map[string]string{
 							"address": r.Address, "advertise": r.Advertise,

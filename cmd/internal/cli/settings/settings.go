@@ -51,7 +51,7 @@ type runningSetting struct {
 	Usage      string            `json:"usage"`
 }
 
-// text returns the common value, or the value of each node.
+// text returns the common value, or the value of each node if they differ.
 func (r *runningSetting) text(values map[string]string) string {
 	var texts []string
 	names := slices.Sorted(maps.Keys(values))
@@ -248,7 +248,7 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 	})
 }
 
-// changeAnywhere calls the first node that answers: no node is active while min-in-sync refuses writes.
+// changeAnywhere calls the first node that responds: no node is active while min-in-sync refuses writes.
 func changeAnywhere(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ChangeSettingsRequest,
 ) (now []*pb.RunningSetting, err error) {

@@ -95,7 +95,7 @@ func notesOf(n *pairstatus.Node) string {
 		all = append(all, n.Maintenance.String())
 	}
 	if n.Reason != "" {
-		all = append(all, n.Reason) // last, since it is the longest; the row shows the others
+		all = append(all, n.Reason) // last: a long reason is truncated
 	}
 	return strings.Join(all, "; ")
 }
@@ -110,7 +110,7 @@ func conditionLines(s *pairstatus.Status, note string) bool {
 }
 
 func noteRoom(header []string, rows [][]any) int {
-	room := statusColumns - 2 // the last column also has padding
+	room := statusColumns - 2 // padding of the last column
 	for i, h := range header[:len(header)-1] {
 		width := utf8.RuneCountInString(strings.TrimPrefix(h, ">"))
 		for _, row := range rows {
@@ -121,7 +121,7 @@ func noteRoom(header []string, rows [][]any) int {
 	return max(room, minNote)
 }
 
-// truncateNote truncates between two words if possible.
+// truncateNote truncates a note to room characters, between two words if possible.
 func truncateNote(note string, room int) string {
 	if utf8.RuneCountInString(note) <= room {
 		return note

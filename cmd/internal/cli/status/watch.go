@@ -17,7 +17,8 @@ import (
 
 const clearScreen = "\x1b[H\x1b[2J"
 
-// On a terminal, watchStatus redraws in place, with rates. Otherwise it prints the status on each change.
+// watchStatus displays the status until ctx ends. On a terminal, it redraws the status in place, with rates. Otherwise,
+// it prints the status after each change.
 func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval time.Duration) error {
 	if interval <= 0 {
 		return cli.Usage("--interval must be positive")
@@ -56,7 +57,7 @@ func watchStatus(ctx context.Context, env *cli.Env, c *client.Client, interval t
 	return nil
 }
 
-// drawStatus writes once, to avoid flicker.
+// drawStatus draws the status with a single write, to avoid flicker.
 func drawStatus(env *cli.Env, s pairstatus.Status, now time.Time, rates string) error {
 	var b bytes.Buffer
 	b.WriteString(clearScreen + now.Format(time.TimeOnly) + "\n")
@@ -75,7 +76,7 @@ func drawStatus(env *cli.Env, s pairstatus.Status, now time.Time, rates string) 
 	return env.Print.Raw(b.Bytes())
 }
 
-// rates is empty for the first poll and after a role change.
+// rates returns the rates since the previous poll; empty for the first poll and after a role change.
 func rates(before, now *pairstatus.Status, passed time.Duration) string {
 	if before == nil || passed <= 0 {
 		return ""

@@ -136,12 +136,12 @@ func restoreCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restore BACKUP", Short: "Restore a backup, optionally to a point in time",
 		Long: `Verify a backup and restore it to an empty data directory; the page size stays the same. BACKUP is
-its directory on this machine, or s3://BUCKET/PREFIX/NAME, or the directory or prefix that contains all backups:
-then the latest backup from which the requested point can be reached is used. Backups in a bucket are streamed
+its directory on this machine, or s3://BUCKET/PREFIX/NAME. If BACKUP is the directory or prefix that contains all
+backups, the latest one from which the requested point can be reached is used. Backups in a bucket are streamed
 without a local copy.
 
-With --archive, the archived log is applied up to --to-lsn or --to-time, or up to the first gap. The result belongs
-to no pair and has a new identity, so that no pair accepts it as its member; a node that is started with it can be
+With --archive, the archived log is applied up to --to-lsn or --to-time, or up to the first gap. The restored
+store belongs to no pair and has a new identity: no existing pair accepts it, but a node that starts with it can be
 the first node of a new pair.`,
 		Example: `  lockstep store restore /backup/lockstep --data-dir /var/lib/lockstep
   lockstep store restore /backup/lockstep/20261121T004500Z-lsn000123-ps16384 --data-dir ./data --dry-run
@@ -258,7 +258,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	return env.Print.Sentence("the store in %s is ready to start; it belongs to no pair", f.dataDir)
 }
 
-// chooseSet returns the backup at path, or the newest suitable one in it, and its location.
+// chooseSet returns the backup at path, or else the newest suitable backup in path, with its location.
 func chooseSet(
 	ctx context.Context, locations *locationFlags, path string, toLSN uint64, toTime time.Time,
 ) (backup.Objects, backup.Set, error) {

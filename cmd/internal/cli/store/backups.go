@@ -146,7 +146,7 @@ func recordVerified(j *saveSet, r *pb.VerifyBackupResult) {
 	}
 }
 
-// endSets returns an error if some backups cannot be restored.
+// endSets prints the backups. It returns an error if any of them cannot be restored.
 func endSets(env *cli.Env, label string, list []saveSet, broken int) error {
 	if err := printSets(env, label, list); err != nil {
 		return err
@@ -203,7 +203,7 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 	return endSets(env, path, list, broken)
 }
 
-// Verification counts pages, not their bytes.
+// showBackup converts the progress for display. Verification reports pages instead of bytes.
 func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
 	return func(p checkpoint.Progress) {
 		if p.Phase == "check" {
@@ -251,7 +251,7 @@ func printSets(env *cli.Env, label string, list []saveSet) error {
 	return env.Print.Table([]string{"Backup", "Created", ">LSN", ">Page size", ">Size", "State"}, rows)
 }
 
-// reachText describes the point in time up to which the archive extends a backup.
+// reachText describes how far the log archive extends a backup.
 func reachText(v *verified) string {
 	switch {
 	case v == nil || v.Archive == "":

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// locationFlags configure access to the locations that a command reads without a node, and decryption.
+// locationFlags contains the flags for reading backups and archives without a node: access to S3, and decryption.
 type locationFlags struct {
 	env        *cli.Env
 	flags      *pflag.FlagSet
@@ -56,7 +56,8 @@ func (p *locationFlags) open(text string) (backup.Objects, error) {
 	return location, nil
 }
 
-// openParent opens the location that contains a backup, and returns the name of the backup.
+// openParent opens the location that contains a backup, and returns the name of the backup. The location is nil for a
+// bucket without a prefix, which has no parent.
 func (p *locationFlags) openParent(text string) (location backup.Objects, name string, err error) {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
@@ -91,7 +92,7 @@ func (p *locationFlags) unseal() (backup.Unsealer, error) {
 	return with, nil
 }
 
-// checkThere rejects a missing directory, since its listing would be empty. An empty text is accepted.
+// checkThere rejects a missing directory, which would otherwise be listed as empty. An empty text is accepted.
 func checkThere(text string) error {
 	if text == "" {
 		return nil

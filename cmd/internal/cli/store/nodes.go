@@ -55,7 +55,8 @@ func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Cont
 	})
 }
 
-// Without a standby, chooseNode returns the active, which rejects operations that only a standby can perform.
+// chooseNode returns the node with a role, name, ID or address. Without a standby, it returns the active instead, which
+// rejects operations that only a standby can perform.
 func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string) (target, error) {
 	s := env.QueryNodes(ctx, c, min(env.Timeout, 2*time.Second))
 	i := slices.IndexFunc(s.Nodes, func(n pairstatus.Node) bool {
@@ -101,8 +102,8 @@ func nodeNames(s pairstatus.Status) []string {
 	return names
 }
 
-// The first Ctrl-C cancels the operation safely and waits. A second one exits the program immediately; the node still
-// cancels safely.
+// withProgress runs fn with a progress bar. The first Ctrl-C cancels the operation safely and waits. A second one exits
+// the program immediately; the node still cancels safely.
 func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show func(progress.Step)) error) error {
 	d := progress.New(env.Stderr, output.IsTerminal(env.Stderr))
 	bar := d.Bar(label)
@@ -123,7 +124,7 @@ func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show 
 	return err
 }
 
-// "669 MiB → 610 MiB (-9%)"
+// sizeChange formats two sizes and their relative change: 669 MiB → 610 MiB (-9%).
 func sizeChange(before, after uint64) string {
 	s := fmt.Sprintf("%s → %s", output.Bytes(before), output.Bytes(after))
 	if before > 0 {

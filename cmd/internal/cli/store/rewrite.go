@@ -48,17 +48,17 @@ func resizeCommand(env *cli.Env) *cobra.Command {
 	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_RESIZE}
 	cmd := &cobra.Command{
 		Use: "resize", Short: "Rewrite page.db with another page size",
-		Long: `Rewrite page.db with the recommended or the given page size. Messages are packed again, each stored
-once.
+		Long: `Rewrite page.db with the recommended or the given page size. Messages are packed again, and each is
+stored once.
 
 The rewrite runs on a standby, which continues to receive and acknowledge the log: the pair stays in sync. With
 --rolling, the pair rewrites both nodes: the standby, a switchover, the other node. The pair stores the plan and
 continues it after process failures, including this command. Ctrl-C cancels it at the next safe point; a second
 Ctrl-C exits immediately.
 
-A standalone node is rewritten at its start: lockstep store settings set resize-on-startup true, and restart it.
-The old file is kept as page.db_old; to delete it, use lockstep store drop-old. To revert, resize with --page-size
-2KiB.`,
+A standalone node is rewritten at its next start after lockstep store settings set resize-on-startup true.
+The old file is kept as page.db_old; to delete it, use lockstep store drop-old. To revert, resize to the previous
+page size.`,
 		Example: `  lockstep store resize --rolling
   lockstep store resize --rolling --switch-back --page-size 16KiB
   lockstep store resize --dry-run
@@ -76,8 +76,8 @@ func compactCommand(env *cli.Env) *cobra.Command {
 	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_COMPACT}
 	cmd := &cobra.Command{
 		Use: "compact", Short: "Rewrite page.db without gaps",
-		Long: `Rewrite page.db with the same page size and without gaps; messages are packed, each stored once. For
-details, see lockstep store resize --help.`,
+		Long: `Rewrite page.db with the same page size and without gaps. Messages are packed, and each is stored
+once. For details, see lockstep store resize --help.`,
 		Example: `  lockstep store compact --rolling
   lockstep store compact --dry-run --node a
   lockstep store compact --dry-run --data-dir /var/lib/lockstep`,
@@ -225,7 +225,7 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 	return nil
 }
 
-// planOffline is a dry run for a stopped node. pageSize 0: the current one.
+// planOffline is a dry run for a stopped node. A pageSize of 0 selects the current one.
 func planOffline(ctx context.Context, env *cli.Env, dir string, pageSize int) error {
 	var p rewrite.Plan
 	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
@@ -275,7 +275,7 @@ compact.`,
 					would = "dry run: "
 				}
 				before, after := r.GetFileBytesBefore(), r.GetFileBytesAfter()
-				if after >= before { // its checkpoints may need some space
+				if after >= before { // larger: checkpoints have used space
 					return env.Print.Sentence("%s: no free space to release; page.db has %s", t.label(),
 						output.Bytes(after))
 				}

@@ -35,7 +35,7 @@ type scanned struct {
 	Candidates   []candidate `json:"candidates"`
 	Problems     []string    `json:"problems,omitempty"`
 
-	pair bool // both nodes of a pair, so that a rolling operation is possible
+	pair bool // of a node in a pair: a rolling operation is possible
 }
 
 type bucket struct {
@@ -62,7 +62,7 @@ func scanCommand(env *cli.Env) *cobra.Command {
 for each page size, and the recommended page size. The scan does not block the node, and changes only the setting
 page-size-recommended.
 
-The recommendation is based on all messages, so that a few very large ones do not distort it. Each node keeps the
+The recommendation is based on all messages, so a few very large ones do not distort it. Each node keeps the
 result of its last scan, regardless of how it was started: --last shows it for all nodes, or for --node.`,
 		Example: `  lockstep store scan
   lockstep store scan --node active --page-size-max 64KiB
@@ -134,7 +134,7 @@ func lastScans(ctx context.Context, env *cli.Env, want string) error {
 	})
 }
 
-// answering returns all nodes that answer if want is empty.
+// answering returns the selected node, or all nodes that respond if want is empty.
 func answering(ctx context.Context, env *cli.Env, c *client.Client, want string) ([]target, error) {
 	if want != "" {
 		t, err := chooseNode(ctx, env, c, want)
@@ -225,7 +225,7 @@ func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) err
 		return err
 	}
 	problems := r.Problems
-	r.Problems = nil // each one is printed, not only the first one
+	r.Problems = nil // all are printed, not only the first
 	j := newScanned(dir, protoconv.ScanToProto(&r))
 	j.Problems = problems
 	return printScan(env.Print, j)
@@ -276,7 +276,7 @@ func printScan(p *output.Printer, j scanned) error {
 
 const chartWidth = 40
 
-// histogramRows draws bars. Every non-zero count is visible.
+// histogramRows returns the buckets with bars. Every non-zero count has a visible bar.
 func histogramRows(buckets []bucket) [][]any {
 	most := uint64(1)
 	for _, b := range buckets {

@@ -72,10 +72,10 @@ func TestMaintenance(t *testing.T) {
 	status := c.Lines("status")[0]
 	inStatus, _ := status["plan"].(map[string]any)
 	require.Equal(t, "done", inStatus["state"])
-	require.NotContains(t, c.OK("status"), "resize", "it has ended")
+	require.NotContains(t, c.OK("status"), "resize", "the plan has ended")
 	require.Contains(t, c.OK("store", "plan", "--watch"), "both nodes are done")
 	_, _, code = c.Run("", "store", "plan", "--cancel")
-	require.Equal(t, cli.ExitError, code, "it has ended")
+	require.Equal(t, cli.ExitError, code, "the plan has ended")
 	for _, node := range []string{"a", "b"} {
 		require.Contains(t, c.OK("store", "settings", "get", "page-size-current", "--node", node), "8.0 KiB")
 		require.Contains(t, c.OK("store", "drop-old", "--node", node), "freed")

@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Commands returns all commands of the package.
+// Commands returns the commands of the package.
 func Commands(env *cli.Env) []*cobra.Command {
 	var all []*cobra.Command
 	for _, l := range []struct {
@@ -319,8 +319,8 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// takeDir accepts the directory of a stopped node as --data-dir or, for compatibility, as the first argument. need: the
-// directory is required. rest is the number of arguments after the directory.
+// takeDir adds --data-dir to a command. For compatibility, the directory is also accepted as the first argument. If
+// need is set, it is required. rest is the number of arguments after the directory.
 func takeDir(cmd *cobra.Command, need bool, rest int) {
 	var dir string
 	run := cmd.RunE

@@ -78,9 +78,9 @@ func dumpLogCommand(env *cli.Env) *cobra.Command {
 		Long: `Show the records of the log, one per line, then the segments, and whether the log is complete. A
 corrupt log is printed up to the corruption; the exit code is then 1.
 
-FILE is a single segment: of a log, or a cut-*.seg in which a node kept records that are not part of the pair,
-because another node became active without them. With --messages, the messages in the records are printed as well.
-Queues are shown by ID, since publish records do not contain their names.`,
+FILE is a single segment: of a log, or a file cut-*.seg with records that a node removed from its log because another
+node became active without them. With --messages, the messages in the records are printed as well.
+Queues are shown by ID: publish records do not contain their names.`,
 		Example: `  lockstep store dump-log --data-dir /var/lib/lockstep --from 1000 --limit 20
   lockstep store dump-log --data-dir /var/lib/lockstep --segments
   lockstep store dump-log /var/lib/lockstep/cut-00000000000000000007-20261121T064238.748.seg --messages`,
@@ -196,7 +196,7 @@ func printRecord(env *cli.Env, reader *txn.Reader, it wal.Item, messages bool) e
 		text)
 }
 
-// loggedMessages stops at the first invalid message.
+// loggedMessages returns the messages of an operation, up to the first invalid one.
 func loggedMessages(op *txn.Op) (list []messageDump) {
 	for rec := range op.Records {
 		m, err := txn.DecodeMessage(rec)
@@ -212,7 +212,7 @@ func loggedMessages(op *txn.Op) (list []messageDump) {
 	return list
 }
 
-// describeTxn decodes as much of a transaction as possible.
+// describeTxn adds the content of a transaction to j, up to the first error, which it also adds.
 func describeTxn(reader *txn.Reader, payload []byte, j *recordDump, messages bool) {
 	if err := reader.Reset(payload); err != nil {
 		j.Error = err.Error()
@@ -294,7 +294,7 @@ func describeOp(op *txn.Op) string {
 	return s
 }
 
-// rangesText returns the first sequences of an acknowledgement.
+// rangesText returns the first ranges of sequences of an operation.
 func rangesText(op *txn.Op) string {
 	var parts []string
 	for r := range op.Ranges {

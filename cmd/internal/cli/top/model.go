@@ -47,7 +47,7 @@ type model struct {
 	operate  bool
 
 	screen    screen
-	query     query  // requested, except for its window
+	query     query  // of the queue list
 	queue     string // displayed on the queue screen
 	cursor    int    // index of the selected queue
 	first     int    // index of the first visible queue
@@ -65,7 +65,7 @@ func newModel(do actions) model {
 
 func (m model) Init() tea.Cmd { return nil }
 
-// Update handles messages of the source, keys and window sizes.
+// Update handles messages from the source, keys and window sizes.
 func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -106,7 +106,7 @@ func (m *model) takeQueues(msg queuesMsg) {
 	}
 }
 
-// The queue screen requests only its queue.
+// wanted returns the query for the current screen. The queue screen requests only its queue.
 func (m *model) wanted() query {
 	if m.screen == ofQueue {
 		return query{contains: m.queue, order: byName, limit: window}
@@ -136,7 +136,7 @@ func (m *model) chosen() *Queue {
 	return nil
 }
 
-// shown returns nil if the queue was deleted or is not listed yet.
+// shown returns the queue of the queue screen; nil if it was deleted or is not listed yet.
 func (m *model) shown() *Queue {
 	if i := slices.IndexFunc(m.page.queues, func(q Queue) bool { return q.Name == m.queue }); i >= 0 {
 		return &m.page.queues[i]
@@ -261,7 +261,8 @@ func (m *model) typed(name, text string) {
 	}
 }
 
-// prompt asks for confirmation if the action is possible and permitted.
+// prompt asks for confirmation of the action of a key. If the action is not possible or not permitted, it displays the
+// reason instead.
 func (m *model) prompt(name string) {
 	refuse := func(reason string) { m.shownText, m.failed = reason, true }
 	pair := m.status.status.Pair
@@ -308,7 +309,7 @@ func otherNode(s *pairstatus.Status) string {
 	return "the other node"
 }
 
-// Only y confirms.
+// answer handles the key at a prompt. Only y confirms.
 func (m *model) answer(name string) tea.Cmd {
 	q := m.asking
 	m.asking = nil

@@ -9,8 +9,8 @@ import (
 	"charm.land/lipgloss/v2"
 )
 
-// painter applies styles. It uses only the terminal's 16 colours, so that they suit its theme. The program that writes
-// to the terminal removes them if it has no colours, or if NO_COLOR is set.
+// painter applies styles. It uses only the 16 colours of the terminal, which follow its theme. Bubble Tea removes the
+// styles if the terminal has no colours, or if NO_COLOR is set.
 type painter struct {
 	plain bool // no styles, for a file
 }
@@ -65,13 +65,13 @@ type column struct {
 	title string
 	right bool // aligned to the right
 	rank  int
-	least int // minimum width in terminal columns, so that the table does not jump as numbers grow
+	least int // minimum width, so that the table does not change as numbers grow
 }
 
 const shortestName = 8
 
-// table lays out a header and rows in the given width. The first column is truncated to the remaining width; with fill
-// it is also extended to it.
+// table lays out a header and rows in the given width. The first column is truncated to the remaining width; with fill,
+// it is also extended to that width.
 func table(columns []column, rows [][]string, width int, fill bool) (header string, lines []string) {
 	widths, shown := make([]int, len(columns)), make([]bool, len(columns))
 	for i, c := range columns {

@@ -8,20 +8,20 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// Screen is the displayed status, for programs.
+// Screen is the output of `lockstep top --output json`.
 type Screen struct {
 	At     time.Time         `json:"at"`
 	Status pairstatus.Status `json:"status"`
 	// Rates is nil if no node is active, or if the node has just become active.
 	Rates *pairstatus.Rates `json:"rates"`
-	// Queues are the requested queues; the next field counts all of them.
+	// Queues contains the first queues of the list. QueuesTotal is the number of all queues.
 	Queues      []Queue `json:"queues"`
 	QueuesTotal int     `json:"queues_total"`
 	// QueuesError is the reason why the queues are missing or outdated.
 	QueuesError string `json:"queues_error,omitempty"`
 }
 
-// Queue is a queue on the screen.
+// Queue is a queue in Screen.
 type Queue struct {
 	Name      string `json:"name"`
 	Messages  uint64 `json:"messages"`
@@ -36,7 +36,7 @@ type Queue struct {
 	facts []fact // further settings and counters
 }
 
-// Activity is the activity of a queue. Unknown values are nil.
+// Activity is the activity of a Queue. Unknown values are nil.
 type Activity struct {
 	Published    *float64 `json:"published_per_second"`
 	Delivered    *float64 `json:"delivered_per_second"`
@@ -45,7 +45,7 @@ type Activity struct {
 	OldestSeconds *float64 `json:"oldest_seconds"`
 }
 
-// Subscription is a subscription of a queue.
+// Subscription is a subscription of a Queue.
 type Subscription struct {
 	Name      string `json:"name"`
 	Backlog   uint64 `json:"backlog"`
@@ -58,7 +58,7 @@ type fact struct{ name, value string }
 
 type order int
 
-// The orders, in the sequence that the keys cycle through.
+// The orders, in the sequence in which the keys select them.
 const (
 	byMessages order = iota
 	byPublished

@@ -53,7 +53,8 @@ func newSource(c *client.Client, addresses []string, interval time.Duration) *so
 	}
 }
 
-// run polls the nodes until ctx ends, and then closes the returned channel.
+// run polls the nodes until ctx ends, and sends each message with tell. The returned channel is closed after the last
+// message.
 func (s *source) run(ctx context.Context, tell func(any)) (done <-chan struct{}) {
 	var running sync.WaitGroup
 	answers := make(chan answer)
@@ -76,7 +77,7 @@ type answer struct {
 	pairstatus.Answer
 }
 
-// Each node has its own loop, so that an unresponsive node does not delay the other.
+// queryNode polls one node. Each node has its own loop, so that an unresponsive node does not delay the other one.
 func (s *source) queryNode(ctx context.Context, i int, answers chan<- answer) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
@@ -90,7 +91,8 @@ func (s *source) queryNode(ctx context.Context, i int, answers chan<- answer) {
 	}
 }
 
-// reportStatus combines the answers once per interval, and immediately if a role changes or a node disappears.
+// reportStatus combines the responses once per interval, and immediately if a role changes or a node stops or starts
+// responding.
 func (s *source) reportStatus(ctx context.Context, answers <-chan answer, tell func(any)) {
 	all := make([]pairstatus.Answer, len(s.addresses))
 	for i, address := range s.addresses {
@@ -99,7 +101,7 @@ func (s *source) reportStatus(ctx context.Context, answers <-chan answer, tell f
 	var rates rateTracker
 	ticker := time.NewTicker(s.interval)
 	defer ticker.Stop()
-	known := 0 // nodes that have answered or failed
+	known := 0 // responses and errors so far, at most the number of nodes
 	show := func() {
 		if known == len(all) {
 			now := pairstatus.Combine(all)
@@ -123,7 +125,7 @@ func (s *source) reportStatus(ctx context.Context, answers <-chan answer, tell f
 	}
 }
 
-// rateTracker computes rates between two different answers of the active.
+// rateTracker computes rates between two different responses of the active.
 type rateTracker struct {
 	before *pairstatus.Status
 	last   *pairstatus.Rates
@@ -150,7 +152,8 @@ func activeOf(s *pairstatus.Status) *pairstatus.Node {
 	return nil
 }
 
-// reportQueues lists the requested queues. Slow listings take at most about a tenth of the time.
+// reportQueues lists the requested queues. After a slow listing it pauses, so that listings take at most about a tenth
+// of the time.
 func (s *source) reportQueues(ctx context.Context, tell func(any)) {
 	for ctx.Err() == nil {
 		s.mu.Lock()
@@ -194,7 +197,8 @@ func (s *source) reportRights(ctx context.Context, tell func(any)) {
 	}
 }
 
-// mayOperate returns true if the caller has a role, whose rights are not known here: the node decides.
+// mayOperate reports whether the caller may have the operate right. The rights of roles are not known here: with any
+// role it returns true, and the node decides.
 func mayOperate(me *pb.WhoAmIResponse) bool {
 	if me.GetOpen() || me.GetBootstrapOperator() {
 		return true
@@ -212,7 +216,7 @@ func mayOperate(me *pb.WhoAmIResponse) bool {
 	return false
 }
 
-// once polls twice, one interval apart.
+// once polls the nodes twice, one interval apart, and returns the second status with the rates.
 func (s *source) once(ctx context.Context) (*Screen, error) {
 	limited, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()

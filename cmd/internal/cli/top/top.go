@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// Nodes update the reported values only a few times per second.
+// shortest is the minimum of --interval. Nodes update the reported values only a few times per second.
 const shortest = 100 * time.Millisecond
 
 // Command returns the `lockstep top` command.
@@ -32,7 +32,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Short: "Show the pair and queues live",
 		Long: `Show the status of both nodes, conditions with actions, rates, commit latency and queues, updated
 continuously on a terminal. Queues can be sorted and filtered. Keys switch over, pause and resume the pair after
-confirmation, if the caller has the right. Press ? for all keys, q to quit. It continues after a node failure.
+confirmation, if the caller has the right. Press ? for all keys, q to quit. The display continues after a node failure.
 
 With --once, print one sample as text, or with --output json as one line of JSON; this takes one --interval,
 because rates require two samples. The exit code is then 1 if no node responds.`,

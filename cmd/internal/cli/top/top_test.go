@@ -75,7 +75,7 @@ func (s *shown) until(texts ...string) {
 		select {
 		case err := <-s.done:
 			s.done <- err
-			require.FailNow(s.t, "it has ended", "%v\n%s", err, text)
+			require.FailNow(s.t, "the program has exited", "%v\n%s", err, text)
 		case <-time.After(10 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
@@ -97,11 +97,11 @@ func (s *shown) ends() {
 	case err := <-s.done:
 		require.NoError(s.t, err, s.seen.text())
 	case <-time.After(testTimeout):
-		require.FailNow(s.t, "it does not end", s.seen.text())
+		require.FailNow(s.t, "the program does not exit", s.seen.text())
 	}
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
-	require.Empty(s.t, s.seen.unknown, "sequences that the terminal of this test does not know")
+	require.Empty(s.t, s.seen.unknown, "sequences that the emulated terminal does not support")
 }
 
 // top shows a working pair, keeps running when the active is killed and restarted, and executes its key commands.

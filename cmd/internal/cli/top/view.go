@@ -163,7 +163,7 @@ func memoryOf(n *pairstatus.Node) string {
 	return output.Bytes(n.Activity.MemoryBytes) + " of " + output.Bytes(n.Activity.MemoryBudgetBytes)
 }
 
-// conditionLines is limited to a third of the screen.
+// conditionLines returns the conditions and actions, limited to a third of the screen.
 func (m *model) conditionLines() []string {
 	all := m.status.status.Conditions
 	room := max(m.height/3-2, 2)

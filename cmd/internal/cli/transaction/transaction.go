@@ -114,7 +114,7 @@ func commitCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "commit XID", Short: "Commit a prepared transaction",
 		Long: `Commit a prepared transaction in place of its coordinator: its messages are published, and its
-acknowledgements are applied. First find out what the coordinator decided elsewhere: this cannot be undone. If the
+acknowledgements are applied. This cannot be undone: first find out what the coordinator decided elsewhere. If the
 coordinator later rolls back, it receives HEURISTIC_COMMIT. On a terminal, the command asks for confirmation.`,
 		Example: "  lockstep txn commit order/4711\n  lockstep txn commit order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
@@ -131,8 +131,8 @@ func rollbackCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rollback XID", Short: "Roll back a prepared transaction",
 		Long: `Roll back a prepared transaction in place of its coordinator: its messages are discarded, and
-messages that it acknowledged are redelivered. First find out what the coordinator decided elsewhere: this cannot
-be undone. If the coordinator later commits, it receives HEURISTIC_ROLLBACK. On a terminal, the command asks for
+messages that it acknowledged are redelivered. This cannot be undone: first find out what the coordinator decided
+elsewhere. If the coordinator later commits, it receives HEURISTIC_ROLLBACK. On a terminal, the command asks for
 confirmation.`,
 		Example: "  lockstep txn rollback order/4711\n  lockstep txn rollback order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bound measures the upper bound of a pair that stores nothing. A client sends messages to a first relay, which
-// forwards them to a second one. The answers return the same way, like the answers of
-// a standby and its active.
+// forwards them to a second one. The responses return the same way, like those of a standby and its active.
 //
 // The relays are separate processes. Messages are sent in gRPC streams like those of the product (Transport GRPC), or
 // length-prefixed over TCP (TCP). With Sync, both relays write received messages to a file, and sync it before they
-// answer. relay.go implements the relay, load.go the client; tcp.go and grpc.go are the transports.
+// respond. relay.go implements the relay, load.go the client; tcp.go and grpc.go are the transports.
 package bound
 
 import (
@@ -41,7 +40,7 @@ type conn interface {
 	flush() error
 	// receive waits for a message, which is valid until the next call.
 	receive() (message, error)
-	// waiting reports whether a whole message is known to have arrived.
+	// waiting reports whether receive is known to return a message without waiting.
 	waiting() bool
 }
 
@@ -61,7 +60,7 @@ func listen(t Transport) (listener, error) {
 	return nil, fmt.Errorf("unknown transport %q; the transports are %s and %s", t, GRPC, TCP)
 }
 
-// dial connects to a relay. The connection may end with ctx.
+// dial connects to a relay. The connection may be closed when ctx ends.
 func dial(ctx context.Context, t Transport, address string) (conn, error) {
 	if t == TCP {
 		return dialTCP(ctx, address)
@@ -69,7 +68,7 @@ func dial(ctx context.Context, t Transport, address string) (conn, error) {
 	return dialGRPC(ctx, address)
 }
 
-// The other side has closed the connection.
+// isEnd reports whether an error means that one side has closed the connection.
 func isEnd(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || status.Code(err) == codes.Canceled
 }

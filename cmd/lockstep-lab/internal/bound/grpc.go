@@ -14,7 +14,7 @@ import (
 
 const windowBytes = 16 << 20
 
-// message is a byte string, contiguous or in the buffers in which it was received.
+// message is a byte string in one buffer, or in the buffers in which it was received.
 type message struct{ buffers mem.BufferSlice }
 
 func plain(b []byte) message { return message{mem.BufferSlice{mem.SliceBuffer(b)}} }
@@ -67,7 +67,7 @@ func relayStream(handler grpc.StreamHandler) grpc.StreamDesc {
 type grpcListener struct{ net net.Listener }
 
 func listenGRPC() (listener, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on an own address does not block
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on a local address does not block
 	if err != nil {
 		return nil, fmt.Errorf("bound: %w", err)
 	}
@@ -115,7 +115,7 @@ func dialGRPC(ctx context.Context, address string) (conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	end := func() {
 		cancel()
-		_ = cc.Close() // it is no longer needed
+		_ = cc.Close() // the connection is no longer needed
 	}
 	desc := relayStream(nil)
 	s, err := cc.NewStream(ctx, &desc, "/"+serviceName+"/"+streamName)
@@ -142,7 +142,7 @@ func (c *grpcConn) receive() (message, error) {
 	return m, nil
 }
 
-// waiting returns false, since gRPC streams do not report it.
+// waiting returns false, since gRPC streams do not report received messages.
 func (c *grpcConn) waiting() bool { return false }
 
 func (c *grpcConn) Close() error {

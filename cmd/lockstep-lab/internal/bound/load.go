@@ -21,24 +21,24 @@ type LoadOptions struct {
 	Body   []byte
 	// Duration is the time during which messages are sent.
 	Duration time.Duration
-	// Record is called with the time from sending each message to its answer, by one goroutine at a time.
+	// Record is called with the time from sending each message to its response, by one goroutine at a time.
 	Record func(time.Duration)
 }
 
-// Load sends messages for Duration, and waits for all answers. It returns the number of messages and the elapsed time,
-// without the time for connecting. A cancelled ctx ends it.
+// Load sends messages for Duration, and waits for all responses. It returns the number of messages and the elapsed
+// time, without the time for connecting. It returns early if ctx ends.
 func Load(ctx context.Context, o LoadOptions) (messages int, took time.Duration, err error) {
 	conns := make([]conn, o.Connections)
 	defer func() {
 		for _, c := range conns {
 			if c != nil {
-				_ = c.Close() // all messages were answered, or it failed
+				_ = c.Close() // all messages were answered, or the load failed
 			}
 		}
 	}()
 	first := []byte{0}
 	if o.Window > 1 && o.Transport == GRPC {
-		first[0] = 1 // answers may be combined
+		first[0] = 1 // responses may be combined
 	}
 	for i := range conns {
 		if conns[i], err = dial(ctx, o.Transport, o.Address); err != nil {
@@ -103,7 +103,7 @@ type sender struct {
 	answered uint64
 	done     bool // the last message was sent
 	failed   error
-	at       []time.Time // when message n was sent, at n modulo the window
+	at       []time.Time // send time of message n, at n modulo the window
 }
 
 func (s *sender) one() error {
@@ -171,7 +171,7 @@ func (s *sender) next() (last bool, err error) {
 	return s.done, nil
 }
 
-// The caller holds mu.
+// full reports whether the window is full. The caller holds mu.
 func (s *sender) full() bool { return s.failed == nil && s.sent-s.answered >= uint64(s.o.Window) }
 
 func (s *sender) receive() {

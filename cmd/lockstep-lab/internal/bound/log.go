@@ -10,10 +10,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Writing wraps around, since the file is never read.
+// logBytes is the size of the file. Writes wrap around, since the file is never read.
 const logBytes = 64 << 20
 
-// log is the log of a relay that syncs. Without a file, it does nothing.
+// log is the log of a relay with Sync. Without a file, it does nothing.
 type log struct {
 	file vfs.File
 	at   int64
@@ -78,7 +78,7 @@ func (l *log) sync() error {
 
 func (l *log) close() {
 	if l.file != nil {
-		_ = l.file.Close()                 // its content is not needed
+		_ = l.file.Close()                 // the content is not needed
 		_ = vfs.OS().Remove(l.file.Name()) // the directory is removed as well
 	}
 }

@@ -20,7 +20,7 @@ type RelayOptions struct {
 	Sync string
 }
 
-// Serve relays until stop is closed. It calls ready with its address, host:port.
+// Serve relays messages until stop is closed. It calls ready with its listen address, host:port.
 func Serve(o RelayOptions, stop <-chan struct{}, ready func(address string) error) error {
 	l, err := listen(o.Transport)
 	if err != nil {
@@ -52,14 +52,15 @@ func Serve(o RelayOptions, stop <-chan struct{}, ready func(address string) erro
 	}
 }
 
-// relay answers with the number of messages that are safe on this relay and all following ones.
+// relay forwards the messages of a connection. It responds with the number of messages that are safe on this relay and
+// all following ones.
 func relay(from conn, o RelayOptions, number int64) error {
 	log, err := openLog(o, number)
 	if err != nil {
 		return err
 	}
 	defer log.close()
-	first, err := from.receive() // its first byte reports whether answers may be combined
+	first, err := from.receive() // its first byte reports whether responses may be combined
 	if err != nil {
 		return err
 	}
@@ -116,16 +117,16 @@ func pass(from, to conn, log *log, a *answers) error {
 	}
 }
 
-// never is a count that does not limit the answers.
+// never is a count that does not limit the responses.
 const never = 1 << 62
 
-// answers sends the number of messages that are safe on all relays to the sender.
+// answers sends to the sender the number of messages that are safe on all relays.
 type answers struct {
 	to       conn
 	together bool // sent by a goroutine that combines counts
 
 	mu       sync.Mutex // guards all fields below
-	wake     *sync.Cond // run waits for it
+	wake     *sync.Cond // wakes run
 	own      uint64
 	remote   uint64
 	notified uint64
@@ -143,7 +144,7 @@ func (a *answers) follow(to conn) {
 	for {
 		m, err := to.receive()
 		if err != nil {
-			return // the upstream connection ends as well, or its client detects missing answers
+			return // the upstream connection ends as well, or its client detects missing responses
 		}
 		a.mu.Lock()
 		a.remote = count(m)
@@ -171,7 +172,7 @@ func (a *answers) notify() error {
 	return errors.Join(a.to.send(number(n)), a.to.flush())
 }
 
-// run sends the newest count while there are newer ones.
+// run sends the newest count after each change, until close.
 func (a *answers) run() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -17,7 +17,7 @@ const lengthBytes = 4
 type tcpListener struct{ net.Listener }
 
 func listenTCP() (listener, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on an own address does not block
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on a local address does not block
 	if err != nil {
 		return nil, fmt.Errorf("bound: %w", err)
 	}
@@ -47,7 +47,7 @@ type tcpConn struct {
 	w    *bufio.Writer
 	last int // bytes of the last received message, which are still in r
 	head [lengthBytes]byte
-	long []byte // a message that is larger than r
+	long []byte // buffer for messages larger than r
 }
 
 func dialTCP(ctx context.Context, address string) (conn, error) {
@@ -89,7 +89,7 @@ func (c *tcpConn) receive() (message, error) {
 	}
 	n := int(binary.BigEndian.Uint32(head))
 	if n > maxMessage {
-		return message{}, fmt.Errorf("a message of %d bytes: more than %d", n, maxMessage)
+		return message{}, fmt.Errorf("message of %d bytes exceeds the maximum of %d", n, maxMessage)
 	}
 	if lengthBytes+n > bufferBytes {
 		return c.receiveLong(n)

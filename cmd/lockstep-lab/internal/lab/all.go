@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// part is a command line of a benchmark, and its short form.
+// part is the command line of a benchmark, in a short and a long form.
 type part struct{ short, long string }
 
-// The comparisons with peers run first.
+// parts returns the benchmarks that run after the comparisons with peers.
 func parts() []part {
 	return []part{
 		{
@@ -62,7 +62,7 @@ func allCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "all", Short: "Run all benchmarks and print a table",
 		Long: `Run all measurements in sequence, in a short form of a few minutes, and print one table: median rate,
-spread over several rounds, latencies, and for each installed peer its rate and the ratio to it. Peers that are not
+spread over the rounds, latencies, and for each installed peer its rate and our ratio to it. Peers that are not
 found are listed as not installed. --long takes hours: several rounds, with the sizes and counts of the
 documentation.
 
@@ -131,7 +131,7 @@ func (c *comparer) everything(ctx context.Context, long bool, only []string) (fa
 	return failed
 }
 
-// A sync is slow, so the comparison with sync uses a tenth of the messages.
+// bothChronicles compares without and with syncs. Syncs are slow: with them, it uses a tenth of the messages.
 func (c *comparer) bothChronicles(ctx context.Context) error {
 	messages := c.f.Messages
 	defer func() { c.f.Messages = messages }()
@@ -152,7 +152,7 @@ func (c *comparer) part(ctx context.Context, args []string) error {
 		results, err := benchProcess(ctx, c.env.Stderr, args...)
 		for _, r := range results {
 			if r.Median {
-				continue // the comparison table sets its own flags
+				continue // the comparison computes its own median
 			}
 			r.Case = r.Describe()
 			c.c.Ours(r)

@@ -5,12 +5,15 @@ package lab
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/stretchr/testify/require"
 )
 
-// TestParts: the command lines of the parts of `lockstep-lab all` are right.
+// The command lines of `lockstep-lab all` are valid.
 func TestParts(t *testing.T) {
 	env := &cli.Env{Process: cli.Process{Lookup: func(string) (string, bool) { return "", false }}}
 	for _, p := range parts() {
@@ -21,4 +24,18 @@ func TestParts(t *testing.T) {
 			require.NoError(t, cmd.ParseFlags(args), line)
 		}
 	}
+}
+
+// The help of each command fits a terminal of 80 columns, except flags and examples.
+func TestHelpFits(t *testing.T) {
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for line := range strings.Lines(cmd.Long) {
+			require.LessOrEqual(t, utf8.RuneCountInString(line), 81, "%s: %s", cmd.CommandPath(), line)
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(Root(&cli.Env{Process: cli.Process{Lookup: func(string) (string, bool) { return "", false }}}))
 }

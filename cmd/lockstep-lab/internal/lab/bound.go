@@ -30,8 +30,8 @@ with one message each, then over TCP with only a length prefix. The table has, f
 rates and the fraction of each relay's rate that the pair reaches.
 
 With --sync always, the TCP relays write each message to a file and sync it before they respond, as a pair does;
-the gRPC relays are omitted. The pair batches small messages into one request, so that it can be faster than gRPC
-with one message each.`,
+the gRPC relays are omitted. The pair batches small messages into one request, so it can be faster than gRPC with
+one message each.`,
 		Example: `  lockstep-lab bound
   lockstep-lab bound --size 15000 --window 1000 --rounds 5
   lockstep-lab bound --sync always --window 1 --output json`,
@@ -176,7 +176,7 @@ func relayCommand(env *cli.Env) *cobra.Command {
 			}()
 			return bound.Serve(o, stop, func(address string) error {
 				_, err := fmt.Fprintln(env.Stdout, address)
-				return err //nolint:wrapcheck // of the terminal
+				return err //nolint:wrapcheck // of standard output
 			})
 		},
 	}

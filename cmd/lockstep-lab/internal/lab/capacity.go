@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// µs per message of a printed section
+// leastSection is the minimum CPU time of a printed section, in µs per message.
 const leastSection = 0.01
 
 func capacityCommand(env *cli.Env) *cobra.Command {
@@ -32,8 +32,8 @@ func capacityCommand(env *cli.Env) *cobra.Command {
 		Long: `Publish --messages to --queues with as many producers, then drain as many messages from one queue,
 and profile both nodes. The table has the CPU time per message of each kind of goroutine in µs, including the
 kernel, and the message rate that the kind could reach with one processor per goroutine: its ceiling. The work of a
-single goroutine is serial; the lowest ceiling of these limits a pair, regardless of the number of processors. A
-profile takes 100 samples a second, so that small sections need many messages.
+single goroutine is serial: the lowest ceiling of a kind with one goroutine limits a pair, regardless of the number
+of processors. A profile takes 100 samples a second, so small sections need many messages.
 
 A second table derives the throughput of machines with 2 to 64 processors, one per node. It is an upper bound
 without memory bandwidth, disk, network and lock contention.
@@ -131,7 +131,7 @@ func restoreEnvironment(name string) func() {
 	before, was := os.LookupEnv(name)
 	return func() {
 		if was {
-			_ = os.Setenv(name, before) // it was valid before
+			_ = os.Setenv(name, before) // cannot fail: the value was set before
 		} else {
 			_ = os.Unsetenv(name) // as above
 		}
@@ -184,7 +184,7 @@ func printLocks(env *cli.Env, c measure.Capacity) error {
 	for _, l := range c.Locks {
 		rows = append(rows, []any{l.Node, l.Function, fmt.Sprintf("%.0f %%", 100*l.Share)})
 	}
-	return env.Print.Table([]string{"Node", "Lock holder", ">Wait share"}, rows)
+	return env.Print.Table([]string{"Node", "Lock holder", ">Of lock wait"}, rows)
 }
 
 func printSizes(env *cli.Env, c measure.Capacity) error {

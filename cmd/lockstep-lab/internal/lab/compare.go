@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// envPeers names the directory that contains a directory with a program `run` for each peer.
+// envPeers is the environment variable with the default of --peers.
 const envPeers = "LOCKSTEP_PEERS"
 
 type compareFlags struct {
@@ -100,14 +100,13 @@ func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) 
 
 const compareLong = `Run a peer's benchmark and ours alternately in one session, since results of different days are not
 comparable. A peer is a program that starts the product, loads it and prints its results:
---peer-command, or ` + "`run`" + ` in
---peer-dir, or in the directory of that name in --peers. Without a peer, only ours is measured, and the table
-states this.
+--peer-command, or else the program "run" in --peer-dir or in the directory with the name of the peer in --peers.
+Without a peer, only ours is measured, and the table states this.
 
 nats: JetStream with file storage on one server (r1) or three (r3), compared with our pair: one publisher that
-waits for each acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (compared with the same peer result
-of 64 outstanding), and draining the peer's remaining messages with 5 consumers; for 512 bytes also 64 publishers
-and 5 consumers on one queue. --sync always compares with the peer's "sync_interval: always".
+waits for each acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (compared with the peer's result for
+64 outstanding messages as well), and draining the peer's remaining messages with 5 consumers; for 512 bytes also
+64 publishers and 5 consumers on one queue. --sync always compares with the peer's "sync_interval: always".
 
 chronicle: bursts of --messages that are read back, compared with our embedded store in a separate process. With
 --sync always both sync every --batch messages; otherwise ours writes --batch messages per transaction and the peer
@@ -160,7 +159,8 @@ func compareCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().StringVar(&peer, "peer", measure.PeerNATS, "peer: nats or chronicle")
 	cmd.Flags().StringVar(&dir, "peer-dir", "",
 		"directory of the peer's benchmark; default: the directory of that name in --peers")
-	cmd.Flags().StringVar(&command, "peer-command", "", "the peer's benchmark, instead of `run` in its directory")
+	cmd.Flags().StringVar(&command, "peer-command", "",
+		"the peer's benchmark, instead of the program \"run\" in its directory")
 	cmd.Flags().StringSliceVar(&f.configs, "configs", []string{"r1", "r3"}, "nats: one server, three servers")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "nats: duration of each publishing workload")
 	cmd.Flags().IntVar(&f.bursts, "bursts", 4, "chronicle: number of bursts, each of --messages")
@@ -181,9 +181,9 @@ type comparer struct {
 
 type ourCase struct {
 	name    string
-	only    int // message size it is measured with; 0: all
+	only    int // the only message size of the case; 0: all sizes
 	publish bench.PublishOptions
-	consume bench.ConsumeOptions // if Consumers is above 0
+	consume bench.ConsumeOptions // instead of publish, if Consumers is above 0
 }
 
 func ourCases() []ourCase {
@@ -201,7 +201,7 @@ func ourCases() []ourCase {
 }
 
 func (c *comparer) logf(format string, args ...any) {
-	_, _ = fmt.Fprintf(c.env.Stderr, "round %d: %s\n", c.round, fmt.Sprintf(format, args...)) // only a hint
+	_, _ = fmt.Fprintf(c.env.Stderr, "round %d: %s\n", c.round, fmt.Sprintf(format, args...)) // informative only
 }
 
 func (c *comparer) alone(ctx context.Context, fn func() error) (err error) {
@@ -213,7 +213,7 @@ func (c *comparer) alone(ctx context.Context, fn func() error) (err error) {
 	return fn()
 }
 
-// natsRounds measures r1, ours and r3 in each round.
+// natsRounds measures the first configuration, ours, and the other configurations in each round.
 func (c *comparer) natsRounds(ctx context.Context) error {
 	for c.round = 1; c.round <= c.f.Rounds; c.round++ {
 		for _, sync := range c.f.syncs {
@@ -299,14 +299,14 @@ func (c *comparer) ourCase(
 ) (bench.Result, error) {
 	if o.consume.Consumers == 0 {
 		o.publish.SizeBytes, o.publish.Duration = size, c.f.Duration
-		if o.publish.Window > 1 { // a few MB in flight are enough; more would only add latency
+		if o.publish.Window > 1 { // more than a few MB in flight only add latency
 			const bytes, least = 4 << 20, 16
 			o.publish.Window = max(least, min(o.publish.Window, bytes/max(size, 1)))
 		}
 		return bench.Publish(ctx, t, o.publish)
 	}
 	o.consume.SizeBytes = size
-	// As many as the peer consumed; without a peer, a number that takes a few seconds.
+	// Consume as many messages as the peer did; without a peer, a number that takes a few seconds.
 	if o.consume.Messages = c.c.Messages(o.name, sync, size); o.consume.Messages == 0 {
 		const bytes, most = 600 << 20, 400_000
 		o.consume.Messages = min(bytes/max(size, 1), most)
@@ -330,8 +330,7 @@ func (c *comparer) chronicleRounds(ctx context.Context) error {
 	return nil
 }
 
-// embedded runs one side in a fresh directory, after it has written and deleted as much data there as the side will
-// use.
+// embedded runs one side in a new directory. It first writes and deletes as much data there as the side will use.
 func (c *comparer) embedded(
 	ctx context.Context, sync string, size int, side func(ctx context.Context, dir, sync string, size int) error,
 ) error {
@@ -375,7 +374,7 @@ func (c *comparer) chronicle(ctx context.Context, dir, sync string, size int) er
 	return nil
 }
 
-// ourStore uses its own process, like the peer's program.
+// ourStore measures the embedded store in a separate process, like the peer.
 func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) error {
 	c.logf("lockstep embedded, sync=%s, %d bytes", sync, size)
 	args := []string{
@@ -412,7 +411,7 @@ func benchProcess(ctx context.Context, stderr io.Writer, args ...string) (result
 	}
 	cmd := exec.CommandContext(ctx, binary, append([]string{"--output=json"}, args...)...)
 	cmd.Stderr = stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // on this signal it removes its data
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // on this signal, the process removes its data
 	cmd.WaitDelay = time.Minute
 	out, err := cmd.Output()
 	if err != nil {

@@ -62,7 +62,7 @@ func TestBenchCompare(t *testing.T) {
 	require.InDelta(t, found[0]["ours"].(map[string]any)["rate_per_s"].(float64)/1000, first["ratio"], 0.01)
 	for _, l := range lines {
 		if l["case"] == "5 consumers" && l["setup"] == "standalone" {
-			require.InDelta(t, 700, l["messages"], 0, "as many as the peer had")
+			require.InDelta(t, 700, l["messages"], 0, "as many as the peer consumed")
 		}
 	}
 	found = comparisons(c.Lines(append(common, "--peer", "chronicle", "--messages", "300", "--bursts", "2", "--rounds",

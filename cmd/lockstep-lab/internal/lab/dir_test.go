@@ -41,11 +41,11 @@ func requireEnded(t *testing.T, cmd *exec.Cmd) {
 	select {
 	case <-done:
 	case <-time.After(60 * time.Second):
-		t.Fatal("it continues")
+		t.Fatal("the measurement continues")
 	}
 }
 
-// The data of a measurement is removed when its reader goes away, when it is interrupted, and at the next start after
+// The data of a measurement is removed when its reader exits, when it is interrupted, and at the next start after
 // it was killed. The data of a running measurement stays.
 func TestBenchCleansUp(t *testing.T) {
 	left := func(dir string) []string {

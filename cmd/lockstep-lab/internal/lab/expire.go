@@ -21,8 +21,8 @@ func expireCommand(env *cli.Env) *cobra.Command {
 		Use: "expire", Short: "Measure publish latency during mass expiry",
 		Long: `Fill a queue with --messages messages, and publish to another queue at a steady rate. The latencies
 while all messages of the first queue expire at the same moment are compared with the latencies before and after,
-and with those while each node writes a checkpoint every second without expiry. The latency of a message that is
-delayed by the one before it is measured from its due time.
+and with those while each node writes a checkpoint every second without expiry. If a message is delayed by the
+previous one, its latency includes the delay.
 
 With --by message, each message has its own expiry time; with --by message-id, the message IDs leave the dedup
 window of the queue. --fill is the time limit for publishing them. With --by queue, the queue has a TTL.`,
@@ -39,8 +39,8 @@ window of the queue. --fill is the time limit for publishing them. With --by que
 			case len(p.Sizes) != 1:
 				return cli.Usage("--size must be one size")
 			case o.PerSecond < 1 || o.Publishers < 1 || o.Phase <= 0 || o.Fill <= 0 || o.ExpiringBytes < 0:
-				return cli.Usage("--per-second, --publishers, --phase and --fill must be positive, and --expiring-size not " +
-					"below")
+				return cli.Usage("--per-second, --publishers, --phase and --fill must be positive, and --expiring-size must " +
+					"not be negative")
 			case o.By != measure.ExpireByMessage && o.By != measure.ExpireByQueue && o.By != measure.ExpireByMessageID:
 				return cli.Usage("--by %q: must be message, queue or message-id", o.By)
 			}
@@ -66,11 +66,12 @@ window of the queue. --fill is the time limit for publishing them. With --by que
 	cmd.Flags().IntVar(&o.ExpiringBytes, "expiring-size", 100, "size of an expiring message in bytes")
 	cmd.Flags().StringVar(&o.By, "by", measure.ExpireByMessage,
 		"source of the expiry time: message, queue (TTL of the queue), or message-id (dedup window)")
-	cmd.Flags().DurationVar(&o.Fill, "fill", time.Minute, "time limit for publishing them, except with --by queue")
+	cmd.Flags().DurationVar(&o.Fill, "fill", time.Minute,
+		"time limit for publishing the expiring messages; not with --by queue")
 	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "messages published per second")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 16, "publishers, each of which waits for its acknowledgements")
 	cmd.Flags().DurationVar(&o.Phase, "phase", 10*time.Second,
-		"measuring time before, after, and with checkpoints")
+		"measuring time before the expiry, after it, and with checkpoints")
 	return cmd
 }
 

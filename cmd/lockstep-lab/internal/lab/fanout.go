@@ -25,7 +25,7 @@ func fanoutCommand(env *cli.Env) *cobra.Command {
 		Use: "fanout", Short: "Measure a queue with many subscriptions",
 		Long: `Measure publishing to and delivering from one queue with many subscriptions at the same time. A
 message is stored once, regardless of the number of subscriptions. With fewer consumers than subscriptions, the
-consumers take turns, so that the subscriptions have different positions in a backlog that can be larger than
+consumers move between subscriptions, which therefore have different positions in a backlog that can be larger than
 --memory. Deliveries during publishing ("deliver") and afterwards ("drain") are reported separately. Fairness is
 the ratio of the deliveries of the least and the most served subscription, until the last message was published.
 
@@ -81,11 +81,11 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	cmd.Flags().BoolVar(&filter, "filter", false,
 		"also measure subscriptions with filters, each of which matches 1 % of the messages")
 	cmd.Flags().DurationVar(&o.Drain, "drain", 0,
-		"end deliveries this long after the last publish; 0: when all are delivered")
+		"time limit for deliveries after the last publish; 0: until all messages are delivered")
 	return cmd
 }
 
-// fanoutOfEach compares the publish rate of each number of subscriptions with the rate of the first.
+// fanoutOfEach measures each number of subscriptions, and compares its publish rate with that of the first one.
 func fanoutOfEach(
 	env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.FanoutOptions, rounds int, subscriptions []int,
 ) error {
@@ -133,7 +133,7 @@ func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 
 type fanoutMedians struct {
 	published    bench.Result
-	seconds, cpu float64 // until all was delivered, without --backlog
+	seconds, cpu float64 // until all messages were delivered, except the phase deliver
 }
 
 func parseSizeRange(sizes []string) (least, most int, err error) {
@@ -177,7 +177,7 @@ func fanoutRounds(
 		if phase == "publish" {
 			medians.published = m
 		}
-		if phase != "deliver" { // it overlaps with publishing
+		if phase != "deliver" { // overlaps with publishing
 			medians.seconds += m.Seconds
 			medians.cpu += m.CPU
 		}

@@ -23,9 +23,10 @@ func growthCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "growth", Short: "Measure the store with few and many messages",
 		Long: `Measure publishing, and acknowledging in random order, in an embedded store that already contains many
-messages. Each level has its own store; all stores are open and take turns: --slices times, each publishes
---messages, which replace as many of its oldest messages, and then acknowledges --acks. A slice includes a
-checkpoint at its end. In the table, the rate and the CPU time per message are compared with the first level.`,
+messages. Each level has its own store. All stores are open and take turns: in each of --slices slices, a store
+publishes --messages, which replace as many of its oldest messages; then, in as many slices, it acknowledges --acks.
+A slice includes a checkpoint at its end. In the table, the rate and the CPU time per message are compared with the
+first level.`,
 		Example: `  lockstep-lab growth
   lockstep-lab growth --levels 100000,1000000,10000000,100000000 --slices 10 --rounds 1`,
 		Args: cobra.NoArgs,

@@ -18,7 +18,7 @@ import (
 // Run runs one command line and returns the exit code.
 func Run(ctx context.Context, args []string, process cli.Process) int {
 	env := &cli.Env{Process: process}
-	return cli.Run(ctx, env, Root(env), args) //nolint:contextcheck // commands get it when they are run
+	return cli.Run(ctx, env, Root(env), args) //nolint:contextcheck // commands receive it when they run
 }
 
 // Root returns the command lockstep-lab with all benchmarks.
@@ -45,6 +45,7 @@ func Root(env *cli.Env) *cobra.Command {
 		cmd.GroupID, cmd.Hidden = "", true
 		root.AddCommand(cmd)
 	}
+	cli.WrapHelp(root)
 	cli.ShapeFlags(root)
 	return root
 }

@@ -29,17 +29,18 @@ func maintenanceCommand(env *cli.Env) *cobra.Command {
 period, and compares the latencies:
 
   nothing  another quiet period, for the variation on this machine
-  resize   a rolling resize of both nodes to --resize-to, and back in the next round, with its switchover
+  resize   a rolling resize of both nodes with its switchover: to --resize-to,
+           and back in the next round
   backup   of the standby
   scan     of the standby
-  rejoin   the standby is killed and its data deleted; measured from its restart, with a snapshot of the active, until
-           it is in sync
+  rejoin   the standby is killed and its data deleted; measured from its
+           restart, with a snapshot from the active, until it is in sync
 
-The latency of a message that is delayed by the one before it is measured from its due time. The ratio compares the
+If a message is delayed by the previous one, its latency includes the delay. The ratio compares the
 p99 during the operation with the p99 of the quiet period. The last table has the round with the median ratio of
 each operation, the spread of the ratios, and the longest latency of all rounds. MB/s is the rate of the operation:
 for a resize, the bodies on both nodes in its total time; for a rejoin, the snapshot including its installation.
-With --output json, each round has its slowest moments with the step of the plan.
+With --output json, each round includes its slowest moments with the step of the plan.
 
 Both nodes, the coordinator and the publishers share this machine and its disk: on separate machines, work on the
 standby affects publishers less.`,
@@ -102,7 +103,8 @@ standby affects publishers less.`,
 
 func checkMaintenance(o measure.MaintenanceOptions, publishers []int) error {
 	if o.PerSecond < 1 || o.Quiet <= 0 || o.Settle < 0 || o.StoreBytes < 1 || o.SizeBytes < 0 {
-		return cli.Usage("--store, --per-second and --quiet must be positive, and --message-size and --settle not")
+		return cli.Usage("--store, --per-second and --quiet must be positive; --message-size and --settle must not be " +
+			"negative")
 	}
 	if o.PageSizes[0] == 0 {
 		return cli.Usage("--resize-to must not be empty")

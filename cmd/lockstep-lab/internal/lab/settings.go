@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 )
 
-// setting is measured with several values.
+// setting is a setting that is measured with several values.
 type setting struct {
 	setting string
 	values  []string
@@ -25,11 +25,11 @@ type setting struct {
 	loads   []bench.PublishOptions
 }
 
-// The values of each setting span two orders of magnitude and include the default.
+// settings returns the settings to sweep. The values of each span two orders of magnitude and include the default.
 func settings() []setting {
 	return []setting{
 		{
-			// It increases latency and saves syncs, which affects publishers that wait for each acknowledgement.
+			// A delay increases latency and saves syncs, which affects publishers that wait for each acknowledgement.
 			setting: "commit-delay", values: []string{"0s", "100us", "300us", "1ms", "3ms", "10ms"}, sync: "always",
 			loads: []bench.PublishOptions{
 				{Producers: 1, Window: 1, Queues: 1},
@@ -38,8 +38,8 @@ func settings() []setting {
 			},
 		},
 		{
-			// It uses log space and saves page writes, which affects a stream of messages. Only the log's size triggers
-			// checkpoints here.
+			// A larger value uses log space and saves page writes, which affects a stream of messages. Only the size of the
+			// log triggers checkpoints here.
 			setting: "checkpoint-bytes", values: []string{"16MiB", "64MiB", "256MiB", "1GiB", "2GiB"}, sync: "off",
 			also:  map[string]string{"checkpoint-interval": "24h"},
 			loads: []bench.PublishOptions{{Producers: 5, Window: 1000, Queues: 5}},
@@ -58,7 +58,7 @@ commit-delay, the time that the active collects transactions before it writes, a
 log between checkpoints. Each round measures all values. The table has the rate, the latencies, the checkpoints of
 the active per minute, the size of its log, and the peak resident and mapped memory of a node. With --rate, a
 single producer publishes this number of messages per second, to measure the resource usage of lightly loaded
-nodes. --values are values of the --knob.
+nodes. --values replaces the values of a single --knob.
 
 Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with sync=off.`,
 		Example: `  lockstep-lab knobs
@@ -110,7 +110,8 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "publishing time per value")
 	benchcli.RateFlag(cmd, &paced)
 	cmd.Flags().StringSliceVar(&names, "knob", []string{"commit-delay", "checkpoint-bytes"}, "settings to sweep")
-	cmd.Flags().StringSliceVar(&values, "values", nil, "values of the --knob; default: two orders of magnitude")
+	cmd.Flags().StringSliceVar(&values, "values", nil,
+		"values of the --knob; default: values over two orders of magnitude")
 	return cmd
 }
 

@@ -26,8 +26,8 @@ func storeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store", Short: "Measure the embedded store alone",
 		Long: `Measure the store in one goroutine without network and replication: write a burst of --messages,
-read it back, and repeat. Nothing is acknowledged, so the store grows. A write latency
-is the latency of a transaction of --batch messages; a read latency, of a read of up to 1000 messages or 1 MiB.
+read it back, and repeat. Nothing is acknowledged, so the store grows. Write latencies
+are per transaction of --batch messages, read latencies per read of up to 1000 messages or 1 MiB.
 
 With four bursts or more, the mean rate of the second half is compared with the first two bursts.
 --memory-limit runs everything in a memory cgroup (v1 or v2; requires root), which includes the page cache. --far
@@ -80,13 +80,13 @@ func queuesCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "queues", Short: "Compare many queues with one queue",
 		Long: `Measure the cost of many queues: create --queues, publish one message to each, then publish
---messages round-robin to all queues, and --messages to a single queue. Finally, everything is closed and the time to
-open it again is measured.
+--messages round-robin to all queues, and --messages to a single queue. Finally, the time for a restart
+is measured.
 
 By default, this measures the embedded store: a transaction has --batch messages, each to another queue in the
 first case. The single queue is in its own store, and the two take turns, in --slices of --messages and a
 checkpoint. The heap per queue is reported as well. With --pair or --standalone, nodes are started, and
---publishers wait for each acknowledgement, or pipeline with a --window above 1; the single queue comes first.`,
+--publishers wait for each acknowledgement, or pipeline if --window is above 1; the single queue is measured first.`,
 		Example: `  lockstep-lab queues
   lockstep-lab queues --standalone --messages 200000
   lockstep-lab queues --queues 100000 --messages 1000000 --sync off --output json`,
@@ -166,7 +166,7 @@ func embeddedRounds(
 	run func(context.Context, measure.EmbeddedOptions, func(bench.Result) error) error,
 ) error {
 	ctx := cmd.Context()
-	defer serve.LimitMemory(ctx, p.Memory*config.Size(stores))() // as in a node's process, which has one store
+	defer serve.LimitMemory(ctx, p.Memory*config.Size(stores))() // as in the process of a node, which has one store
 	for _, size := range p.Sizes {
 		var all []bench.Result
 		for round := range f.Rounds {
@@ -186,7 +186,7 @@ func embeddedRounds(
 			}
 		}
 		if f.Rounds == 1 && !slices.ContainsFunc(all, func(r bench.Result) bool { return r.Burst > 1 }) {
-			continue // nothing to take a median of
+			continue // a single result has no median
 		}
 		medians := mediansOf(all, phases)
 		if err := output.Objects(env.Print, medians); err != nil {
@@ -241,7 +241,7 @@ func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 	})
 	for _, k := range order {
 		m := bench.Median(groups[k])
-		if m.Rate == 0 { // a start
+		if m.Rate == 0 { // the phase start has no rate
 			slices.SortFunc(groups[k], func(a, b bench.Result) int { return int(a.StartMS*1000) - int(b.StartMS*1000) })
 			m = groups[k][len(groups[k])/2]
 			m.Median = true

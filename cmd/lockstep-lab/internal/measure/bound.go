@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/bound"
 )
 
-// Bounds are two relays in place of active and standby. They store nothing, or append to a file that they sync.
+// Bounds is a pair of relays in place of active and standby. They store nothing, or write to a file that they sync.
 type Bounds struct {
 	Transport bound.Transport
 	Sync      bool
@@ -31,8 +31,9 @@ type Bounds struct {
 	address   string
 }
 
-// StartBounds starts the two relays of a transport as separate processes: this program, called with args. It must call
-// bound.Serve, print the address, and exit when its standard input is closed. The caller must close the relays.
+// StartBounds starts the two relays of a transport as separate processes of this program. args returns the arguments of
+// a relay. With these, the program must call bound.Serve, print the address, and exit when its standard input is
+// closed. The caller must close the Bounds.
 func StartBounds(ctx context.Context, t bound.Transport, sync bool, args func(next string) []string) (*Bounds, error) {
 	b := &Bounds{Transport: t, Sync: sync, processes: map[string]int{}}
 	for _, name := range []string{"b", "a"} {
@@ -82,7 +83,7 @@ func (b *Bounds) Close() (err error) {
 	return err
 }
 
-// Measure keeps window messages in flight.
+// Measure sends messages for the duration d, with window messages in flight.
 func (b *Bounds) Measure(ctx context.Context, sizeBytes, window int, d time.Duration) (bench.Result, error) {
 	r := bench.Result{
 		Workload: "bound", Phase: string(b.Transport), Setup: "two relays", Sync: "off", SizeBytes: sizeBytes,

@@ -22,17 +22,17 @@ type CapacityOptions struct {
 	// Messages are published to Queues, and then the same number to one queue, which is drained.
 	Messages int
 	Queues   int
-	// Profile is the profiling time; it must cover each of the two phases.
+	// Profile is the profiling time. It must exceed the duration of each of the two phases.
 	Profile time.Duration
 	// Metrics contains the metrics addresses by node name.
 	Metrics map[string]string
-	// Locks enables recording lock waits, which takes some processor time.
+	// Locks enables recording lock waits, which takes CPU time.
 	Locks bool
 }
 
 // Capacity is the usage of each kind of goroutine of a pair.
 type Capacity struct {
-	// Phase is "publish" or "consume".
+	// Result has the phase "publish" or "consume".
 	bench.Result
 	// Processors is the number of processors per node; 0: all.
 	Processors int `json:"processors,omitempty"`
@@ -103,7 +103,7 @@ func inspectors(ctx context.Context, t bench.Target, o CapacityOptions) (map[str
 	return out, nil
 }
 
-// Counting takes processor time on the nodes.
+// countInterval is the interval of counting goroutines, which takes CPU time on the nodes.
 const countInterval = 500 * time.Millisecond
 
 // countWhile counts goroutines until the load is done. A single count is not representative: at the start not all

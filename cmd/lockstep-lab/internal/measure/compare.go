@@ -37,7 +37,8 @@ type Side struct {
 	Ratio float64 `json:"ratio,omitempty"`
 }
 
-// Comparisons groups results by case, sync mode and size, in the order of their first occurrence.
+// Comparisons groups results by case, sync mode and size, in the order of their first occurrence. The zero value is
+// empty.
 type Comparisons struct{ list []*Comparison }
 
 func (c *Comparisons) find(name, sync string, size int) *Comparison {
@@ -55,17 +56,17 @@ func (c *Comparisons) find(name, sync string, size int) *Comparison {
 	return c.list[i]
 }
 
-// Ours adds one of our results under its Case.
+// Ours adds one of our results to the comparison of its Case.
 func (c *Comparisons) Ours(r bench.Result) {
 	x := c.find(r.Case, r.Sync, r.SizeBytes)
 	x.ours = append(x.ours, r)
 }
 
-// Peer adds a result of a peer under its Case.
+// Peer adds a result of a peer to the comparison of its Case.
 func (c *Comparisons) Peer(name, sync string, r bench.Result) {
 	x := c.find(r.Case, sync, r.SizeBytes)
 	x.peers[name] = append(x.peers[name], r)
-	if r.Case == CasePub64 { // the maximum number of messages in flight of its clients
+	if r.Case == CasePub64 { // it is also the maximum number in flight at the peer
 		x = c.find(CasePipelined, sync, r.SizeBytes)
 		x.peers[name] = append(x.peers[name], r)
 	}
@@ -79,7 +80,7 @@ func (c *Comparisons) Messages(name, sync string, size int) int {
 	return 0
 }
 
-// List computes medians, spreads and ratios.
+// List returns the comparisons with medians, spreads and ratios.
 func (c *Comparisons) List() []Comparison {
 	out := make([]Comparison, 0, len(c.list))
 	for _, x := range c.list {

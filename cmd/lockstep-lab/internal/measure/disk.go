@@ -16,8 +16,8 @@ import (
 
 const ioBytes = 1 << 20
 
-// Warm writes a file and deletes it. In a virtual machine, the first access to memory and disk blocks that were unused
-// for a while is slow, which would dominate the results.
+// Warm writes a file of the given size in dir, and deletes it. In a virtual machine, the first access to memory and
+// disk blocks that were unused for a while is slow, which would dominate the results.
 func Warm(ctx context.Context, dir string, bytes int64) (err error) {
 	if u, err := vfs.OS().Usage(dir); err == nil && uint64(bytes) > u.AvailableBytes/10*9 {
 		return fmt.Errorf("warm: %d MB required, %d free in %s", bytes/1e6, u.AvailableBytes/1e6, dir)
@@ -44,7 +44,7 @@ func dropFromCache(name string) error {
 	if err != nil {
 		return fmt.Errorf("evict from the page cache: %w", err)
 	}
-	defer func() { _ = f.Close() }() // it was synced
+	defer func() { _ = f.Close() }() // the file was synced
 	if err := f.Sync(); err != nil {
 		return fmt.Errorf("evict from the page cache: %w", err)
 	}
@@ -59,7 +59,7 @@ func coldRead(ctx context.Context, name string) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("plain read: %w", err)
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	buf, total, start := make([]byte, ioBytes), int64(0), time.Now()
 	for ctx.Err() == nil {
 		n, err := f.Read(buf)

@@ -21,17 +21,18 @@ const (
 // Values of ExpireOptions.By.
 const (
 	ExpireByMessage   = "message"    // each message has an expiry time
-	ExpireByQueue     = "queue"      // their queue gets a TTL
+	ExpireByQueue     = "queue"      // the queue gets a TTL
 	ExpireByMessageID = "message-id" // only their message IDs expire, at the end of the dedup window of their queue
 )
 
 // ExpireOptions configure an expiry measurement.
 type ExpireOptions struct {
-	// Messages expire, with bodies of ExpiringBytes.
+	// Messages is the number of messages that expire, ExpiringBytes the size of their bodies.
 	Messages, ExpiringBytes int
-	By                      string
-	// Fill is the maximum time for publishing them, except with ExpireByQueue. They expire after Fill and the preceding
-	// phases.
+	// By is ExpireByMessage, ExpireByQueue or ExpireByMessageID.
+	By string
+	// Fill is the maximum time for publishing the messages, except with ExpireByQueue. They expire after Fill and the
+	// phases before the expiry.
 	Fill time.Duration
 	// SizeBytes, PerSecond (in total) and Publishers define the concurrent load. Each publisher waits for its
 	// acknowledgements.
@@ -50,15 +51,15 @@ type ExpireResult struct {
 	Messages  int    `json:"messages"`
 	SizeBytes int    `json:"size_bytes"`
 	PerSecond int    `json:"per_second"`
-	// Before and After are idle. In Checkpoints each node writes a checkpoint every second. Expiring ends when the last
-	// expired message is removed.
+	// Before and After only have the load. During Checkpoints, each node writes a checkpoint every second. Expiring ends
+	// when the last expired message is removed.
 	Before      ExpirePhase `json:"before"`
 	Checkpoints ExpirePhase `json:"checkpoints"`
 	Expiring    ExpirePhase `json:"expiring"`
 	After       ExpirePhase `json:"after"`
 	// ExpiredRate is the number of messages removed per second.
 	ExpiredRate float64 `json:"expired_per_s"`
-	// Ratios to the mean of Before and After.
+	// Ratios of latencies to the mean of those of Before and After.
 	P50Ratio           float64 `json:"p50_ratio"`
 	P99Ratio           float64 `json:"p99_ratio"`
 	CheckpointP99Ratio float64 `json:"checkpoint_p99_ratio"`

@@ -20,16 +20,16 @@ import (
 
 // FanoutOptions configure the load on one queue with many subscriptions.
 type FanoutOptions struct {
-	// Each subscription receives every message, which is stored once.
+	// Subscriptions is the number of subscriptions. Each receives every message, which is stored once.
 	Subscriptions int
-	// Window is per producer.
+	// Window is the number of messages in flight per producer.
 	Producers, Window int
 	// If there are fewer Consumers than Subscriptions, each reads at most Interval messages of a subscription and
 	// continues with the one that has waited longest. The subscriptions therefore have different positions.
 	Consumers, Interval, Prefetch int
-	// Bodies have SizeMin to SizeMax bytes.
+	// Messages is the number of messages. Their bodies have SizeMin to SizeMax bytes.
 	Messages, SizeMin, SizeMax int
-	// Backlog publishes everything before the consumers start.
+	// Backlog publishes all messages before the consumers start.
 	Backlog bool
 	// Parts is the number of values of a message property; 0: none. With Filtered, each subscription has a filter that
 	// matches one value.
@@ -39,8 +39,8 @@ type FanoutOptions struct {
 	Drain time.Duration
 }
 
-// A consumer leaves a subscription that seems empty after this time, which is longer than the delivery of existing
-// messages takes on a busy machine.
+// emptyTimeout is the time without messages after which a consumer leaves a subscription. On a busy machine, the
+// delivery of existing messages takes less time.
 const emptyTimeout = time.Second
 
 type fanout struct {
@@ -51,7 +51,7 @@ type fanout struct {
 	free      chan int
 	delivered []atomic.Int64     // by subscription
 	expected  []int64            // by subscription
-	left      atomic.Int64       // deliveries outstanding
+	left      atomic.Int64       // outstanding deliveries
 	published atomic.Bool        // all messages were published
 	over      context.CancelFunc // stops the consumers
 	// waits contains the histograms of each consumer, during and after publishing.
@@ -229,7 +229,7 @@ func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histo
 	for {
 		select {
 		case <-limited.Done():
-			return nil // all is delivered, or the goroutine that cancelled reports the error
+			return nil // all messages are delivered, or the goroutine that cancelled reports the error
 		case sub := <-f.free:
 			if err := f.turn(ctx, limited, sub, waits); err != nil {
 				return err
@@ -249,7 +249,7 @@ func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistog
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	// One timer that is reset occasionally, not one for each message: this process shares the machine with the nodes.
+	// To save CPU time, which the nodes need as well, one timer is reset occasionally, instead of a timer per message.
 	limit, leave := context.WithCancel(limited)
 	defer leave()
 	timer, set := time.AfterFunc(emptyTimeout, leave), time.Now()

@@ -20,7 +20,8 @@ type GrowthOptions struct {
 	EmbeddedOptions
 	// Levels are the numbers of messages stored before the measurement, each in its own store. All stores are open.
 	Levels []int
-	// Messages and Acks are per slice. Acks are of randomly chosen messages. A slice includes a checkpoint at its end.
+	// Messages and Acks are the numbers per slice. The acknowledged messages are chosen randomly. A slice includes a
+	// checkpoint at its end.
 	Messages, Acks int
 	// Slices is the number of slices per level; the levels take turns.
 	Slices int
@@ -30,10 +31,10 @@ type GrowthOptions struct {
 const fillBatch = 1000
 
 // Growth measures publishing, and acknowledging in random order, with different numbers of stored messages. The levels
-// alternate slice by slice, so that they share the same disk conditions. Published messages replace as many of the
+// alternate slice by slice, so that they have the same disk conditions. Published messages replace as many of the
 // oldest. It reports two results for each level, "publish" and "ack random". Rate is the median of the slices; CPU and
-// bytes are over all slices. Ratio is the median of the ratios of each slice's rate to the first level's slice of the
-// same turn, and CPURatio the ratio of the CPU time per message.
+// bytes are over all slices. Ratio is the median, over the turns, of the rate relative to the first level in
+// the same turn. CPURatio is the CPU time per message relative to the first level.
 func Growth(ctx context.Context, o GrowthOptions, report func(bench.Result) error) (err error) {
 	levels, turns := make([]*growthLevel, len(o.Levels)), make([]*turner, len(o.Levels))
 	defer func() {

@@ -50,7 +50,7 @@ func writeControl(file string, value int64) error {
 }
 
 // memoryCgroup returns the mount point of the hierarchy with the memory controller, the directory of this process's
-// group, and the name of the limit file. Version 2 has a single hierarchy, version 1 one for memory.
+// group, and the name of the limit file. Version 2 has a single hierarchy, version 1 a separate one for memory.
 func memoryCgroup() (mount, home, limit string, err error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -85,7 +85,8 @@ func memoryCgroup() (mount, home, limit string, err error) {
 	return "", "", "", errors.New("the process has no cgroup in " + mount)
 }
 
-// A version 1 hierarchy takes precedence, since version 2 does not have the controller in that case.
+// findMemoryMount returns the mount point of the hierarchy with the memory controller; empty if not mounted. A
+// version 1 hierarchy takes precedence: version 2 does not have the controller in that case.
 func findMemoryMount(mountinfo string) (mount string, v2 bool) {
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(line, " - ")
@@ -106,7 +107,7 @@ func findMemoryMount(mountinfo string) (mount string, v2 bool) {
 	return mount, v2
 }
 
-// Dirty pages stay in the page cache.
+// adviseDontNeed evicts the clean pages of a file from the page cache. Dirty pages stay.
 func adviseDontNeed(f *os.File) error {
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return fmt.Errorf("evict %s from the page cache: %w", f.Name(), err)

@@ -23,10 +23,10 @@ import (
 
 // Operations that run while publishers are measured.
 const (
-	WorkNothing = "nothing" // another quiet period: the difference between two of them
+	WorkNothing = "nothing" // another quiet period, for the difference between two of them
 	WorkResize  = "resize"  // a rolling resize of both nodes, with its switchover
 	WorkBackup  = "backup"  // of the standby, with the configured background share
-	WorkScan    = "scan"    // of the standby, the same
+	WorkScan    = "scan"    // of the standby, with the configured background share
 	WorkRejoin  = "rejoin"  // the standby restarts without its disk and receives a snapshot
 )
 
@@ -39,12 +39,12 @@ const workBound = 30 * time.Minute
 type MaintenanceOptions struct {
 	// StoreBytes is the total size of the bodies in the store.
 	StoreBytes int64
-	// PerSecond is the total rate. Each publisher waits for its acknowledgements.
+	// PerSecond is the total number of messages per second. Each publisher waits for its acknowledgements.
 	SizeBytes, PerSecond, Publishers int
-	// Quiet is the idle measurement before each operation, Settle a pause after it.
+	// Quiet is the measuring time without an operation before each operation. Settle is a pause before Quiet.
 	Quiet, Settle time.Duration
 	Works         []string
-	// A resize alternates between them.
+	// PageSizes are the page sizes between which a resize alternates, in bytes.
 	PageSizes [2]int
 	Rounds    int
 }
@@ -60,7 +60,7 @@ type MaintenanceResult struct {
 	SizeBytes  int     `json:"size_bytes"`
 	Publishers int     `json:"publishers"`
 	PerSecond  int     `json:"per_second"`
-	// Latencies before and during the operation.
+	// Quiet contains the latencies before the operation, While those during it.
 	Quiet    Latencies `json:"quiet"`
 	While    Latencies `json:"while"`
 	P50Ratio float64   `json:"p50_ratio"`
@@ -77,7 +77,8 @@ type MaintenanceResult struct {
 	MaxOfAll    float64 `json:"max_ms_of_all,omitempty"`
 }
 
-// MedianWork returns the round with the median ratio, or the higher of two middle ratios. rounds must not be empty.
+// MedianWork returns the round with the median P99Ratio; for an even number of rounds, the one with the higher of the
+// two middle ratios. rounds must not be empty.
 func MedianWork(rounds []MaintenanceResult) MaintenanceResult {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b MaintenanceResult) int {
 		return cmp.Compare(a.P99Ratio, b.P99Ratio)
@@ -158,7 +159,7 @@ func (u *maintenanceWork) measure(ctx context.Context, work string) (Maintenance
 	return r, after()
 }
 
-// do executes an operation. If seconds is 0, it took the whole time of the call. after cleans up.
+// do executes an operation. If seconds is 0, the operation took the whole time of the call. after cleans up.
 func (u *maintenanceWork) do(ctx context.Context, work string) (mb, seconds float64, after func() error, err error) {
 	after = func() error { return nil }
 	switch work {
@@ -247,13 +248,13 @@ func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, afte
 	if err := n.Kill(); err != nil {
 		return 0, 0, nil, err
 	}
-	// Deleted later: a lost disk does not load the other machine with deletions.
+	// Delete the data later: deletions would load the disk that both nodes share.
 	lost := n.DataDir() + ".lost"
 	if err := os.Rename(n.DataDir(), lost); err != nil {
 		return 0, 0, nil, fmt.Errorf("wipe the standby: %w", err)
 	}
 	after = func() error { return os.RemoveAll(lost) }
-	// bench failover measures the failure itself.
+	// The failure itself is not measured here, but by bench failover.
 	if err := elapse(ctx, u.Settle); err != nil {
 		return 0, 0, nil, errors.Join(err, after())
 	}
@@ -269,13 +270,13 @@ func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, afte
 	return mb, seconds, after, err
 }
 
-// readSnapshot reads the size of the received snapshot in MB, and its duration, from the standby's log.
+// readSnapshot returns the size and the duration of the received snapshot, from the log file of the standby.
 func readSnapshot(n *harness.Node, since time.Time) (mb, seconds float64, err error) {
 	f, err := os.Open(n.LogFile())
 	if err != nil {
 		return 0, 0, fmt.Errorf("bench: %w", err)
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	var began time.Time
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)

@@ -17,7 +17,7 @@ import (
 // MixedOptions configure concurrent publishing and consuming.
 type MixedOptions struct {
 	SizeBytes int
-	// The consumers of a queue share its messages.
+	// Consumers of the same queue share its messages.
 	Queues, Producers, Consumers int
 	// Window is the number of messages in flight per producer; 1 is synchronous.
 	Window   int

@@ -27,7 +27,7 @@ const (
 // ErrNoPeer is returned if the benchmark of a peer is not installed.
 var ErrNoPeer = errors.New("not installed")
 
-// Peer is another product's benchmark: a program that starts the product, loads it, and prints tab-separated lines.
+// Peer is the benchmark of another product: a program that starts the product, loads it, and prints lines of results.
 type Peer struct {
 	Name string
 	// Command is the program and its first arguments.
@@ -36,7 +36,8 @@ type Peer struct {
 	Stderr io.Writer
 }
 
-// FindPeer returns the given command, or `run` in the directory, or ErrNoPeer.
+// FindPeer returns the benchmark with the given command, or else the program run in dir. It returns ErrNoPeer if dir
+// does not contain the program.
 func FindPeer(name, dir, command string) (Peer, error) {
 	if command != "" {
 		return Peer{Name: name, Command: strings.Fields(command)}, nil
@@ -51,7 +52,7 @@ func FindPeer(name, dir, command string) (Peer, error) {
 	return Peer{Name: name, Command: []string{run}}, nil
 }
 
-// peerStop is the time limit for the cleanup of a peer's program after it was signalled to stop.
+// peerStop is the time limit for a peer's program to exit after SIGTERM.
 const peerStop = 20 * time.Second
 
 func (p Peer) run(ctx context.Context, env []string, args ...string) ([]byte, error) {
@@ -97,7 +98,7 @@ type NATSOptions struct {
 	Dir      string
 }
 
-// NATS runs the benchmark, which acquires the benchmark lock itself.
+// NATS runs the NATS benchmark, which acquires the lock of all benchmarks itself.
 func NATS(ctx context.Context, p Peer, o NATSOptions) ([]bench.Result, error) {
 	sizes := make([]string, len(o.Sizes))
 	for i, s := range o.Sizes {
@@ -115,8 +116,8 @@ func NATS(ctx context.Context, p Peer, o NATSOptions) ([]bench.Result, error) {
 	return results, err
 }
 
-// parseNATS parses lines of: peer, workload, size, messages per second, p50 and p99 in ms, CPU seconds of the servers,
-// note.
+// parseNATS parses lines with the tab-separated columns peer, workload, size, messages per second, p50 and p99 in ms,
+// CPU seconds of the servers, and note.
 func parseNATS(out []byte, d time.Duration) ([]bench.Result, error) {
 	cases := map[string]string{
 		"pub1": CasePub1, "pub64": CasePub64, "consume": CaseConsume, "pub64-1q": CasePub64One,
@@ -151,14 +152,14 @@ func parseNATS(out []byte, d time.Duration) ([]bench.Result, error) {
 			r.Comment = f[columns]
 		}
 		if strings.Contains(r.Comment, "STALLED") || strings.Contains(r.Comment, "failed=") {
-			return nil, fmt.Errorf("nats did not complete all of it: %s", line)
+			return nil, fmt.Errorf("nats did not complete the workload: %s", line)
 		}
 		results = append(results, r)
 	}
 	return results, nil
 }
 
-// noted returns a number from the note in the last column.
+// noted returns the number after key in the note in the last column; 0 if missing.
 func noted(columns []string, key string) int {
 	for _, word := range strings.Fields(columns[len(columns)-1]) {
 		if v, ok := strings.CutPrefix(word, key); ok {
@@ -173,7 +174,7 @@ func noted(columns []string, key string) int {
 
 // ChronicleOptions configure the Chronicle Queue benchmark.
 type ChronicleOptions struct {
-	// Messages is per burst.
+	// Messages is the number of messages per burst.
 	SizeBytes, Messages, Bursts int
 	// Batch is the number of messages between two syncs; 0: no syncs.
 	Batch int
@@ -185,7 +186,7 @@ type ChronicleOptions struct {
 	Dir string
 }
 
-// Chronicle returns two results for each burst.
+// Chronicle runs the Chronicle Queue benchmark. It returns two results for each burst: of writing and of reading.
 func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result, error) {
 	args := []string{
 		fmt.Sprintf("MSG_SIZE=%d", o.SizeBytes), fmt.Sprintf("BATCH=%d", o.Messages), fmt.Sprintf("GB=%d", o.Bursts),
@@ -208,7 +209,7 @@ func Chronicle(ctx context.Context, p Peer, o ChronicleOptions) ([]bench.Result,
 	return results, err
 }
 
-// parseChronicle parses lines of: burst, and ms, messages per second and MB/s of writing and of reading.
+// parseChronicle parses lines with the burst number and, for writing and for reading, ms, messages per second and MB/s.
 func parseChronicle(out []byte, o ChronicleOptions) ([]bench.Result, error) {
 	const columns = 7
 	var results []bench.Result

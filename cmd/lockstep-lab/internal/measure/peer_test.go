@@ -26,7 +26,7 @@ func TestParseNATS(t *testing.T) {
 	require.Equal(t, 920_000, results[1].Messages)
 	require.InDelta(t, 5, results[1].Seconds, 0.001)
 	_, err = parseNATS([]byte("nats-r1\tpub1\t512\t10\t1\t1\t1\tfailed=3\n"), time.Second)
-	require.ErrorContains(t, err, "did not complete all of it")
+	require.ErrorContains(t, err, "did not complete the workload")
 }
 
 func TestParseChronicle(t *testing.T) {

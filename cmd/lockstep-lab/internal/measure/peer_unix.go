@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inGroup interrupts the whole process group when the context ends.
+// inGroup runs a command in its own process group, which receives SIGTERM when the context ends.
 func inGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
@@ -24,8 +24,8 @@ func inGroup(cmd *exec.Cmd) {
 
 const lockPoll = 200 * time.Millisecond
 
-// Lock acquires the lock shared by all benchmarks on this machine; an empty name disables locking. waits is called once
-// if Lock has to wait.
+// Lock acquires the lock shared by all benchmarks on this machine, a file. An empty name disables locking. If another
+// benchmark holds the lock, Lock calls waits once, and waits until ctx ends.
 func Lock(ctx context.Context, name string, waits func()) (unlock func() error, err error) {
 	if name == "" {
 		return func() error { return nil }, nil

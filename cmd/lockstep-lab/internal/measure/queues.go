@@ -17,11 +17,11 @@ import (
 // QueuesOptions configure the load on a store with many queues.
 type QueuesOptions struct {
 	EmbeddedOptions
-	// Each queue gets one message; then Messages are distributed over all of them in each of the Slices.
+	// Each of Queues gets one message. Messages is the number of messages per slice, Slices the number of slices.
 	Queues, Messages, Slices int
 }
 
-// createAtOnce is the number of queues created with one sync.
+// createAtOnce is the number of queues that are created with one sync.
 const createAtOnce = 1000
 
 // Queues compares a store with many queues to a store with one queue. It reports these phases:
@@ -90,7 +90,7 @@ func Queues(ctx context.Context, o QueuesOptions, report func(bench.Result) erro
 	})
 }
 
-// publishInTurns closes the store with one queue.
+// publishInTurns publishes slices to both stores in turn, and reports the results. It closes the store with one queue.
 func publishInTurns(
 	ctx context.Context, o QueuesOptions, one, many *turner, empty uint64, report func(bench.Result) error,
 ) error {

@@ -19,9 +19,9 @@ import (
 
 const createQueuesAtOnce = 64
 
-// NodeQueues is Queues through the client, on nodes that were started for the measurement. load.Messages go to one
-// queue, and then round-robin to all n. RSS covers all processes. "start" is the time from restarting all nodes
-// until they are in sync.
+// NodeQueues measures the phases of Queues through the client, on nodes that were started for the measurement. It
+// publishes load.Messages to one queue, and then round-robin to all n queues. RSS covers all processes. "start" is the
+// time from starting the stopped nodes until they are in sync.
 func NodeQueues(
 	ctx context.Context, t bench.Target, load bench.PublishOptions, n int, report func(bench.Result) error,
 ) error {
@@ -63,7 +63,7 @@ func NodeQueues(
 		if err := phase.run(&r); err != nil {
 			return fmt.Errorf("%s: %w", phase.name, err)
 		}
-		if phase.name == "start" { // the processes are new
+		if phase.name == "start" { // measure the new processes
 			m = bench.NewMeter(t.Processes, t.Dir)
 		}
 		r.Cost(m)

@@ -23,7 +23,8 @@ type Section struct {
 	Node string `json:"node"`
 	// Function is the start function, without the module path.
 	Function string `json:"function"`
-	// The work of a single goroutine is serial: more processors do not speed it up.
+	// Goroutines is the usual number of goroutines. The work of a single one is serial: more processors do not speed it
+	// up.
 	Goroutines int `json:"goroutines"`
 	// CPU is the CPU time of all goroutines, in µs per message.
 	CPU float64 `json:"cpu_us_per_message"`
@@ -64,7 +65,7 @@ func sections(node string, cpu *profile.Profile, goroutines map[string]int, mess
 	return out
 }
 
-// root skips functions that only start another one.
+// root returns the start function of the goroutine of a sample. It skips functions that only start another one.
 func root(s *profile.Sample) string {
 	for i := len(s.Location) - 1; i >= 0; i-- {
 		lines := s.Location[i].Line
@@ -92,7 +93,8 @@ func count(goroutines *profile.Profile) map[string]int {
 	return out
 }
 
-// usual returns the median count of each kind, or the higher of two middle counts. A missing kind counts as 0.
+// usual returns the median count of each kind; for an even number of counts, the higher of the two middle ones. A
+// missing kind counts as 0.
 func usual(counts []map[string]int) map[string]int {
 	out := map[string]int{}
 	for _, c := range counts {
@@ -152,7 +154,7 @@ func (n inspector) goroutines(ctx context.Context) (map[string]int, error) {
 	return count(p), nil
 }
 
-// waited is the metric of the total lock wait of all goroutines since the start of the node.
+// waited is the name of the metric for the lock wait of all goroutines since the start of the node.
 const waited = "go_sync_mutex_wait_total_seconds_total"
 
 func (n inspector) waited(ctx context.Context) (seconds float64, err error) {
@@ -160,24 +162,24 @@ func (n inspector) waited(ctx context.Context) (seconds float64, err error) {
 		for lines := bufio.NewScanner(r); lines.Scan(); {
 			if value, ok := strings.CutPrefix(lines.Text(), waited+" "); ok {
 				seconds, err = strconv.ParseFloat(value, 64)
-				return err //nolint:wrapcheck // it contains the text
+				return err //nolint:wrapcheck // the error contains the text
 			}
 		}
 		return fmt.Errorf("a node does not export %s", waited)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("how long a node waited for locks: %w", err)
+		return 0, fmt.Errorf("read the lock wait of a node: %w", err)
 	}
 	return seconds, nil
 }
 
-// HeldLock is a function that held a contended lock.
+// HeldLock is a function that held contended locks.
 type HeldLock struct {
 	// Node is "active" or "standby".
 	Node string `json:"node"`
 	// Function released the lock, without the module path.
 	Function string `json:"function"`
-	// Share is the fraction of the time that goroutines of the node waited for locks.
+	// Share is the fraction of the lock wait of the node's goroutines, 0 to 1.
 	Share float64 `json:"share"`
 }
 

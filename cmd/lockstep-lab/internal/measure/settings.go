@@ -11,8 +11,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// SettingVariant measures publishing to nodes that were started with one changed setting, which is only copied to the
-// result.
+// SettingVariant measures publishing to nodes that were started with one changed setting. The name and value of the
+// setting are only copied to the result.
 func SettingVariant(ctx context.Context, t bench.Target, o bench.PublishOptions, setting,
 	value string,
 ) (bench.Result, error) {

@@ -2,15 +2,16 @@
 
 package measure
 
-// Size is the estimated maximum rate of a pair with the given number of processors per node, derived from the processor
-// time of a measurement. It ignores the bandwidth of memory, disk and network, lock waits and scheduling.
+// Size is the estimated maximum rate of a pair with the given number of processors per node, derived from the CPU time
+// of a measurement. It ignores the bandwidth of memory, disk and network, lock waits and scheduling.
 type Size struct {
 	Processors int `json:"processors"`
 	// ByProcessors is the number of messages per second that the processors of the busier node allow.
 	ByProcessors float64 `json:"processors_allow_per_s"`
-	// BySerial is the ceiling of the longest section with a single goroutine, in messages per second.
+	// BySerial is the ceiling of the section with the most CPU time among those with a single goroutine.
 	BySerial float64 `json:"serial_allows_per_s"`
-	// Limit is "active" or "standby" for that node's processors, or else the function of the section.
+	// Limit is the name of the lower limit: "active" or "standby" for the processors of that node, or the function of the
+	// section.
 	Limit string `json:"limit"`
 }
 

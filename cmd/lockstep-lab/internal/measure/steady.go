@@ -18,13 +18,14 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// slotTime is the resolution of slow periods.
 const (
+	// slotTime is the resolution of slow periods.
 	slotTime = 100 * time.Millisecond
-	slowest  = 5
+	// slowest is the number of slow periods to report.
+	slowest = 5
 )
 
-// Latencies of a phase.
+// Latencies contains the latencies of a phase.
 type Latencies struct {
 	Messages int64   `json:"messages"`
 	Seconds  float64 `json:"seconds"`
@@ -36,20 +37,21 @@ type Latencies struct {
 	BySecond []float64 `json:"max_ms_by_second"`
 }
 
-// steadyLoad publishes at a constant rate during other operations, and measures the phases separately.
+// steadyLoad publishes at a constant rate while other operations run, and measures their phases separately.
 type steadyLoad struct {
 	mu    sync.Mutex // guards the fields below
 	phase *hdrhistogram.Histogram
 	since time.Time
-	slow  []float64 // the longest latency in each second since then, in milliseconds
+	slow  []float64 // longest latency in each second since then, in milliseconds
 	step  string    // current step of the operation
-	slots []Slow    // the longest latency in each slotTime
+	slots []Slow    // longest latency in each slotTime
 }
 
 // Slow is a period in which messages were slow.
 type Slow struct {
-	// At is the time of the first acknowledgement since the start of the phase.
-	At   float64 `json:"at_s"`
+	// At is the time of the first acknowledgement of the period, in seconds since the start of the phase.
+	At float64 `json:"at_s"`
+	// P100 is the longest latency, in milliseconds.
 	P100 float64 `json:"max_ms"`
 	Step string  `json:"step,omitempty"`
 }
@@ -67,7 +69,7 @@ func (p *steadyLoad) slowMoments() []Slow {
 	return all[:min(len(all), slowest)]
 }
 
-// next ends a phase and starts another.
+// next ends the current phase, returns its latencies, and starts another phase.
 func (p *steadyLoad) next() Latencies {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +141,8 @@ func publishSteadily(
 	return err
 }
 
-// The latency of a message that was delayed by the previous one is measured from the time at which it was due.
+// run publishes a message per interval until ctx ends. If a message is delayed by the previous one, its latency
+// includes the delay.
 func (p *steadyLoad) run(
 	ctx context.Context, producer *client.Producer, queue string, m client.Message, first time.Time,
 	interval time.Duration,

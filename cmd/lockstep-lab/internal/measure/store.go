@@ -27,7 +27,7 @@ type EmbeddedOptions struct {
 	// Batch is the number of messages per transaction.
 	Batch int
 	Sync  string
-	// Sizes in bytes; 0 selects the default.
+	// PageSize and MemoryBudget are in bytes; 0 selects the default.
 	PageSize     int
 	MemoryBudget int64
 	PageCache    store.PageCache
@@ -36,16 +36,16 @@ type EmbeddedOptions struct {
 // StoreOptions configure the load with bursts.
 type StoreOptions struct {
 	EmbeddedOptions
-	// Messages is the number per burst. Nothing is acknowledged, so the store grows.
+	// Messages is the number of messages per burst. No messages are acknowledged, so the store grows.
 	Messages, Bursts int
 	// Pause is the time between bursts.
 	Pause time.Duration
-	// Warm writes and deletes as much data as the run will use before the measurement.
+	// Warm writes and deletes as much data as Store will use, before the measurement.
 	Warm bool
 	// MemoryLimit is the limit of this process and its page cache, in bytes; 0: none. It requires root and a memory
 	// cgroup. If it cannot be set, the Comment of the results contains the reason.
 	MemoryLimit int64
-	// Far measures opening the store, and a reader that starts at the first message, compared with a plain read.
+	// Far measures opening the store, and reading from the first message on, compared with a plain read of the file.
 	Far bool
 }
 
@@ -97,7 +97,7 @@ func (e *embedded) budget() int64 {
 	return e.MemoryBudget
 }
 
-// close may be called more than once.
+// close closes the store. It may be called more than once.
 func (e *embedded) close() error {
 	if e.store == nil {
 		return nil
@@ -127,9 +127,10 @@ func (e *embedded) measure(r *bench.Result, fn func(*bench.Result) error) error 
 	return nil
 }
 
-// Store measures writing bursts and reading them back, with two results for each burst. A latency of "write" is for one
-// transaction, readable and durable according to the sync mode; of "read", for one read of up to 1000 messages or 1
-// MiB. Reads from pages verify checksums, and every body is accessed. Far adds "start" and "read far".
+// Store measures writing bursts and reading them back. It reports two results for each burst, "write" and "read". A
+// latency of "write" is that of a transaction, until it is readable, and durable according to the sync mode. A latency
+// of "read" is that of a read of up to 1000 messages or 1 MiB. Reads from pages verify checksums, and every body is
+// accessed. Far adds "start" and "read far".
 func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error) (err error) {
 	if o.Warm {
 		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.Bursts, o.SizeBytes)); err != nil {
@@ -175,7 +176,7 @@ func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error)
 	return r.far(ctx, o.Messages*o.Bursts, tell)
 }
 
-// StoreBytes returns the approximate size that a run of Store writes to the page file and keeps in the log.
+// StoreBytes returns the approximate number of bytes that a run of Store writes to the page file and keeps in the log.
 func StoreBytes(messages, bursts, sizeBytes int) int64 {
 	const recordBytes = 40 // overhead per body
 	data := int64(messages) * int64(bursts) * int64(sizeBytes+recordBytes)
@@ -199,7 +200,7 @@ func (e *embedded) burst(ctx context.Context, n, messages int, report func(bench
 	return nil
 }
 
-// far measures a start and a complete read, each with an empty page cache.
+// far measures opening the store and reading all messages, each with an empty page cache.
 func (e *embedded) far(ctx context.Context, messages int, report func(bench.Result) error) error {
 	file := datadir.PageFile(e.Dir)
 	if _, err := e.store.Checkpoint(ctx); err != nil {
@@ -240,7 +241,7 @@ func (e *embedded) far(ctx context.Context, messages int, report func(bench.Resu
 	if err != nil {
 		return err
 	}
-	// Use the mean of before and after, since a hypervisor may have cached the data of the first read.
+	// Use the mean of both plain reads, since a hypervisor may have cached the data of the first one.
 	result.DiskReadMB = (before + after) / 2
 	result.Ratio = result.MB / result.DiskReadMB
 	result.Comment = joinNotes(e.note, fmt.Sprintf("ratio to a plain read of page.db: %.0f MB/s before it, %.0f after",
@@ -264,9 +265,9 @@ func (e *embedded) commit(fill func()) error {
 	return e.commitMany(1, func(int) { fill() })
 }
 
-// commitMany executes transactions that are written and synced together.
+// commitMany commits several transactions, which are written and synced together.
 func (e *embedded) commitMany(transactions int, fill func(i int)) (err error) {
-	frames, end := make([]byte, 0, e.Batch*(e.SizeBytes+64)+transactions*256), e.store.End() // the store retains it
+	frames, end := make([]byte, 0, e.Batch*(e.SizeBytes+64)+transactions*256), e.store.End() // the store retains frames
 	for i := range transactions {
 		start := len(frames)
 		e.builder.Begin(wal.BeginFrame(frames), time.Now().UnixMilli(), nil)

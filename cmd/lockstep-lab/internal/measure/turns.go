@@ -10,14 +10,15 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// turner is measured in slices, alternating with others, so that all have the same disk and machine conditions.
+// turner is a store that is measured in slices, in turn with others, so that all have the same disk and machine
+// conditions.
 type turner struct {
 	e      *embedded
 	slices []bench.Result
 }
 
-// takeTurns measures one slice of each store per turn. The first store of a turn is the last one in the next turn.
-// tidy, if not nil, is called after each slice.
+// takeTurns measures one slice of each store per turn. The first store of a turn is the last one in the next turn. If
+// tidy is not nil, it is called after each slice, and not measured.
 func takeTurns(
 	stores []*turner, workload, phase string, turns int, slice func(*turner, *bench.Result) error,
 	tidy func(*turner) error,
