@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// State is the complete state of the machine. Its slices and pointees are never changed in place.
+// State is the complete state of the machine. Copies share its slices and pointers, whose data is never modified.
 type State struct {
 	set     Settings
 	self    NodeInfo

@@ -41,7 +41,7 @@ func (m *machine) loaded(e Loaded) {
 		m.reachable, m.needLoad = true, false
 		m.marked(e.Mark)
 		if m.known && e.Record.Config < m.rec.Config {
-			// Either the watch was faster than this read, or the coordinator was restored to an older state. In that case
+			// Either the watch was faster than this read, or the coordinator was restored to an older state. After a restore,
 			// every swap conflicts, and role changes are suspended until an operator intervenes (INV-9).
 			m.problem = fmt.Sprintf("coordinator has config %d, this node has %d", e.Record.Config, m.rec.Config)
 			m.retryLater()

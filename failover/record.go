@@ -27,8 +27,8 @@ var (
 	ErrRecordInvalid = errors.New("invalid cluster record")
 )
 
-// Record is the cluster record, which defines which node may act. It is written only by compare-and-swap. Its slices
-// and pointees are never changed in place; see Clone.
+// Record is the cluster record, which defines which node may act. It is written only by compare-and-swap. Copies share
+// its slices and pointers, whose data is never modified; see Clone.
 type Record struct {
 	Version int `json:"version"`
 	// PairID identifies the pair permanently. A node with another pair's data refuses to start.
@@ -57,8 +57,8 @@ type Record struct {
 	// Nodes are the known nodes of the pair, at most two.
 	Nodes []NodeInfo `json:"nodes"`
 
-	// unknown are fields of a newer release. They are preserved on write, so that an older node does not revert settings
-	// of a newer one during an upgrade. The map is never changed in place.
+	// unknown contains the fields of a newer release. They are preserved on write, so that an older node does not revert
+	// settings of a newer one during an upgrade. The map is never modified in place.
 	unknown map[string]json.RawMessage
 }
 
@@ -70,7 +70,6 @@ type Fence = identity.Fence
 
 // NodeInfo describes a node.
 type NodeInfo struct {
-	// ID identifies the node.
 	ID uuid.UUID `json:"id"`
 	// Name is only for display.
 	Name string `json:"name"`

@@ -40,11 +40,13 @@ const (
 
 // Options configures Open.
 type Options struct {
+	// Endpoints are the addresses of the etcd members: host:port, or URLs. At least one is required.
 	Endpoints []string
 	// Prefix is the prefix of all keys of this pair. Default DefaultPrefix.
 	Prefix string
 	TLS    *tls.Config
-	// Credentials, if not nil, replace TLS, so that certificates can change. They do not apply to http:// endpoints.
+	// Credentials, if not nil, are used instead of TLS, so that certificates can change. They are ignored if an endpoint
+	// begins with http://.
 	Credentials        credentials.TransportCredentials
 	Username, Password string
 	// LeaseTTL is the time to live of the liveness key, rounded up to whole seconds. Default 3 s.
