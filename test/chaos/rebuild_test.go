@@ -106,7 +106,7 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 	}
 	out, err := command(t, "--addr", rebuilder.Address, "pair", "adopt")
 	require.Error(t, err, "without --yes")
-	require.Contains(t, out, "it does not hold more")
+	require.Contains(t, out, "it does not have more records")
 	require.Contains(t, out, "--yes")
 	refusing(t, p, reason)
 	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
@@ -152,7 +152,7 @@ func TestRebuildRecordWhileRunning(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
 	require.NoError(t, p.StartEtcd(t.Context()))
 	require.NoError(t, p.Wait(limited(t), "an active that misses the record", func(a, b *pb.GetStatusResponse) bool {
-		return strings.Contains(a.GetReason(), "vanished") && strings.Contains(b.GetReason(), "vanished")
+		return strings.Contains(a.GetReason(), "record is missing") && strings.Contains(b.GetReason(), "record is missing")
 	}))
 	acked(t, w)
 	out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")

@@ -102,7 +102,7 @@ func (u *unsynced) both() {
 		return slices.Contains([]pb.Role{pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP}, s.GetRole())
 	}
 	states := func(s *pb.GetStatusResponse) bool {
-		return strings.Contains(s.GetReason(), "stop the other node, and then: lockstep failover --force")
+		return strings.Contains(s.GetReason(), "stop the other node, and run: lockstep failover --force")
 	}
 	require.NoError(t, p.Wait(limited(t), "two nodes that wait for an operator",
 		func(a, b *pb.GetStatusResponse) bool { return waits(a) && waits(b) && (states(a) || states(b)) }))
@@ -144,7 +144,7 @@ func (u *unsynced) force() *cluster.Node {
 	}
 	refused, err := command(t, "--addr", more.Address, "failover", more.Address, "--dry-run")
 	require.Error(t, err, "the other node is connected")
-	require.Regexp(t, "holds no more than this node.*stop that one and try again", refused)
+	require.Regexp(t, "is not ahead of this node.*stop that node and try again", refused)
 	require.NoError(t, u.p.Other(more).Stop())
 	out, err := command(t, "--addr", more.Address, "failover", more.Address, "--force", "--accept-data-loss",
 		"--yes", "--reason", "both lost power")
