@@ -27,12 +27,12 @@ func required(label string) bool {
 	return slices.Contains(names, label) || slices.Contains(names, "all")
 }
 
-// missingFeature skips a test that requires a missing capability. If LOCKSTEP_REQUIRE names it, or "all", the test
-// fails instead, so that a machine expected to have it cannot pass without.
+// missingFeature skips a test whose required capability is missing. If LOCKSTEP_REQUIRE contains the capability, or
+// "all", the test fails instead.
 func missingFeature(t *testing.T, label, format string, args ...any) {
 	t.Helper()
 	if required(label) {
 		t.Fatalf(label+" is required by LOCKSTEP_REQUIRE: "+format, args...)
 	}
-	t.Skipf(label+" is not there: "+format, args...)
+	t.Skipf(label+" is missing: "+format, args...)
 }
