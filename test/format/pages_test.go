@@ -24,7 +24,7 @@ func (d *dumper) pages() {
 	}
 	for _, r := range f.extents() {
 		kind, payload := f.read(r)
-		d.seen[runKind(kind)] = true
+		d.seen[extentKind(kind)] = true
 		if kind == page.KindPacked && r.Pages > 1 {
 			d.seen[packedPages] = true
 		}
@@ -44,7 +44,7 @@ func (d *dumper) slot(n int, b []byte) {
 }
 
 // packedPages is the name of a kind: several messages in an extent of several pages.
-const packedPages = "run packed, of several pages"
+const packedPages = "extent packed, of several pages"
 
 // ref decodes a reference to an extent, with or without its length.
 func ref(b []byte, withPages bool) page.Extent {

@@ -87,7 +87,7 @@ func (w *world) restoredBackup(ctx context.Context, h *host) (*volume, error) {
 	}
 	sets, err := backup.List(ctx, backup.Directory(nil, dir))
 	if err != nil || len(sets) != 1 {
-		return nil, fmt.Errorf("backup of %s: %d save-sets: %w", h.name, len(sets), err)
+		return nil, fmt.Errorf("backup of %s: %d backups: %w", h.name, len(sets), err)
 	}
 	v := newVolume()
 	set := "/" + sets[0].Name
