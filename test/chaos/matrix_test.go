@@ -84,8 +84,8 @@ func faults() []fault {
 			"link cut, data in transit lost",
 			cut(func(m *matrix) { m.p.Cut() }, func(m *matrix) { m.p.LoseCut() }),
 		},
-		{"all data from the active is dropped", cut(func(m *matrix) { m.p.CutFrom(m.active) }, (*matrix).heal)},
-		{"all data from the standby is dropped", cut(func(m *matrix) { m.p.CutFrom(m.standby) }, (*matrix).heal)},
+		{"all data from the active is held", cut(func(m *matrix) { m.p.CutFrom(m.active) }, (*matrix).heal)},
+		{"all data from the standby is held", cut(func(m *matrix) { m.p.CutFrom(m.standby) }, (*matrix).heal)},
 		{"etcd stopped", etcdStopped},
 		{
 			"active isolated from etcd",

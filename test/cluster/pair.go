@@ -229,14 +229,14 @@ func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client,
 // ConnTo returns a connection to the node at an address, which is the node's or that of the link in front of it.
 func (p *Pair) ConnTo(address string) *grpc.ClientConn { return p.Find(address).Conn() }
 
-// CutFrom drops traffic from a node to the other one, on any connection. Traffic in the opposite direction is not
-// dropped.
+// CutFrom holds traffic from a node to the other one, on any connection. Traffic in the opposite direction is not
+// affected.
 func (p *Pair) CutFrom(n *Node) { p.Pair.CutFrom(n.Node) }
 
-// CutFromEtcd drops all traffic between n and etcd.
+// CutFromEtcd holds all traffic between n and etcd.
 func (p *Pair) CutFromEtcd(n *Node) { p.Pair.CutFromEtcd(n.Node) }
 
-// HealToEtcd restores the traffic between n and etcd.
+// HealToEtcd ends CutFromEtcd, and delivers the held traffic.
 func (p *Pair) HealToEtcd(n *Node) { p.Pair.HealToEtcd(n.Node) }
 
 // WaitActive waits for an active node. If both report that role, it returns the one with the higher term.

@@ -146,7 +146,7 @@ func writeDumps(t *testing.T, version string, texts map[string]string) {
 	}
 }
 
-// requireDumps compares the dumps with those of testdata, and reports the first different line.
+// requireDumps compares the dumps with those in testdata, and reports the first different line.
 func requireDumps(t *testing.T, version string, texts map[string]string) {
 	t.Helper()
 	dir := filepath.Join(testdata, version)
@@ -157,6 +157,6 @@ func requireDumps(t *testing.T, version string, texts map[string]string) {
 		for i := range min(len(wants), len(gots)) {
 			require.Equal(t, wants[i], gots[i], "%s/%s, line %d", dir, name, i+1)
 		}
-		require.Len(t, gots, len(wants), "%s/%s: its number of lines", dir, name)
+		require.Len(t, gots, len(wants), "%s/%s: number of lines", dir, name)
 	}
 }
