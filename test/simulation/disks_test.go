@@ -222,11 +222,11 @@ func drawMoves(rng *rand.Rand) []diskMove {
 func outcomes() []string { return []string{waitedRollback, waitedCopy, superseded} }
 
 const (
-	// it has copied the other one's content since, and the image is older
+	// the node has since copied the content of the other node, and the image is older
 	waitedOtherStore = "lists another store of this node"
 	waitedActive     = "only the active has all records"
 	waitedTakeover   = "waiting for the other node to take over"
 	waitedRollback   = "was rolled back"
-	waitedCopy       = "two processes with one identity"
+	waitedCopy       = "duplicate node identity"
 	superseded       = "superseded"
 )

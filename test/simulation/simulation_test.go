@@ -384,8 +384,8 @@ func (s *totals) never() (never []string) {
 		"purge acked", "purge refused", "purge unknown", "create acked", "create refused", "create unknown",
 		"delete acked", "delete refused",
 		"delete unknown",
-		"unknown, then acked", "unknown, then unknown", "refused, then acked", "limit", "stray acked", "stray refused",
-		"stray unknown", "pinned acked", "pinned refused", "pinned unknown",
+		"unknown, then acked", "unknown, then unknown", "refused, then acked", "limit", "side client acked",
+		"side client refused", "side client unknown", "pinned acked", "pinned refused", "pinned unknown",
 	} {
 		if s.sum.calls[call] == 0 {
 			never = append(never, call)
@@ -405,7 +405,7 @@ func (s *totals) String() string {
 	fmt.Fprintf(&b, "\n%d messages acknowledged, %d with an unknown outcome, %d deliveries, %d acks confirmed, %d "+
 		"takeovers, longest recovery %v",
 		s.sum.acked, s.sum.unknown, s.sum.deliveries, s.sum.confs, s.sum.takeovers, s.sum.recovery)
-	fmt.Fprintf(&b, "\ncalls of applications and strays: %v", s.sum.calls)
+	fmt.Fprintf(&b, "\ncalls of applications and side clients: %v", s.sum.calls)
 	if len(s.sum.moves) > 0 {
 		fmt.Fprintf(&b, "\nmoves of disks, and what became of them: %v", s.sum.moves)
 	}
