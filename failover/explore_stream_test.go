@@ -75,7 +75,7 @@ func (w *world) cut(i, keep int) error {
 	return nil
 }
 
-// lacks posts FollowerIncomplete to follower i, whose active has committed records that are missing on the follower.
+// lacks posts FollowerIncomplete to follower i: records that the active has committed are missing on the follower.
 func (w *world) lacks(i, commit int) {
 	n := &w.hosts[i]
 	if p := w.hosts[n.follow.to].primary; len(n.log) < commit {

@@ -351,7 +351,7 @@ func requireRecovers(t *testing.T, w world, seed int) {
 	for _, m := range w.rec.InSync {
 		i := slices.IndexFunc(w.hosts[:], func(h whost) bool { return h.nodeID() == m.Node })
 		if len(w.rec.InSync) == 1 && (w.hosts[i].loss || m != w.member(i)) {
-			return // the node waits for the operator, who may have requested a forced failover
+			return // the node waits for the operator; a forced failover may already be requested
 		}
 	}
 	defer func() {

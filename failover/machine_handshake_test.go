@@ -53,8 +53,8 @@ func TestActiveBehind(t *testing.T) {
 	require.Contains(t, r.s.ahead(), "missing on")
 }
 
-// An in-sync standby whose active has committed more than the standby's log contains was restored from an older copy,
-// and does not take over.
+// If the active has committed more than the log of an in-sync standby contains, the standby was restored from an older
+// copy, and does not take over.
 func TestStandbyIsIncomplete(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// INV-12: an in-sync node whose log ends before the pair's mark was restored from an older copy.
+// INV-12: an in-sync node was restored from an older copy if its log ends before the pair's mark.
 func TestMark(t *testing.T) {
 	mark := func(by, lsn uint64) Mark { return Mark{Pair: testPair, By: by, Term: 2, LSN: lsn} }
 	start := func(t *testing.T, rec Record, key Mark) (*rig, []Effect) {
@@ -90,7 +90,7 @@ func TestMarkWritten(t *testing.T) {
 }
 
 // A machine that resumes from an older memory snapshot has not restarted, so its log is not compared with the mark. It
-// detects a mark of its own term that it has not written.
+// detects a mark with its term that it has not written.
 func TestResumedMemorySnapshot(t *testing.T) {
 	woken := func(t *testing.T) (r *rig, mark func(lsn uint64) Mark) {
 		t.Helper()

@@ -19,7 +19,7 @@ var (
 	runOfB    = uuid.MustParse("b0b0b0b0-0000-0000-0000-000000000000")
 )
 
-// newRunRig returns a rig of two nodes whose release supports generations.
+// newRunRig returns a rig of two nodes of a release that supports generations.
 func newRunRig(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t, Settings{})
@@ -144,8 +144,8 @@ func TestSuperseded(t *testing.T) {
 	})
 }
 
-// A directory whose generations are no longer listed in the record is a copy, or was restored from an older copy. It is
-// treated as one with lost records (INV-6).
+// If the record no longer lists the generations of a directory, the directory is a copy, or was restored from an older
+// copy. It is treated as one with lost records (INV-6).
 func TestOldCopy(t *testing.T) {
 	t.Run("the other node is in sync", func(t *testing.T) {
 		r := newRunRig(t)

@@ -28,7 +28,7 @@ var (
 )
 
 // Record is the cluster record, which defines which node may act. It is written only by compare-and-swap. Copies share
-// its slices and pointers, whose data is never modified; see Clone.
+// its slices and pointers; the data of those is never modified. See Clone.
 type Record struct {
 	Version int `json:"version"`
 	// PairID identifies the pair permanently. A node with another pair's data refuses to start.
@@ -122,7 +122,7 @@ func (r Record) Member(node uuid.UUID) (Member, bool) {
 	return find(r.InSync, func(m Member) bool { return m.Node == node })
 }
 
-// Other returns the in-sync entry of the other node, whose ID is not node.
+// Other returns the in-sync entry of the node with an ID other than node.
 func (r Record) Other(node uuid.UUID) (Member, bool) {
 	return find(r.InSync, func(m Member) bool { return m.Node != node })
 }

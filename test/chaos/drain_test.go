@@ -230,9 +230,9 @@ func drainCases() []drainCase {
 	}
 }
 
-// A node of a pair drains on SIGTERM while clients publish and consume. No client receives an error, whichever node is
-// stopped and whatever the state of the pair. With a successor in sync, publishers wait less than 50 ms in the median
-// of the rounds (LOCKSTEP_ROUNDS, default 3), and the node stops in bounded time.
+// A node of a pair drains on SIGTERM while clients publish and consume. No client receives an error, regardless of the
+// stopped node and of the state of the pair. With a successor in sync, publishers wait less than 50 ms in the median of
+// the rounds (LOCKSTEP_ROUNDS, default 3), and the node stops in bounded time.
 func TestDrain(t *testing.T) {
 	rounds := roundsOr(t, 3)
 	for _, coordinator := range []string{"etcd", "raft"} {

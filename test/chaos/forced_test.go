@@ -33,8 +33,8 @@ func TestForced(t *testing.T) {
 		lose func(n *cluster.Node) error // stops the active
 		back func(n *cluster.Node) error // restores it
 	}{
-		// A killed process loses what it applied after the last checkpoint. When it returns, that part of its log is
-		// truncated.
+		// A killed process loses all changes that it applied after the last checkpoint. When it returns, that part of its
+		// log is truncated.
 		{"killed", false, (*cluster.Node).Kill, (*cluster.Node).Start},
 		// A frozen process has applied its whole log, and continues as active until it detects the change. It requires
 		// a snapshot.

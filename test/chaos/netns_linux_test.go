@@ -31,8 +31,8 @@ func startNet(t *testing.T) *cluster.Pair {
 }
 
 // Packets are dropped in one direction: no connection is reset, and no end is notified. The pair continues to
-// acknowledge, whichever node is active, and recovers when packets are no longer dropped. By default, some random cases
-// run; LOCKSTEP_MATRIX=all runs all.
+// acknowledge, with either node as the active, and recovers when packets are no longer dropped. By default, some random
+// cases run; LOCKSTEP_MATRIX=all runs all.
 func TestNetnsOneWayDrops(t *testing.T) {
 	s := seed(t)
 	p := startNet(t)

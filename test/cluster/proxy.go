@@ -6,7 +6,7 @@ package cluster
 
 import "github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 
-// Proxy is a TCP relay whose link can be cut.
+// Proxy is a TCP relay with a link that can be cut.
 type Proxy = faultproxy.Relay
 
 // Direction is a direction through a Proxy.

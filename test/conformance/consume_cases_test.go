@@ -129,8 +129,8 @@ func nacks(t *testing.T, r *run) {
 	r.verify()
 }
 
-// deadline: a message whose deadline is extended is not redelivered. After the deadline, it is redelivered, and a late
-// ack of its first delivery has no effect.
+// deadline: a message is not redelivered while its deadline is extended. After the deadline, it is redelivered, and a
+// late ack of its first delivery has no effect.
 func deadline(t *testing.T, r *run) {
 	r.open("c", nil)
 	const timeout = time.Second

@@ -408,8 +408,8 @@ func casModel() porcupine.Model {
 	}
 }
 
-// done returns the swaps with an unknown outcome whose result a client has read. They were applied at some time before
-// end. The other ones had no effect visible to a client.
+// done returns those swaps with an unknown outcome of which a client has read the result. They were applied at some
+// time before end. The other ones had no effect visible to a client.
 func done(unknown, history []porcupine.Operation, end int64) []porcupine.Operation {
 	seen := make(map[string]bool)
 	for _, op := range history {

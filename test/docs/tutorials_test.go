@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// isTutorial reports whether a page is a tutorial whose reader runs `lockstep dev`.
+// isTutorial reports whether a page is a tutorial that uses `lockstep dev`.
 func isTutorial(name string) bool {
 	return filepath.Base(filepath.Dir(name)) == "tutorials" && filepath.Base(name) != "quick-start.md"
 }

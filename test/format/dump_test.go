@@ -102,7 +102,7 @@ func text(b []byte) string {
 	return fmt.Sprintf("%q", b)
 }
 
-// identity writes the identity file, a text file whose second line is the checksum of the first.
+// identity writes the identity file, a text file. Its second line is the checksum of the first.
 func (d *dumper) identity() {
 	raw := read(d.t, d.fsys, nodeDir+"/identity")
 	d.line(0, "%s", strings.TrimSuffix(strings.ReplaceAll(string(raw), `,"`, ",\n"+`"`), "\n"))

@@ -23,7 +23,7 @@ import (
 // maxFileBytes limits the size of a file of the scenario.
 const maxFileBytes = 64 << 20
 
-// pieceFile returns the path of a snapshot piece, whose name is its offset in the page file.
+// pieceFile returns the path of the snapshot piece at an offset in the page file.
 func pieceFile(at uint64) string { return path.Join(snapshotDir, fmt.Sprintf("%012d.piece", at)) }
 
 func read(t *testing.T, fsys vfs.FS, name string) []byte {

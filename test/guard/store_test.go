@@ -26,7 +26,7 @@ import (
 type written struct {
 	mu                   sync.Mutex
 	log, pages, logSyncs int64
-	prepared             map[string]bool // files whose last write prepared them as segments
+	prepared             map[string]bool // files that the last write prepared as segments
 }
 
 // prepareBytes is larger than any log write of a test. Larger writes are zeros that prepare future segments in the

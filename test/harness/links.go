@@ -81,8 +81,8 @@ func (p *Pair) Held() (times uint64) {
 	return times
 }
 
-// DialOptions returns options for clients that bypass the links, whose addresses the nodes advertise. Cut does not
-// affect such a client.
+// DialOptions returns options for clients that bypass the links, although the nodes advertise the addresses of the
+// links. Cut does not affect such a client.
 func (p *Pair) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(p.Dial)}
 }

@@ -353,7 +353,7 @@ func (p *Pair) Coordinator() string {
 	}
 }
 
-// Find returns the node whose address, or whose link's address, is address; nil if none.
+// Find returns the node with this address, or with a link at this address, or nil.
 func (p *Pair) Find(address string) *Node {
 	for _, n := range slices.Concat(p.Nodes, p.peerIndex) {
 		if n.Address == address || n.link != nil && n.link.Address() == address {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// SmallNodes returns settings for nodes that share a machine, whose disk may be almost full.
+// SmallNodes returns settings for nodes that share a machine with a disk that may be almost full.
 func SmallNodes() map[string]string {
 	return map[string]string{"disk.low-watermark": "16MiB", "wal.segment-bytes": "16MiB", "memory.budget": "128MiB"}
 }

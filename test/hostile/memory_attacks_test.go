@@ -165,7 +165,7 @@ func fill(ctx context.Context, a *attacker, name string, h *h2, frameBytes int, 
 	a.record(name, <-done)
 }
 
-// unread sends a request in each of thousands of calls, whose window allows no response.
+// unread sends a request in each of thousands of calls, with windows that allow no response.
 func unread(
 	method string, request func(p *plan, call int) proto.Message,
 ) func(context.Context, *attacker, string, int) {

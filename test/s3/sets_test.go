@@ -345,7 +345,7 @@ func TestArchiveUnreachable(t *testing.T) {
 	require.Equal(t, d.s.End(), chains[0].Last)
 }
 
-// A backup removes the unfinished backups of its own node, and keeps those of other nodes.
+// A backup of a node removes the unfinished backups of that node, and keeps those of other nodes.
 func TestConcurrentClients(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})

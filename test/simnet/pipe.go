@@ -77,7 +77,7 @@ func (p *pipe) finish(reason error) {
 	p.signal()
 }
 
-// abandon closes the reading side, whose calls then return reason.
+// abandon closes the reading side. Reads then return reason.
 func (p *pipe) abandon(reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -85,7 +85,7 @@ func (a *store) report() {
 	a.changed = make(chan struct{})
 }
 
-// notify tells the host's connections whether the coordinator is reachable.
+// notify informs the host's connections whether the coordinator is reachable.
 func (a *store) notify(host string, reachable bool) {
 	a.mu.Lock()
 	conns := make([]*coordinator, 0, 1)
@@ -98,7 +98,7 @@ func (a *store) notify(host string, reachable bool) {
 	}
 }
 
-// disconnect ends the connections of a host whose process was killed, if leases is set: the announcements of the
+// disconnect ends the connections of a host after a kill of its process, if leases is set: the announcements of the
 // process then remain until the lease expires. Otherwise it does nothing.
 func (a *store) disconnect(host string) {
 	a.mu.Lock()

@@ -152,7 +152,7 @@ func newWorld(seed uint64, log *zap.Logger) (*world, error) {
 	return w, nil
 }
 
-// rand returns a new random generator for a component whose choices must not depend on other components.
+// rand returns a new random generator for a component. Its choices do not depend on other components.
 func (w *world) rand() *rand.Rand {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -306,7 +306,7 @@ func (w *world) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	}
 }
 
-// serving returns the host whose node reports that it serves clients, or nil.
+// serving returns the host of the node that reports that it serves clients, or nil.
 func (w *world) serving(ctx context.Context) *host {
 	var found *host
 	var term uint64

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// A node whose network traffic stops 30 times for 200 ms keeps its role and stays in sync. Clients wait for those 200
-// ms.
+// A node keeps its role and stays in sync although its network traffic stops 30 times for 200 ms. Clients wait for
+// those 200 ms.
 func TestStalls(t *testing.T) {
 	for _, stalled := range []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} {
 		t.Run(stalled.String(), func(t *testing.T) {
