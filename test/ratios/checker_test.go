@@ -34,7 +34,7 @@ func TestParse(t *testing.T) {
 		{`"lowest"`, `"least"`, "unknown field"},
 		{`"lowest": 0.5`, `"lowest": 1.5`, "not a range"},
 		{`"lowest": 0.5`, `"lowest": 0`, "not a range"},
-		{`[0.5, 1.5]`, `[1]`, "at least twice"},
+		{`[0.5, 1.5]`, `[1]`, "at least two measurements"},
 		{`[0.5, 1.5]`, `[0.5, 1.6]`, "measured value 1.6 is out of range"},
 		{`[0.5, 1.5]`, `[0.4, 1.5]`, "measured value 0.4 is out of range"},
 		{`{"run": "a", "line"`, `{"run": "c", "line"`, `run "c" does not exist`},
