@@ -234,8 +234,8 @@ type (
 	// FollowerRequired: from now on, the active requires this node's acks.
 	FollowerRequired struct{}
 	// FollowerLost: the stream has ended, or another dial has failed. It is posted again when the cause changes. After a
-	// reset, the data plane must redial immediately and report the outcome, since only LostRefused triggers an immediate
-	// takeover.
+	// reset, the data plane must redial immediately and report the outcome, because only LostRefused triggers an
+	// immediate takeover.
 	FollowerLost struct {
 		Cause LostCause
 		Err   error

@@ -156,7 +156,7 @@ func (w *world) activeActions(as []action, i int) []action {
 	return as
 }
 
-// do applies a to a copy of the world.
+// do returns a copy of the world to which the action is applied.
 func (w world) do(a action) (world, error) {
 	err := w.act(a)
 	if err == nil {

@@ -16,7 +16,7 @@ import (
 
 // This file explores worlds with copied, restored or moved disks.
 
-// must applies actions in order, and all quiet actions after each write.
+// must returns the world after the actions, with all quiet actions after each write.
 func must(t *testing.T, w world, as ...action) world {
 	t.Helper()
 	for _, a := range as {
@@ -38,7 +38,7 @@ func written(t *testing.T, w world, i int) world {
 	})
 }
 
-// down stops hosts, as in a power failure.
+// down returns the world with hosts stopped, as in a power failure.
 func down(t *testing.T, w world, hosts ...int) world {
 	t.Helper()
 	for _, i := range hosts {
@@ -65,14 +65,14 @@ func imaged(t *testing.T, of int, sealed bool) world {
 	return w
 }
 
-// marked writes the committed position of a host to the coordinator.
+// marked returns the world with the committed position of a host written to the coordinator.
 func marked(t *testing.T, w world, i int) world {
 	t.Helper()
 	w.left = budget{mark: 1}
 	return must(t, w, action{"mark", i, 0})
 }
 
-// placed puts the image into a host.
+// placed returns the world with the image placed in a host.
 func placed(t *testing.T, w world, i int) world {
 	t.Helper()
 	w.left = budget{place: 1}
@@ -143,7 +143,7 @@ func imagedAlone(t *testing.T) world {
 
 // copiedStandby returns a world with a copy of a standby in the third host, which cannot query the original. The
 // original was not in sync when it was copied. The copy connected to the active first, then the original, which was
-// added to in_sync. A write was acknowledged, and the copy has not seen the record yet.
+// added to in_sync. A write was acknowledged, and the copy has not read the record yet.
 func copiedStandby(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)

@@ -43,7 +43,7 @@ func settle(t *testing.T, w world, done func(*world) bool) world {
 	return w
 }
 
-// roles is a condition for settle.
+// roles returns a condition for settle: the hosts have these roles, and no work is pending.
 func roles(a, b Role) func(*world) bool {
 	return func(w *world) bool {
 		return w.hosts[0].st.Role() == a && w.hosts[1].st.Role() == b &&

@@ -38,8 +38,8 @@ func TestDowngradedStandbyIsDropped(t *testing.T) {
 }
 
 // A standby restarts while the active still has the connection to its previous generation, and replaces that generation
-// in the record. The active does not list the previous generation again because of earlier acks, since the new one
-// would be superseded.
+// in the record. Earlier acks do not make the active list the previous generation again, which would supersede the new
+// one.
 func TestFormerGenerationIsNotListedAgain(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)

@@ -147,7 +147,8 @@ func (m *machine) begun(rec Record) bool {
 	return ok && m.ident.Restored && own.Is(m.ident.Member().WithGeneration(own.Generation))
 }
 
-// admit checks whether the first record of this process is consistent with its store.
+// admit reports whether the first record of this process is consistent with its store. If it is, a store without a pair
+// joins the pair of the record. Otherwise the machine halts or waits.
 func (m *machine) admit(rec Record) bool {
 	switch {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:

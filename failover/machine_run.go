@@ -205,8 +205,8 @@ func (m *machine) compareGeneration() {
 }
 
 // clearPreviousGeneration discards the connection to a generation of the standby that rec replaces. The connection is
-// dead, since the new generation has opened the store. If the old generation were added to in_sync again because of
-// earlier acks, the running one would be superseded.
+// dead, because the new generation has opened the store. If earlier acks added the old generation to in_sync again, the
+// running one would be superseded.
 func (m *machine) clearPreviousGeneration(rec Record) {
 	a := &m.act
 	if a.standby == standbyNone || mutate.Off("INV-11-former-generation-in-sync") {

@@ -33,8 +33,8 @@ type Record struct {
 	Version int `json:"version"`
 	// PairID identifies the pair permanently. A node with another pair's data refuses to start.
 	PairID uuid.UUID `json:"pair_id"`
-	// Config is incremented on every write, and serves as the fencing token. The revision is no fencing token, since a
-	// restored coordinator can assign it again.
+	// Config is incremented on every write, and serves as the fencing token. The revision is not a fencing token, because
+	// a restored coordinator can assign it again.
 	Config uint64 `json:"config"`
 	// Term is incremented on every activation. Every log record contains the term of its active.
 	Term   uint64    `json:"term"`

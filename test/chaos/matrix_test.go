@@ -98,7 +98,7 @@ func faults() []fault {
 	}
 }
 
-// killed kills nodes. A node that is down because of the phase is killed during startup.
+// killed returns a fault that kills nodes. A node that is down because of the phase is killed during startup.
 func killed(principal ...func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
 		for _, n := range principal {
@@ -109,7 +109,7 @@ func killed(principal ...func(m *matrix) *cluster.Node) func(m *matrix, t *testi
 	}
 }
 
-// frozen suspends a process for some time.
+// frozen returns a fault that suspends a process for some time.
 func frozen(d time.Duration, principal func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
 		m.startIfDown(t, principal(m))
@@ -120,7 +120,8 @@ func frozen(d time.Duration, principal func(m *matrix) *cluster.Node) func(m *ma
 	}
 }
 
-// cut holds back traffic on some links. It requires traffic in the meantime, so a node that is down is started.
+// cut returns a fault that holds back traffic on some links. It requires traffic in the meantime, so a node that is
+// down is started.
 func cut(begin, end func(m *matrix)) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
 		before := m.p.Held()
@@ -135,7 +136,7 @@ func cut(begin, end func(m *matrix)) func(m *matrix, t *testing.T) bool {
 	}
 }
 
-// etcdStopped stops the coordinator for some time.
+// etcdStopped returns a fault that stops the coordinator for some time.
 func etcdStopped(m *matrix, t *testing.T) bool {
 	require.NoError(t, m.p.StopEtcd())
 	<-time.After(faultTime) // duration of the fault

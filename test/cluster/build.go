@@ -45,7 +45,7 @@ func buildWithClock(ctx context.Context, dir, name, command string) (string, err
 		"-tags", strings.Join([]string{faultdisk.Tag, clockTag}, ","), "-overlay", overlay)
 }
 
-// BuildEtcdWithClock compiles the program for Options.EtcdBinary.
+// BuildEtcdWithClock compiles the program for Options.EtcdBinary, and returns its path.
 func BuildEtcdWithClock(ctx context.Context, dir string) (string, error) {
 	return buildWithClock(ctx, dir, "etcd-clock", "github.com/lockstep-mq/lockstep/test/cluster/etcd")
 }

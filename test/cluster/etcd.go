@@ -25,7 +25,7 @@ type Etcd struct {
 	stdin   io.Closer
 }
 
-// startEtcd runs a program built by BuildEtcdWithClock.
+// startEtcd starts a program built by BuildEtcdWithClock.
 func startEtcd(ctx context.Context, binary, dir string) (*Etcd, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)

@@ -18,5 +18,5 @@ const (
 	FromTarget = faultproxy.FromTarget
 )
 
-// NewProxy listens on a free port of 127.0.0.1, and relays to target, a host:port. Close stops it.
+// NewProxy starts a proxy that listens on a free port of 127.0.0.1, and relays to target, a host:port. Close stops it.
 func NewProxy(target string) (*Proxy, error) { return faultproxy.Listen(target) }

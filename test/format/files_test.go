@@ -104,7 +104,7 @@ func write(t *testing.T, fsys vfs.FS, name string, data []byte) {
 	require.NoError(t, f.Close())
 }
 
-// pieceOffset is the inverse of pieceFile.
+// pieceOffset returns the offset in the name of a snapshot piece.
 func pieceOffset(t *testing.T, name string) uint64 {
 	t.Helper()
 	at, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(name), ".piece"), 10, 64)

@@ -112,7 +112,7 @@ func neverReads(ctx context.Context, a *attacker, name string, worker int) {
 	a.record(name, end(ctx, err))
 }
 
-// framed prepends the prefix of a gRPC message.
+// framed returns a message with the prefix of a gRPC message.
 func framed(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }

@@ -140,7 +140,7 @@ func simulate(t *testing.T, seed uint64, verbose bool, draw func(w *world) scena
 }
 
 // watch ends the process if a seed does not end within realLimit, not counting time in which the process was suspended.
-// It must be called outside the bubble, whose clock may be stopped.
+// It must be called outside the bubble, because the clock of the bubble may be stopped.
 func watch(seed uint64) (stop func()) {
 	done := make(chan struct{})
 	go func() {

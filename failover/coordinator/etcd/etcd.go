@@ -186,7 +186,8 @@ func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOp
 	return resp, err
 }
 
-// txn writes through the first endpoint that responds. For outcomeUnknown, see hedged.
+// txn commits a transaction through the first endpoint that responds, and returns its response. For outcomeUnknown, see
+// hedged.
 func (c *Coordinator) txn(
 	ctx context.Context, request func(clientv3.Txn) clientv3.Txn,
 ) (resp *clientv3.TxnResponse, outcomeUnknown bool, err error) {
@@ -200,8 +201,8 @@ func (c *Coordinator) txn(
 	return resp, outcomeUnknown, err
 }
 
-// attempts returns the number of attempts per request: one per connection, and more at larger intervals, since requests
-// sent during a leader election get no response.
+// attempts returns the number of attempts per request: one per connection, and more at larger intervals, because
+// requests that are sent during a leader election get no response.
 func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + hedgedAttempts }
 
 func (c *Coordinator) why(err error) string {

@@ -25,7 +25,7 @@ type change struct {
 	Add    string `json:"add,omitempty"`    // address
 }
 
-// changeMembers executes a membership change on the leader. It is idempotent.
+// changeMembers executes a membership change on the leader, and returns the added member, if any. It is idempotent.
 func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return Member{}, err
@@ -59,7 +59,8 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	return v.add(incoming.Status.ID, c.Add)
 }
 
-// checkJoining checks the voter to be added. It retries, because the voter may have just been started.
+// checkJoining checks the voter to be added, and returns its hello. It retries, because the voter may have just been
+// started.
 func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error) {
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)

@@ -16,7 +16,7 @@ func (v *Voter) currentConditions() []failover.Condition {
 	return v.conditions
 }
 
-// setConditions stores the conditions. If they are unchanged, the slice stays the same.
+// setConditions stores the conditions. If they are unchanged, it keeps the previous slice.
 func (v *Voter) setConditions(now []failover.Condition) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -107,7 +107,7 @@ func (v *Voter) poll(ctx context.Context) {
 	wg.Wait()
 }
 
-// recordSilence records that a voter does not respond. It deletes the voter's last hello, since each health check
+// recordSilence records that a voter does not respond. It deletes the voter's last hello, because each health check
 // requires a new response.
 func (v *Voter) recordSilence(address string, err error) {
 	v.mu.Lock()

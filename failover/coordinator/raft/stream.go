@@ -271,7 +271,8 @@ func (p *port) refused(from net.Addr, err error) {
 	}
 }
 
-// track registers a connection for Close, because the raft library does not close accepted connections.
+// track registers a connection for Close, because the raft library does not close accepted connections. It returns the
+// registered connection.
 func (p *port) track(conn net.Conn) net.Conn {
 	t := &trackedConn{Conn: conn, p: p}
 	p.mu.Lock()

@@ -34,7 +34,8 @@ const (
 	FromTarget
 )
 
-// Listen listens on a free port of 127.0.0.1, and forwards connections to target, a host:port. Close stops the relay.
+// Listen starts a relay that listens on a free port of 127.0.0.1, and forwards connections to target, a host:port.
+// Close stops the relay.
 func Listen(target string) (*Relay, error) { return ListenOn("127.0.0.1", target) }
 
 // ListenOn is like Listen, but listens on another address of this machine.

@@ -42,7 +42,8 @@ func (l *Value[T]) Update(f func(*T) bool) {
 	}
 }
 
-// Watch sends the current value, and the latest one after each change. When ctx ends, it closes the channel.
+// Watch returns a channel that receives the current value, and the latest one after each change. The channel is closed
+// when ctx ends.
 func (l *Value[T]) Watch(ctx context.Context) <-chan T {
 	out := make(chan T)
 	go func() {
