@@ -89,7 +89,7 @@ type whost struct {
 	load      bool
 	asks      string // address of the pending identity query
 	reached   [3]int // number of the process in each host that has responded
-	asked     bool   // it has queried another process
+	asked     bool   // this process has queried another one
 	drain     uint64 // number of the current drain
 	held      bool   // drained: nothing is appended
 	primary   *wprimary

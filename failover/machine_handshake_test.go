@@ -122,7 +122,7 @@ func TestDuplicate(t *testing.T) {
 		require.Equal(t, stale, *r.s.duplicate())
 		requireNo[SwapRecord](t, r.observe(true))
 		require.Equal(t, []Effect{Handshake{Address: "a:2"}}, r.after(duplicateRetention),
-			"so that the other node detects it, too")
+			"the other node must detect the duplicate, too")
 		r.step(HandshakeDone{Address: "a:2", Gone: true, Err: ErrGone})
 		require.Equal(t, []Effect{Handshake{Address: "a:2"}}, r.after(time.Hour),
 			"records acknowledged by the other process are missing here")

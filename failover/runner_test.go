@@ -105,7 +105,7 @@ func (n *node) end() {
 // kill stops a node abruptly: its connections break, and it is unreachable.
 func (p *pair) kill(i int) {
 	n := p.nodes[i]
-	require.NoError(n.t, n.coord.Close()) // it can no longer swap
+	require.NoError(n.t, n.coord.Close()) // the node can no longer swap
 	p.hub.mu.Lock()
 	n.plane.dead = true
 	o := n.plane.peer

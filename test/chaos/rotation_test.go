@@ -362,7 +362,7 @@ func (r *rotation) run() {
 	require.Equal(t, active.Name, r.activeName(), "the roles are unchanged")
 
 	former := newHolder(t, "client")
-	former.assign(r.older, r.newer) // it trusts the newer CA, but is not trusted
+	former.assign(r.older, r.newer) // trusts the newer CA, but is not trusted
 	ports := r.pair.Addresses()
 	if r.pair.Witness != nil {
 		ports = append(ports, r.pair.VoterOf(r.pair.A), r.pair.VoterOf(r.pair.B), r.pair.Witness.Address)

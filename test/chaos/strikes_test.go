@@ -174,7 +174,7 @@ func (k *killer) powerCut(active, standby *cluster.Node) {
 		injected(k.t, n)
 	}
 	k.pause(500 * time.Millisecond)
-	k.w.History().Note("both lose power")
+	k.w.History().Note("both nodes lose power")
 	require.NoError(k.t, active.LosePower())
 	require.NoError(k.t, standby.LosePower())
 	k.start(active)

@@ -46,7 +46,7 @@ func TestCommitUnknownOutcome(t *testing.T) {
 		_, err = uncertain.Commit(within(300 * time.Millisecond))
 		require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has responded")
 		if noActive != nil {
-			break // this Commit found no node
+			break // this Commit reached no node
 		}
 		require.True(t, time.Now().Before(deadline), "the client should detect that no node responds")
 	}

@@ -351,8 +351,8 @@ func (w *world) death(b *tab, own *harness.Node) {
 	b.until("!" + card)
 }
 
-// The active continues alone, and is lost. The page of the other node shows the possible loss, requires the node's
-// name, and makes the node active. Then the pair reports an unresolved forced failover.
+// The active continues without a standby, and is then lost. The page of the other node shows the possible loss,
+// requires the node's name, and makes the node active. Then the pair reports an unresolved forced failover.
 func TestForced(t *testing.T) {
 	program := os.Getenv("LOCKSTEP_BROWSER")
 	if program == "" {

@@ -141,7 +141,7 @@ func line(b *strings.Builder, begin string, to []string) {
 	b.WriteString(text + "\n")
 }
 
-// downwards sorts packages topologically, importers first, and otherwise by name.
+// downwards returns the packages in topological order, importers first, and otherwise by name.
 func downwards(names []string, inside map[string][]string) []string {
 	depth := map[string]int{}
 	var measure func(string) int

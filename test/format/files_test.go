@@ -51,7 +51,7 @@ func names(t *testing.T, fsys vfs.FS, dir string) (files []string) {
 	return files
 }
 
-// pack writes the files into an archive, deterministically.
+// pack returns an archive of the files. Equal files give equal archives.
 func pack(t *testing.T, fsys vfs.FS) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -163,7 +163,7 @@ func start(t *testing.T, s nodeSettings) *process {
 	s.Dir = filepath.Join(t.TempDir(), s.Name)
 	text, err := json.Marshal(s)
 	require.NoError(t, err)
-	cmd := exec.Command(os.Args[0]) // this program; it exits when its input ends
+	cmd := exec.Command(os.Args[0]) // this program, which exits when its input ends
 	cmd.Env, cmd.Stderr = append(os.Environ(), asNode+"="+string(text)), os.Stderr
 	p := &process{t: t}
 	p.in, err = cmd.StdinPipe()

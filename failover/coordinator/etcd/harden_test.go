@@ -233,7 +233,7 @@ func TestOutOfSpace(t *testing.T) {
 	next.Config, next.OpID = 2, "while full"
 	require.Eventually(t, func() bool { // the alarm is raised with a delay
 		_, err = coordtest.Swap(ctx, c, rev, next)
-		if err == nil { // it was the last write within the quota
+		if err == nil { // the last write within the quota
 			rec, rev, err = c.Load(ctx)
 			require.NoError(t, err)
 			next = rec.Clone()

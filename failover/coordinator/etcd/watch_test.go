@@ -36,7 +36,7 @@ func TestDuplicateBetweenTwoAnnouncements(t *testing.T) {
 	}
 	c.Begin(own)
 	c.Apply([]*clientv3.Event{put(duplicate, 5, 5)})
-	require.True(t, seen().Duplicate.Stale, "it may have been killed before this process started")
+	require.True(t, seen().Duplicate.Stale, "the other process may have been killed before this one started")
 	c.Apply([]*clientv3.Event{put(own, 10, 10), put(duplicate, 5, 11), put(own, 10, 12)})
 	require.Equal(t, failover.Duplicate{Live: duplicate}, *seen().Duplicate)
 }

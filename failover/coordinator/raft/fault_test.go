@@ -286,7 +286,7 @@ func TestLinearizableUnderFaults(t *testing.T) {
 			note := func(in input, out output, call time.Duration) {
 				ret := int64(time.Since(base))
 				if out.unknown {
-					ret = math.MaxInt64 // it may be applied at any later time
+					ret = math.MaxInt64 // the swap may be applied at any later time
 				}
 				mu.Lock()
 				defer mu.Unlock()

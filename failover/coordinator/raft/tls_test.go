@@ -212,7 +212,7 @@ func TestForeignConnections(t *testing.T) {
 		require.NoError(t, err)
 		_, err = conn.Write([]byte(text))
 		require.NoError(t, err)
-		_ = conn.(*net.TCPConn).CloseWrite() // it may be closed already
+		_ = conn.(*net.TCPConn).CloseWrite() // the connection may already be closed
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(bound)))
 		answer, err := io.ReadAll(conn)
 		if err == nil && len(answer) > 0 {
