@@ -25,7 +25,7 @@ const (
 	CodeDiskFull          Code = "disk-full"
 )
 
-// Codes of a node that gains or loses the active role.
+// Codes of gaining or losing the active role.
 const (
 	CodeActiveLeft Code = "active-left"
 	CodeRestart    Code = "restart"
@@ -37,7 +37,7 @@ const (
 	CodeReplaced   Code = "replaced"
 )
 
-// Codes of the active.
+// Codes of changes on the active.
 const (
 	CodeReady           Code = "ready"
 	CodeUnblocked       Code = "unblocked"
@@ -49,7 +49,7 @@ const (
 	CodeMinInSync       Code = "min-in-sync"
 )
 
-// Codes of a node that is not active.
+// Codes of changes on a node that is not active.
 const (
 	CodeStart           Code = "start"
 	CodeRecord          Code = "record"
@@ -60,7 +60,7 @@ const (
 	CodeStoreRolledBack Code = "store-rolled-back"
 )
 
-// Code returns the code of a cause, or CodeNoConnection for 0.
+// Code returns the code of the cause, or CodeNoConnection for the zero LostCause.
 func (c LostCause) Code() Code {
 	if int(c) < len(lostCauses) {
 		return lostCauses[c].code
@@ -70,7 +70,7 @@ func (c LostCause) Code() Code {
 
 type change struct {
 	code Code
-	term uint64 // term of the attempt; 0 after a record of another process
+	term uint64 // term of the attempt; 0 after another process has written a record
 }
 
 func (s *State) roleCode(before Status) Code {

@@ -51,7 +51,7 @@ func TestCodes(t *testing.T) {
 			r.report(ActiveReady{})
 			r.report(StandbyConnected{Member: memberOf(1)})
 		}, []string{"CANDIDATE restart", "ACTIVATING restart", "BLOCKED no-connection", "ACTIVE unblocked"}},
-		{"no standby comes", func(t *testing.T) *rig { t.Helper(); return newRig(t, Settings{}) }, func(r *rig) {
+		{"the standby does not connect", func(t *testing.T) *rig { t.Helper(); return newRig(t, Settings{}) }, func(r *rig) {
 			r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
 			r.won()
 			r.report(ActiveReady{})
@@ -73,15 +73,15 @@ func TestCodes(t *testing.T) {
 			r.report(FollowerLost{Cause: LostReset})
 			r.after(2 * time.Second)
 		}, []string{"CANDIDATE connection-closed"}},
-		{"the active left", standbyOf, func(r *rig) {
+		{"the active leaves the in-sync set", standbyOf, func(r *rig) {
 			r.seeRecord(record(recordWith(1, 0), 6, 2), 101)
 		}, []string{"CANDIDATE active-left"}},
-		{"takeover of unknown outcome", standbyOf, func(r *rig) {
+		{"takeover with an unknown outcome", standbyOf, func(r *rig) {
 			next := effect[SwapRecord](r.t, r.report(FollowerLost{Cause: LostSilence})).Next
 			r.step(Swapped{OpID: r.s.swapping, Err: ErrUnknownOutcome})
 			r.step(Loaded{Record: next, Revision: 101})
 		}, []string{"CANDIDATE silence", "ACTIVATING silence"}},
-		{"the takeover loses, then a switchover", standbyOf, func(r *rig) {
+		{"the takeover's swap fails, then a switchover", standbyOf, func(r *rig) {
 			r.report(FollowerLost{Cause: LostSilence})
 			r.seeRecord(record(recordWith(1, 0, 1), 6, 2), 101)
 			r.seeRecord(record(recordWith(0, 0, 1), 7, 3), 102)
@@ -89,10 +89,10 @@ func TestCodes(t *testing.T) {
 		{"switchover", standbyOf, func(r *rig) {
 			r.seeRecord(record(recordWith(0, 0, 1), 6, 3), 101)
 		}, []string{"ACTIVATING switchover"}},
-		{"the active lacks records", standbyOf, func(r *rig) {
+		{"records are missing on the active", standbyOf, func(r *rig) {
 			r.seeRecord(record(recordWith(0, 0), 6, 3), 101)
 		}, []string{"ACTIVATING longer-log"}},
-		{"dropped, and back", standbyOf, func(r *rig) {
+		{"dropped and added again", standbyOf, func(r *rig) {
 			r.report(FollowerRequired{})
 			r.seeRecord(record(recordWith(1, 1), 6, 2), 101)
 			r.report(FollowerLost{Cause: LostSlow})
@@ -117,12 +117,12 @@ func TestCodes(t *testing.T) {
 			r.report(lost(LostSilence))
 			r.won()
 		}, []string{"BLOCKED silence", "dropped silence", "ACTIVE_ALONE standby-dropped"}},
-		{"the standby comes back in time", activeOf, func(r *rig) {
+		{"the standby reconnects in time", activeOf, func(r *rig) {
 			r.observe(false, 0, 1)
 			r.report(lost(LostReset))
 			r.report(StandbyConnected{Member: memberOf(1)})
 		}, []string{"BLOCKED connection-closed", "ACTIVE unblocked"}},
-		{"the standby leaves", activeOf, func(r *rig) {
+		{"the standby leaves the in-sync set", activeOf, func(r *rig) {
 			r.seeRecord(record(recordWith(0, 0), 7, 3), 200)
 		}, []string{"dropped standby-left", "ACTIVE_ALONE standby-dropped"}},
 		{"min-in-sync", func(t *testing.T) *rig {
@@ -157,14 +157,14 @@ func TestCodes(t *testing.T) {
 			r.won()
 			r.report(FollowerConnected{Config: r.s.rec.Config, Term: r.s.rec.Term})
 		}, []string{"FENCED switchover", "STANDBY in-sync"}},
-		{"the standby has more", activeOf, func(r *rig) {
+		{"the standby has a longer log", activeOf, func(r *rig) {
 			r.report(lost(LostReset))
 			r.step(Swapped{OpID: r.s.swapping, Err: ErrConflict})
 			r.report(StandbyAhead{Member: memberOf(1), End: lsn.Position{Term: 2, LSN: 30}, Committed: 30})
 			r.step(Loaded{Record: r.s.rec, Revision: r.s.rev})
 			r.won()
 		}, []string{"BLOCKED connection-closed", "FENCED longer-log"}},
-		{"woken with old memory", alone, func(r *rig) {
+		{"resumed from an old memory snapshot", alone, func(r *rig) {
 			term := r.s.act.term
 			fresh(r).step(MarkWritten{Before: Mark{Pair: testPair, By: term, Term: term, LSN: 1000}})
 		}, []string{"RECOVERING superseded"}},

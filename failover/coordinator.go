@@ -15,6 +15,7 @@ type Revision int64
 
 // Errors of a Coordinator.
 var (
+	// ErrNoRecord is returned if the coordinator responded, but has no record.
 	ErrNoRecord = errors.New("coordinator has no cluster record")
 	// ErrConflict is returned if the record is not at the expected revision. Nothing was changed.
 	ErrConflict = errors.New("cluster record was changed by another node")
@@ -23,12 +24,13 @@ var (
 	ErrUnknownOutcome = errors.New("outcome of the cluster record write is unknown")
 	// ErrRefused is returned if the coordinator rejected the write, for example because of a missing permission or a full
 	// disk. The swap will not be applied later.
-	ErrRefused     = errors.New("coordinator rejected the write of the cluster record")
+	ErrRefused = errors.New("coordinator rejected the write of the cluster record")
+	// ErrUnreachable is returned if the coordinator did not respond to a read.
 	ErrUnreachable = errors.New("coordinator is unreachable")
 )
 
-// Live is the content of a node's liveness key. It is only a hint: the key outlives its node by up to a lease, and can
-// be missing while the node is healthy.
+// Live is the content of a node's liveness key. It is only a hint: the key outlives its node by up to the lease's time
+// to live, and can be missing while the node is healthy.
 type Live struct {
 	Node    NodeInfo `json:"node"`
 	Process string   `json:"process"`
@@ -37,8 +39,8 @@ type Live struct {
 // Duplicate is another process announced under this node's ID.
 type Duplicate struct {
 	Live
-	// Stale is true until it is proven that the process was running after this one announced itself: it may be a killed
-	// earlier process with an unexpired lease. Once false, it stays false while the process exists.
+	// Stale is true while the process may be an earlier one that was killed before its lease expired. It becomes false
+	// when the process is proven to have run after this one announced itself, and stays false while that process exists.
 	Stale bool
 }
 
@@ -51,10 +53,10 @@ type Observation struct {
 	Missing bool
 	// RecordErr is the reason why the stored record is unusable: ErrRecordVersion or ErrRecordInvalid.
 	RecordErr error
-	// Live are the nodes with a liveness key, including this one, sorted by node ID. If two processes share an ID, Live
+	// Live lists the nodes with a liveness key, including this one, sorted by node ID. If two processes share an ID, Live
 	// contains the one announced last.
 	Live []Live
-	// LiveKnown is false until Live was read for the first time.
+	// LiveKnown is false until Live has been read for the first time.
 	LiveKnown bool
 	// Duplicate is another process announced under the ID of the node for which Announce runs on this connection,
 	// preferably one that is not stale. For a running process, Stale becomes false within a third of a lease after both
@@ -66,7 +68,7 @@ type Observation struct {
 	// Problem describes why the coordinator is unreachable, or a problem with it that an operator can fix; otherwise it is
 	// empty. It changes only with the problem.
 	Problem string
-	// Conditions are never changed in place.
+	// Conditions lists the coordinator's conditions. The slice is never modified in place.
 	Conditions []Condition
 	// LeaseUntil is the earliest time at which this node's lease expires: the granted time to live, counted from before
 	// the request was sent. It is zero without a lease, and has a monotonic clock reading.
@@ -75,6 +77,7 @@ type Observation struct {
 
 // Coordinator stores the record of one pair. Implementations are safe for concurrent use and pass test/coordtest.
 type Coordinator interface {
+	// Name returns the name of the implementation: "etcd", "raft" or "memory".
 	Name() string
 
 	// Load reads the record linearizably. It returns ErrNoRecord, ErrUnreachable, ErrRecordVersion or ErrRecordInvalid.
@@ -114,7 +117,7 @@ func (o Observation) LiveNode(id uuid.UUID) (Live, bool) {
 // Condition is a condition of this node or its pair that only failover detects. Package server/observe/conditions
 // documents each kind, under the same name.
 type Condition struct {
-	// Kind is one of the constants below.
+	// Kind is one of the Condition constants.
 	Kind    string
 	Details string
 	// Since is the start of the condition; if zero, the time of the first Status that includes it.
@@ -130,7 +133,7 @@ const (
 	ConditionStoreRolledBack = "store-rolled-back"
 	// ConditionHistoriesDiverged: committed records of the other node are missing on the active.
 	ConditionHistoriesDiverged = "histories-diverged"
-	// ConditionVoterMissing and the following ones concern a voter of the coordinator.
+	// ConditionVoterMissing and the following conditions describe a voter of the raft coordinator.
 	ConditionVoterMissing    = "voter-missing"
 	ConditionVoterBehind     = "voter-behind"
 	ConditionVoterRolledBack = "voter-rolled-back"

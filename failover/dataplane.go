@@ -24,16 +24,16 @@ type Identity struct {
 	Fence  Fence
 	// End is the position of the last record in the log, which need not be durable.
 	End lsn.Position
-	// Restored: the store is a restored backup that has not joined a pair since. No record lists it, and it may start a
-	// pair.
+	// Restored: the store is a restored backup that has not joined a pair since. No record lists it, and it may create a
+	// new pair.
 	Restored bool
-	// MayHaveLost: acknowledged bytes may be lost (INV-6). It is persistent, until ClearLoss.
+	// MayHaveLost: acknowledged bytes may be lost (INV-6). It is durable until ClearLoss.
 	MayHaveLost bool
 	// Committed is the last LSN durably known to be committed; never above End.
 	Committed uint64
-	// Quarantine is the directory of the previous store, with the reason, if that store could not be opened, until the
-	// other node has replicated everything again. The pair ID may have been lost with the store: such a node joins any
-	// pair, and starts none.
+	// Quarantine is the directory of the previous store, with the reason, if that store could not be opened. It is empty
+	// again when the other node has replicated everything. The pair ID may have been lost with the store, so such a node
+	// joins any pair, but does not create one.
 	Quarantine string
 	// Generation is the last process generation known to be listed in the record. ClaimedGeneration is the generation of
 	// the last process that participated, until the record is known to list it (INV-11).
@@ -119,9 +119,9 @@ type DataPlane interface {
 	// its ID is set.
 	StopActive(ctx context.Context, next NodeInfo) error
 
-	// StartFollower starts the standby role, which replicates from spec.Active. It redials a lost connection immediately
-	// and then at intervals of some 10 ms, until StopFollower. It rejects messages below the fence, and persists a
-	// higher fence before it accepts messages with that fence (INV-1). No active role is running.
+	// StartFollower starts the standby role, which replicates from spec.Active. It redials a lost connection immediately,
+	// then about every 10 ms, until StopFollower. It rejects messages below the fence, and persists a higher fence before
+	// it accepts messages with that fence (INV-1). No active role is running.
 	StartFollower(ctx context.Context, spec FollowSpec, post func(DataEvent)) error
 
 	// StopFollower ends the standby role. After it returns, nothing from the old active is accepted or acknowledged
@@ -187,7 +187,7 @@ const (
 	// LostRejected: the peer is not active, has a config and term below the fence, or rejects this node.
 	LostRejected
 	LostSlow
-	// LostAhead: the standby's fence is above this node's config and term: the standby takes over, or has taken over.
+	// LostAhead: the standby's fence is above this node's config and term: the standby is taking over, or has done so.
 	LostAhead
 	// LostBehind: records that this node knows to be committed are missing on the active. No record was truncated
 	// (INV-13).
@@ -228,14 +228,14 @@ type (
 	// FollowerConnected: the active accepted this node.
 	FollowerConnected struct{ Config, Term uint64 }
 	// FollowerIncomplete: the active, in configuration Config, has committed records up to LSN Committed, and some are
-	// missing from this node's log. Common is the last common LSN. It precedes FollowerConnected. All fields are zero if
-	// the active only reports that this node lost records that it had acknowledged.
+	// missing from this node's log. Common is the last LSN that both logs contain. The event precedes FollowerConnected.
+	// All fields are zero if the active reports only that this node lost records that it had acknowledged.
 	FollowerIncomplete struct{ Config, Common, Committed uint64 }
 	// FollowerRequired: from now on, the active requires this node's acks.
 	FollowerRequired struct{}
 	// FollowerLost: the stream has ended, or another dial has failed. It is posted again when the cause changes. After a
-	// reset, the data plane must redial immediately and report the outcome, since only LostRefused triggers an immediate
-	// takeover.
+	// reset, the data plane must redial immediately and report the outcome, because only LostRefused triggers an
+	// immediate takeover.
 	FollowerLost struct {
 		Cause LostCause
 		Err   error
@@ -275,8 +275,8 @@ type (
 	DiskStalled struct{ Stalled bool }
 )
 
-// Failed: the store cannot continue, for example because an fsync failed (INV-7). Both roles and Runner.Post may post
-// it. Runner.Run then stops the role and returns the error.
+// Failed: the store cannot continue, for example because an fsync failed (INV-7). It is posted by a role, or through
+// Runner.Post. Runner.Run then stops the role and returns the error.
 type Failed struct{ Err error }
 
 func (FollowerConnected) dataEvent()  {}

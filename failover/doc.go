@@ -7,7 +7,7 @@
 // Write safety never depends on a clock. A record in an external store, the coordinator, defines the active and the
 // stores that have every committed transaction. Two mechanisms decide whether a write may be acknowledged:
 // compare-and-swap on that record, and the standby's rejection of messages below its fence. Heartbeats and leases only
-// affect how soon a takeover starts, and for how long a stale delivery is possible.
+// affect how soon a takeover starts, and how long stale deliveries remain possible.
 //
 // # Files
 //
@@ -22,9 +22,9 @@
 //
 // # Subpackages
 //
-//	coordinator/etcd       a record in etcd; etcd/embedded starts an in-process etcd for development and tests
-//	coordinator/raft       a record in three hashicorp/raft voters: the two nodes and a witness
-//	coordinator/memory     an in-process record, for a node without a partner and for tests
+//	coordinator/etcd       the record in etcd; etcd/embedded starts an in-process etcd for development and tests
+//	coordinator/raft       the record in three hashicorp/raft voters: the two nodes and a witness
+//	coordinator/memory     the record in memory, for a node without a partner and for tests
 //	test/coordtest         the conformance suite for all three
 //	coordinator/internal   shared code: latest, a value with watchers; dupdetect, the duplicate-process detection
 //
@@ -49,7 +49,7 @@
 //	        begins a generation, which is durable in the store before the record lists it. A running process that is
 //	        replaced by another generation stops permanently.
 //	INV-12  An in-sync store that ends before the pair's high-water mark was restored from an older copy; INV-6 applies.
-//	INV-13  A node never truncates or discards records that it knows to be committed. A previously active node takes
-//	        the role again only after the other in-sync member has reported that its log is not longer, or did not
+//	INV-13  A node never truncates or discards records that it knows to be committed. A previously active node
+//	        resumes the role only if the other in-sync member has reported that its log is not longer, or does not
 //	        respond.
 package failover

@@ -46,7 +46,7 @@ func (w *world) actions() []action {
 				as = append(as, action{"crash-loss", i, len(n.log) - 1})
 			}
 		}
-		if _, ok := n.st.Deadline(); ok && w.left.tick > 0 && n.asks == "" { // (responses are faster than timers)
+		if _, ok := n.st.Deadline(); ok && w.left.tick > 0 && n.asks == "" { // responses are faster than timers
 			as = append(as, action{"tick", i, 0})
 		}
 		if w.left.switchover > 0 && n.st.known {
@@ -156,7 +156,7 @@ func (w *world) activeActions(as []action, i int) []action {
 	return as
 }
 
-// do applies a to a copy of the world.
+// do returns a copy of the world to which the action is applied.
 func (w world) do(a action) (world, error) {
 	err := w.act(a)
 	if err == nil {

@@ -16,7 +16,7 @@ import (
 
 // This file explores worlds with copied, restored or moved disks.
 
-// must applies actions in order, and all quiet actions after each write.
+// must returns the world after the actions, with all quiet actions after each write.
 func must(t *testing.T, w world, as ...action) world {
 	t.Helper()
 	for _, a := range as {
@@ -38,7 +38,7 @@ func written(t *testing.T, w world, i int) world {
 	})
 }
 
-// down stops hosts like a power failure.
+// down returns the world with hosts stopped, as in a power failure.
 func down(t *testing.T, w world, hosts ...int) world {
 	t.Helper()
 	for _, i := range hosts {
@@ -65,18 +65,18 @@ func imaged(t *testing.T, of int, sealed bool) world {
 	return w
 }
 
-// marked writes the committed position of a host to the coordinator.
+// marked returns the world with the committed position of a host written to the coordinator.
 func marked(t *testing.T, w world, i int) world {
 	t.Helper()
 	w.left = budget{mark: 1}
 	return must(t, w, action{"mark", i, 0})
 }
 
-// placed puts the image into a host.
+// placed returns the world with the image placed in a host.
 func placed(t *testing.T, w world, i int) world {
 	t.Helper()
 	w.left = budget{place: 1}
-	require.True(t, w.mayReplace(i, w.copies.image), "this would be a loss that no node can notice")
+	require.True(t, w.mayReplace(i, w.copies.image), "this would be an undetectable loss")
 	w = must(t, w, action{"place", i, 0})
 	w.left = budget{}
 	return w
@@ -107,7 +107,7 @@ func diskStarts(t *testing.T) map[string]world {
 		add(name+" copied to the other's host", placed(t, down(t, marked(t, w, 0), 1-of), 1-of),
 			budget{tick: 3, write: 1})
 		add(name+" copied next to the pair", placed(t, marked(t, w, 0), 2), budget{tick: 3, write: 1, crash: 1})
-		add(name+" copied, newest, next to the pair",
+		add(name+" copied at the end, next to the pair",
 			placed(t, must(t, withLeft(w, budget{image: 1}), action{"image", of, len(w.hosts[of].log)}), 2),
 			budget{tick: 3, write: 1, crash: 1})
 		add(name+" copied next to the pair, which goes down", placed(t, down(t, marked(t, w, 0), 0, 1), 2),
@@ -117,7 +117,7 @@ func diskStarts(t *testing.T) map[string]world {
 	add("alone, restored, marked", placed(t, down(t, marked(t, alone, 0), 0), 0), budget{tick: 3, write: 1})
 	add("alone, copied to the other's host, marked", placed(t, marked(t, alone, 0), 1),
 		budget{tick: 3, write: 1, crash: 1})
-	add("standby copied next to the original, which is named later", copiedStandby(t), budget{crash: 1, cut: 1, tick: 2})
+	add("standby copied next to the original, which is listed later", copiedStandby(t), budget{crash: 1, cut: 1, tick: 2})
 	add("disks changed places", must(t, withLeft(down(t, pairWorld(t), 0, 1), budget{swap: 1}),
 		action{"swap-disks", 0, 0}), budget{tick: 3, write: 1})
 	add("standby empty", must(t, withLeft(down(t, pairWorld(t), 1), budget{empty: 1}), action{"empty", 1, 0}),
@@ -142,8 +142,8 @@ func imagedAlone(t *testing.T) world {
 }
 
 // copiedStandby returns a world with a copy of a standby in the third host, which cannot query the original. The
-// original was not in sync when it was copied, and was added to in_sync afterwards. First the copy was connected to
-// the active, then the original. A write was acknowledged, and the copy has not seen the record yet.
+// original was not in sync when it was copied. The copy connected to the active first, then the original, which was
+// added to in_sync. A write was acknowledged, and the copy has not read the record yet.
 func copiedStandby(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)
@@ -222,12 +222,12 @@ func TestWalkDisks(t *testing.T) {
 			kinds[a.kind]++
 		}
 	}
-	t.Logf("%d walks, %d steps, %d ended by a loss that no node can notice: %v", walks, taken, excused, kinds)
+	t.Logf("%d walks, %d steps, %d ended by an undetectable loss: %v", walks, taken, excused, kinds)
 	for _, kind := range diskMoves {
 		// A machine that loses its pending coordinator requests has too many states: it is only explored near the
 		// starting points.
 		if kind != "wake-old" && !testing.Short() {
-			require.NotZero(t, kinds[kind], "no walk had the move %q", kind)
+			require.NotZero(t, kinds[kind], "no walk had the action %q", kind)
 		}
 	}
 }

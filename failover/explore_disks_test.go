@@ -16,7 +16,7 @@ import (
 // diskMoves are the actions of this file.
 var diskMoves = []string{"image", "seal", "place", "swap-disks", "empty", "wake-old"}
 
-// copies is the state of this file in a world.
+// copies is the part of a world that this file models.
 type copies struct {
 	image  *wdisk // never changed in place
 	memory *whost // process on that disk, if one was running; never changed in place
@@ -37,14 +37,14 @@ func (h *worldHash) addCopies(c *copies) {
 	}
 }
 
-// errExcused ends a path with an undetectable loss. The only copy was replaced by one with less than the coordinator
-// knows, or no node with more records was running.
-var errExcused = errors.New("no node can know better")
+// errExcused ends a path with an undetectable loss: the only complete copy was replaced, or no node with more records
+// was running.
+var errExcused = errors.New("undetectable loss")
 
 // ends reports whether the outcome of a swap ends the path.
 func ends(err error) bool { return errors.Is(err, errViolated) || errors.Is(err, errExcused) }
 
-// nodeOf returns a node by its index: the two of the pair, and those that start with an empty disk.
+// nodeOf returns a node by its index: one of the pair, or one that starts with an empty disk.
 func nodeOf(k int) NodeInfo {
 	if k < len(testNodes) {
 		return testNodes[k]
@@ -104,7 +104,7 @@ func (w *world) diskActions(as []action) []action {
 // or the coordinator knows that the new one is incomplete.
 func (w *world) mayReplace(i int, by *wdisk) bool {
 	if len(w.inflight) > 0 {
-		return false // perhaps only the new disk is in sync in a moment
+		return false // the new disk may soon be the only one in sync
 	}
 	left := *w
 	left.hosts[i].wdisk, left.hosts[i].bare = *by, false
@@ -211,12 +211,12 @@ func (w *world) resume(i int) {
 	w.copies.moved = true
 }
 
-// losing checks a record about to be written: are all remaining in-sync stores incomplete?
+// losing returns an error if a record about to be written has only incomplete stores in sync.
 func (w *world) losing(e wswap) error {
 	by, next := e.host, e.Next
 	_, in := next.Member(w.hosts[by].nodeID())
 	if isForced(next) || len(w.committed) == 0 || !in {
-		return nil // (a node that leaves causes no loss)
+		return nil // a node that leaves in_sync causes no loss
 	}
 	for i := range w.hosts {
 		n := &w.hosts[i]
@@ -231,15 +231,15 @@ func (w *world) losing(e wswap) error {
 		n := &w.hosts[i]
 		if n.up && e.reached[i] == n.starts && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) &&
 			w.whole(&n.wdisk) {
-			return violated("INV-13: host %d writes %v, in which no store has %v; it could have asked host %d, which "+
-				"has it", by, next.InSync, w.committed, i)
+			return violated("INV-13: host %d writes %v, in which no store has %v; host %d has it, but "+
+				"was not queried", by, next.InSync, w.committed, i)
 		}
 	}
 	asked := e.asked || w.hosts[by].woken || w.rec.Active != w.hosts[by].nodeID()
 	for i := range w.hosts {
 		if n := &w.hosts[i]; !asked && n.up && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) &&
 			w.whole(&n.wdisk) {
-			return violated("INV-13: host %d takes the role again, without having asked; host %d has %v", by, i,
+			return violated("INV-13: host %d resumes the role without a query; host %d has %v", by, i,
 				w.committed)
 		}
 	}
@@ -264,21 +264,21 @@ func (w *world) refusal(i int) LostCause {
 	case n.keeps() > commonPrefix(n.log, o.log):
 		return LostBehind // INV-13
 	case requires(w.member(i)) && commonPrefix(n.log, o.log) < p.commit:
-		return LostRejected // it acknowledged more
+		return LostRejected // the follower acknowledged more records
 	default:
 		return 0
 	}
 }
 
-// reach records that the process in a host received a response from the one in another.
+// reach records that the process in host i received a response from the process in host o.
 func (w *world) reach(i, o int) {
 	if w.hosts[o].up {
 		w.hosts[i].reached[o] = w.hosts[o].starts
 	}
 }
 
-// keeps returns the part of its log that a follower refuses to truncate: everything it knows to be committed, except
-// records discarded by a forced failover.
+// keeps returns the length of the log that a follower refuses to truncate: all records that it knows to be committed,
+// except those discarded by a forced failover.
 func (n *whost) keeps() int {
 	if f := n.st.rec.Forced; f != nil && n.known > 0 && uint64(n.log[n.known-1].term) < f.Term {
 		return min(n.known, int(f.After))
@@ -286,7 +286,7 @@ func (n *whost) keeps() int {
 	return n.known
 }
 
-// learn records the processes from which a host received a report of its data plane.
+// learn records which processes an event of host i's data plane proves to be running.
 func (w *world) learn(i int, ev DataEvent) {
 	n := &w.hosts[i]
 	var member Member
@@ -332,7 +332,7 @@ func (w *world) refuse(i int, cause LostCause) {
 	}
 }
 
-// clearCopied clears the copied flag of a complete disk when the record names its generation.
+// clearCopied clears the copied flag of a complete disk when the record lists its generation.
 func (w *world) clearCopied() {
 	for i := range w.hosts {
 		n := &w.hosts[i]

@@ -14,10 +14,10 @@ import (
 // This file models operators: they pause and resume the pair, force a failover, adopt the pair after the coordinator
 // has lost its record, and set a preferred node.
 
-// failbackDelay in worlds with a preferred node.
+// failbackDelay is the failback delay in worlds with a preferred node.
 const failbackDelay = 30 * time.Second
 
-// settings returns the settings of a node. Node b is the preferred one, if there is one.
+// settings returns the settings of a node. Only node b can be the preferred node.
 func (w *world) settings(i int) Settings {
 	if !w.preferB {
 		return Settings{}
@@ -25,7 +25,7 @@ func (w *world) settings(i int) Settings {
 	return Settings{Preferred: i == 1, FailbackDelay: failbackDelay}
 }
 
-// info returns a node's description as in its liveness key.
+// info returns a node's description, as in its liveness key.
 func (w *world) info(i int) NodeInfo {
 	n := nodeOf(w.hosts[i].node)
 	n.Address, n.Features = hostAddresses[i], KnownFeatures()
@@ -143,7 +143,7 @@ func (w *world) actOperator(a action) error {
 		}
 		return w.feed(a.node, e)
 	default:
-		return violated("action %s is not known to the model", a)
+		return violated("the model does not support action %s", a)
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func isForced(r Record) bool {
 func (w *world) force(i int, next Record) error {
 	n := &w.hosts[i]
 	kept := commonPrefix(n.log, w.committed)
-	// (A node that lost its own bytes is a separate case, which the operator accepted as well.)
+	// A node that lost its own bytes is a separate case, which the operator has also accepted.
 	if lost := len(w.committed) - kept; lost > 0 && !n.loss && next.InSync[0] == w.member(i) &&
 		uint64(kept) < next.Forced.After {
 		return violated("the report excludes losses up to %d; node %d has %v, acknowledged are %v",
@@ -178,8 +178,8 @@ func (w *world) force(i int, next Record) error {
 	return nil
 }
 
-// isVoid reports whether acknowledgements of node i are already lost: it was replaced by force, and does not know it
-// yet. This must only happen if its lease expired while it was running.
+// isVoid reports whether acknowledgements of node i are already lost, because it was replaced by force without having
+// detected it yet. This is only allowed if its lease expired while it was running.
 func (w *world) isVoid(i int) (bool, error) {
 	if p := w.hosts[i].primary; p == nil || p.term >= w.forcedTerm {
 		return false, nil
@@ -191,8 +191,8 @@ func (w *world) isVoid(i int) (bool, error) {
 	return true, nil
 }
 
-// blindWorld has an active a without a standby. The link between the nodes is cut, and b, which lacks records, is not
-// in sync.
+// blindWorld has an active a without a standby. The link between the nodes is cut. b is not in sync, because records
+// are missing on it.
 func blindWorld(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)
@@ -205,7 +205,7 @@ func blindWorld(t *testing.T) world {
 	})
 }
 
-// goneWorld is lostWorld in which a does not return.
+// goneWorld is like lostWorld, but a does not return.
 func goneWorld(t *testing.T) world {
 	t.Helper()
 	w := lostWorld(t)
@@ -217,7 +217,7 @@ func goneWorld(t *testing.T) world {
 func operatorHelps(t *testing.T, w world) world {
 	t.Helper()
 	if w.rec == nil && (w.hosts[0].loss || w.hosts[1].loss) {
-		return w // perhaps no store is complete
+		return w // possibly, no store is complete
 	}
 	if w.rec == nil && !w.mayAdopt(0) && !w.mayAdopt(1) {
 		// Both are running, and each refuses because of the other. After a restart both wait, and can be compared.

@@ -4,8 +4,8 @@ package failover
 
 import "slices"
 
-// closeFollowerSides marks connections to the active on host i as broken; the connected followers have not detected
-// it yet.
+// closeFollowerSides marks the connections of followers to the active on host i as broken. The followers have not
+// detected it yet.
 func (w *world) closeFollowerSides(i int) {
 	for j := range w.hosts {
 		if f := w.hosts[j].follow; f != nil && f.to == i && f.connected {
@@ -16,7 +16,7 @@ func (w *world) closeFollowerSides(i int) {
 	}
 }
 
-// closePrimarySide marks that host i has disconnected from its active, which has not detected it yet.
+// closePrimarySide marks the connection of host i as broken at its active, which has not detected it yet.
 func (w *world) closePrimarySide(i int) {
 	o := &w.hosts[w.hosts[i].follow.to]
 	if p := o.primary; p != nil && p.open && p.from == i {
@@ -68,14 +68,14 @@ func (w *world) cut(i, keep int) error {
 		if w.copies.moved && keep >= n.keeps() {
 			return errExcused // the last acknowledged record, which this disk does not know to be committed
 		}
-		return violated("host %d cuts %v down to %d records, and %v was acknowledged", i, n.log, keep, w.committed)
+		return violated("host %d truncates %v to %d records, but %v was acknowledged", i, n.log, keep, w.committed)
 	}
 	n.log = slices.Clone(n.log[:keep])
 	n.durable, n.known = min(n.durable, keep), min(n.known, keep)
 	return nil
 }
 
-// lacks reports that the active of follower i has committed more than that follower has.
+// lacks posts FollowerIncomplete to follower i: records that the active has committed are missing on the follower.
 func (w *world) lacks(i, commit int) {
 	n := &w.hosts[i]
 	if p := w.hosts[n.follow.to].primary; len(n.log) < commit {
@@ -121,7 +121,7 @@ func commonPrefix(a, b []entry) int {
 	return i
 }
 
-// sessionEvents posts the active's events about its standby. Called after each action.
+// sessionEvents posts the active's events about its standby. It is called after each action.
 func (w *world) sessionEvents(i int) {
 	n := &w.hosts[i]
 	if n.primary == nil || !n.primary.open {
@@ -139,7 +139,7 @@ func (w *world) sessionEvents(i int) {
 	n.primary = &p
 }
 
-// commitPoint returns the position up to which node i could commit now.
+// commitPoint returns the length of the log that the node could commit now.
 func (n *whost) commitPoint() int {
 	p := n.primary
 	switch {

@@ -43,7 +43,7 @@ func settle(t *testing.T, w world, done func(*world) bool) world {
 	return w
 }
 
-// roles is a condition for settle.
+// roles returns a condition for settle: the hosts have these roles, and no work is pending.
 func roles(a, b Role) func(*world) bool {
 	return func(w *world) bool {
 		return w.hosts[0].st.Role() == a && w.hosts[1].st.Role() == b &&
@@ -175,7 +175,7 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 	excused := 0
 	defer func() {
 		if excused > 0 {
-			t.Logf("%d paths end with a loss that no node can notice", excused)
+			t.Logf("%d paths end with an undetectable loss", excused)
 		}
 	}()
 	for len(level) > 0 {
@@ -209,13 +209,13 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 	return len(seen), depth, true
 }
 
-// TestExplore visits the worlds within reach of some starting points. LOCKSTEP_EXPLORE is the number of worlds per
-// start.
+// TestExplore visits worlds that are reachable from a set of starting points. LOCKSTEP_EXPLORE is the number of worlds
+// per starting point.
 func TestExplore(t *testing.T) {
 	exploreFrom(t, exploreStarts(t), envInt("LOCKSTEP_EXPLORE", 5000))
 }
 
-// exploreFrom visits the worlds within reach of each starting point, up to a limit.
+// exploreFrom visits worlds that are reachable from each starting point, up to a limit.
 func exploreFrom(t *testing.T, starts map[string]world, limit int) {
 	t.Helper()
 	var rows []found
@@ -229,7 +229,7 @@ func exploreFrom(t *testing.T, starts map[string]world, limit int) {
 	table(t, rows)
 }
 
-// Visits every reachable world for small failure budgets.
+// TestExploreAll visits every reachable world for small failure budgets.
 func TestExploreAll(t *testing.T) {
 	var rows []found
 	for _, c := range []struct {
@@ -312,7 +312,7 @@ func TestWalk(t *testing.T) {
 			if len(as) == 0 {
 				break
 			}
-			if rng.IntN(4) > 0 { // mostly without failures, so that there are records to lose
+			if rng.IntN(4) > 0 { // mostly without failures, so that records exist that can be lost
 				if good := slices.DeleteFunc(slices.Clone(as),
 					func(a action) bool { return !slices.Contains(quiet, a.kind) }); len(good) > 0 {
 					as = good
@@ -345,13 +345,13 @@ func requireRecovers(t *testing.T, w world, seed int) {
 	}
 	if common := commonPrefix(w.hosts[0].log, w.hosts[1].log); w.forcedTerm != 0 && w.rec.Forced == nil &&
 		common < max(w.hosts[0].keeps(), w.hosts[1].keeps()) {
-		// the discarded range of a forced failover is unknown after the loss of the record: the operator decides
+		// after the loss of the record, the discarded range of a forced failover is unknown: the operator decides
 		return
 	}
 	for _, m := range w.rec.InSync {
 		i := slices.IndexFunc(w.hosts[:], func(h whost) bool { return h.nodeID() == m.Node })
 		if len(w.rec.InSync) == 1 && (w.hosts[i].loss || m != w.member(i)) {
-			return // it waits for the operator, also if a forced failover was about to be requested
+			return // the node waits for the operator; a forced failover may already be requested
 		}
 	}
 	defer func() {

@@ -13,9 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file is a small model of the environment of Step. It has hosts with a process and a disk each, the stream
-// between them, the coordinator, and their failures. explore_test.go explores it. A node's identity (its IDs, its
-// log, its fence) is on the disk, because a directory may be duplicated or outdated; the host has the address.
+// This file models the environment of Step: hosts with one process and one disk each, the stream between them, the
+// coordinator, and their failures. explore_test.go explores the model. A node's identity (IDs, log and fence) is on the
+// disk, because a directory may be duplicated or outdated; the address belongs to the host.
 
 // entry is a log record: its term and a number. Number 0 is the term-start record.
 type entry struct{ term, id uint8 }
@@ -30,7 +30,7 @@ type budget struct {
 }
 
 type world struct {
-	hosts     [3]whost // the third one has no disk at first
+	hosts     [3]whost // the third host has no disk at first
 	rec       *Record
 	rev       Revision
 	inflight  []wswap // swaps whose sender has stopped waiting
@@ -52,12 +52,12 @@ type wswap struct {
 	SwapRecord
 	host    int
 	reached [3]int // processes that had responded to the sender when it sent the swap
-	asked   bool   // it had queried at least one
+	asked   bool   // the sender had queried at least one process
 	mark    Mark   // the coordinator's mark
 }
 
-// wdisk is the content of a data directory. It is a value: a copy of it is a copy of the directory. Slices in it are
-// never changed in place.
+// wdisk is the content of a data directory. A copy of the value is a copy of the directory. Its slices are never
+// modified in place.
 type wdisk struct {
 	node, store int // indexes of testNodes and testStores
 	inc         uint64
@@ -69,7 +69,7 @@ type wdisk struct {
 	log         []entry
 	durable     int  // length of the log that survives any crash
 	known       int  // length of the log known, on disk, to be committed
-	copied      bool // it was put here, and has not taken part as a complete store since
+	copied      bool // the disk was put here, and has not participated as a complete store since
 }
 
 // whost is a machine with an address, its disk, and its process.
@@ -80,7 +80,7 @@ type whost struct {
 	woken  bool // the process resumed from an old memory snapshot
 	up     bool
 	starts int
-	// announced: it holds its lease.
+	// announced is true while the process has a lease.
 	announced bool
 	st        State
 	told      Identity // last identity fed to the machine
@@ -89,7 +89,7 @@ type whost struct {
 	load      bool
 	asks      string // address of the pending identity query
 	reached   [3]int // number of the process in each host that has responded
-	asked     bool   // it has queried another process
+	asked     bool   // this process has queried another one
 	drain     uint64 // number of the current drain
 	held      bool   // drained: nothing is appended
 	primary   *wprimary
@@ -224,7 +224,7 @@ func (w *world) carryOut(i int, e Effect) error {
 		}
 		if w.rec != nil && e.Next.Active == n.nodeID() && e.Next.Term > n.st.rec.Term &&
 			n.fence.Admits(n.st.rec.Config, n.st.rec.Term) {
-			return violated("INV-4: node %d swaps behind a fence %s that lets the old active pass", i, n.fence)
+			return violated("INV-4: node %d swaps with the fence %s, which admits the old active", i, n.fence)
 		}
 	case JoinPair:
 		n.pair = e.Pair
@@ -287,12 +287,12 @@ func (w *world) carryOut(i int, e Effect) error {
 		return violated("node %d halts: %v", i, e.Err)
 	case SwitchoverEnded, AdoptEnded, ForceEnded, Warn:
 	default:
-		return violated("effect %T is not known to the model", e)
+		return violated("the model does not support effect %T", e)
 	}
 	return nil
 }
 
-// named reports whether an entry of the record names the last generation of this disk.
+// named reports whether an entry of the record lists the last generation of this disk.
 func (d *wdisk) named(m Member) bool {
 	return m.Is(d.identity().Member().WithGeneration(m.Generation)) &&
 		(m.Generation == uuid.Nil || m.Generation == d.generation || m.Generation == d.claimed)
@@ -327,7 +327,7 @@ func (w *world) swapAt(e wswap) (Revision, error) {
 				return 0, violated("INV-4: a node that is not in sync becomes active")
 			}
 			if e.Next.Term != w.rec.Term+1 {
-				return 0, violated("the term does not grow with the activation")
+				return 0, violated("the term is not incremented by the activation")
 			}
 		}
 	}

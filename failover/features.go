@@ -15,32 +15,35 @@ import (
 	"github.com/google/uuid"
 )
 
-// Features are the capabilities of a release beyond version 1 of the record, separated by spaces. During an upgrade of
-// a pair, requests that the older release would misinterpret are rejected. Names are never reused.
+// Features lists the capabilities of a release beyond version 1 of the record, separated by spaces. During an upgrade
+// of a pair, requests that the older release would misinterpret are rejected. Names are never reused.
 type Features string
 
-// FeaturePause is Record.Paused. A standby without it would ignore the pause and take over.
+// FeaturePause is support for Record.Paused. A standby without it would ignore the pause and take over.
 const FeaturePause = "pause"
 
-// FeatureGenerations is Member.Generation. A release without it drops the field when it writes the record.
+// FeatureGenerations is support for Member.Generation. A release without it drops the field when it writes the record.
 const FeatureGenerations = "runs"
 
-// FeatureMinInSync is Record.MinInSyncSet. A node without it would write its configured value when it becomes active.
+// FeatureMinInSync is support for Record.MinInSyncSet. A node without it would write its configured value when it
+// becomes active.
 const FeatureMinInSync = "min-in-sync"
 
-// FeatureAttributes are the standard fields and typed properties of messages. A store without it stops at the first
-// record with any.
+// FeatureAttributes is support for standard fields and typed properties of messages. A store without it stops at the
+// first record that contains one.
 const FeatureAttributes = "attributes"
 
-// FeatureDeadLetters are delivery limits, dead-letter queues and moved messages. A store without it stops at the first
-// record with any.
+// FeatureDeadLetters is support for delivery limits, dead-letter queues and moved messages. A store without it stops at
+// the first record that contains one.
 const FeatureDeadLetters = "dead-letters"
 
-// FeatureQueues are the queue features of release 0.2.0: times, priorities and groups of messages, retention, filters,
-// prepared transactions, byte counts, and their settings. A store without it stops at the first record with any.
+// FeatureQueues is support for the queue features of release 0.2.0: times, priorities and groups of messages,
+// retention, filters, prepared transactions, byte counts, and their settings. A store without it stops at the first
+// record that contains one.
 const FeatureQueues = "queues"
 
-// FeatureAccess are rules, roles, tokens and quotas. A store without it stops at the first record that changes them.
+// FeatureAccess is support for rules, roles, tokens and quotas. A store without it stops at the first record that
+// changes one.
 const FeatureAccess = "access"
 
 // KnownFeatures returns the features of this build.
@@ -75,16 +78,17 @@ func nodeWithout(rec Record, live []Live, feature string) (NodeInfo, bool) {
 // coordinator delivers its announcement.
 const AnnounceWait = 2 * time.Second
 
-// MissingFeature is the reason why a feature cannot be used.
+// MissingFeature describes a feature that cannot be used, and the node that does not support it.
 type MissingFeature struct {
 	Node    NodeInfo
 	Feature string
 }
 
-// Unknown reports whether the node has not announced its features yet, and may support the feature.
+// Unknown reports whether the node has not announced its features yet, so that it may support the feature.
 func (m MissingFeature) Unknown() bool { return m.Node.Address == "" }
 
-// Message returns the cause, the consequence and the remedy.
+// Message returns the cause, the consequence and the remedy. consequence is the predicate of a clause about the older
+// release: "which <consequence>".
 func (m MissingFeature) Message(consequence string) string {
 	if m.Unknown() {
 		return fmt.Sprintf("node %s has not announced whether it supports %q; retry, and check that the node reaches the "+
@@ -94,7 +98,7 @@ func (m MissingFeature) Message(consequence string) string {
 		describeVersion(m.Node.Version), consequence)
 }
 
-// MissingFeature returns a node of the pair without the feature, which is then unusable; false if both nodes have it.
+// MissingFeature returns a node of the pair that does not support the feature; false if both nodes support it.
 func (s *Status) MissingFeature(feature string) (MissingFeature, bool) {
 	if s.Record == nil {
 		return MissingFeature{}, false

@@ -9,7 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// State is the complete state of the machine. Its slices and pointees are never changed in place.
+// State is the complete state of the machine. Copies share its slices and pointers; the data of those is never
+// modified.
 type State struct {
 	set     Settings
 	self    NodeInfo

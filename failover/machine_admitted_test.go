@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A reconnected standby may read the record that adds it to in_sync before it receives the welcome. The earlier
-// outage does not cause a takeover. It still takes over if the active does not respond for the failover timeout, or
-// its process has terminated.
+// A reconnected standby may read the record that adds it to in_sync before it receives the hello response. The earlier
+// outage does not cause a takeover. The standby still takes over if the active does not respond for the failover
+// timeout, or its process has terminated.
 func TestAdmittedAfterAnOutage(t *testing.T) {
 	admitted := func(t *testing.T, cause LostCause) *rig {
 		t.Helper()

@@ -14,8 +14,8 @@ import (
 // this case a starting node waits for an operator, because it cannot determine which store is complete.
 
 // AdoptRequested requests that this node rewrites the cluster record. The caller has verified that the record is
-// missing or old, and that the other node has no additional records. The swap fails if the coordinator has changed
-// since.
+// missing or old, and that the other node has no additional records. The swap fails if the coordinator's record has
+// changed since.
 type AdoptRequested struct {
 	ID string
 	// Found is the coordinator's record at Revision; the zero Record at 0 if none.
@@ -63,8 +63,8 @@ func (m *machine) adoptRequested(e AdoptRequested) {
 	}
 	m.adopts = adopting{id: e.ID, next: next, rev: e.Revision}
 	if m.ident.MayHaveLost {
-		m.warn("acknowledged transactions may be lost: the machine stopped uncleanly, and an operator continues with this " +
-			"store")
+		m.warn("acknowledged transactions may be lost: the machine stopped uncleanly, and an operator decided to continue " +
+			"with this store")
 		m.do(ClearLoss{}) // IdentityChanged follows, with a new incarnation
 	}
 }
@@ -112,8 +112,8 @@ func (m *machine) adoption(e AdoptRequested) (Record, error) {
 	return next, nil
 }
 
-// discardByAdoption returns the records discarded by an adoption without the other node. As after a forced failover,
-// these are its records after the last one that this node knows to be committed.
+// discardByAdoption returns the range of the other node's records that an adoption without that node discards. As in a
+// forced failover, the range follows the last record that this node knows to be committed.
 func (m *machine) discardByAdoption(e AdoptRequested, term uint64) *Forced {
 	if !e.WithoutOther {
 		return nil

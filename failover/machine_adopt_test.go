@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// INV-9: a node whose store has been part of a pair waits while the coordinator has no record, or an older one than
-// it has obeyed. It serves nothing, and continues when the correct record returns.
-func TestWaitsForTheRightRecord(t *testing.T) {
+// INV-9: a node whose store has been part of a pair waits while the coordinator has no record, or one below the node's
+// fence. It does not serve, and continues when the correct record returns.
+func TestWaitsForCorrectRecord(t *testing.T) {
 	old := recordWith(1, 1)
 	old.Config = 3
 	for name, c := range map[string]struct {
@@ -82,7 +82,7 @@ func TestAdoptWithoutTheOtherNode(t *testing.T) {
 	swap := effect[SwapRecord](t, waiting(t, id).step(AdoptRequested{ID: "x", WithoutOther: true, At: at}))
 	f := swap.Next.Forced
 	require.NotNil(t, f)
-	require.Equal(t, uint64(8), f.After, "of the records after that no node knows whether they are the pair's")
+	require.Equal(t, uint64(8), f.After, "later records are not known to be committed")
 	require.Equal(t, swap.Next.Term, f.Term)
 	require.Equal(t, swap.Next.Active, f.Node)
 	require.Equal(t, at, f.At)
@@ -96,12 +96,12 @@ func TestAdoptWithoutTheOtherNode(t *testing.T) {
 	old.Forced = &Forced{Node: old.Active, Term: 2, After: 5}
 	swap = effect[SwapRecord](t, waiting(t, id).step(
 		AdoptRequested{ID: "x", Found: old, Revision: 41, WithoutOther: true, At: at}))
-	require.Equal(t, uint64(5), swap.Next.Forced.After, "the one before is not settled")
+	require.Equal(t, uint64(5), swap.Next.Forced.After, "the earlier forced failover is not settled")
 }
 
 func TestAdoptOldRecord(t *testing.T) {
 	old := recordWith(1, 1)
-	old.Config, old.Term = 3, 8 // an impossible term, which must be tolerated
+	old.Config, old.Term = 3, 8 // an impossible term, which is tolerated
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: usedIdentity()})
 	r.observe(true)
@@ -134,7 +134,7 @@ func TestAdoptUnknownOutcome(t *testing.T) {
 		r.step(Loaded{Err: ErrNoRecord})
 		require.ErrorIs(t, r.s.refused, ErrRecordLost)
 		again := effect[SwapRecord](t, r.step(AdoptRequested{ID: "y"}))
-		// The first one is applied late.
+		// The first swap is applied late.
 		require.Contains(t, kinds(r.seeRecord(swap.Next, 1)), "start-active")
 		require.NotEqual(t, swap.Next.OpID, again.Next.OpID)
 		require.Error(t, effect[AdoptEnded](t, r.step(Swapped{OpID: again.Next.OpID, Err: ErrConflict})).Failure)
@@ -165,7 +165,7 @@ func TestAdoptRefusals(t *testing.T) {
 	fails(empty, AdoptRequested{}, "never been part of a pair")
 }
 
-// INV-6: an incomplete store is adopted only if the operator accepts that, and under a new incarnation.
+// INV-6: an incomplete store is adopted only if the operator accepts the loss, and under a new incarnation.
 func TestAdoptWithLoss(t *testing.T) {
 	id := usedIdentity()
 	id.MayHaveLost = true
@@ -202,8 +202,8 @@ func TestAdoptByRunningActive(t *testing.T) {
 	require.Empty(t, r.s.Reason())
 }
 
-// An active whose last swap had no response before the record was lost may have been replaced by it. Its error
-// describes the remedy.
+// An active whose last swap received no response before the record was lost may have been replaced by that swap. The
+// error describes the remedy.
 func TestAdoptByActiveWithAnUnknownOutcome(t *testing.T) {
 	r := activePair(t, Settings{})
 	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence}))
@@ -216,8 +216,8 @@ func TestAdoptByActiveWithAnUnknownOutcome(t *testing.T) {
 	require.False(t, r.s.act.sent.Serve, "INV-8")
 }
 
-// A node that has joined a pair and has no records must not start another pair when the record is lost. The node with
-// the messages could not rejoin. Nor may it join another pair.
+// A node that has joined a pair, but has no records, creates no other pair when the record is lost, because the node
+// with the messages could not rejoin. It does not join another pair either.
 func TestJoinedButEmptyStore(t *testing.T) {
 	joined := Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1, PairID: testPair}
 	r := waiting(t, joined)
@@ -229,7 +229,7 @@ func TestJoinedButEmptyStore(t *testing.T) {
 	other.PairID = uuid.New()
 	require.ErrorIs(t, effect[Halt](t, r.seeRecord(other, 5)).Err, ErrOtherPair)
 
-	// It continues with its pair's record.
+	// The node continues with its pair's record.
 	r = waiting(t, joined)
 	require.Contains(t, kinds(r.seeRecord(recordWith(1, 1), 5)), "start-follower")
 }

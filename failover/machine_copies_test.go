@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A standby was downgraded to a release without generations while the record named one. Its acks do not count, so it
-// must not count as connected: it is dropped, and joins again.
-func TestStandbyThatForgotItsRun(t *testing.T) {
+// A standby was downgraded to a release without generations while the record lists its generation. Its acks do not
+// count, so it is not considered connected: it is dropped, and joins again.
+func TestDowngradedStandbyIsDropped(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
 	r.won()
 	r.report(ActiveReady{})
-	older := memberOf(1) // no run
+	older := memberOf(1) // no generation
 	r.report(StandbyConnected{Member: older})
 	r.report(StandbyCaughtUp{Member: older})
 	if r.s.swapping == "" {
@@ -37,9 +37,9 @@ func TestStandbyThatForgotItsRun(t *testing.T) {
 	require.Equal(t, older, other)
 }
 
-// A standby restarts while the active still has the connection to its previous generation, and replaces that in the
-// record. The active does not name the previous generation again because of its acks, since the new one would
-// consider itself superseded.
+// A standby restarts while the active still has the connection to its previous generation, and replaces that generation
+// in the record. Earlier acks do not make the active list the previous generation again, which would supersede the new
+// one.
 func TestFormerGenerationIsNotListedAgain(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
@@ -63,7 +63,7 @@ func TestFormerGenerationIsNotListedAgain(t *testing.T) {
 		if r.s.swapping != "" {
 			swap := r.s.pending[len(r.s.pending)-1]
 			b, _ := swap.Member(testNodes[1].ID)
-			require.NotEqual(t, runOfB, b.Generation, "the former run is named again")
+			require.NotEqual(t, runOfB, b.Generation, "the former generation is listed again")
 			r.won()
 		}
 		r.report(StandbySynced{Member: former, Requirement: r.s.act.sent.Requirement})
@@ -81,8 +81,8 @@ func TestFormerGenerationIsNotListedAgain(t *testing.T) {
 	names(runTried)
 }
 
-// The mark outlives the record. An adopted record has a term above it, because otherwise each restart would treat the
-// node's directory as an older copy.
+// The mark outlives the record. An adopted record has a term above the mark, because otherwise each restart would treat
+// the node's directory as an older copy.
 func TestAdoptAboveTheMark(t *testing.T) {
 	old := Mark{Pair: testPair, By: 15, Term: 15, LSN: 900}
 	r := newRig(t, Settings{})
@@ -119,8 +119,8 @@ func TestForcedRolledBack(t *testing.T) {
 	require.True(t, r.s.proc.named)
 }
 
-// A swap of a killed generation is applied after the next one has been claimed. If that one is also killed before it
-// is named, the following one still recognizes the generation in the record.
+// A swap of a killed generation is applied after the next generation was claimed. If that one is also killed before it
+// is listed, the following one still recognizes the generation in the record.
 func TestLateSwapOfPreviousGeneration(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, runTried), inRuns(recordWith(0, 0), runBefore, uuid.Nil), 0)
@@ -149,8 +149,8 @@ func TestLossIsNotAnOlderImage(t *testing.T) {
 	require.Contains(t, r.s.Reason(), "may have lost")
 }
 
-// A process that takes no part cannot be activated by an operator's command.
-func TestCopyIsNotAskedForHelp(t *testing.T) {
+// A process that does not participate cannot be activated by an operator's command.
+func TestExcludedProcessIsNotActivated(t *testing.T) {
 	elsewhere := testNodes[0]
 	elsewhere.Address = "a:2"
 	stale := Live{Node: elsewhere, Process: "other"}
@@ -162,12 +162,12 @@ func TestCopyIsNotAskedForHelp(t *testing.T) {
 		r.step(l)
 		return r
 	}
-	t.Run("adopt, next to one that may run", func(t *testing.T) {
+	t.Run("adopt, next to a process that may be running", func(t *testing.T) {
 		effects := begin(t, Loaded{Err: ErrNoRecord}).step(AdoptRequested{ID: "x"})
 		requireNo[SwapRecord](t, effects)
 		require.Error(t, effect[AdoptEnded](t, effects).Failure)
 	})
-	t.Run("adopt, next to one that runs", func(t *testing.T) {
+	t.Run("adopt, next to a running process", func(t *testing.T) {
 		r := begin(t, Loaded{Err: ErrNoRecord})
 		r.step(HandshakeDone{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		effects := r.step(AdoptRequested{ID: "x"})
@@ -181,8 +181,8 @@ func TestCopyIsNotAskedForHelp(t *testing.T) {
 	})
 }
 
-// While one process is being queried, another one announces itself.
-func TestDuplicateThatMoves(t *testing.T) {
+// While a duplicate process is being queried, another one announces itself.
+func TestSecondDuplicateDuringHandshake(t *testing.T) {
 	at := func(address, process string) Observed {
 		n := testNodes[0]
 		n.Address = address
@@ -201,7 +201,8 @@ func TestDuplicateThatMoves(t *testing.T) {
 	require.Contains(t, r.s.Reason(), "duplicate node identity")
 }
 
-// With a record that names no generation, the older-copy state ends when the node has fetched the missing records.
+// With a record that lists no generation, the directory is no longer reported as an older copy when the node has
+// fetched the missing records.
 func TestRollbackEndsWithOlderRelease(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: usedIdentity()})
@@ -212,7 +213,7 @@ func TestRollbackEndsWithOlderRelease(t *testing.T) {
 	healed := r.s.ident
 	healed.MayHaveLost, healed.Incarnation = false, healed.Incarnation+1
 	r.step(IdentityChanged{Identity: healed})
-	require.NotEmpty(t, r.s.proc.rolledBack, "it has left, and got nothing yet")
+	require.NotEmpty(t, r.s.proc.rolledBack, "the node has left in_sync, and has not fetched records yet")
 	rec := next(r.s.rec, "b/7/0")
 	me := memberOf(0)
 	me.Incarnation = healed.Incarnation
@@ -221,9 +222,8 @@ func TestRollbackEndsWithOlderRelease(t *testing.T) {
 	require.Empty(t, r.s.proc.rolledBack)
 }
 
-// The correct record returned before the adoption, and the directory is compared with the pair's mark as at any
-// start.
-func TestAdoptionThatCameTooLate(t *testing.T) {
+// The correct record returns before the adoption. The directory is then compared with the pair's mark, as at any start.
+func TestRecordReturnsBeforeAdoption(t *testing.T) {
 	r := waiting(t, usedIdentity())
 	swap := effect[SwapRecord](t, r.step(AdoptRequested{ID: "x"}))
 	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrConflict})
@@ -236,7 +236,7 @@ func TestAdoptionThatCameTooLate(t *testing.T) {
 }
 
 // While the coordinator is out of space, a restarted standby reports why it does not follow.
-func TestStandbyThatCannotBeListed(t *testing.T) {
+func TestStandbyNotListedYet(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
 	r.step(Swapped{OpID: r.s.swapping, Err: ErrRefused})
@@ -245,7 +245,7 @@ func TestStandbyThatCannotBeListed(t *testing.T) {
 }
 
 // Pending operator requests fail when this process is superseded.
-func TestSupersededAnswers(t *testing.T) {
+func TestSupersededFailsPendingRequests(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
 	r.won()

@@ -18,7 +18,7 @@ func preferring(t *testing.T, set Settings) *rig {
 	return r
 }
 
-// liveB reports both nodes as live, and whether b is preferred.
+// liveB feeds liveness keys of both nodes, with b's preference.
 func (r *rig) liveB(preferred bool) []Effect {
 	r.t.Helper()
 	b := testNodes[1]
@@ -27,7 +27,7 @@ func (r *rig) liveB(preferred bool) []Effect {
 	return r.step(Observed{Observation: o, LeaseUntil: r.now + 3*time.Second})
 }
 
-// The role returns to the preferred node by an ordinary handover after it has been in sync for the delay.
+// When the preferred node has been in sync for the delay, it receives the role by an ordinary handover.
 func TestFailback(t *testing.T) {
 	r := preferring(t, Settings{FailbackDelay: time.Minute})
 	at, ok := r.s.Deadline()
@@ -42,7 +42,7 @@ func TestFailback(t *testing.T) {
 	requireNo[BeginDrain](t, r.after(time.Hour))
 }
 
-// Conditions without failback.
+// Failback does not happen if it is disabled, or both nodes are preferred.
 func TestNoFailback(t *testing.T) {
 	for name, set := range map[string]Settings{
 		"off": {}, "both are preferred": {FailbackDelay: time.Minute, Preferred: true},
@@ -65,7 +65,7 @@ func TestFailbackDelayRestarts(t *testing.T) {
 		r.seeRecord(rec, r.s.rev+1)
 	}
 	for name, c := range map[string]struct{ from, to func(r *rig) }{
-		"the standby is away": {
+		"the standby is disconnected": {
 			func(r *rig) { r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}) },
 			func(r *rig) {
 				r.won()
@@ -75,9 +75,9 @@ func TestFailbackDelayRestarts(t *testing.T) {
 				r.won()
 			},
 		},
-		"the standby is away for a moment": {
+		"the standby is disconnected briefly": {
 			func(r *rig) {
-				r.observe(false, 0, 1) // to prevent a release
+				r.observe(false, 0, 1) // so that the standby is not dropped
 				r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset})
 			},
 			func(r *rig) {
@@ -130,7 +130,7 @@ func TestFailbackFails(t *testing.T) {
 	effect[BeginDrain](t, r.after(time.Second))
 }
 
-// After every role change the full delay applies.
+// After every role change, the full delay applies.
 func TestFailbackAfterATakeover(t *testing.T) {
 	r := standbyPair(t, Settings{FailbackDelay: time.Minute})
 	r.liveB(true)

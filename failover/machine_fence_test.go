@@ -10,8 +10,8 @@ import (
 )
 
 // INV-1, INV-9: the fence of the record that activates a node is durable before the role starts, on every path to the
-// role. If the process then dies and the coordinator is restored to the previous record, it waits for the correct
-// record. It neither reuses the term nor allows the other node to do so.
+// role. If the process is then killed, and the coordinator is restored to the previous record, the next process waits
+// for the correct record. It neither reuses the term nor allows the other node to do so.
 func TestFenceIsDurableBeforeTheRole(t *testing.T) {
 	handedOver := recordWith(0, 0, 1)
 	handedOver.Config, handedOver.Term, handedOver.OpID = 6, 3, "handed over"
@@ -45,7 +45,7 @@ func TestFenceIsDurableBeforeTheRole(t *testing.T) {
 					id.End.Term = e.Spec.Term
 				}
 				if started {
-					break // the process dies
+					break // the process is killed
 				}
 			}
 			require.True(t, started)
@@ -54,7 +54,7 @@ func TestFenceIsDurableBeforeTheRole(t *testing.T) {
 			again := newRig(t, Settings{})
 			again.step(Started{Identity: id})
 			again.observe(true)
-			require.Empty(t, kinds(again.step(Loaded{Record: before, Revision: 100})), "an old copy of the coordinator")
+			require.Empty(t, kinds(again.step(Loaded{Record: before, Revision: 100})), "the coordinator was restored")
 			require.ErrorIs(t, again.s.refused, ErrRecordOld)
 			require.Empty(t, kinds(again.after(time.Hour)))
 		})

@@ -156,12 +156,12 @@ func (s *State) takeoverDue() bool {
 }
 
 // deferToActive reports whether this node has just started, and leaves the role to the previous active, which may also
-// be starting. That node's lease is irrelevant, since both nodes may have been down for longer. This node's directory
-// may be an older copy, without records of the active (INV-13).
+// be starting. A missing lease of that node proves nothing, because both nodes may have been down longer than a lease.
+// This node's directory may be an older copy, without records of the active (INV-13).
 func (s *State) deferToActive() bool { return s.now < s.started+s.set.StartupWait }
 
-// stand makes the node a candidate: it fences the active, and proposes itself. It follows no active until the record
-// has changed.
+// stand makes this node a candidate: it fences the active, and proposes a record with this node as the active. The node
+// follows no active until the record has changed.
 func (m *machine) stand() {
 	if !m.eligible() || !m.canSwap() {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// left returns a standby a that is not in sync and has lost its active b: process and lease.
+// left returns a standby a that is not in sync. Its active b has terminated, and b's lease has expired.
 func left(t *testing.T, set Settings) *rig {
 	t.Helper()
 	r := newRig(t, set)
@@ -21,7 +21,7 @@ func left(t *testing.T, set Settings) *rig {
 	return r
 }
 
-// asked returns a request for the record that the node knows.
+// asked returns a request with the config of the node's record.
 func asked(r *rig) ForceRequested {
 	return ForceRequested{
 		ID: "x", Config: r.s.rec.Config, End: usedIdentity().End, Committed: 7,
@@ -29,12 +29,12 @@ func asked(r *rig) ForceRequested {
 	}
 }
 
-// A forced failover is a takeover except for the membership: it stops following, raises its fence, swaps in a new
-// term, and only then becomes active.
+// Apart from the membership, a forced failover is a takeover: the node stops following, raises its fence, swaps in a
+// new term, and only then becomes active.
 func TestForced(t *testing.T) {
 	r := left(t, Settings{})
 	effects := r.step(asked(r))
-	require.Equal(t, []string{"stop-follower", "fence", "swap"}, kinds(effects), "INV-4, but for the in-sync set")
+	require.Equal(t, []string{"stop-follower", "fence", "swap"}, kinds(effects), "INV-4, except for the in-sync set")
 	require.Contains(t, effect[Warn](t, effects).Text, "forced failover by ann")
 	require.Equal(t, Fence{Config: 5, Term: 3}, effect[SetFence](t, effects).Fence)
 	require.Equal(t, RoleCandidate, r.s.Role())
@@ -47,7 +47,7 @@ func TestForced(t *testing.T) {
 		At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down", Node: testNodes[0].ID,
 		Term: 3, After: 10,
 	}, *swap.Next.Forced)
-	require.Len(t, swap.Next.Nodes, 2, "the lost node stays known")
+	require.Len(t, swap.Next.Nodes, 2, "the record still describes the lost node")
 	require.ErrorIs(t, effect[ForceEnded](t, r.step(asked(r))).Failure, errForceBusy)
 
 	effects = r.won()
@@ -56,12 +56,12 @@ func TestForced(t *testing.T) {
 	r.report(ActiveReady{})
 	require.Equal(t, RoleActiveAlone, r.s.Role())
 
-	// The other node returns and is in sync: its discarded records were truncated.
+	// The other node returns and is added to in_sync, after its discarded records were truncated.
 	r.report(StandbyConnected{Member: memberOf(1)})
 	cfg := effect[ConfigureActive](t, r.report(StandbyCaughtUp{Member: memberOf(1)})).Config
 	swap = effect[SwapRecord](t, r.report(StandbySynced{Member: memberOf(1), Requirement: cfg.Requirement}))
 	require.True(t, swap.Next.Forced.Settled)
-	require.False(t, r.s.rec.Forced.Settled, "a record is not changed in place")
+	require.False(t, r.s.rec.Forced.Settled, "a record is not modified in place")
 }
 
 // Conditions that prevent a forced failover.
@@ -102,7 +102,7 @@ func TestForceRefusals(t *testing.T) {
 	r = left(t, Settings{})
 	e := asked(r)
 	e.DryRun = true
-	require.Equal(t, []Effect{ForceEnded{ID: "x"}}, r.step(e), "only asked")
+	require.Equal(t, []Effect{ForceEnded{ID: "x"}}, r.step(e), "a dry run changes nothing")
 	e.DryRun = false
 	e.Config--
 	require.ErrorIs(t, effect[ForceEnded](t, r.step(e)).Failure, errForceChanged)
@@ -117,12 +117,12 @@ func TestForceLosesTheSwap(t *testing.T) {
 	back.Config, back.Term, back.OpID = 6, 3, "it started again"
 	effects := r.step(Loaded{Record: back, Revision: 101})
 	require.ErrorIs(t, effect[ForceEnded](t, effects).Failure, errForceChanged)
-	require.Equal(t, []string{"start-follower"}, kinds(effects), "it follows the old active in its new term")
+	require.Equal(t, []string{"start-follower"}, kinds(effects), "the node follows the old active in its new term")
 	require.Equal(t, forcing{}, r.s.forces)
 }
 
-// INV-8: a swap without a response is sent again, and counts if it was applied. After the operator's request has
-// timed out it must not be applied hours later: the unchanged record is written again, which resolves it.
+// INV-8: a swap without a response is sent again, and the failover succeeds if it was applied. After the operator's
+// request has timed out, the unchanged record is written again, so that the swap cannot be applied later.
 func TestForceUnknownOutcome(t *testing.T) {
 	unknown := func() (*rig, Record) {
 		r := left(t, Settings{})
@@ -177,7 +177,7 @@ func TestForceRefusedByCoordinator(t *testing.T) {
 	requireNo[SwapRecord](t, effects)
 }
 
-// INV-6: the only in-sync store may be incomplete, and the operator continues with it, under a new incarnation.
+// INV-6: the only in-sync store may be incomplete. A forced failover continues with it, under a new incarnation.
 func TestForceAfterALoss(t *testing.T) {
 	id := usedIdentity()
 	id.MayHaveLost = true
@@ -186,7 +186,7 @@ func TestForceAfterALoss(t *testing.T) {
 	require.Equal(t, RoleRecovering, r.s.Role())
 	require.Contains(t, r.s.Reason(), "lockstep failover --force")
 	effects := r.step(asked(r))
-	requireNo[ClearLoss](t, effects) // it must persist if the attempt fails
+	requireNo[ClearLoss](t, effects) // MayHaveLost must persist if the attempt fails
 	swap := effect[SwapRecord](t, effects)
 	effects = r.won()
 	effect[ClearLoss](t, effects)
@@ -211,7 +211,7 @@ func TestForcedActiveYields(t *testing.T) {
 	require.Equal(t, forced.Forced, effect[StartFollower](t, effects).Spec.Forced)
 }
 
-// The end of a log of an older term may differ from the acknowledged history.
+// The end of a log in an older term may differ from the acknowledged history.
 func TestForcedInALaterTerm(t *testing.T) {
 	rec := recordWith(1, 1)
 	rec.Term = 5
@@ -221,8 +221,8 @@ func TestForcedInALaterTerm(t *testing.T) {
 	require.Equal(t, uint64(7), effect[SwapRecord](t, r.step(asked(r))).Next.Forced.After)
 }
 
-// Two forced failovers without an in-sync standby between them: the tail of the returning node may be from before the
-// first.
+// After two forced failovers without an in-sync standby in between, a returning node may have records from before the
+// first one.
 func TestForcedTwice(t *testing.T) {
 	for settled, after := range map[bool]uint64{false: 4, true: 10} {
 		rec := recordWith(1, 1)

@@ -83,8 +83,8 @@ func (m *machine) handshakeDone(e HandshakeDone) {
 	}
 }
 
-// peerResponded reports whether a node that was active before its start may take the role again: the other in-sync
-// member has reported the end of its log, or does not respond. The node with the longer log becomes active, so that
+// peerResponded reports whether a node that was active before its start may resume the role: the other in-sync member
+// has reported the end of its log, or does not respond. The node with the longer log becomes active, so that
 // acknowledged records are kept if the other one was restored from an older copy (INV-13). The member is queried at
 // least once, even if the coordinator delivers its address late.
 func (m *machine) peerResponded() bool {

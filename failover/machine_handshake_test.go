@@ -12,9 +12,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// INV-13: an active that lacks records its standby knows to be committed does not stay active.
+// INV-13: an active on which committed records of its standby are missing does not continue.
 func TestStandbyAhead(t *testing.T) {
-	t.Run("in sync: it gets the role", func(t *testing.T) {
+	t.Run("an in-sync standby receives the role", func(t *testing.T) {
 		r := newRig(t, Settings{})
 		r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
 		r.won()
@@ -27,7 +27,7 @@ func TestStandbyAhead(t *testing.T) {
 		require.Equal(t, []Member{memberOf(1)}, swap.Next.InSync)
 		require.Equal(t, []string{"stop-active", "fence", "start-follower"}, kinds(r.won()))
 	})
-	t.Run("not in sync: the active stops serving until that node comes without it", func(t *testing.T) {
+	t.Run("the active does not serve until the other node connects without these records", func(t *testing.T) {
 		r := newRig(t, Settings{})
 		r.start(usedIdentity(), recordWith(0, 0), 0)
 		r.won()
@@ -42,8 +42,8 @@ func TestStandbyAhead(t *testing.T) {
 	})
 }
 
-// The status of a node that is not in sync and has more committed records than the active suggests no action that
-// would lose one of the two histories.
+// If committed records of a node that is not in sync are missing on the active, the node's status does not suggest a
+// forced failover, which would lose one of the two histories.
 func TestActiveBehind(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 1), 0, 1)
@@ -53,17 +53,18 @@ func TestActiveBehind(t *testing.T) {
 	require.Contains(t, r.s.ahead(), "missing on")
 }
 
-// An in-sync standby that learns of commits beyond its log was restored from an older copy and must not take over.
-func TestLacks(t *testing.T) {
+// If the active has committed more than the log of an in-sync standby contains, the standby was restored from an older
+// copy, and does not take over.
+func TestStandbyIsIncomplete(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		lacks FollowerIncomplete
 		took  bool
 	}{
-		{"in the configuration that names it", FollowerIncomplete{Config: 5, Common: 4, Committed: 9}, true},
-		{"the active reports that it had acknowledged more", FollowerIncomplete{}, true},
-		{"before it was named in sync", FollowerIncomplete{Config: 4, Common: 4, Committed: 9}, false},
-		{"in a configuration that it does not know", FollowerIncomplete{Config: 6, Common: 4, Committed: 9}, false},
+		{"in the configuration that lists it in sync", FollowerIncomplete{Config: 5, Common: 4, Committed: 9}, true},
+		{"acknowledged records are missing", FollowerIncomplete{}, true},
+		{"before it was listed in sync", FollowerIncomplete{Config: 4, Common: 4, Committed: 9}, false},
+		{"in an unknown configuration", FollowerIncomplete{Config: 6, Common: 4, Committed: 9}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, Settings{})
@@ -82,7 +83,7 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// A process takes no part while another one runs under its identity.
+// A process does not participate while another process with its identity is running.
 func TestDuplicate(t *testing.T) {
 	elsewhere := testNodes[0]
 	elsewhere.Address = "a:2"
@@ -98,12 +99,12 @@ func TestDuplicate(t *testing.T) {
 		r.read = Loaded{Record: recordWith(0, 0), Revision: 100}
 		return r, append(effects, r.step(r.read)...)
 	}
-	t.Run("at this node's own address: it no longer runs", func(t *testing.T) {
+	t.Run("a process at this node's own address has terminated", func(t *testing.T) {
 		_, effects := begin(t, Live{Node: testNodes[0], Process: "other"})
 		effect[Announce](t, effects)
 		effect[SwapRecord](t, effects)
 	})
-	t.Run("gone", func(t *testing.T) {
+	t.Run("the other process has terminated", func(t *testing.T) {
 		r, effects := begin(t, stale)
 		require.Equal(t, "a:2", effect[Handshake](t, effects).Address)
 		requireNo[Announce](t, effects)
@@ -113,7 +114,7 @@ func TestDuplicate(t *testing.T) {
 		effect[LoadRecord](t, effects) // to read the committed position of the other process
 		effect[SwapRecord](t, r.step(Loaded{Record: recordWith(0, 0), Revision: 100}))
 	})
-	t.Run("runs, and is gone later", func(t *testing.T) {
+	t.Run("the other process is running, and terminates later", func(t *testing.T) {
 		r, _ := begin(t, stale)
 		effects := r.step(HandshakeDone{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		requireNo[SwapRecord](t, effects)
@@ -121,11 +122,12 @@ func TestDuplicate(t *testing.T) {
 		require.Equal(t, stale, *r.s.duplicate())
 		requireNo[SwapRecord](t, r.observe(true))
 		require.Equal(t, []Effect{Handshake{Address: "a:2"}}, r.after(duplicateRetention),
-			"so that the other node detects it, too")
+			"the other node must detect the duplicate, too")
 		r.step(HandshakeDone{Address: "a:2", Gone: true, Err: ErrGone})
-		require.Equal(t, []Effect{Handshake{Address: "a:2"}}, r.after(time.Hour), "what that one acknowledged is not here")
+		require.Equal(t, []Effect{Handshake{Address: "a:2"}}, r.after(time.Hour),
+			"records acknowledged by the other process are missing here")
 	})
-	t.Run("runs, and was started again", func(t *testing.T) {
+	t.Run("the other process is running after a restart", func(t *testing.T) {
 		r, _ := begin(t, stale)
 		requireNo[SwapRecord](t, r.handshake(r.step(HandshakeDone{
 			Address: "a:2",
@@ -133,7 +135,7 @@ func TestDuplicate(t *testing.T) {
 		})))
 		require.Contains(t, r.s.Reason(), "duplicate node identity")
 	})
-	t.Run("does not respond: its lease decides", func(t *testing.T) {
+	t.Run("the other process does not respond until its lease expires", func(t *testing.T) {
 		r, _ := begin(t, stale)
 		requireNo[SwapRecord](t, r.step(HandshakeDone{Address: "a:2", Err: ErrUnreachable}))
 		effect[LoadRecord](t, r.observe(true))
@@ -142,14 +144,14 @@ func TestDuplicate(t *testing.T) {
 			Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11},
 		}))
 	})
-	t.Run("the running one is notified", func(t *testing.T) {
+	t.Run("the running process reports the duplicate", func(t *testing.T) {
 		r := activePair(t, Settings{})
 		r.step(DuplicateReported{Live: stale})
 		require.Equal(t, stale, *r.s.duplicate())
 		r.after(duplicateRetention)
 		require.Nil(t, r.s.duplicate())
 		r.step(Observed{Observation: Observation{Reachable: true, Duplicate: &Duplicate{Live: stale, Stale: true}}})
-		require.Nil(t, r.s.duplicate(), "perhaps a run before this one, which was killed")
+		require.Nil(t, r.s.duplicate(), "possibly an earlier process that was killed")
 		r.step(Observed{Observation: Observation{Reachable: true, Duplicate: &Duplicate{Live: stale}}})
 		require.Equal(t, stale, *r.s.duplicate())
 	})

@@ -142,7 +142,7 @@ func (s *State) absent() bool {
 	return ok && (s.act.standby == standbyNone || s.act.member != r)
 }
 
-// inCurrentGeneration sets the generation of the connected standby in an entry without a generation.
+// inCurrentGeneration returns o, or the entry of the connected standby if o is that node without a generation.
 func (s *State) inCurrentGeneration(o Member) Member {
 	if o.Generation == uuid.Nil && s.act.standby != standbyNone && o.Is(s.act.member) {
 		return s.act.member
@@ -235,7 +235,7 @@ func (m *machine) leadSwap(hasOther, present bool) {
 	case m.hand.phase >= handoverDraining && m.hand.phase <= handoverSwapping:
 		return // handOver proposes the change
 	case hasOther && a.ahead.member.Node != uuid.Nil && other.Is(a.ahead.member):
-		// Nothing was acknowledged in this term, since it required this member's acks, and received none.
+		// Nothing was acknowledged in this term, because that required this member's acks, and none arrived.
 		if m.canSwap() {
 			m.transferRole(other)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// INV-12.
+// INV-12: an in-sync node was restored from an older copy if its log ends before the pair's mark.
 func TestMark(t *testing.T) {
 	mark := func(by, lsn uint64) Mark { return Mark{Pair: testPair, By: by, Term: 2, LSN: lsn} }
 	start := func(t *testing.T, rec Record, key Mark) (*rig, []Effect) {
@@ -70,7 +70,7 @@ func TestMark(t *testing.T) {
 		r := newRig(t, Settings{})
 		r.step(Started{Identity: usedIdentity()})
 		r.observe(true, 0)
-		require.Empty(t, kinds(r.seeRecord(recordWith(0, 0), 100)), "the watch was faster")
+		require.Empty(t, kinds(r.seeRecord(recordWith(0, 0), 100)), "the mark is not known yet")
 		require.Empty(t, kinds(r.step(Loaded{Err: ErrUnreachable})))
 	})
 }
@@ -82,15 +82,15 @@ func TestMarkWritten(t *testing.T) {
 	require.Equal(t, []Effect{WriteMark{Mark{Pair: testPair, By: term, Term: term, LSN: 20}}},
 		r.step(Committed{Term: term, LSN: 20}))
 	require.Empty(t, r.step(Committed{Term: term, LSN: 20}))
-	require.Empty(t, r.step(Committed{Term: term - 1, LSN: 90}), "of a role that has ended")
+	require.Empty(t, r.step(Committed{Term: term - 1, LSN: 90}), "the role has ended")
 	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
 	require.Equal(t, uint64(20), swap.Next.Mark.LSN)
 	r.won()
 	require.Equal(t, uint64(20), r.s.highWater().LSN)
 }
 
-// A machine that resumes from an older memory snapshot has not restarted, so its log is not compared. But it detects
-// a mark of its term that it does not remember.
+// A machine that resumes from an older memory snapshot has not restarted, so its log is not compared with the mark. It
+// detects a mark with its term that it has not written.
 func TestResumedMemorySnapshot(t *testing.T) {
 	woken := func(t *testing.T) (r *rig, mark func(lsn uint64) Mark) {
 		t.Helper()
@@ -100,7 +100,7 @@ func TestResumedMemorySnapshot(t *testing.T) {
 		r.report(ActiveReady{})
 		term := r.s.act.term
 		mark = func(lsn uint64) Mark { return Mark{Pair: testPair, By: term, Term: term, LSN: lsn} }
-		r.step(Committed{Term: term, LSN: 20}) // in the snapshot; afterwards it had committed up to 30
+		r.step(Committed{Term: term, LSN: 20}) // in the snapshot; LSN 30 was committed after it was taken
 		effect[WriteMark](t, r.step(Committed{Term: term, LSN: 40}))
 		require.Empty(t, r.step(MarkWritten{Before: mark(20)}))
 		return r, mark
@@ -122,11 +122,11 @@ func TestResumedMemorySnapshot(t *testing.T) {
 		r, mark := woken(t)
 		stopped(t, r, r.step(Loaded{Record: r.s.rec, Revision: r.s.rev, Mark: mark(41)}))
 	})
-	t.Run("its own, sent twice", func(t *testing.T) {
+	t.Run("its own mark is sent twice", func(t *testing.T) {
 		r, mark := woken(t)
 		require.Empty(t, r.step(MarkWritten{Before: mark(40)}))
 	})
-	t.Run("of an earlier term, and none", func(t *testing.T) {
+	t.Run("the previous mark has an earlier term, or is missing", func(t *testing.T) {
 		r, _ := woken(t)
 		require.Empty(t, r.step(MarkWritten{Before: Mark{Pair: testPair, By: 2, Term: 2, LSN: 99}}))
 		require.Empty(t, r.step(MarkWritten{}))
@@ -142,7 +142,7 @@ func TestResumedMemorySnapshot(t *testing.T) {
 	})
 }
 
-// INV-13, last part: of two starting members, the one with the longer log continues.
+// INV-13: of two starting in-sync members, the one with the longer log becomes active.
 func TestComparesLogsBeforeActivation(t *testing.T) {
 	begin := func(t *testing.T) *rig {
 		t.Helper()
@@ -160,7 +160,7 @@ func TestComparesLogsBeforeActivation(t *testing.T) {
 		}}
 	}
 	answered := func(r *rig, m HandshakeDone) []Effect { return r.handshake(r.step(m)) }
-	t.Run("the other one has more", func(t *testing.T) {
+	t.Run("the other node has a longer log", func(t *testing.T) {
 		for _, m := range []HandshakeDone{answer(2, 11), answer(3, 2)} {
 			swap := effect[SwapRecord](t, begin(t).step(m))
 			require.Equal(t, testNodes[1].ID, swap.Next.Active)
@@ -168,12 +168,12 @@ func TestComparesLogsBeforeActivation(t *testing.T) {
 			require.Equal(t, []Member{memberOf(1)}, swap.Next.InSync)
 		}
 	})
-	t.Run("the other one has no additional records", func(t *testing.T) {
+	t.Run("the other node has no additional records", func(t *testing.T) {
 		for _, m := range []HandshakeDone{answer(2, 10), answer(2, 9), answer(1, 50)} {
 			require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, answered(begin(t), m)).Next.Active)
 		}
 	})
-	t.Run("the other one does not come", func(t *testing.T) {
+	t.Run("the other node does not respond", func(t *testing.T) {
 		r := begin(t)
 		require.Empty(t, kinds(r.step(HandshakeDone{Address: "b:1", Gone: true, Err: ErrGone})))
 		effect[Handshake](t, r.after(100*time.Millisecond))
@@ -181,8 +181,8 @@ func TestComparesLogsBeforeActivation(t *testing.T) {
 			r.handshake(append(r.step(HandshakeDone{Address: "b:1", Gone: true, Err: ErrGone}),
 				r.after(time.Second)...))).Next.Active)
 	})
-	t.Run("it was asked once at least", func(t *testing.T) {
-		// The coordinator responded later than this node's wait for the other one.
+	t.Run("the other node is queried at least once", func(t *testing.T) {
+		// The coordinator responds only after this node's wait for the other one has ended.
 		r := newRig(t, Settings{})
 		r.step(Started{Identity: usedIdentity()})
 		r.observe(true, 0, 1)

@@ -102,7 +102,7 @@ func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 }
 
 // Third returns a node that announces itself as a member of this pair while two others are in sync, for example because
-// it has another pair's key prefix. It ignores a node that replaced one of the two at the same address.
+// its key prefix is configured incorrectly. It ignores a node that replaced one of the two at the same address.
 func (s Status) Third() (NodeInfo, bool) {
 	if s.Record == nil {
 		return NodeInfo{}, false

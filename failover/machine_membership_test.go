@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A node that is not in sync and not connected describes the remedy. It suggests a failover only if the in-sync node
-// is lost, according to its lease and its address.
+// A node that is neither in sync nor connected reports the remedy. It suggests a failover only if lease and address
+// show that the in-sync node is lost.
 func TestWaitingReason(t *testing.T) {
 	third := NodeInfo{ID: uuid.MustParse("cccccccc-0000-0000-0000-000000000000"), Name: "c", Address: "c:1"}
 	inPlaceOfB := third
@@ -46,7 +46,7 @@ func TestWaitingReason(t *testing.T) {
 			[]string{"start one of them"},
 			false,
 		},
-		"active refuses": {
+		"active rejects this node": {
 			a, recordWith(1, 1), live(a, b), LostRejected,
 			[]string{"rejects this node"},
 			false,
@@ -66,12 +66,12 @@ func TestWaitingReason(t *testing.T) {
 			[]string{"c (b:1)", "stop the new node"},
 			true,
 		},
-		"wiped, the only one": {
+		"wiped, no other node in sync": {
 			inPlaceOfB, recordWith(1, 1), live(a, inPlaceOfB), LostRejected,
 			[]string{"Restore that directory", "a (a:1)", "never on this node"},
 			true,
 		},
-		"wiped, with the other one": {
+		"wiped, other node in sync": {
 			inPlaceOfB, recordWith(1, 0, 1), live(inPlaceOfB), LostRefused,
 			[]string{"Node a (a:1) also has all records"},
 			false,

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The standby and the coordinator are lost. The standby returns without missing records while the swap that releases
-// it is in progress, and is synced before it is caught up. In either order, it must be added to in_sync again.
+// The standby and the coordinator are lost. The standby reconnects with all records while the swap that removes it is
+// in progress, and StandbySynced precedes StandbyCaughtUp. In either order, it is added to in_sync again.
 func TestStandbyIsSyncedBeforeItIsCaughtUp(t *testing.T) {
 	for _, caughtUpFirst := range []bool{false, true} {
 		r := activePair(t, Settings{})
@@ -28,16 +28,16 @@ func TestStandbyIsSyncedBeforeItIsCaughtUp(t *testing.T) {
 		for _, e := range events {
 			r.report(e)
 		}
-		swap := effect[SwapRecord](t, r.won()) // the release was applied: it is reverted immediately
+		swap := effect[SwapRecord](t, r.won()) // the removal was applied, and is reverted immediately
 		require.Equal(t, []Member{memberOf(0), memberOf(1)}, swap.Next.InSync)
-		require.True(t, r.s.act.sent.RequireStandby, "its acks are required all the time (INV-3)")
+		require.True(t, r.s.act.sent.RequireStandby, "the standby's acks are always required (INV-3)")
 		r.won()
 		require.Equal(t, RoleActive, r.s.Role())
 	}
 }
 
-// A third node that fetches a snapshot does not hide the required standby.
-func TestRequiredStandbyBesideAThirdNode(t *testing.T) {
+// A third node that fetches a snapshot does not replace the required standby.
+func TestThirdNodeDoesNotReplaceRequiredStandby(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
 	r.won()
@@ -49,9 +49,8 @@ func TestRequiredStandbyBesideAThirdNode(t *testing.T) {
 	requireNo[SwapRecord](t, r.after(10*time.Second))
 }
 
-// The outcome of a change is unknown, and the change has become obsolete. It may be applied at any time, which blocks
-// other changes until the unchanged record is written again. The active does so automatically, after which a
-// switchover is possible.
+// The outcome of a change is unknown, and the change is obsolete. It may be applied at any time, which blocks other
+// changes. The active writes the unchanged record again, after which a switchover is possible.
 func TestUnknownOutcomeIsResolved(t *testing.T) {
 	r := activePair(t, Settings{})
 	release := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
@@ -67,7 +66,7 @@ func TestUnknownOutcomeIsResolved(t *testing.T) {
 	require.Equal(t, r.s.rev, again.Expect)
 	require.Equal(t, r.s.rec.InSync, again.Next.InSync)
 	require.NotEqual(t, release.Next.OpID, again.Next.OpID)
-	require.True(t, r.s.act.sent.RequireStandby, "either of the two may be done")
+	require.True(t, r.s.act.sent.RequireStandby, "either swap may be applied")
 	r.won()
 	require.Empty(t, r.s.pending)
 	requireNo[SwapRecord](t, r.after(10*time.Second))

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A standby of a paused pair does not take over, and does so when the pair is resumed.
+// A standby of a paused pair takes over only when the pair is resumed.
 func TestPausedStandbyDoesNotTakeOver(t *testing.T) {
 	for _, cause := range []LostCause{LostRefused, LostSilence, LostReset} {
 		r := newRig(t, Settings{})
@@ -30,8 +30,8 @@ func TestPausedStandbyDoesNotTakeOver(t *testing.T) {
 	}
 }
 
-// A delayed record that names this node active has no effect while the node follows an active of a later term. The
-// data plane would reject it, and the node would stop.
+// A delayed record that lists this node as active has no effect while the node follows an active of a later term. The
+// data plane would reject the activation, and the node would stop.
 func TestLateRecordIsNotActedOn(t *testing.T) {
 	r := newRig(t, Settings{})
 	rec := recordWith(1, 1, 0)
@@ -68,9 +68,9 @@ func TestMissingFeature(t *testing.T) {
 	now.Features = KnownFeatures()
 	st.Live = []Live{{Node: now}}
 	_, lacks = st.MissingFeature(FeatureAttributes)
-	require.False(t, lacks, "it was upgraded")
+	require.False(t, lacks, "the other node was upgraded")
 
-	rec.Nodes, st.Live = rec.Nodes[:1], nil // in sync a moment before its announcement is visible
+	rec.Nodes, st.Live = rec.Nodes[:1], nil // in sync before its announcement is visible
 	lack, lacks = st.MissingFeature(FeatureAttributes)
 	require.True(t, lacks)
 	require.True(t, lack.Unknown())

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// quarantinedIdentity is the identity of node 0 after it was lost: another node, empty, with a quarantine.
+// quarantinedIdentity is the identity of node 0 after its store was lost: empty, with a quarantine.
 func quarantinedIdentity() Identity {
 	id := usedIdentity()
 	id.PairID, id.Fence, id.End = uuid.Nil, Fence{}, lsn.Position{}
@@ -20,7 +20,7 @@ func quarantinedIdentity() Identity {
 	return id
 }
 
-// A node that lost its identity is empty, but not new. Without a record it waits.
+// A node that lost its identity is empty, but not new. Without a record, it waits.
 func TestQuarantinedCreatesNoPair(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: quarantinedIdentity()})
@@ -34,7 +34,7 @@ func TestQuarantinedCreatesNoPair(t *testing.T) {
 	}
 }
 
-// With a record it joins that pair, as an empty node.
+// With a record, a node that lost its identity joins the record's pair as an empty node.
 func TestQuarantinedFollows(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: quarantinedIdentity()})

@@ -41,7 +41,7 @@ func (m *machine) loaded(e Loaded) {
 		m.reachable, m.needLoad = true, false
 		m.marked(e.Mark)
 		if m.known && e.Record.Config < m.rec.Config {
-			// Either the watch was faster than this read, or the coordinator was restored to an older state. In that case
+			// Either the watch was faster than this read, or the coordinator was restored to an older state. After a restore,
 			// every swap conflicts, and role changes are suspended until an operator intervenes (INV-9).
 			m.problem = fmt.Sprintf("coordinator has config %d, this node has %d", e.Record.Config, m.rec.Config)
 			m.retryLater()
@@ -147,7 +147,8 @@ func (m *machine) begun(rec Record) bool {
 	return ok && m.ident.Restored && own.Is(m.ident.Member().WithGeneration(own.Generation))
 }
 
-// admit checks whether the first record of this process is consistent with its store.
+// admit reports whether the first record of this process is consistent with its store. If it is, a store without a pair
+// joins the pair of the record. Otherwise the machine halts or waits.
 func (m *machine) admit(rec Record) bool {
 	switch {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:

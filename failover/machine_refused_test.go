@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A coordinator without space rejects the swap: the outcome is known, so the pair continues as far as possible
-// without it, reports the reason, and retries later.
+// A coordinator without space rejects the swap. The outcome is known, so the pair continues as far as possible without
+// the swap, reports the reason, and retries later.
 func TestRefusedSwap(t *testing.T) {
 	r := activePair(t, Settings{})
 	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
@@ -19,8 +19,8 @@ func TestRefusedSwap(t *testing.T) {
 	require.Equal(t, RoleBlocked, r.s.Role())
 	require.Contains(t, r.s.Reason(), "in-sync standby is disconnected")
 	require.Contains(t, r.s.Reason(), "no space")
-	require.Empty(t, r.s.pending, "it is known not to be done")
-	require.True(t, r.s.act.sent.Serve, "INV-8 is about unknown outcomes; this one is known")
+	require.Empty(t, r.s.pending, "the swap is known not to be applied")
+	require.True(t, r.s.act.sent.Serve, "INV-8 only applies to unknown outcomes")
 
 	requireNo[SwapRecord](t, r.after(100*time.Millisecond))
 	again := effect[SwapRecord](t, r.after(time.Second))

@@ -50,7 +50,7 @@ func TestJoin(t *testing.T) {
 	require.Equal(t, RoleSyncing, r.s.Role())
 	rec := recordWith(1, 1, 0)
 	rec.Config, rec.OpID = 6, "add"
-	require.Empty(t, r.seeRecord(rec, 101), "the fence is left to the follower: the active may not know config 6 yet")
+	require.Empty(t, r.seeRecord(rec, 101), "the follower raises the fence, because the active may not have config 6 yet")
 	require.Equal(t, RoleStandby, r.s.Role())
 }
 
@@ -68,14 +68,14 @@ func TestAdmitStandby(t *testing.T) {
 	requireNo[SwapRecord](t, effects)
 
 	require.Empty(t, r.report(StandbySynced{Member: memberOf(1), Requirement: cfg.Requirement - 1}),
-		"earned under another requirement")
+		"the acks belong to another requirement")
 	swap := effect[SwapRecord](t, r.report(StandbySynced{Member: memberOf(1), Requirement: cfg.Requirement}))
 	require.Equal(t, []Member{memberOf(0), memberOf(1)}, swap.Next.InSync)
 	r.won()
 	require.Equal(t, RoleActive, r.s.Role())
 }
 
-// A standby that is lost before it was swapped in does not stop the active.
+// A standby that is lost before it was added to in_sync does not block the active.
 func TestStandbyLostWhileSyncing(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0), 0, 1)
@@ -88,7 +88,7 @@ func TestStandbyLostWhileSyncing(t *testing.T) {
 	require.Equal(t, RoleActiveAlone, r.s.Role())
 }
 
-// … unless the swap may still be applied. A second swap resolves it.
+// If the swap that adds a lost standby may still be applied, the active blocks until a second swap resolves it.
 func TestStandbyLostWhileSwapUnknown(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0), 0, 1)
@@ -105,9 +105,9 @@ func TestStandbyLostWhileSwapUnknown(t *testing.T) {
 	require.Equal(t, RoleBlocked, r.s.Role())
 
 	r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset})
-	require.True(t, r.s.act.sent.RequireStandby, "the swap that names it in sync may be done")
+	require.True(t, r.s.act.sent.RequireStandby, "the swap that adds the standby may be applied")
 	effects = r.step(Loaded{Record: r.s.rec, Revision: r.s.rev}) // not applied yet
-	require.True(t, r.s.act.sent.RequireStandby, "… and may be done later")
+	require.True(t, r.s.act.sent.RequireStandby, "the swap may be applied later")
 	swap := effect[SwapRecord](t, effects)
 	require.Equal(t, []Member{memberOf(0)}, swap.Next.InSync)
 	cfg = effect[ConfigureActive](t, r.won()).Config
@@ -131,7 +131,7 @@ func TestTakeover(t *testing.T) {
 
 	effects = r.won()
 	require.Equal(t, []string{"fence", "start-active"}, kinds(effects),
-		"INV-1: and nothing else comes before the start")
+		"INV-1: no other effect precedes the start")
 	spec := effect[StartActive](t, effects).Spec
 	require.Equal(t, uint64(3), spec.Term)
 	require.True(t, spec.Serve)
@@ -147,7 +147,7 @@ func TestTakeoverAfterSilenceAndReset(t *testing.T) {
 
 	r = standbyPair(t, Settings{})
 	r.now += 5 * time.Second
-	require.Empty(t, r.report(FollowerLost{Cause: LostReset}), "it may be there in a moment")
+	require.Empty(t, r.report(FollowerLost{Cause: LostReset}), "the active may reconnect")
 	require.Equal(t, RoleStandby, r.s.Role())
 	require.Empty(t, r.after(1900*time.Millisecond))
 	require.Equal(t, []string{"stop-follower", "fence", "swap"}, kinds(r.after(100*time.Millisecond)))
@@ -156,10 +156,10 @@ func TestTakeoverAfterSilenceAndReset(t *testing.T) {
 	r.now += 5 * time.Second
 	r.report(FollowerLost{Cause: LostReset})
 	r.report(FollowerConnected{Config: 5, Term: 2})
-	require.Empty(t, r.after(10*time.Second), "it has come back")
+	require.Empty(t, r.after(10*time.Second), "the active has reconnected")
 }
 
-// While the coordinator is unreachable the standby does not fence its active, because that would stop all writes.
+// While the coordinator is unreachable, the standby does not fence its active, because that would stop all writes.
 func TestNoTakeoverWithoutCoordinator(t *testing.T) {
 	r := standbyPair(t, Settings{})
 	r.observe(false, 0, 1)
@@ -179,7 +179,7 @@ func TestTakeoverLost(t *testing.T) {
 	rec.Config, rec.OpID = 6, "drop"
 	effects := r.step(Loaded{Record: rec, Revision: 101})
 	require.Equal(t, []string{"fence", "start-follower"}, kinds(effects))
-	require.Equal(t, Fence{Config: 6, Term: 2}, effect[SetFence](t, effects).Fence, "passes {5, 3}, lets {6, 2} in")
+	require.Equal(t, Fence{Config: 6, Term: 2}, effect[SetFence](t, effects).Fence, "rejects {5, 2}, admits {6, 2}")
 	require.Equal(t, RoleCatchingUp, r.s.Role())
 	require.Empty(t, kinds(r.report(FollowerLost{Cause: LostRefused})), "not in sync: must not take over")
 	require.Empty(t, kinds(r.after(time.Minute)))
@@ -223,9 +223,9 @@ func TestLostSwapFences(t *testing.T) {
 		kinds(r.step(Loaded{Record: rec, Revision: 200})))
 }
 
-// Both nodes start with in_sync={A,B}.
+// Both nodes start while both are in sync: the previous active resumes the role.
 func TestBothRestart(t *testing.T) {
-	// The previous active takes the role again, keeps a live standby in sync, and drops it if it does not connect.
+	// The previous active resumes the role, keeps a live standby in sync, and drops it if it does not connect.
 	r := newRig(t, Settings{})
 	effects := r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
 	require.Equal(t, []string{"fence", "swap"}, kinds(effects))
@@ -235,14 +235,14 @@ func TestBothRestart(t *testing.T) {
 	requireNo[SwapRecord](t, r.after(1400*time.Millisecond))
 	require.Len(t, effect[SwapRecord](t, r.after(100*time.Millisecond)).Next.InSync, 1)
 
-	// The other node leaves the role to it for a second if it is live …
+	// If the previous active is live, the other node leaves the role to it for a second.
 	r = newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0, 1)
 	require.Empty(t, r.report(FollowerLost{Cause: LostRefused}))
 	require.Empty(t, kinds(r.after(900*time.Millisecond)))
 	require.Contains(t, kinds(r.handshake(r.after(100*time.Millisecond))), "swap")
 
-	// … and also if its lease has expired: both may have been down for longer.
+	// The same applies if its lease has expired, because both may have been down for longer.
 	r = newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0)
 	require.Empty(t, kinds(r.handshake(r.report(FollowerLost{Cause: LostRefused}))))
@@ -257,7 +257,7 @@ func TestRestartOfStandbyAlone(t *testing.T) {
 	require.Contains(t, r.s.Reason(), "only the active has all records")
 }
 
-// Records that stop a starting node. Those that it waits for (INV-9) are in machine_adopt_test.go.
+// Records with which a starting node stops. machine_adopt_test.go tests records with which it waits (INV-9).
 func TestRefusals(t *testing.T) {
 	other := recordWith(1, 1)
 	other.PairID = uuid.New()
@@ -279,7 +279,7 @@ func TestRefusals(t *testing.T) {
 			effects := r.step(c.load)
 			require.ErrorIs(t, effect[Halt](t, effects).Err, c.want)
 			require.Empty(t, kinds(effects))
-			require.Empty(t, r.after(time.Hour), "it has stopped")
+			require.Empty(t, r.after(time.Hour), "the node has stopped")
 		})
 	}
 }
@@ -300,13 +300,13 @@ func TestRestoredStoreBeginsPair(t *testing.T) {
 	require.Equal(t, uint64(3), first.Term, "the log ends in term 2")
 	require.Equal(t, []Member{restored.Member()}, first.InSync)
 
-	// It may stop before it has recorded the pair.
+	// The node may stop before it has persisted the pair ID.
 	r = newRig(t, Settings{})
 	effects = r.start(restored, first)
 	require.Equal(t, first.PairID, effect[JoinPair](t, effects).Pair)
 
-	// A record that it has not written belongs to an empty node that was faster. It waits, and starts a pair when the
-	// record is removed.
+	// A record that the node has not written belongs to an empty node that was faster. The restored node waits, and
+	// creates a pair when the record is deleted.
 	r = newRig(t, Settings{})
 	require.Empty(t, kinds(r.start(restored, recordWith(1, 1))))
 	require.ErrorIs(t, r.s.refused, ErrRestored)
@@ -319,8 +319,8 @@ func TestRestoredStoreBeginsPair(t *testing.T) {
 	require.Equal(t, []Member{restored.Member()}, effect[SwapRecord](t, effects).Next.InSync)
 }
 
-// A running pair survives a reverted or lost record, with its roles frozen.
-func TestRecordGoesBack(t *testing.T) {
+// A running pair survives a reverted or lost record; its roles do not change.
+func TestRecordRevertedOrLost(t *testing.T) {
 	for name, ev := range map[string]func(r *rig) Event{
 		"vanished": func(*rig) Event { return Loaded{Err: ErrNoRecord} },
 		"older":    func(*rig) Event { return Loaded{Record: recordWith(1, 1), Revision: 300} },
@@ -344,12 +344,12 @@ func TestRecordGoesBack(t *testing.T) {
 	}
 }
 
-// INV-6.
+// INV-6: a node that may have lost records leaves in_sync before it acts.
 func TestMayHaveLost(t *testing.T) {
 	lossy := usedIdentity()
 	lossy.MayHaveLost = true
 
-	t.Run("leaves first", func(t *testing.T) {
+	t.Run("standby leaves in_sync", func(t *testing.T) {
 		r := newRig(t, Settings{})
 		effects := r.start(lossy, recordWith(1, 0, 1), 0, 1)
 		require.Equal(t, []string{"swap"}, kinds(effects))
@@ -359,7 +359,7 @@ func TestMayHaveLost(t *testing.T) {
 		effect[ClearLoss](t, effects)
 		require.Contains(t, kinds(effects), "start-follower")
 	})
-	t.Run("was active", func(t *testing.T) {
+	t.Run("active leaves in_sync", func(t *testing.T) {
 		r := newRig(t, Settings{})
 		require.Equal(t, []string{"swap"}, kinds(r.start(lossy, recordWith(0, 0, 1), 0, 1)))
 		require.Empty(t, kinds(r.won()))
@@ -377,7 +377,7 @@ func TestMayHaveLost(t *testing.T) {
 	t.Run("only member, next to a node that has left", func(t *testing.T) {
 		r := newRig(t, Settings{})
 		require.Empty(t, kinds(r.start(lossy, recordWith(1, 0), 0, 1)))
-		require.Contains(t, r.s.Reason(), "b (b:1) is also running", "a forced failover is refused as long as it does")
+		require.Contains(t, r.s.Reason(), "b (b:1) is also running", "a forced failover is rejected while it is running")
 		require.Contains(t, r.s.Reason(), "stop the other node, and run: lockstep failover --force")
 	})
 	t.Run("accepted", func(t *testing.T) {
@@ -407,7 +407,7 @@ func TestTakeoverFromLossyActive(t *testing.T) {
 	require.Equal(t, []string{"stop-follower", "fence", "swap"}, kinds(r.seeRecord(rec, 101)))
 }
 
-// INV-7.
+// INV-7: a failure of the store stops the node.
 func TestFailed(t *testing.T) {
 	for name, r := range map[string]*rig{"active": activePair(t, Settings{}), "standby": standbyPair(t, Settings{})} {
 		err := errors.New("fsync: input/output error")

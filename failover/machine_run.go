@@ -14,8 +14,8 @@ import (
 
 // This file detects data directories that are copies, older copies, or on volumes attached to two machines.
 //
-// Only one process generation of a store may act (INV-11). A process persists its generation before it participates,
-// and the record lists it in in_sync. Afterwards, no copy of the directory can act as that generation.
+// Only one process generation of a store may act (INV-11). A process persists its generation before it participates.
+// Then the record lists the generation in in_sync, and no copy of the directory can act as that generation.
 
 type processState struct {
 	id uuid.UUID
@@ -205,8 +205,8 @@ func (m *machine) compareGeneration() {
 }
 
 // clearPreviousGeneration discards the connection to a generation of the standby that rec replaces. The connection is
-// dead, since the new generation has opened the store. If the old generation were added to in_sync again because of
-// earlier acks, the running one would be superseded.
+// dead, because the new generation has opened the store. If earlier acks added the old generation to in_sync again, the
+// running one would be superseded.
 func (m *machine) clearPreviousGeneration(rec Record) {
 	a := &m.act
 	if a.standby == standbyNone || mutate.Off("INV-11-former-generation-in-sync") {
@@ -237,7 +237,7 @@ func (m *machine) supersede() {
 	m.warn("%s", m.proc.superseded)
 }
 
-// reportRollback handles this directory like one with lost records from now on (INV-6, INV-11, INV-12).
+// reportRollback treats this directory as one with lost records from now on (INV-6, INV-11, INV-12).
 func (m *machine) reportRollback(why string) {
 	m.proc.rolledBack = why
 	m.warn("data directory was rolled back: %s", why)

@@ -19,7 +19,7 @@ var (
 	runOfB    = uuid.MustParse("b0b0b0b0-0000-0000-0000-000000000000")
 )
 
-// newRunRig returns a rig of two nodes of this release.
+// newRunRig returns a rig of two nodes of a release that supports generations.
 func newRunRig(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t, Settings{})
@@ -60,17 +60,17 @@ func next(rec Record, op string) Record {
 	return rec
 }
 
-// Each start claims a generation before it takes part, adds it to the record, and records its confirmation.
+// Each start claims a generation before it participates, adds it to the record, and then persists the confirmation.
 func TestGenerationRenewed(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		run, claimed uuid.UUID // on disk
 		named        uuid.UUID // in the record
 	}{
-		{"named", runBefore, uuid.Nil, runBefore},
-		{"stopped before it knew that it was named", runBefore, runTried, runTried},
-		{"stopped before it was named", runBefore, runTried, runBefore},
-		{"by a release that knows no runs", uuid.Nil, uuid.Nil, uuid.Nil},
+		{"listed", runBefore, uuid.Nil, runBefore},
+		{"stopped before it saw its listed generation", runBefore, runTried, runTried},
+		{"stopped before its generation was listed", runBefore, runTried, runBefore},
+		{"written by a release without generations", uuid.Nil, uuid.Nil, uuid.Nil},
 	} {
 		t.Run(c.name+", active", func(t *testing.T) {
 			r := newRunRig(t)
@@ -81,7 +81,7 @@ func TestGenerationRenewed(t *testing.T) {
 				require.Equal(t, c.named, claim.Listed, "the generation in the record is still on the disk")
 			}
 			swap := effect[SwapRecord](t, effects)
-			require.Equal(t, generationOf("p"), swap.Next.InSync[0].Generation, "the record names this run")
+			require.Equal(t, generationOf("p"), swap.Next.InSync[0].Generation, "the record lists this generation")
 			effects = r.won()
 			require.Equal(t, ConfirmGeneration{Listed: generationOf("p")}, effect[ConfirmGeneration](t, effects))
 			effect[StartActive](t, effects)
@@ -104,7 +104,8 @@ func TestGenerationRenewed(t *testing.T) {
 	}
 }
 
-// With a node of the previous release, which drops generations when it writes the record, no generation is named.
+// If a node of the pair has the previous release, which drops generations when it writes the record, no generation is
+// listed.
 func TestGenerationNotListedByOlderRelease(t *testing.T) {
 	r := newRig(t, Settings{})
 	effects := r.start(ranIdentity(runBefore, uuid.Nil), recordWith(1, 1, 0), 0, 1)
@@ -113,7 +114,7 @@ func TestGenerationNotListedByOlderRelease(t *testing.T) {
 	require.Equal(t, RoleStandby, r.s.Role())
 }
 
-// A running node that is replaced by another generation stops, and no longer takes part.
+// A running node that is replaced by another generation stops, and no longer participates.
 func TestSuperseded(t *testing.T) {
 	t.Run("active", func(t *testing.T) {
 		r := newRunRig(t)
@@ -121,14 +122,14 @@ func TestSuperseded(t *testing.T) {
 		r.won()
 		r.report(ActiveReady{})
 		require.True(t, r.s.act.sent.Serve)
-		// A copy of the directory was started elsewhere: it has renewed the generation, and begun a term.
+		// A copy of the directory was started elsewhere: its generation is listed in a new term.
 		stolen := next(inRuns(r.s.rec, runOther, uuid.Nil), "c/7/0")
 		stolen.Term++
 		effects := r.seeRecord(stolen, 102)
 		require.Equal(t, []string{"stop-active"}, kinds(effects))
 		require.Contains(t, r.s.Reason(), "superseded")
 		requireNo[SwapRecord](t, r.after(time.Hour))
-		// Not even after that process has terminated.
+		// The node does not participate even after that process has terminated.
 		later := next(stolen, "d")
 		later.Term, later.InSync[0].Generation = later.Term+1, generationOf("p")
 		require.Empty(t, kinds(r.seeRecord(later, 103)))
@@ -143,7 +144,8 @@ func TestSuperseded(t *testing.T) {
 	})
 }
 
-// A directory whose generations the record no longer names is a copy or an older copy: it has lost records (INV-6).
+// If the record no longer lists the generations of a directory, the directory is a copy, or was restored from an older
+// copy. It is treated as one with lost records (INV-6).
 func TestOldCopy(t *testing.T) {
 	t.Run("the other node is in sync", func(t *testing.T) {
 		r := newRunRig(t)
@@ -162,9 +164,9 @@ func TestOldCopy(t *testing.T) {
 		rec := next(r.s.rec, "b/7/0")
 		rec.Active, rec.InSync = testNodes[1].ID, append(slices.Clone(rec.InSync), healed.Member())
 		r.seeRecord(rec, 102)
-		require.Empty(t, r.s.proc.rolledBack, "it has received the missing records")
+		require.Empty(t, r.s.proc.rolledBack, "the missing records were fetched")
 	})
-	t.Run("no other node is", func(t *testing.T) {
+	t.Run("no other node is in sync", func(t *testing.T) {
 		r := newRunRig(t)
 		effects := r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0), runOther, uuid.Nil), 0)
 		effect[MarkLoss](t, effects)
@@ -180,16 +182,16 @@ func TestOldCopy(t *testing.T) {
 func TestOriginalIsListedNextToCopy(t *testing.T) {
 	alone := func() Record { return inRuns(recordWith(1, 1), uuid.Nil, runOfB) }
 	original := func() Record { return next(inRuns(recordWith(1, 1, 0), runBefore, runOfB), "b/7/0") }
-	t.Run("while it runs", func(t *testing.T) {
+	t.Run("original listed while the copy runs", func(t *testing.T) {
 		r := newRunRig(t)
 		effects := r.start(ranIdentity(runBefore, runTried), alone(), 0, 1)
 		require.Equal(t, ClaimGeneration{Claimed: generationOf("p")}, effect[ClaimGeneration](t, effects),
-			"a start from the same disk must not take it for its own either")
+			"a later process from this disk must not own that generation either")
 		effect[MarkLoss](t, r.seeRecord(original(), 101))
 		require.False(t, r.s.eligible())
 		require.Contains(t, r.s.Reason(), "rolled back")
 	})
-	t.Run("that was in sync at its start", func(t *testing.T) {
+	t.Run("copy listed at its start", func(t *testing.T) {
 		r := newRunRig(t)
 		r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 1, 0), runBefore, runOfB), 0, 1)
 		effects := r.seeRecord(next(alone(), "b/6/0"), 101)
@@ -199,7 +201,7 @@ func TestOriginalIsListedNextToCopy(t *testing.T) {
 		effect[MarkLoss](t, r.seeRecord(late, 102))
 		require.False(t, r.s.eligible())
 	})
-	t.Run("that was named itself", func(t *testing.T) {
+	t.Run("copy listed with its own generation", func(t *testing.T) {
 		r := newRunRig(t)
 		r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 1, 0), runBefore, runOfB), 0, 1)
 		r.won()
@@ -211,8 +213,8 @@ func TestOriginalIsListedNextToCopy(t *testing.T) {
 		r.seeRecord(back, 103)
 		require.Contains(t, r.s.Reason(), "superseded")
 	})
-	t.Run("before it has read the record", func(t *testing.T) {
-		// The first record from the watch may be older than the one that names the previous generation.
+	t.Run("outdated record from the watch", func(t *testing.T) {
+		// The first record from the watch may be older than the one that lists the previous generation.
 		r := newRunRig(t)
 		r.step(Started{Identity: ranIdentity(runBefore, uuid.Nil)})
 		r.observe(true, 0, 1)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A standby disconnects from an active with a stalled disk in order to take over. The active must not be faster and
-// remove it from in_sync, because then no node could serve. When the disk responds again, it may.
+// A standby disconnects from an active with a stalled disk in order to take over. The active does not remove it from
+// in_sync while the disk is stalled, because then no node could serve.
 func TestStalledActiveKeepsItsStandbyInSync(t *testing.T) {
 	r := activePair(t, Settings{})
 	requireNo[SwapRecord](t, r.report(DiskStalled{Stalled: true}))

@@ -19,7 +19,7 @@ func TestSwitchoverOfActive(t *testing.T) {
 	swap := effect[SwapRecord](t, r.step(DrainEnded{Drain: drain.Drain}))
 	require.Equal(t, testNodes[1].ID, swap.Next.Active)
 	require.Equal(t, r.s.rec.Term+1, swap.Next.Term)
-	require.Len(t, swap.Next.InSync, 2, "both are complete")
+	require.Len(t, swap.Next.InSync, 2, "both stores are complete")
 	effects := r.won()
 	require.Equal(t, []string{"stop-active", "fence", "start-follower"}, kinds(effects))
 	requireNo[SwitchoverEnded](t, effects)
@@ -79,7 +79,7 @@ func TestSwitchoverDrainFails(t *testing.T) {
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "too slow")
 	require.Equal(t, RoleActive, r.s.Role())
 
-	// Requested by the standby: the request is removed from the record, once.
+	// If the standby requested the switchover, the request is removed from the record once.
 	rec := r.s.rec
 	rec.Config, rec.OpID, rec.Switchover = rec.Config+1, "ask", &Switchover{ID: "y", To: testNodes[1].ID}
 	drain = effect[BeginDrain](t, r.seeRecord(rec, 102))
@@ -97,11 +97,11 @@ func TestSwitchoverStandbyLostWhileDraining(t *testing.T) {
 	effect[Resume](t, effects)
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "disconnected")
 	require.Len(t, effect[SwapRecord](t, effects).Next.InSync, 1)
-	require.Empty(t, r.step(DrainEnded{Drain: drain.Drain}), "too late")
+	require.Empty(t, r.step(DrainEnded{Drain: drain.Drain}), "the handover was aborted")
 }
 
-// The handover's swap has an unknown outcome: nothing is served until a read, then it is retried until the deadline.
-// Then the role stays here, and the standby's acks stay required since the swap may still be applied.
+// The handover's swap has an unknown outcome: the active serves nothing until a read, and retries the swap until the
+// deadline. Then it keeps the role, and requires the standby's acks, because the swap may still be applied.
 func TestSwitchoverUnknown(t *testing.T) {
 	r := activePair(t, Settings{})
 	drain := effect[BeginDrain](t, r.step(SwitchoverRequested{ID: "x"}))
@@ -117,7 +117,7 @@ func TestSwitchoverUnknown(t *testing.T) {
 	require.NotEmpty(t, effect[SwitchoverEnded](t, effects).Failure)
 	require.True(t, r.s.act.sent.Serve)
 	require.True(t, r.s.act.sent.RequireStandby)
-	require.Contains(t, kinds(r.seeRecord(first.Next, 300)), "stop-active", "it was done after all")
+	require.Contains(t, kinds(r.seeRecord(first.Next, 300)), "stop-active", "the swap was applied")
 }
 
 func TestSwitchoverRefused(t *testing.T) {
@@ -149,7 +149,7 @@ func TestSwitchoverRequestedOnStandbyTimesOut(t *testing.T) {
 	r.won()
 	effects := r.after(10 * time.Second)
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "in time")
-	require.Nil(t, effect[SwapRecord](t, effects).Next.Switchover, "the request is withdrawn")
+	require.Nil(t, effect[SwapRecord](t, effects).Next.Switchover, "the request is removed from the record")
 }
 
 // A switchover to a named node is idempotent, and never activates the other node.
@@ -174,5 +174,5 @@ func TestSwitchoverToANode(t *testing.T) {
 	r := activePair(t, Settings{})
 	effect[BeginDrain](t, r.step(SwitchoverRequested{ID: "first", To: b}))
 	require.Equal(t, reasonBusy, end(r, b).Failure)
-	require.True(t, end(r, a).Already, "it has the role until that is done")
+	require.True(t, end(r, a).Already, "the node has the role until the handover is complete")
 }

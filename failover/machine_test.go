@@ -19,7 +19,7 @@ type rig struct {
 	now time.Duration
 	// read is the coordinator's state at the start.
 	read Loaded
-	// features of both nodes.
+	// features are the features of both nodes.
 	features Features
 	// changes are the role changes and dropped standbys that the Runner would log, with their codes.
 	changes []string
@@ -29,7 +29,7 @@ func memberOf(i int) Member {
 	return Member{Node: testNodes[i].ID, Store: testStores[i], Incarnation: 1}
 }
 
-// usedIdentity is the identity of a's store after some time in the pair.
+// usedIdentity is the identity of a's store after it has participated in the pair.
 func usedIdentity() Identity {
 	return Identity{
 		Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1, PairID: testPair, Fence: Fence{Config: 4, Term: 2},
@@ -209,7 +209,7 @@ func standbyPair(t *testing.T, set Settings) *rig {
 	return r
 }
 
-// May the active acknowledge? Row 1: {A,B}, standby reachable, coordinator reachable.
+// With the standby and the coordinator reachable, the active acknowledges transactions that the standby has acked.
 func TestAckBothReachable(t *testing.T) {
 	r := activePair(t, Settings{})
 	require.True(t, r.s.act.sent.Serve)
@@ -218,7 +218,7 @@ func TestAckBothReachable(t *testing.T) {
 	require.Equal(t, memberOf(1), r.s.act.sent.Standby)
 }
 
-// Row 2: the coordinator is unreachable: the active keeps acknowledging without limit.
+// While the coordinator is unreachable, the active continues to acknowledge, without a time limit.
 func TestAckWithoutCoordinator(t *testing.T) {
 	r := activePair(t, Settings{})
 	require.Empty(t, r.observe(false, 0, 1))
@@ -230,7 +230,7 @@ func TestAckWithoutCoordinator(t *testing.T) {
 	require.Contains(t, r.s.Reason(), "role changes are suspended")
 }
 
-// Row 3: the standby is unreachable, the coordinator is reachable: block, swap, then acknowledge alone (INV-3).
+// If the standby is lost, the active blocks, removes it by a swap, and then acknowledges alone (INV-3).
 func TestAckStandbyLost(t *testing.T) {
 	r := activePair(t, Settings{})
 	effects := r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence})
@@ -250,7 +250,7 @@ func TestAckStandbyLost(t *testing.T) {
 	require.Equal(t, r.s.rec.Fence(), effect[SetFence](t, effects).Fence)
 }
 
-// Row 3 with min_in_sync=2: it keeps rejecting writes, and accepts them when the standby returns.
+// If the standby is lost with min_in_sync=2, the active rejects writes until the standby returns.
 func TestAckStandbyLostMinInSync2(t *testing.T) {
 	r := activePair(t, Settings{MinInSync: 2})
 	r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence})
@@ -270,13 +270,14 @@ func TestAckStandbyLostMinInSync2(t *testing.T) {
 	require.Equal(t, RoleActive, r.s.Role())
 }
 
-// Row 4: both are unreachable: it blocks, then rejects, and stops deliveries before the lease can expire.
-func TestAckNobodyReachable(t *testing.T) {
+// Without the standby and the coordinator, the active blocks, then rejects writes, and stops deliveries before its
+// lease can expire.
+func TestAckWithoutStandbyAndCoordinator(t *testing.T) {
 	r := activePair(t, Settings{})
 	r.observe(false, 0, 1) // lease until +3 s
 	requireNo[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence}))
 	require.Equal(t, RoleBlocked, r.s.Role())
-	require.True(t, r.s.act.sent.Serve, "transactions wait for a moment")
+	require.True(t, r.s.act.sent.Serve, "transactions still wait for the standby")
 	require.True(t, r.s.act.sent.RequireStandby)
 
 	cfg := effect[ConfigureActive](t, r.after(time.Second)).Config
@@ -287,7 +288,7 @@ func TestAckNobodyReachable(t *testing.T) {
 	require.LessOrEqual(t, at, 2500*time.Millisecond)
 	r.step(Loaded{Err: ErrUnreachable})
 	cfg = effect[ConfigureActive](t, r.after(1500*time.Millisecond)).Config
-	require.False(t, cfg.Deliver, "the lease ends in half a second")
+	require.False(t, cfg.Deliver, "the lease expires in half a second")
 	require.True(t, cfg.RequireStandby)
 
 	// The standby returns first: its acks suffice.
@@ -297,7 +298,7 @@ func TestAckNobodyReachable(t *testing.T) {
 	require.True(t, cfg.RequireStandby)
 }
 
-// Row 5: alone, without the coordinator: it continues while it is running.
+// An active that is alone in sync continues while the coordinator is unreachable.
 func TestAckAloneWithoutCoordinator(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0), 0)
@@ -310,7 +311,7 @@ func TestAckAloneWithoutCoordinator(t *testing.T) {
 	require.False(t, r.s.act.sent.RequireStandby)
 }
 
-// Row 5 after a restart: it waits for the coordinator.
+// After a restart, an active that was alone in sync waits for the coordinator.
 func TestAloneWaitsForCoordinatorAfterRestart(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: usedIdentity()})

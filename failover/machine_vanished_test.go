@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A delayed watch reports a missing record after this node has created the first one. Only a read decides whether it
-// is lost.
-func TestLateWatchAtAFirstStart(t *testing.T) {
+// A delayed watch reports a missing record after this node has created the first one. Only a read determines whether
+// the record is lost.
+func TestLateWatchAtFirstStart(t *testing.T) {
 	missing := Observed{Observation: Observation{Reachable: true, Missing: true, LiveKnown: true}}
 	r := newRig(t, Settings{})
 	id := usedIdentity()

@@ -27,14 +27,14 @@ var (
 	ErrRecordInvalid = errors.New("invalid cluster record")
 )
 
-// Record is the cluster record, which defines which node may act. It is written only by compare-and-swap. Its slices
-// and pointees are never changed in place; see Clone.
+// Record is the cluster record, which defines which node may act. It is written only by compare-and-swap. Copies share
+// its slices and pointers; the data of those is never modified. See Clone.
 type Record struct {
 	Version int `json:"version"`
 	// PairID identifies the pair permanently. A node with another pair's data refuses to start.
 	PairID uuid.UUID `json:"pair_id"`
-	// Config is incremented on every write, and serves as the fencing token. The revision is no fencing token, since a
-	// restored coordinator can assign it again.
+	// Config is incremented on every write, and serves as the fencing token. The revision is not a fencing token, because
+	// a restored coordinator can assign it again.
 	Config uint64 `json:"config"`
 	// Term is incremented on every activation. Every log record contains the term of its active.
 	Term   uint64    `json:"term"`
@@ -57,8 +57,8 @@ type Record struct {
 	// Nodes are the known nodes of the pair, at most two.
 	Nodes []NodeInfo `json:"nodes"`
 
-	// unknown are fields of a newer release. They are preserved on write, so that an older node does not revert settings
-	// of a newer one during an upgrade. The map is never changed in place.
+	// unknown contains the fields of a newer release. They are preserved on write, so that an older node does not revert
+	// settings of a newer one during an upgrade. The map is never modified in place.
 	unknown map[string]json.RawMessage
 }
 
@@ -70,7 +70,6 @@ type Fence = identity.Fence
 
 // NodeInfo describes a node.
 type NodeInfo struct {
-	// ID identifies the node.
 	ID uuid.UUID `json:"id"`
 	// Name is only for display.
 	Name string `json:"name"`
@@ -123,7 +122,7 @@ func (r Record) Member(node uuid.UUID) (Member, bool) {
 	return find(r.InSync, func(m Member) bool { return m.Node == node })
 }
 
-// Other returns the in-sync entry of the other node, whose ID is not node.
+// Other returns the in-sync entry of the node with an ID other than node.
 func (r Record) Other(node uuid.UUID) (Member, bool) {
 	return find(r.InSync, func(m Member) bool { return m.Node != node })
 }

@@ -19,7 +19,7 @@ func TestRecordEncoding(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, rec, got)
 
-	// The names are a format shared with other releases.
+	// The field names are a format shared with other releases.
 	for _, name := range []string{
 		`"version":1`, `"pair_id"`, `"config":5`, `"term":2`, `"active"`, `"in_sync":[{"node"`, `"store"`,
 		`"incarnation":1`,
@@ -31,7 +31,7 @@ func TestRecordEncoding(t *testing.T) {
 	require.NoError(t, err, "a field of a later release")
 	again, err := got.Clone().Encode()
 	require.NoError(t, err)
-	require.Contains(t, string(again), `"later":[1]`, "it is written back")
+	require.Contains(t, string(again), `"later":[1]`, "an unknown field is written again")
 	require.NotContains(t, string(again), "unknown")
 	got.unknown = nil
 	require.Equal(t, rec, got)
@@ -53,10 +53,10 @@ func TestFeatures(t *testing.T) {
 	upgraded := rec.Nodes[1]
 	upgraded.Features = KnownFeatures()
 	_, lacks = nodeWithout(rec, []Live{{Node: upgraded}}, FeaturePause)
-	require.False(t, lacks, "the node's own current report counts")
+	require.False(t, lacks, "the node's current announcement takes precedence")
 	rec.Nodes = rec.Nodes[:1]
 	n, lacks = nodeWithout(rec, nil, FeaturePause)
-	require.True(t, lacks, "a node in sync that has not been described")
+	require.True(t, lacks, "a node in sync without a description")
 	require.Equal(t, rec.InSync[1].Node, n.ID)
 }
 

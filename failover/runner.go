@@ -73,8 +73,8 @@ func New(o Options) (*Runner, error) {
 }
 
 // Run runs the node as a member of its pair until ctx ends, and then returns nil. It returns an error if the node must
-// not continue: ErrOtherPair, ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When it
-// returns, no role is running, and the liveness key was removed or will expire. It may only be called once.
+// not continue: ErrOtherPair, ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When Run
+// returns, no role is running, and the liveness key was removed or will expire. Run may only be called once.
 func (r *Runner) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.running {
@@ -132,8 +132,8 @@ type SwitchoverResult struct {
 	Already bool
 }
 
-// Switchover hands the active role over to the other node. Both nodes accept the request. It returns when the other
-// node is active, or with ErrSwitchover. If ctx ends first, the handover may still happen.
+// Switchover hands the active role over to the other node. Both nodes accept the request. Switchover returns when the
+// other node is active, or with ErrSwitchover or ErrStopped. If ctx ends first, the handover may still happen.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 	return r.SwitchoverTo(ctx, uuid.Nil)
 }

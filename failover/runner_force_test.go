@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// The standby has left in_sync and the active dies: the standby waits. An operator forces a failover and it becomes
-// active; the old active returns and follows.
+// After the active has failed, a standby that is not in sync waits. A forced failover makes it active, and the old
+// active follows when it returns.
 func TestForce(t *testing.T) { synctest.Test(t, testForce) }
 
 func testForce(t *testing.T) {
@@ -23,14 +23,14 @@ func testForce(t *testing.T) {
 	p.kill(1)
 	p.nodes[0].awaitRole(failover.RoleActiveAlone)
 	p.hub.mu.Lock()
-	p.nodes[1].plane.id.Incarnation++ // it returned too late to be in sync
+	p.nodes[1].plane.id.Incarnation++ // the standby returned too late to be in sync
 	p.hub.mu.Unlock()
 	req := failover.ForceRequest{By: "ann", Reason: "a test"}
 	_, err := p.nodes[0].run.Force(t.Context(), req)
-	require.ErrorIs(t, err, failover.ErrForce, "it is active")
+	require.ErrorIs(t, err, failover.ErrForce, "the node is active")
 	p.kill(0)
 	p.start(1, failover.Settings{})
-	st := p.nodes[1].await("the active is away", func(s failover.Status) bool {
+	st := p.nodes[1].await("the active is disconnected", func(s failover.Status) bool {
 		return s.Role == failover.RoleCatchingUp && s.CoordinatorReachable && len(s.Live) == 1
 	})
 	require.Contains(t, st.Reason, "lockstep failover --dry-run")
@@ -60,7 +60,7 @@ func testForce(t *testing.T) {
 	require.Equal(t, rec.Forced, spec.Forced)
 }
 
-// The preferred node is killed and returns. It gets the role after the delay, and not during another operation.
+// A preferred node that returns receives the role after the delay, but not while failback is blocked.
 func TestFailback(t *testing.T) { synctest.Test(t, testFailback) }
 
 func testFailback(t *testing.T) {

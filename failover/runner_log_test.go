@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// Each role change of a node, including the first one of a process, and each dropped standby is logged with its code.
+// Each role change of a node, including the first one of a process, and each dropped standby are logged with their
+// codes.
 func TestEventsAreLogged(t *testing.T) { synctest.Test(t, testEventsAreLogged) }
 
 func testEventsAreLogged(t *testing.T) {

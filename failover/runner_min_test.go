@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The value set by an operator is written by each node that becomes active, regardless of its configuration.
+// Each node that becomes active writes the value set by an operator, regardless of its configuration.
 func TestMinInSyncSet(t *testing.T) {
 	r := newRig(t, Settings{MinInSync: 1})
 	rec := recordWith(1, 0, 1)
@@ -23,5 +23,5 @@ func TestMinInSyncSet(t *testing.T) {
 	r = newRig(t, Settings{MinInSync: 2})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0)
 	r.report(FollowerLost{Cause: LostRefused})
-	require.Equal(t, 2, effect[SwapRecord](t, r.handshake(r.after(time.Second))).Next.MinInSync, "its own, if none is set")
+	require.Equal(t, 2, effect[SwapRecord](t, r.handshake(r.after(time.Second))).Next.MinInSync, "no override")
 }

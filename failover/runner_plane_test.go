@@ -21,7 +21,7 @@ type hub struct {
 	marks  bool // actives report their committed position
 }
 
-// plane is a data plane without data: connections, fences and roles are realistic, logs have no records.
+// plane is a data plane without data: connections, fences and roles are realistic, but logs have no records.
 type plane struct {
 	hub   *hub
 	addr  string
@@ -106,7 +106,7 @@ func (p *plane) Committed() (lsn.Position, bool) {
 	return p.id.End, p.hub.marks && p.active != nil
 }
 
-// Handshake finds the other plane; a dead one does not listen.
+// Handshake implements failover.DataPlane. A killed plane does not listen.
 func (p *plane) Handshake(_ context.Context, address string) (failover.Peer, error) {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
@@ -133,7 +133,7 @@ func (p *plane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig) er
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	if p.dead {
-		return nil // killed, and the runner has not ended yet
+		return nil // killed, but the runner has not ended yet
 	}
 	p.active.ActiveConfig = cfg
 	if f := (failover.Fence{Config: cfg.Config, Term: p.active.Term}); p.peer != nil && p.peer.id.Fence.Less(f) {
@@ -190,8 +190,8 @@ func (p *plane) Resume(context.Context) error {
 	return nil
 }
 
-// connectAll connects followers to actives, and reports the reason to the others. mu is held, also in the functions
-// below.
+// connectAll connects followers to actives, and reports the reason to those that cannot connect. mu is held, here and
+// in the functions below.
 func (h *hub) connectAll() {
 	for _, f := range h.planes {
 		if f.follow == nil || f.peer != nil || f.dead {
@@ -221,7 +221,7 @@ func (p *plane) lost(cause failover.LostCause) {
 	p.post(failover.FollowerLost{Cause: cause})
 }
 
-// disconnect ends p's connection and notifies both sides, unless they are dead.
+// disconnect ends p's connection and notifies both sides, unless they were killed.
 func (h *hub) disconnect(p *plane, cause failover.LostCause) {
 	o := p.peer
 	if o == nil {

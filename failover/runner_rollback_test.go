@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 )
 
-// rolledBackPair returns an in-sync pair whose coordinator is restored to a state before the standby was in sync.
+// rolledBackPair returns an in-sync pair whose coordinator was restored to a state before the standby was in sync.
 func rolledBackPair(t *testing.T) (*pair, *memory.Server) {
 	t.Helper()
 	p, s := memoryPair(t)
@@ -35,7 +35,7 @@ func rolledBackPair(t *testing.T) (*pair, *memory.Server) {
 	return p, s
 }
 
-// adoptAfterRollback restarts both nodes: they wait, and continue when one of them has adopted the record (INV-9).
+// adoptAfterRollback restarts both nodes, and checks that they wait until one of them has adopted the record (INV-9).
 func adoptAfterRollback(t *testing.T, p *pair, by int) {
 	t.Helper()
 	for i, n := range p.nodes {
@@ -44,7 +44,7 @@ func adoptAfterRollback(t *testing.T, p *pair, by int) {
 	}
 	var above failover.Fence
 	for _, n := range p.nodes {
-		n.await("it waits", func(s failover.Status) bool {
+		n.await("waiting for adoption", func(s failover.Status) bool {
 			return s.Role == failover.RoleRecovering && strings.Contains(s.Reason, "lockstep pair adopt")
 		})
 		if f := n.plane.Identity().Fence; above.Less(f) {
@@ -61,8 +61,8 @@ func adoptAfterRollback(t *testing.T, p *pair, by int) {
 }
 
 // INV-9: the coordinator of a running pair is restored to an older state. The active continues while the standby
-// acknowledges. Without the standby it blocks, because the coordinator's record differs from the pair's state, and no
-// node may be removed from in_sync based on it.
+// acknowledges. Without the standby, it blocks: the coordinator's record differs from the pair's state, so no node may
+// be removed from in_sync.
 func TestCoordinatorRolledBackStandbyDies(t *testing.T) {
 	synctest.Test(t, testCoordinatorRolledBackStandbyDies)
 }
@@ -75,7 +75,7 @@ func testCoordinatorRolledBackStandbyDies(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, failover.RoleActive, p.nodes[0].run.Status().Role)
 	p.kill(1)
-	p.nodes[0].await("it blocks and reports the reason", func(s failover.Status) bool {
+	p.nodes[0].await("blocked with the reason", func(s failover.Status) bool {
 		return s.Role == failover.RoleBlocked && strings.Contains(s.Reason, "config")
 	})
 	after, _, err := c.Load(t.Context())
@@ -85,7 +85,7 @@ func testCoordinatorRolledBackStandbyDies(t *testing.T) {
 	adoptAfterRollback(t, p, 0)
 }
 
-// INV-9: when the active dies, the standby does not take over with a record older than the one it has obeyed.
+// INV-9: when the active fails, the standby does not take over with a record below its fence.
 func TestCoordinatorRolledBackActiveDies(t *testing.T) {
 	synctest.Test(t, testCoordinatorRolledBackActiveDies)
 }
@@ -97,7 +97,7 @@ func testCoordinatorRolledBackActiveDies(t *testing.T) {
 	before, _, err := c.Load(t.Context())
 	require.NoError(t, err)
 	p.kill(0)
-	p.nodes[1].await("it reports why it waits", func(s failover.Status) bool {
+	p.nodes[1].await("waiting with the reason", func(s failover.Status) bool {
 		return s.Role != failover.RoleStandby && strings.Contains(s.Reason, "config")
 	})
 	after, _, err := c.Load(t.Context())
@@ -107,7 +107,7 @@ func testCoordinatorRolledBackActiveDies(t *testing.T) {
 	adoptAfterRollback(t, p, 1)
 }
 
-// The active writes its mark again after the coordinator was restored: later commits are marked as before.
+// After the coordinator was restored, the active writes its mark again, and marks later commits.
 func TestMarkAfterCoordinatorRollback(t *testing.T) {
 	synctest.Test(t, testMarkAfterCoordinatorRollback)
 }

@@ -42,9 +42,9 @@ type pair struct {
 	hub     *hub
 	nodes   [2]*node
 	connect func() failover.Coordinator
-	// features announced by the nodes.
+	// features are announced by the nodes.
 	features failover.Features
-	// logger of the nodes; if nil, the test's logger.
+	// logger is used by the nodes; if nil, they use the test's logger.
 	logger *zap.Logger
 }
 
@@ -102,10 +102,10 @@ func (n *node) end() {
 	n.stop = nil
 }
 
-// kill stops a node without notice: its connections break, and it is unreachable.
+// kill stops a node abruptly: its connections break, and it is unreachable.
 func (p *pair) kill(i int) {
 	n := p.nodes[i]
-	require.NoError(n.t, n.coord.Close()) // it can no longer swap
+	require.NoError(n.t, n.coord.Close()) // the node can no longer swap
 	p.hub.mu.Lock()
 	n.plane.dead = true
 	o := n.plane.peer
@@ -184,7 +184,7 @@ func etcdPair(t *testing.T) (*pair, *etcdServer) {
 	}), e
 }
 
-// No wait occurs between the refused connection and the start of the active role.
+// A takeover after a refused connection starts the active role without waiting.
 func TestTakeoverIsFast(t *testing.T) { synctest.Test(t, testTakeoverIsFast) }
 
 func testTakeoverIsFast(t *testing.T) {
@@ -217,7 +217,7 @@ func testTakeoverIsFast(t *testing.T) {
 	require.Equal(t, make([]time.Duration, 10), times)
 }
 
-// A coordinator outage with both nodes up, and its end, only change the status.
+// While both nodes are running, an outage of the coordinator and its end only change the status.
 func TestEtcdStopped(t *testing.T) {
 	t.Run("etcd", func(t *testing.T) {
 		p, e := etcdPair(t)
@@ -266,8 +266,8 @@ func coordinatorStops(t *testing.T, p *pair, stop, start func()) {
 	require.Equal(t, before.Record.Term, p.nodes[0].run.Status().Record.Term)
 }
 
-// Without etcd and the standby nothing is acknowledged, and after the lease nothing is delivered; when etcd returns,
-// the active continues alone.
+// Without etcd and the standby, nothing is acknowledged, and after the lease has expired, nothing is delivered. When
+// etcd returns, the active continues alone.
 func TestEtcdAndStandbyGone(t *testing.T) { synctest.Test(t, testEtcdAndStandbyGone) }
 
 func testEtcdAndStandbyGone(t *testing.T) {
@@ -364,7 +364,7 @@ func testSwitchoverFails(t *testing.T) {
 	p, s := memoryPair(t)
 	p.both(failover.Settings{})
 	p.hub.mu.Lock()
-	p.nodes[0].plane.drain = errors.New("a transaction hangs")
+	p.nodes[0].plane.drain = errors.New("transaction is stuck")
 	p.hub.mu.Unlock()
 	for _, n := range p.nodes {
 		_, err := n.run.Switchover(t.Context())
@@ -392,7 +392,7 @@ func testSwitchoverFails(t *testing.T) {
 	require.ErrorIs(t, err, failover.ErrStopped)
 }
 
-// The response to a takeover's swap is lost: the node detects its success and takes the role.
+// If the response to a takeover's swap is lost, the node detects that it was applied, and becomes active.
 func TestLostReply(t *testing.T) { synctest.Test(t, testLostReply) }
 
 func testLostReply(t *testing.T) {

@@ -28,7 +28,7 @@ suites=(
   "./test/hostile 60m"
   "./test/chaos ${CHAOS_TIMEOUT:-120m}"
 )
-# They install a third-party program, or exit with 3 and the reason.
+# These scripts install third-party programs. Exit code 3: the script cannot run here, for the reason that it prints.
 scripts=(test/s3/run.sh test/console/run.sh test/python/run.sh test/amqp/run.sh)
 
 failed=()

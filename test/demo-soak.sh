@@ -11,7 +11,7 @@ runs=$2
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-demo-soak.XXXXXX")
 failed=0
 
-# One number of the verdict, a JSON object with the keys failover_ms, lost, duplicated, …
+# Prints one value of the verdict, a JSON object with the keys failover_ms, lost, duplicated, …
 field() {
   grep -o "\"$1\"[[:space:]]*:[[:space:]]*[^,}[:space:]]*" "$2" | head -n 1 | sed 's/.*:[[:space:]]*//'
 }

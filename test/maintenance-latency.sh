@@ -6,10 +6,10 @@
 #   test/maintenance-latency.sh [BINARY] [ROUNDS]       default: bin/lockstep, 5 rounds
 #
 # NODE=standby|active   where the scan and the backup run (default: standby)
-# KINDS="scan backup"   measured operations (default: scan backup check; a check reads both nodes)
+# KINDS="scan backup"   the measured operations (default: scan backup check; a check reads both nodes)
 # FULL=1                without throttling (--full-speed)
 # FILL=60000            messages of 4000 bytes in the store
-# Prints a line for each round and finally the ratio of the medians of p99.
+# Prints a line for each round, and the ratio of the medians of p99 for each operation.
 set -euo pipefail
 bin=$(readlink -f "${1:-bin/lockstep}")
 rounds=${2:-5}
@@ -41,11 +41,11 @@ done
 awk -v n="$fill" 'BEGIN {b = sprintf("%4000s", "x"); for (i = 0; i < n; i++) print b}' | "$bin" publish fill >/dev/null
 "$bin" checkpoint >/dev/null
 
-p99() { # the p99 in ms of one bench round against the running pair
+p99() { # prints the p99 in ms of one bench round on the pair
   "$bin" bench publish --addr 127.0.0.1:7420,127.0.0.1:7421 --rounds 1 --messages 8000 --producers 4 --output json |
     grep -o '"p99_ms":[0-9.]*' | head -1 | cut -d: -f2
 }
-forever() { # $1: scan, backup or check
+forever() { # repeats an operation: scan, backup or check
   while :; do
     case $1 in
       scan) "$bin" store scan --node "$node" "${flags[@]}" ;;

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A manual pair with the distribution's etcd (Debian and Ubuntu: package etcd-server, or etcd): start, publish, kill the
-# active, consume from the other node, restart the killed one, switch over. Every step prints its commands, so that they
-# can be repeated manually.
+# Runs a pair with the distribution's etcd (Debian and Ubuntu: package etcd-server, or etcd): start, publish, kill the
+# active, consume from the other node, restart the killed node, switch over. Every step prints its commands, which can
+# be repeated manually.
 # Usage: pair-by-hand.sh [lockstep binary]
-# Requires root only to install etcd, if it is missing.
+# Requires root only if etcd must be installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -77,7 +77,7 @@ until_ok() {
     sleep 0.1
   done
 }
-# role_is <address> <role>: checks the role of one node.
+# Checks the role of the node at an address.
 role_is() { "$binary" status --addr "$1" --output json | grep -q "\"role\": *\"$2\""; }
 
 start_node() {
@@ -85,7 +85,7 @@ start_node() {
   local command=("$binary" serve --node-name "$name" --data-dir "$work/$name" --listen "$address"
     --coordinator-etcd-endpoints "127.0.0.1:$etcd_port")
   printf '\033[2m$ %s &\033[0m\n' "${command[*]}"
-  "${command[@]}" >>"$work/$name.log" 2>&1 & # not with run: the process ID must be the node's
+  "${command[@]}" >>"$work/$name.log" 2>&1 & # without run, so that $! is the process ID of the node
   pid[$name]=$!
 }
 
@@ -121,12 +121,12 @@ echo "the publisher ended without an error"
 until_ok role_is "$b" active-alone
 run "$binary" status
 
-log "consume from the survivor: 5001 messages, each once, in order"
+log "consume from the other node: 5001 messages, each once, in order"
 "$binary" consume orders --count 5001 >"$work/consumed.out" 2>"$work/consume.log"
 { echo "the first message"; seq 1 5000; } | diff - "$work/consumed.out"
 echo "the same 5001 messages, in the same order"
 
-log "start a again: it catches up"
+log "restart a, which catches up"
 start_node a "$a"
 until_ok role_is "$a" standby
 until_ok role_is "$b" active
@@ -137,7 +137,7 @@ until_ok role_is "$a" active
 until_ok role_is "$b" standby
 run "$binary" status
 
-log "stop both in order, and inspect a store"
+log "stop both nodes, and check a store"
 kill -TERM "${pid[a]}" "${pid[b]}"
 wait "${pid[a]}" "${pid[b]}"
 unset 'pid[a]' 'pid[b]'

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks the alert rules with promtool, runs their unit tests, and checks the queries of the Grafana dashboard and the
-# metrics of a live node. promtool is taken from the PATH, or from Debian's package prometheus, which is downloaded but
-# not installed. Exit code 3: it cannot run here.
+# Checks the alert rules, the queries of the Grafana dashboard and the metrics of a running node with promtool, and runs
+# the unit tests of the rules. promtool is taken from the PATH, or from Debian's package prometheus, which is downloaded
+# but not installed. Exit code 3: the test cannot run here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -57,4 +57,4 @@ if ! [[ -s $work/metrics ]]; then
   exit 1
 fi
 "$promtool" check metrics <"$work/metrics"
-echo "$(grep -c '^lockstep_' "$work/metrics") series of a live node pass promtool check metrics"
+echo "$(grep -c '^lockstep_' "$work/metrics") series of a running node pass promtool check metrics"

@@ -20,13 +20,13 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// bound is the timeout of any expected response. It is generous, because the machine may be busy with other tests.
+// bound limits the wait for any response. It is long, because the machine may be busy with other tests.
 const bound = 30 * time.Second
 
 // request is one line for the adapter; README.md documents the fields of each op.
 type request map[string]any
 
-// answer is one line of the adapter.
+// answer is one line from the adapter.
 type answer struct {
 	ID    uint64          `json:"id"`
 	OK    json.RawMessage `json:"ok"`
@@ -67,7 +67,7 @@ type result struct {
 type adapter struct {
 	t     *testing.T
 	in    io.WriteCloser
-	ended chan struct{} // closed when its output has ended
+	ended chan struct{} // closed when the adapter's output has ended
 	can   []string
 
 	mu      sync.Mutex // guards all fields below
@@ -93,11 +93,11 @@ func startAdapter(t *testing.T, command []string) *adapter {
 		select {
 		case <-a.ended:
 		case <-time.After(bound):
-			t.Errorf("the adapter did not exit within %v of the end of its input", bound)
+			t.Errorf("the adapter did not exit within %v after the end of its input", bound)
 			_ = cmd.Process.Kill()
 		}
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("the adapter exited with %v", err)
+			t.Errorf("the adapter failed: %v", err)
 		}
 	})
 	got := a.call("can", nil)
@@ -127,7 +127,7 @@ func (a *adapter) read(out io.Reader) {
 		delete(a.pending, got.ID)
 		a.mu.Unlock()
 		if waiting == nil {
-			a.t.Errorf("the adapter answered request %d, which is not open", got.ID)
+			a.t.Errorf("the adapter responded to request %d, which is not open", got.ID)
 			continue
 		}
 		waiting <- got
@@ -160,7 +160,7 @@ func (a *adapter) await(waiting <-chan answer) answer {
 	case <-a.ended:
 		require.Fail(a.t, "the adapter has exited")
 	case <-time.After(bound):
-		require.Fail(a.t, "no answer of the adapter", "within %v", bound)
+		require.Fail(a.t, "the adapter did not respond", "within %v", bound)
 	}
 	return answer{}
 }
@@ -171,7 +171,7 @@ func (a *adapter) call(op string, r request) answer {
 	return a.await(a.begin(op, r))
 }
 
-// do is call for a request that must succeed; it decodes the response.
+// do is like call, but requires success, and decodes the response.
 func (a *adapter) do(op string, r request) (out result) {
 	a.t.Helper()
 	got := a.call(op, r)
@@ -182,7 +182,7 @@ func (a *adapter) do(op string, r request) (out result) {
 	return out
 }
 
-// try is call for a request that may fail; it decodes the response, and returns the text of the error.
+// try is like call, but decodes the response, or returns the text of the error.
 func (a *adapter) try(op string, r request) (out result, failed string) {
 	a.t.Helper()
 	got := a.call(op, r)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// testCase is one case for all clients.
+// testCase is one case, which all clients run.
 type testCase struct {
 	name  string
 	long  bool     // takes seconds

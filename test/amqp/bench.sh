@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Measures one load of Qpid JMS (jms/bench/Load.java) alternately on a Lockstep pair and on a replicated Artemis pair,
-# on this machine. It prints messages per second produced and consumed, and the latency at a constant rate, with 512 and
-# 15,000 bytes; medians of the rounds, and their ratios. Both sync their logs and use their defaults. It takes about six
-# minutes. Usage:
+# Measures a load of Qpid JMS (jms/bench/Load.java) alternately on a Lockstep pair and on a replicated Artemis pair, on
+# this machine. For messages of 512 and 15,000 bytes it prints the messages per second that were produced and consumed,
+# and the latency at a constant rate: the medians of the rounds, and their ratios. Both systems use their default
+# settings and sync their logs. The measurement takes about six minutes. Usage:
 #   test/amqp/bench.sh
 #   LOCKSTEP_BENCH_ROUNDS=1 LOCKSTEP_BENCH_SECONDS=3 test/amqp/bench.sh
 set -euo pipefail
@@ -39,7 +39,7 @@ stop() {
 }
 trap finish EXIT
 
-jars() { # PROFILE SOURCE: the jars of a profile, and the class that requires them
+jars() { # PROFILE SOURCE: fetches the jars of a profile, and compiles the source
   if [[ ! -e $cache/bench-$1/.complete ]]; then
     timeout 300 mvn -q -B -f jms/pom.xml -P"$1" org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
       -DoutputDirectory="$cache/bench-$1"
@@ -76,7 +76,7 @@ lockstep_pair() {
   "$work/lockstep" dev --dir "$dir" --listen-a "$a" --listen-b "$b" --console "" >"$dir.log" 2>&1 &
   pids+=($!)
   until_ok grep -q 'failover:(amqp' "$dir.log"
-  # Both nodes must be in sync, like Artemis' replica when it is ready.
+  # Both nodes must be in sync, as with Artemis, whose primary is ready when the replica is in sync.
   until_ok sh -c "LOCKSTEP_ADDR=$a,$b $work/lockstep status --output json | grep -q '\"role\": *\"standby\"'"
   url="$(grep -o 'failover:([^ ]*)' "$dir.log" | head -n 1)"
   "$work/lockstep" queue create load --addr "$a,$b" >/dev/null
@@ -98,7 +98,7 @@ artemis_pair() {
   until_ok grep -q ready "$dir/primary.log"
 }
 
-once() { # SYSTEM BYTES ROUND: prints the output of the load
+once() { # SYSTEM BYTES ROUND: writes the output of the load to a file
   local dir="$work/$1-$2-$3"
   "$1_pair" "$dir"
   java -cp "$cache/bench-javax/*:$work/classes-javax" Load "$url" load "$2" "$seconds" "$rate" >"$work/$1-$2-$3.result"

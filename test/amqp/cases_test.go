@@ -35,7 +35,7 @@ func cases() []testCase {
 		{name: "no-local", needs: []string{"no-local"}, run: noLocal},
 		{name: "request and reply", needs: []string{"temporary"}, run: requestAndReply},
 		{name: "priority", run: priority},
-		{name: "a standby sends the client away", needs: []string{"follow"}, run: standby},
+		{name: "redirect by the standby", needs: []string{"follow"}, run: standby},
 	}
 }
 
@@ -93,7 +93,7 @@ func publishAndConsume(r *run) {
 	r.empty(q)
 }
 
-// fromGRPC: a message of a gRPC publisher arrives as text with its fields.
+// fromGRPC: a message from a gRPC publisher is delivered as text with its fields.
 func fromGRPC(r *run) {
 	q := r.queue("", nil)
 	_, err := r.queues(r.t).Publish(r.t.Context(), &pb.PublishRequest{Queue: q, Messages: []*pb.Message{{
@@ -115,7 +115,7 @@ func fromGRPC(r *run) {
 	r.empty(q)
 }
 
-// large: a message of many frames.
+// large: a message of many frames is delivered.
 func large(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -126,7 +126,7 @@ func large(r *run) {
 	r.empty(q)
 }
 
-// refused: a full queue rejects messages with the reason, and accepts them again when there is space.
+// refused: a full queue rejects messages with the reason, and accepts messages again when it has space.
 func refused(r *run) {
 	q := r.queue("", &pb.QueueConfig{MaxMessages: 2})
 	r.open("c", nil)
@@ -184,7 +184,7 @@ func deadLetters(r *run) {
 	r.quiet(ofC2)
 }
 
-// browse: messages remain, even after two passes of a browser.
+// browse: messages remain in the queue, even after two passes of a browser.
 func browse(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -201,7 +201,7 @@ func browse(r *run) {
 	r.empty(q)
 }
 
-// selector: a consumer gets the matching messages; the others remain.
+// selector: a consumer receives the matching messages; the others remain.
 func selector(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -217,10 +217,10 @@ func selector(r *run) {
 	r.a.do("consume", with(ofC2, request{"from": q}))
 	require.Equal(r.t, []string{"eu", "us", "asia"}, []string{r.take(ofC2), r.take(ofC2), r.take(ofC2)})
 	_, failed := r.a.try("consume", request{"client": "c", "consumer": "bad", "from": q, "selector": "region LIKE"})
-	require.NotEmpty(r.t, failed, "a selector that cannot be read is refused")
+	require.NotEmpty(r.t, failed, "an invalid selector is rejected")
 }
 
-// transaction: nothing is visible before the commit, everything after it, and a rollback requeues.
+// transaction: messages are visible only after the commit, and a rollback requeues received messages.
 func transaction(r *run) {
 	in, out := r.queue(".in", nil), r.queue(".out", nil)
 	r.open("c", nil)
@@ -235,7 +235,7 @@ func transaction(r *run) {
 			require.Equal(r.t, bodies(i, i+1)[0]["body"], m.Body)
 			r.send(with(tx, request{"to": out}), request{"body": end + m.Body})
 		}
-		require.Empty(r.t, r.stored(r.t, out), "seen before the commit")
+		require.Empty(r.t, r.stored(r.t, out), "visible before the commit")
 		r.a.do(end, tx)
 	}
 	r.empty(in)
@@ -255,7 +255,7 @@ func transaction(r *run) {
 	r.empty(in)
 }
 
-// topic: each subscriber gets everything published while it is attached.
+// topic: each subscriber receives all messages published while it is attached.
 func topic(r *run) {
 	name := r.topic("")
 	r.open("c", nil)
@@ -310,7 +310,7 @@ func shared(r *run) {
 	r.send(request{"client": "p", "to": name, "kind": "topic"}, bodies(0, 40)...)
 	got := map[string]int{}
 	each := []int{0, 0}
-	eventually(r.t, "all 40 messages came", func() bool {
+	eventually(r.t, "all 40 messages were received", func() bool {
 		for i, k := range []request{ofC, ofC2} {
 			if one := r.a.do("receive", with(k, request{"timeout_ms": 50})); one.Message != nil {
 				r.answer(k, one.Delivery, "accept")
@@ -326,16 +326,16 @@ func shared(r *run) {
 	require.NotZero(r.t, each[0])
 	require.NotZero(r.t, each[1])
 	r.a.do("close", onC)
-	require.Len(r.t, r.get(r.t, name).GetSubscriptions(), 1, "it is durable")
+	require.Len(r.t, r.get(r.t, name).GetSubscriptions(), 1, "the subscription is durable")
 }
 
-// delayAndExpiry: a delayed message arrives when it is due, an expired one does not arrive.
+// delayAndExpiry: a delayed message is delivered when it is due; an expired message is not delivered.
 func delayAndExpiry(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
 	start := time.Now()
 	r.send(with(onC, request{"to": q}), request{"body": "late", "delay_ms": 1500}, request{"body": "gone", "ttl_ms": 100})
-	sent := time.Now() // and accepted, which starts its 100 ms
+	sent := time.Now() // acceptance starts the TTL of 100 ms
 	eventually(r.t, "the message has expired", func() bool { return time.Since(sent) > 300*time.Millisecond })
 	r.a.do("consume", with(ofC, request{"from": q}))
 	require.Equal(r.t, "late", r.take(ofC))
@@ -344,7 +344,7 @@ func delayAndExpiry(r *run) {
 	r.empty(q)
 }
 
-// noLocal: a subscriber does not get messages published on its own connection.
+// noLocal: a subscriber does not receive messages published on its own connection.
 func noLocal(r *run) {
 	name := r.topic("")
 	r.open("c", nil)
@@ -356,7 +356,7 @@ func noLocal(r *run) {
 	r.quiet(ofC)
 }
 
-// requestAndReply: a request names a temporary queue, which receives the reply.
+// requestAndReply: the reply is delivered to the temporary queue that the request contains.
 func requestAndReply(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -388,7 +388,7 @@ func (r *run) quiet0(address string) {
 	})
 }
 
-// priority: a queue with priorities delivers higher ones first.
+// priority: a queue with priorities delivers messages of higher priority first.
 func priority(r *run) {
 	q := r.queue("", &pb.QueueConfig{Priorities: true, Ttl: durationpb.New(time.Hour)})
 	r.open("c", nil)

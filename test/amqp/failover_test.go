@@ -26,7 +26,7 @@ func failovers() []testCase {
 		{name: "the active is killed between two queues", long: true, needs: []string{"transact"}, run: killInChain},
 		{name: "the active is killed in a commit", long: true, needs: []string{"transact"}, run: killInCommit},
 		{
-			name: "the active is killed under a durable subscription", long: true, needs: []string{"durable"},
+			name: "the active is killed with a durable subscription", long: true, needs: []string{"durable"},
 			run: killUnderDurable,
 		},
 	}
@@ -48,18 +48,18 @@ func (a *tally) take(m *message) {
 	a.ids[m.Body+" "+m.MessageID] = true
 }
 
-// problems returns the violations: an accepted message that is missing; if once, a message with several copies; and a
-// message that was never sent.
+// problems returns the violations: accepted messages that are missing, messages that were never sent, and, if once is
+// set, duplicates. doubled is the number of duplicated messages.
 func (a *tally) problems(once bool) (all []string, doubled int) {
 	for body, reported := range a.told {
 		n := a.found[body]
 		if reported == "accepted" && n == 0 {
-			all = append(all, body+" was accepted and is lost")
+			all = append(all, body+" was accepted, and is lost")
 		}
 		if n > 1 {
 			doubled++
 			if once {
-				all = append(all, fmt.Sprintf("%s is there %d times", body, n))
+				all = append(all, fmt.Sprintf("%s was received %d times", body, n))
 			}
 		}
 	}
@@ -71,7 +71,7 @@ func (a *tally) problems(once bool) (all []string, doubled int) {
 	return all, doubled
 }
 
-// Each way in which a failover can violate the guarantees is detected.
+// Each violation of the delivery guarantees is reported.
 func TestTallyReportsErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		told  map[string]string
@@ -79,19 +79,19 @@ func TestTallyReportsErrors(t *testing.T) {
 		once  bool
 		bad   int
 	}{
-		"lost":            {map[string]string{"a": "accepted"}, map[string]int{}, false, 1},
-		"doubled":         {map[string]string{"a": "accepted"}, map[string]int{"a": 2}, true, 1},
-		"may be doubled":  {map[string]string{"a": "accepted"}, map[string]int{"a": 2}, false, 0},
-		"foreign":         {map[string]string{"a": "accepted"}, map[string]int{"a": 1, "b": 1}, false, 1},
-		"failed, missing": {map[string]string{"a": "failed"}, map[string]int{}, true, 0},
-		"failed, stored":  {map[string]string{"a": "failed"}, map[string]int{"a": 1}, true, 0},
+		"lost":              {map[string]string{"a": "accepted"}, map[string]int{}, false, 1},
+		"doubled":           {map[string]string{"a": "accepted"}, map[string]int{"a": 2}, true, 1},
+		"may be duplicated": {map[string]string{"a": "accepted"}, map[string]int{"a": 2}, false, 0},
+		"foreign":           {map[string]string{"a": "accepted"}, map[string]int{"a": 1, "b": 1}, false, 1},
+		"failed, missing":   {map[string]string{"a": "failed"}, map[string]int{}, true, 0},
+		"failed, stored":    {map[string]string{"a": "failed"}, map[string]int{"a": 1}, true, 0},
 	} {
 		got, _ := (&tally{told: c.told, found: c.found}).problems(c.once)
 		require.Len(t, got, c.bad, name)
 	}
 }
 
-// kill kills the active; the other one takes over while the client continues.
+// kill kills the active. The other node takes over while the client continues.
 func (r *run) kill() {
 	r.t.Helper()
 	active, _ := r.inSync(r.t)
@@ -104,7 +104,7 @@ func killWhilePublishing(r *run) {
 }
 
 // killUnderDedup: messages that the client resends after a failover are stored once, by their message ids. In every
-// second attempt the standby is stopped before, so that it stores messages that the active has not accepted.
+// second attempt, the standby is stopped first, so that it stores messages that the active has not accepted.
 // LOCKSTEP_AMQP_KILLS sets the number of attempts.
 func killUnderDedup(r *run) {
 	q := r.queue("", &pb.QueueConfig{DedupWindow: durationpb.New(time.Hour)})
@@ -139,7 +139,7 @@ func killUnderDedup(r *run) {
 	r.drain(q, sum)
 	problems, _ := sum.problems(true)
 	require.Empty(r.t, problems)
-	r.t.Logf("%d messages under %d kills: %d duplicates discarded", len(sum.told), kills, discarded)
+	r.t.Logf("%d messages with %d kills: %d duplicates discarded", len(sum.told), kills, discarded)
 }
 
 func (r *run) killWhilePublishingTo(q string) {
@@ -176,7 +176,7 @@ func (r *run) killWhilePublishingTo(q string) {
 		copies-len(sum.ids))
 }
 
-// results returns the client's result of each message of a batch; a batch that failed as a whole failed for all.
+// results returns the client's result for each message of a batch. If the batch failed, all its messages failed.
 func (r *run) results(waiting <-chan answer, n int) []outcome {
 	r.t.Helper()
 	got := r.a.await(waiting)
@@ -209,7 +209,7 @@ func (r *run) drain(q string, sum *tally) {
 	})
 }
 
-// until repeats step until it returns true.
+// until calls step until it returns true.
 func (r *run) until(label string, step func() bool) {
 	r.t.Helper()
 	for end := time.Now().Add(bound); !step(); {
@@ -217,7 +217,7 @@ func (r *run) until(label string, step func() bool) {
 	}
 }
 
-// killWhileConsuming: a consumer gets all messages across a failover.
+// killWhileConsuming: a consumer receives all messages across a failover.
 func killWhileConsuming(r *run) {
 	q := r.queue("", nil)
 	r.inSync(r.t)
@@ -230,7 +230,7 @@ func killWhileConsuming(r *run) {
 	}
 	r.a.do("consume", with(ofC, request{"from": q}))
 	received := 0
-	r.until("all messages came", func() bool {
+	r.until("all messages were received", func() bool {
 		one, failed := r.a.try("receive", with(ofC, request{"timeout_ms": 500}))
 		if failed != "" || one.Message == nil {
 			return len(sum.found) == messages && r.get(r.t, q).GetMessages() == 0
@@ -238,7 +238,7 @@ func killWhileConsuming(r *run) {
 		sum.found[one.Message.Body]++
 		received++
 		if received == messages/3 { // clients do not wait for the confirmation of an acknowledgement
-			eventually(r.t, "the others are acknowledged", func() bool {
+			eventually(r.t, "the other messages are acknowledged", func() bool {
 				return r.get(r.t, q).GetMessages() == messages-messages/3+1
 			})
 			r.kill()
@@ -253,7 +253,7 @@ func killWhileConsuming(r *run) {
 	r.inSync(r.t)
 }
 
-// killInChain: a transacted session moves messages from one queue to another; each arrives exactly once.
+// killInChain: a transacted session moves messages from one queue to another. Each message is moved exactly once.
 func killInChain(r *run) {
 	in, out := r.queue(".in", nil), r.queue(".out", nil)
 	r.inSync(r.t)
@@ -327,9 +327,9 @@ func (r *run) stage(tx, k request, out string, each int) (n int, good bool) {
 	return n, true
 }
 
-// killInCommit: a commit in flight when the active dies is either executed or not, and the client receives one of
-// these results or an unknown outcome. In every second attempt the standby is stopped before, so that the commit
-// waits. The standby then executes the part that it received before the active died.
+// killInCommit: a commit in flight when the active is killed is either executed or not. The client receives the result,
+// or an unknown outcome. In every second attempt, the standby is stopped first, so that the commit waits. The standby
+// then executes the part that it received before the active was killed.
 func killInCommit(r *run) {
 	in, out := r.queue(".in", nil), r.queue(".out", nil)
 	r.inSync(r.t)
@@ -368,7 +368,7 @@ func killInCommit(r *run) {
 		}
 		failed := r.a.await(waiting).Error
 		left := r.get(r.t, in).GetMessages()
-		require.Contains(r.t, []uint64{before, before - each}, left, "half a transaction")
+		require.Contains(r.t, []uint64{before, before - each}, left, "a part of the transaction was executed")
 		switch {
 		case failed == nil:
 			committed++
@@ -398,7 +398,7 @@ func killInCommit(r *run) {
 		committed, carriedOut, not)
 }
 
-// killUnderDurable: a durable subscription misses no message while the roles change.
+// killUnderDurable: a durable subscription receives all messages while the roles change.
 func killUnderDurable(r *run) {
 	name := r.topic("")
 	r.inSync(r.t)
@@ -415,7 +415,7 @@ func killUnderDurable(r *run) {
 			sum.told[fmt.Sprintf("m%d", 10*n+i)] = o.Outcome
 		}
 	}
-	r.until("the subscription has got all", func() bool {
+	r.until("the subscription has received all messages", func() bool {
 		one, failed := r.a.try("receive", with(ofC, request{"timeout_ms": 500}))
 		if failed != "" || one.Message == nil {
 			return r.get(r.t, name).GetMessages() == 0

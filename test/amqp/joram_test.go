@@ -20,9 +20,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// Joram's JMS tests pass against a pair through Qpid JMS 1.x. LOCKSTEP_JORAM is the command of Joram.java, to which
-// the pair's URL is appended; LOCKSTEP_JORAM_JAR the jar with the tests; LOCKSTEP_JORAM_ONLY selects tests by parts
-// of their names.
+// Joram's JMS tests pass with a pair and Qpid JMS 1.x. LOCKSTEP_JORAM is the command of Joram.java, to which the pair's
+// URL is appended, and LOCKSTEP_JORAM_JAR is the jar with the tests. LOCKSTEP_JORAM_ONLY selects tests by parts of
+// their names.
 func TestJoram(t *testing.T) {
 	command := program(t, "LOCKSTEP_JORAM")
 	w := newWorld(t, t.TempDir(), nil, nil)
@@ -60,7 +60,7 @@ func program(t *testing.T, variable string) []string {
 	t.Helper()
 	command := strings.Fields(os.Getenv(variable))
 	if len(command) == 0 {
-		t.Skip(variable + " names no command: see test/amqp/run.sh")
+		t.Skip(variable + " is not set: see test/amqp/run.sh")
 	}
 	return command
 }
@@ -90,7 +90,7 @@ func (w *world) administer(t *testing.T, operation, name string) string {
 	case "delete-queue", "delete-topic":
 		_, err = q.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: name})
 	default:
-		return "no such operation"
+		return "unknown operation"
 	}
 	if err != nil {
 		return strings.ReplaceAll(err.Error(), "\n", " ")

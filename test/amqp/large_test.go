@@ -21,7 +21,7 @@ import (
 
 const mib = 1 << 20
 
-// Sizes of TestLargeMessages, and the terms of its limit in docs/explanation/memory.md.
+// Sizes of TestLargeMessages, and the parts of the memory limit in docs/explanation/memory.md.
 const (
 	largeConnections, largeEach, largeBody = 10, 2, 60_000_000
 
@@ -29,9 +29,9 @@ const (
 	ofProgram  = 30 * mib
 	ofListener = 256 * mib // large messages of all AMQP connections
 	ofMessage  = 10 * largeBody
-	margin     = 128 * mib // of the machine: measured in 8 runs with 15 processes per processor: 736 to 972 MiB
+	margin     = 128 * mib // for overload: 736 to 972 MiB were measured in 8 runs with 15 processes per CPU
 	activeMost = ofBudget + ofProgram + ofListener + ofMessage + margin
-	leastPeak  = 64 * mib // proves that memory was measured
+	leastPeak  = 64 * mib // a lower peak means that memory was not measured
 )
 
 // Ten connections each send two large messages at the same time. All messages are stored, no connection is closed, and

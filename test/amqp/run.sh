@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs third-party AMQP 1.0 clients through test/amqp, on a real pair whose active is killed: Qpid JMS 1.x and 2.x, Qpid
 # Proton for Python, rhea and Azure/go-amqp. It also runs Joram's JMS tests and a Spring application. Downloads from
-# Maven Central, PyPI and npm are cached in LOCKSTEP_AMQP_CACHE, by default ~/.cache/lockstep-amqp. A client with a
-# missing language or packages is skipped and listed; then the exit code is 3 if all others pass. Usage:
+# Maven Central, PyPI and npm are cached in LOCKSTEP_AMQP_CACHE, by default ~/.cache/lockstep-amqp. A client whose
+# language or packages are missing is skipped and listed; if all others pass, the exit code is then 3. Usage:
 #   test/amqp/run.sh                    everything
 #   test/amqp/run.sh rhea joram         only these: go-amqp, qpid-jms-1, qpid-jms-2, proton-python, rhea, joram, spring
 #   LOCKSTEP_AMQP_CASE=chain ...        only cases with this name part; LOCKSTEP_JORAM_ONLY="Selector Browser" for Joram's
@@ -22,12 +22,13 @@ missing=()
 
 step() { printf -- '--- [%3ds] %s\n' "$SECONDS" "$*"; }
 want() { [[ " ${wanted[*]} " == *" $1 "* ]]; }
-leave_out() {
+skip() {
   missing+=("$1")
-  echo "left out: $1"
+  echo "skipped: $1"
 }
 
-# jars PROFILE: the jars of a profile of jms/pom.xml, and this directory's Java classes that require them, in the cache.
+# jars PROFILE: fetches the jars of a profile of jms/pom.xml, and compiles the Java sources that require them, in the
+# cache.
 jars() {
   local profile=$1 dir="$cache/$1" from=src stamp
   if [[ $profile == spring ]]; then
@@ -93,10 +94,10 @@ if want go-amqp; then
   adapters+=("go-amqp=$bin/goadapter")
 fi
 if want rhea && ! node_client; then
-  leave_out "rhea: no node and npm, or the npm registry cannot be reached"
+  skip "rhea: no node and npm, or the npm registry cannot be reached"
 fi
 if want proton-python && ! python_client; then
-  leave_out "proton-python: no Python with venv, no C compiler, or PyPI cannot be reached"
+  skip "proton-python: no Python with venv, no C compiler, or PyPI cannot be reached"
 fi
 if want qpid-jms-1 || want joram; then
   if jars javax; then
@@ -109,14 +110,14 @@ if want qpid-jms-1 || want joram; then
       export LOCKSTEP_JORAM LOCKSTEP_JORAM_JAR
     fi
   else
-    leave_out "Qpid JMS 1.x and Joram's tests: no java, javac and mvn, or Maven Central cannot be reached"
+    skip "Qpid JMS 1.x and Joram's tests: no java, javac and mvn, or Maven Central cannot be reached"
   fi
 fi
 if want qpid-jms-2; then
   if jars jakarta; then
     adapters+=("qpid-jms-2=$(java_command jakarta Adapter)")
   else
-    leave_out "Qpid JMS 2.x: no java, javac and mvn, or Maven Central cannot be reached"
+    skip "Qpid JMS 2.x: no java, javac and mvn, or Maven Central cannot be reached"
   fi
 fi
 
@@ -125,7 +126,7 @@ if want spring; then
     LOCKSTEP_SPRING=$(java_command spring Spring)
     export LOCKSTEP_SPRING
   else
-    leave_out "Spring: no java, javac and mvn, or Maven Central cannot be reached"
+    skip "Spring: no java, javac and mvn, or Maven Central cannot be reached"
   fi
 fi
 
@@ -156,6 +157,6 @@ if ((${#tests[@]} > 0)); then
 fi
 step "done"
 if ((${#missing[@]} > 0)); then
-  printf 'amqp: not everything can run here: %s\n' "$(IFS=';'; echo "${missing[*]}")"
+  printf 'amqp: skipped: %s\n' "$(IFS=';'; echo "${missing[*]}")"
   exit 3
 fi

@@ -27,11 +27,11 @@ import (
 type secured struct {
 	*world
 	ca    string            // file of the CA
-	token string            // of the principal alice
-	files map[string]string // a certificate with its key, of the principal bob, and of carol, who has no rule
+	token string            // for the principal alice
+	files map[string]string // files with certificate and key, by principal: bob, and carol, who has no rule
 }
 
-// newSecured creates a pair on which alice and bob may use one queue, and the others nothing.
+// newSecured creates a pair on which alice and bob may use one queue, and other principals may use nothing.
 func newSecured(t *testing.T, dir, queue string) *secured {
 	t.Helper()
 	ca := certs.New(t, "authority")
@@ -90,7 +90,7 @@ func bothPEM(t *testing.T, file string, cert tls.Certificate) string {
 	return file
 }
 
-// Third-party clients log in over TLS.
+// Third-party clients authenticate over TLS with a token or a certificate, and have exactly the granted rights.
 func TestForeignClientsSecured(t *testing.T) {
 	dir := t.TempDir()
 	all := clients(t, dir)
@@ -105,9 +105,9 @@ func TestForeignClientsSecured(t *testing.T) {
 			}{
 				{"a token", s.withToken(s.token), s.canUseOneQueue},
 				{"a certificate", s.withCertificate("bob"), s.canUseOneQueue},
-				{"a wrong token", s.withToken("lsk_" + hex.EncodeToString(make([]byte, 32))[:43]), s.refused},
+				{"an invalid token", s.withToken("lsk_" + hex.EncodeToString(make([]byte, 32))[:43]), s.refused},
 				{"nothing", request{"tls": s.ca}, s.refused},
-				{"a certificate of another CA", s.withCertificate("carol"), s.refused},
+				{"a certificate without rights", s.withCertificate("carol"), s.refused},
 				{"a token while the active is killed", s.withToken(s.token), s.failsOver},
 			} {
 				if one.name == "a token while the active is killed" && !c.chosen {
@@ -157,7 +157,7 @@ func (s *secured) canUseOneQueue(r *run) {
 	r.a.do("close", onC)
 }
 
-// refused: other clients receive an authentication error.
+// refused: clients without valid credentials receive an authentication error.
 func (s *secured) refused(r *run) {
 	_, failed := r.a.try("open", r.opening("c", nil))
 	require.Regexp(r.t, "(?i)unauthorized.access|sasl.*auth|auth.*fail|security", failed)

@@ -13,9 +13,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// A Spring application over Qpid JMS works across kills of the active: messages moved by its listener in transacted
-// sessions arrive exactly once, and all messages sent by its template arrive. LOCKSTEP_SPRING is the command of
-// Spring.java, to which the pair's URL is appended.
+// A Spring application with Qpid JMS continues when the active is killed: messages moved by its listener in transacted
+// sessions are stored exactly once, and all messages sent by its template are stored. LOCKSTEP_SPRING is the command
+// of Spring.java, to which the pair's URL is appended.
 func TestSpring(t *testing.T) {
 	command := program(t, "LOCKSTEP_SPRING")
 	w := newWorld(t, t.TempDir(), nil, nil)
@@ -44,7 +44,7 @@ func TestSpring(t *testing.T) {
 	}
 	require.True(t, killed)
 	require.Equal(t, 50, sent)
-	eventually(t, "the listener has moved all", func() bool { return w.get(t, "spring.in").GetMessages() == 0 })
+	eventually(t, "the listener has moved all messages", func() bool { return w.get(t, "spring.in").GetMessages() == 0 })
 	require.NoError(t, in.Close())
 	require.NoError(t, cmd.Wait())
 	for queue, once := range map[string]bool{"spring.out": true, "spring.sent": false} {

@@ -33,7 +33,8 @@ type client struct {
 	chosen  bool // explicitly configured: runs all cases, including those that take seconds
 }
 
-// clients returns those of LOCKSTEP_AMQP_ADAPTERS, one a line as name=command; without it go-amqp, which is built.
+// clients returns the clients in LOCKSTEP_AMQP_ADAPTERS, one per line as name=command. Without the variable, it builds
+// and returns go-amqp.
 func clients(t *testing.T, dir string) (all []client) {
 	t.Helper()
 	for line := range strings.Lines(os.Getenv("LOCKSTEP_AMQP_ADAPTERS")) {
@@ -53,7 +54,7 @@ func clients(t *testing.T, dir string) (all []client) {
 	}}
 }
 
-// world is the pair, shared by all cases in sequence.
+// world is the pair, which all cases use in sequence.
 type world struct {
 	pair *harness.Pair
 	urls map[string]string // host:port of a node's AMQP port, by the node's name
@@ -95,7 +96,7 @@ func newWorld(t *testing.T, dir string, more map[string]string, change func(*har
 	return w
 }
 
-// dead reports whether a node has exited without being killed.
+// dead reports whether a node has exited without being killed by the test.
 func (w *world) dead() bool {
 	return slices.ContainsFunc(w.pair.Nodes, func(n *harness.Node) bool { return n.Failure() != nil })
 }
@@ -165,13 +166,13 @@ func eventually(t *testing.T, label string, holds func() bool) {
 	require.Eventually(t, holds, bound, 20*time.Millisecond, label)
 }
 
-// run is one running case.
+// run is a running case.
 type run struct {
 	*world
 	t     *testing.T
 	a     *adapter
 	name  string
-	login request // credentials of each of its connections
+	login request // credentials of each connection
 }
 
 // queueName returns a name that is unique to the case.
@@ -193,7 +194,7 @@ func (r *run) topic(suffix string) string {
 	return name
 }
 
-// open opens a named connection of the adapter to the addresses of both nodes, in the same order regardless of which
+// open opens a named connection of the adapter to the addresses of both nodes. Their order does not depend on which
 // node is active.
 func (r *run) open(name string, more request) {
 	r.t.Helper()
@@ -233,7 +234,7 @@ func (r *run) receive(q request) (uint64, *message) {
 		line[k] = v
 	}
 	got := r.a.do("receive", line)
-	require.NotNil(r.t, got.Message, "no message came for %v", q)
+	require.NotNil(r.t, got.Message, "no message was received for %v", q)
 	return got.Delivery, got.Message
 }
 
@@ -265,7 +266,7 @@ func (r *run) answer(q request, delivery uint64, how string) {
 	r.a.do("answer", line)
 }
 
-// empty waits until a queue stores nothing: all messages were acknowledged.
+// empty waits until a queue is empty, because all messages were acknowledged.
 func (r *run) empty(queue string) {
 	r.t.Helper()
 	eventually(r.t, queue+" is empty", func() bool { return r.get(r.t, queue).GetMessages() == 0 })

@@ -22,15 +22,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// CA is a CA that issues certificates.
+// CA is a certificate authority for tests.
 type CA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	// File of its certificate, in PEM.
+	// File is the path of the CA's certificate, in PEM.
 	File string
 }
 
-// New creates a CA; its file is removed with the test.
+// New creates a CA. Its file is removed when the test ends.
 func New(t *testing.T, name string) *CA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -53,8 +53,8 @@ func (a *CA) Pool() *x509.CertPool {
 	return p
 }
 
-// Issue creates a certificate for 127.0.0.1 and the given hosts, valid for servers and clients, and the files of the
-// certificate and its key.
+// Issue creates a certificate for 127.0.0.1 and the given hosts, valid for servers and clients. It also returns the
+// paths of PEM files with the certificate and its key.
 func (a *CA) Issue(t *testing.T, name string, hosts ...string) (cert tls.Certificate, certFile, keyFile string) {
 	t.Helper()
 	return a.IssueFrom(t, name, &x509.Certificate{
@@ -62,7 +62,7 @@ func (a *CA) Issue(t *testing.T, name string, hosts ...string) (cert tls.Certifi
 	})
 }
 
-// IssueURI creates a certificate with only URIs: valid for a client or peer, but not for a server.
+// IssueURI creates a certificate that contains only URIs: valid for a client or peer, but not for a server.
 func (a *CA) IssueURI(t *testing.T, name string, uris ...string) (
 	cert tls.Certificate, certFile, keyFile string,
 ) {
@@ -76,7 +76,7 @@ func (a *CA) IssueURI(t *testing.T, name string, uris ...string) (
 	return a.IssueFrom(t, name, template)
 }
 
-// IssueFrom creates a certificate with the alternative names and times of a template; without times, it is valid now.
+// IssueFrom creates a certificate with the alternative names and times of a template. Without times, it is valid now.
 func (a *CA) IssueFrom(t *testing.T, name string, template *x509.Certificate) (
 	cert tls.Certificate, certFile, keyFile string,
 ) {

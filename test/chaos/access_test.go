@@ -26,14 +26,15 @@ import (
 )
 
 const (
-	// Default number of kills.
+	// accessRounds is the default number of kills.
 	accessRounds = 5
-	// The queue that the rules of TestChaosAccess grant access to.
+	// connectionQueue is the queue to which the rules of TestChaosAccess grant access.
 	connectionQueue = "guests"
 )
 
-// Access changes survive the kill of nodes in a pair with TLS, rules and tokens. After each failover an acknowledged
-// token works, and a token that was revoked, or whose rule was removed, never works again. No message is lost.
+// Access changes survive kills of nodes in a pair with TLS, rules and tokens. After each failover, an acknowledged
+// token is accepted, and a token that was revoked, or whose rule was removed, is never accepted again. No message is
+// lost.
 func TestChaosAccess(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
@@ -81,9 +82,9 @@ func TestChaosAccess(t *testing.T) {
 	stop()
 	working.Wait()
 	d.compare(limited(t))
-	require.Positive(t, d.served, "an issued token never worked")
-	require.Positive(t, d.refused, "a revoked token was never tried")
-	t.Logf("%d guests, %d revoked; tokens worked %d times, revoked ones were refused %d times", len(d.connections),
+	require.Positive(t, d.served, "an issued token was never accepted")
+	require.Positive(t, d.refused, "no revoked token was used")
+	t.Logf("%d tokens, %d revoked; tokens were accepted %d times, revoked ones were rejected %d times", len(d.connections),
 		d.gone(),
 		d.served, d.refused)
 	verify(t, p, w)
@@ -96,7 +97,7 @@ type connection struct {
 	byToken              bool // the token is revoked, not the rule
 }
 
-// listener grants and revokes access and checks the effect.
+// listener grants and revokes access, and checks the effect.
 type listener struct {
 	t *testing.T
 	p *cluster.Pair
@@ -122,7 +123,7 @@ func (d *listener) gone() (n int) {
 	return n
 }
 
-// until retries a call on the active node until it succeeds. It returns false when ctx is done first.
+// until retries a call on the active node until it succeeds. It returns false if ctx is done first.
 func (d *listener) until(ctx context.Context, call func(context.Context, *cluster.Node) error) bool {
 	for ctx.Err() == nil {
 		n, err := d.p.WaitActive(ctx)
@@ -135,7 +136,7 @@ func (d *listener) until(ctx context.Context, call func(context.Context, *cluste
 			return true
 		}
 		if status.Code(err) == codes.FailedPrecondition && !notActive(err) {
-			d.t.Errorf("a change that nothing forbids is refused, by node %s: %v", n.Name, err)
+			d.t.Errorf("a permitted change was rejected by node %s: %v", n.Name, err)
 			return false
 		}
 		select {
@@ -154,7 +155,7 @@ func notActive(err error) bool {
 	})
 }
 
-// change creates guests and revokes every second one.
+// change grants access to new principals, and revokes the access of every second one.
 func (d *listener) change(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		g := &connection{name: fmt.Sprintf("guest-%d", i), byToken: i%4 == 0}
@@ -209,7 +210,7 @@ func (d *listener) change(ctx context.Context) {
 	}
 }
 
-// dial publishes continuously with the tokens of guests, valid and revoked.
+// dial publishes continuously with valid and revoked tokens.
 func (d *listener) dial(ctx context.Context) {
 	for ctx.Err() == nil {
 		d.mu.Lock()
@@ -232,11 +233,11 @@ func (d *listener) dial(ctx context.Context) {
 		d.mu.Lock()
 		switch {
 		case err == nil && g.left:
-			d.t.Errorf("%s published after its rights were revoked, on node %s", g.name, n.Name)
+			d.t.Errorf("%s published on node %s after its rights were revoked", g.name, n.Name)
 		case err == nil:
 			d.served++
 		case no && !g.leaving:
-			d.t.Errorf("%s is refused although its rights were acknowledged, by node %s: %v", g.name, n.Name, err)
+			d.t.Errorf("%s was rejected by node %s although its rights were acknowledged: %v", g.name, n.Name, err)
 		case no && g.left:
 			d.refused++
 		}
@@ -244,7 +245,7 @@ func (d *listener) dial(ctx context.Context) {
 	}
 }
 
-// compare checks that the active has all acknowledged access and none that was revoked.
+// compare checks that the active has all acknowledged access rights, and none that were revoked.
 func (d *listener) compare(ctx context.Context) {
 	d.mu.Lock()
 	var connections []connection // copied before the list is read
@@ -262,13 +263,13 @@ func (d *listener) compare(ctx context.Context) {
 			tokens[k.GetName()] = true
 		}
 		return err
-	}), "nothing answers")
+	}), "no node responds")
 	for _, g := range connections {
 		if !g.leaving {
-			require.True(d.t, rules[g.name] && tokens[g.name], "a right granted to %s is lost", g.name)
+			require.True(d.t, rules[g.name] && tokens[g.name], "rights granted to %s are lost", g.name)
 		}
 		if g.left {
-			require.False(d.t, rules[g.name] && tokens[g.name], "a right revoked from %s is back", g.name)
+			require.False(d.t, rules[g.name] && tokens[g.name], "rights revoked from %s are granted again", g.name)
 		}
 	}
 }

@@ -73,8 +73,8 @@ func TestChain(t *testing.T) {
 	require.Len(t, got, published)
 }
 
-// chainWorker moves messages with one client after another. Each client stops in the middle of its work; its messages
-// in flight are redelivered to other clients.
+// chainWorker moves messages with one client after another. Each client stops with messages in flight, which are
+// redelivered to other clients.
 func chainWorker(ctx context.Context, t *testing.T, p *cluster.Pair) {
 	for ctx.Err() == nil {
 		c, err := p.NewClient(ctx)

@@ -15,16 +15,16 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// Clock jumps of an hour or a month, forwards and back, under load and with busy disks, on nodes and on the
-// coordinator. No role changes, no node leaves the in-sync set, publishes continue and no acknowledged message is
-// lost. Clock differences are reported. Failover, start and rejoin work with wrong clocks.
+// The clocks of nodes and coordinator jump by an hour or a month, forwards and back, under load and with busy disks. No
+// role changes, no node leaves the in-sync set, publishes continue, and no acknowledged message is lost. Clock
+// differences are reported. Failover, start and rejoin work with incorrect clocks.
 func TestClockJumps(t *testing.T) {
 	if !required(needsFaultclock) && !fullMatrix() {
-		t.Skip("it recompiles everything: LOCKSTEP_REQUIRE=faultclock runs it")
+		t.Skip("the test recompiles all packages; set LOCKSTEP_REQUIRE=faultclock to run it")
 	}
 	for _, raft := range []bool{false, true} {
 		t.Run(map[bool]string{false: "etcd", true: "raft"}[raft], func(t *testing.T) {
-			// Long enough that a busy machine does not look like a failed node, and well below the jumps.
+			// Long enough that a slow node is not treated as failed, and much shorter than the jumps.
 			etcd := ""
 			if !raft {
 				var err error
@@ -75,7 +75,7 @@ type clockJumper struct {
 	w *cluster.Workload
 }
 
-// jump sets clocks forwards or back, and then restores them. The pair must not be affected.
+// jump sets clocks forwards or back, and then restores them. It checks that the pair is not affected.
 func (c *clockJumper) jump(by time.Duration, machines ...machine) {
 	t := c.t
 	active, _ := inSync(t, c.p)
@@ -88,7 +88,7 @@ func (c *clockJumper) jump(by time.Duration, machines ...machine) {
 		for _, m := range machines {
 			require.NoError(t, m.clock.SetClock(offset))
 		}
-		for range 2 { // the second one was sent after the jump
+		for range 2 { // the second acknowledged message was sent after the jump
 			acked(t, c.w)
 		}
 	}
@@ -117,7 +117,7 @@ func (c *clockJumper) failover() {
 				}
 			}
 			return false
-		}, bound, 50*time.Millisecond, "the clocks differ by two months, and no condition reports it")
+		}, bound, 50*time.Millisecond, "the clocks differ by two months, but no condition reports it")
 		since := c.w.History().Now()
 		require.NoError(t, active.Kill())
 		took := ackedSince(t, c.w, since, active)

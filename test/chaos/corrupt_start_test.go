@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// corruption is a way to corrupt a file required for startup while the node is down.
+// corruption is a way to corrupt a file that a start requires, while the node is down.
 type corruption struct {
 	name string
 	do   func(t *testing.T, n *cluster.Node)
@@ -55,17 +55,17 @@ func flipped(at int) func(raw []byte) []byte {
 	}
 }
 
-// corruptions returns all kinds of corruption, for each file.
+// corruptions returns all kinds of corruption of all files.
 func corruptions() []corruption {
 	return []corruption{
 		{"page.db zeroed", inData("page.db", func(raw []byte) []byte { return make([]byte, len(raw)) })},
 		{"page.db empty", inData("page.db", func([]byte) []byte { return nil })},
-		{"page.db cut short", inData("page.db", func(raw []byte) []byte { return raw[:len(raw)/3] })},
+		{"page.db truncated", inData("page.db", func(raw []byte) []byte { return raw[:len(raw)/3] })},
 		{"page.db with a bad header", inData("page.db", flipped(2))},
-		{"page.db with a damaged header", inData("page.db", flipped(20))},
+		{"page.db with a corrupt header", inData("page.db", flipped(20))},
 		{"page.db missing", without("page.db")},
 		{"page.db and log missing", without("page.db", "log")},
-		{"log damaged", func(t *testing.T, n *cluster.Node) {
+		{"log corrupt", func(t *testing.T, n *cluster.Node) {
 			t.Helper()
 			segments, err := filepath.Glob(filepath.Join(n.DataDir(), "log", "*.seg"))
 			require.NoError(t, err)
@@ -73,7 +73,7 @@ func corruptions() []corruption {
 				flipAt(t, name, 4096+200)
 			}
 		}},
-		{"headers of the log damaged", func(t *testing.T, n *cluster.Node) {
+		{"headers of the log corrupt", func(t *testing.T, n *cluster.Node) {
 			t.Helper()
 			segments, err := filepath.Glob(filepath.Join(n.DataDir(), "log", "*.seg"))
 			require.NoError(t, err)
@@ -99,8 +99,8 @@ func corruptionRounds(rng *rand.Rand) []corruption {
 	return all[:4]
 }
 
-// A pair recovers automatically from any corrupt file on one node, of either role, while the other node is healthy.
-// No acknowledged message is lost. The node starts both while its peer serves and after both were down.
+// A pair recovers automatically from any corrupt file on one node, of either role, if the other node is healthy. No
+// acknowledged message is lost. The node starts while its peer serves, or after both were down.
 func TestCorruptFilesAreRepaired(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, raft := range []bool{false, true} {
@@ -121,7 +121,7 @@ func corruptFilesAreRepaired(t *testing.T, raft bool) {
 			for _, peer := range []string{"up", "down"} {
 				began := time.Now()
 				corruptOne(t, p, w, h, role, peer)
-				t.Logf("%s, %s, peer %s: healed after %v", h.name, role, peer,
+				t.Logf("%s, %s, peer %s: recovered after %v", h.name, role, peer,
 					time.Since(began).Round(time.Millisecond))
 			}
 		}
@@ -139,7 +139,7 @@ func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption
 		victim, other = other, victim
 	}
 	label := fmt.Sprintf("%s, %s, peer %s; see %s", h.name, role, peer, victim.Dir)
-	if peer == "down" { // both together: neither detects that it is alone
+	if peer == "down" { // kill both together, so that neither continues alone
 		require.NoError(t, victim.Pause())
 		require.NoError(t, other.Kill())
 	}
@@ -152,8 +152,8 @@ func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption
 	whole := h.name == "page.db missing" && err == nil
 	require.NoError(t, victim.Start(), label)
 	if peer == "down" && !whole {
-		// Alone it must not serve, because it no longer holds everything. (A log with every record can rebuild a
-		// missing page.db.)
+		// Alone, the node must not serve, because messages are missing. (A log with all records can rebuild a missing
+		// page.db.)
 		require.NoError(t, p.WaitRole(limited(t), victim, pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP,
 			pb.Role_ROLE_FENCED), label)
 	}
@@ -165,16 +165,16 @@ func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption
 	require.NoError(t, err, label)
 }
 
-// Corrupt files on the only node that holds everything. It must not serve, and must report the cause and the action.
-// The other node must not serve either. After the files are restored as in docs/explanation/maintenance.md, the node
-// serves and nothing is lost.
+// Files of the only node with all messages are corrupt. The node does not serve, and reports the cause and the action.
+// The other node does not serve either. After the files were restored as in docs/explanation/maintenance.md, the node
+// serves, and nothing is lost.
 func TestCorruptStandalone(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "alone-", Seed: s, PerSecond: 300})
-	names := []string{"page.db zeroed", "page.db empty", "log damaged", "identity flipped", "identity missing"}
+	names := []string{"page.db zeroed", "page.db empty", "log corrupt", "identity flipped", "identity missing"}
 	if os.Getenv("LOCKSTEP_MATRIX") != "all" {
 		names = []string{names[rng.IntN(3)], names[3+rng.IntN(2)]}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// Disk faults.
+// States of a disk.
 var (
 	stalledDisk = faultdisk.State{Rules: []faultdisk.Rule{{Stall: true}}}
 	healthyDisk = faultdisk.State{}
@@ -37,7 +37,7 @@ func setDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	require.NoError(t, n.SetDisk(limited(t), s))
 }
 
-// injected waits until each rule of the disk's state was applied.
+// injected waits until each rule of the disk's state has been applied.
 func injected(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -49,7 +49,7 @@ func injected(t *testing.T, n *cluster.Node) {
 			}
 		}
 		return true
-	}, bound, 10*time.Millisecond, "the fault did not fire")
+	}, bound, 10*time.Millisecond, "the fault was not injected")
 }
 
 // diedBySelf waits until a node exits without a signal from the test, and reaps it.
@@ -63,8 +63,8 @@ func diedBySelf(t *testing.T, n *cluster.Node) {
 	require.NoError(t, n.Kill())
 }
 
-// One fsync fails with EIO, first on the standby and then on the active. The node exits (INV-7) and the other one
-// serves. After a restart it recovers and returns in sync.
+// An fsync fails with EIO, first on the standby and then on the active. The node exits (INV-7), and the other one
+// serves. After a restart, the node recovers and is in sync again.
 func TestFailedSync(t *testing.T) {
 	p := startBreakable(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -74,7 +74,7 @@ func TestFailedSync(t *testing.T) {
 		since, marked := logged(t, victim), w.History().Now()
 		setDisk(t, victim, faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}})
 		diedBySelf(t, victim)
-		require.True(t, said(t, victim, "input/output error", since), "it must report the reason")
+		require.True(t, said(t, victim, "input/output error", since), "the node must report the reason")
 		ackedSince(t, w, marked, victim)
 		require.NoError(t, victim.Start())
 		inSync(t, p)
@@ -82,8 +82,8 @@ func TestFailedSync(t *testing.T) {
 	verify(t, p, w)
 }
 
-// The disk of the active hangs. The active stops its heartbeats, the standby takes over, and the old active
-// acknowledges no request during or after the stall. When the disk recovers, the node returns in sync.
+// The disk of the active stalls. The active stops its heartbeats, the standby takes over, and the old active
+// acknowledges no request during or after the stall. When the disk recovers, the node is in sync again.
 func TestStalledActive(t *testing.T) {
 	const stallTimeout = time.Second
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{"disk.stall-timeout": stallTimeout.String()}})
@@ -113,8 +113,8 @@ func TestStalledActive(t *testing.T) {
 	require.Zero(t, messages())
 }
 
-// The disk of the standby hangs. The active removes the standby from the in-sync set and continues. When the disk
-// recovers, the standby returns in sync.
+// The disk of the standby stalls. The active removes the standby from the in-sync set and continues. When the disk
+// recovers, the standby is in sync again.
 func TestStalledStandby(t *testing.T) {
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{"disk.stall-timeout": "1s"}})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -131,9 +131,9 @@ func TestStalledStandby(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Slow disk operations below the timeout change no roles and remove no node from the in-sync set.
+// Disk operations that are slow, but faster than the timeout, change no roles and remove no node from the in-sync set.
 func TestSlowDisk(t *testing.T) {
-	// Long enough that a busy machine does not look like a failed node.
+	// Long enough that a slow node is not treated as failed.
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{
 		"disk.stall-timeout": "20s", "failover.timeout": "10s", "failover.drop-timeout": "8s",
 	}})
@@ -142,7 +142,7 @@ func TestSlowDisk(t *testing.T) {
 	config := statusOf(t, active).GetPair().GetConfig()
 	for _, slow := range []*cluster.Node{active, standby} {
 		setDisk(t, slow, faultdisk.State{Rules: []faultdisk.Rule{{Delay: 50 * time.Millisecond}}})
-		until := time.Now().Add(1500 * time.Millisecond) // the fault's own duration
+		until := time.Now().Add(1500 * time.Millisecond) // duration of the fault
 		for time.Now().Before(until) {
 			acked(t, w)
 		}
@@ -160,7 +160,7 @@ func TestSlowDisk(t *testing.T) {
 func TestPowerCut(t *testing.T) {
 	s := seed(t)
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{
-		// Small, so that the faults hit checkpoints and reused log segments.
+		// Small, so that faults occur during checkpoints and writes to reused log segments.
 		"checkpoint.bytes": "1MiB", "checkpoint.interval": "300ms", "wal.segment-bytes": "1MiB",
 		"wal.keep-bytes": "1MiB", "memory.budget": "16MiB",
 	}})
@@ -174,7 +174,7 @@ func TestPowerCut(t *testing.T) {
 			n.StartWithDisk(held)
 		}
 		acked(t, w)
-		<-time.After(time.Duration(300+200*round) * time.Millisecond) // any moment
+		<-time.After(time.Duration(300+200*round) * time.Millisecond) // an arbitrary moment
 		require.NoError(t, active.LosePower())
 		require.NoError(t, standby.LosePower())
 		for _, n := range p.Nodes() {
@@ -185,8 +185,8 @@ func TestPowerCut(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Reads of the page file on the active fail or return a wrong bit. The data comes from the other node, and no client
-// sees an error.
+// Reads of the page file on the active fail, or return a flipped bit. The data is fetched from the other node, and no
+// client receives an error.
 func TestFailedRead(t *testing.T) {
 	s := seed(t)
 	for name, rule := range map[string]faultdisk.Rule{
@@ -215,14 +215,14 @@ func TestFailedRead(t *testing.T) {
 	}
 }
 
-// Bits flip in log writes of the standby, which does not read its log while it runs. After a restart it detects the
-// corruption and fetches the affected part, or everything, from the active.
+// Bits flip in log writes of the standby, which does not read its log while it is running. After a restart, the standby
+// detects the corruption, and fetches the affected part, or everything, from the active.
 func TestFlippedLog(t *testing.T) {
 	s := seed(t)
 	p := startBreakable(t, cluster.Options{Settings: steady()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: s})
 	active, standby := inSync(t, p)
-	// A log segment is matched by the name that it was opened under: its number with a variable suffix.
+	// A rule matches a log segment by the name under which it was opened: its number with a variable suffix.
 	setDisk(t, standby, faultdisk.State{Seed: s, Rules: []faultdisk.Rule{
 		{Ops: []string{"write"}, Files: "[0-9]*", Flip: true, Every: 20, Times: 3},
 	}})

@@ -27,11 +27,11 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// drainQueue is shared by the clients of a drain test.
+// drainQueue is the queue that all clients of a drain test use.
 const drainQueue = "drain"
 
-// customers are clients that work while a node is asked to stop. Any error of a client is one that its application
-// would have seen.
+// customers are clients that publish and consume while a node is stopped. They record every error that an application
+// would receive.
 type customers struct {
 	t    *testing.T
 	stop context.CancelFunc
@@ -42,7 +42,8 @@ type customers struct {
 	errors []string
 }
 
-// startCustomers starts a synchronous publisher, a pipelining publisher and two consumers that confirm.
+// startCustomers starts a synchronous publisher, a pipelining publisher, and two consumers that confirm
+// acknowledgements.
 func startCustomers(t *testing.T, open func(context.Context) (*client.Client, error)) *customers {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -145,7 +146,7 @@ func (c *customers) waitUntilAll(since time.Time, answers int) {
 			}
 		}
 		return len(c.acks) == 4 || len(c.errors) > 0
-	}, bound, time.Millisecond, "not all clients work")
+	}, bound, time.Millisecond, "not all clients receive responses")
 }
 
 // longest returns, by client, the longest interval without a response that overlaps the given range.
@@ -175,16 +176,16 @@ type drainCase struct {
 	name string
 	// prepare sets up the state and returns the node that receives SIGTERM.
 	prepare func(t *testing.T, p *cluster.Pair) (victim *cluster.Node)
-	// handedOver: a switchover moves the role to the other node.
+	// handedOver is true if a switchover moves the role to the other node.
 	handedOver bool
-	// pause is the limit of the median time without a publish response; 0: no limit, until the node is back.
+	// pause limits the median time without a publish response. 0 means no limit.
 	pause time.Duration
 	// after undoes prepare.
 	after func(t *testing.T, p *cluster.Pair)
 }
 
-// stopWithin returns the limit from SIGTERM to exit: shutdown.handover-timeout (5 s), the end of open calls and the
-// last checkpoint, which depends on the speed of the disk.
+// stopWithin returns the limit of the time from SIGTERM to exit: shutdown.handover-timeout (5 s), the end of open
+// calls, and the last checkpoint, which depends on the speed of the disk.
 func stopWithin() time.Duration {
 	if pausesAreStrict() {
 		return 10 * time.Second
@@ -229,9 +230,9 @@ func drainCases() []drainCase {
 	}
 }
 
-// A node of a pair drains on SIGTERM while clients publish and consume. No client sees an error, for either node and
-// any state of the pair. With a successor in sync, publishers wait less than 50 ms in the median of the rounds
-// (LOCKSTEP_ROUNDS, default 3), and the node stops in bounded time.
+// A node of a pair drains on SIGTERM while clients publish and consume. No client receives an error, regardless of the
+// stopped node and of the state of the pair. With a successor in sync, publishers wait less than 50 ms in the median of
+// the rounds (LOCKSTEP_ROUNDS, default 3), and the node stops in bounded time.
 func TestDrain(t *testing.T) {
 	rounds := roundsOr(t, 3)
 	for _, coordinator := range []string{"etcd", "raft"} {
@@ -316,7 +317,7 @@ func serving(t *testing.T, n *harness.Node) {
 	}, bound, 2*time.Millisecond, "the node does not serve: %s", n.LogTail())
 }
 
-// A standalone node restarts while clients work. They wait and see no error.
+// A standalone node restarts while clients publish and consume. They wait, and receive no error.
 func TestDrainStandalone(t *testing.T) {
 	p, n := standalone(t, nil)
 	c := startCustomers(t, func(ctx context.Context) (*client.Client, error) {
@@ -335,9 +336,8 @@ func TestDrainStandalone(t *testing.T) {
 	}
 }
 
-// A draining node without a successor stores and acknowledges all publishes that it accepted before the stop, from
-// clients that pipeline and from those that do not. Later publishes are rejected and not stored, so the number of
-// messages equals the number of acknowledgements.
+// A draining node without a successor stores and acknowledges all publishes that it accepted before the stop, pipelined
+// or not. Later publishes are rejected and not stored, so the number of messages equals the number of acknowledgements.
 func TestDrainAnswersInFlight(t *testing.T) {
 	_, n := standalone(t, nil)
 	var answered atomic.Int64
@@ -385,7 +385,7 @@ func TestDrainAnswersInFlight(t *testing.T) {
 		serving(t, n)
 		got, err := pb.NewQueueServiceClient(n.Conn()).GetQueue(limited(t), &pb.GetQueueRequest{Name: drainQueue})
 		require.NoError(t, err)
-		t.Logf("round %d: %d answers, %d messages", round, answered.Load(), got.GetQueue().GetMessages())
-		require.EqualValues(t, answered.Load(), got.GetQueue().GetMessages(), "stored messages, and responses")
+		t.Logf("round %d: %d responses, %d messages", round, answered.Load(), got.GetQueue().GetMessages())
+		require.EqualValues(t, answered.Load(), got.GetQueue().GetMessages(), "stored messages and responses")
 	}
 }

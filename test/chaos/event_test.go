@@ -29,12 +29,12 @@ func eventsOf(t *testing.T, n *cluster.Node) *events {
 	return &events{t: t, n: n, at: logged(t, n)}
 }
 
-// gone returns the codes of a killed node. Their order depends on the scheduler.
+// gone returns the possible codes after a node was killed; the scheduler determines which one occurs.
 func gone() []failover.Code {
 	return []failover.Code{failover.CodeConnectionRefused, failover.CodeConnectionClosed, failover.CodeSilence}
 }
 
-// silent returns the codes of a node that is frozen or cut off.
+// silent returns the possible codes after a node was frozen or isolated.
 func silent() []failover.Code { return []failover.Code{failover.CodeSilence, failover.CodeSlow} }
 
 // wait waits for the next event with a matching name, and checks its code if codes are given.
@@ -77,7 +77,7 @@ func (e *events) condition(kind conditions.Kind) cluster.Event {
 	return e.wait(cluster.EventCondition, nil, func(x cluster.Event) bool { return x.Is("condition", string(kind)) })
 }
 
-// never requires that the node changed to none of the roles between the current event and a position of the log.
+// never requires that the node changed to none of the roles between the current event and a position in its log.
 func (e *events) never(until int, roles ...failover.Role) {
 	e.t.Helper()
 	ctx, cancel := context.WithCancel(e.t.Context())
@@ -91,7 +91,7 @@ func (e *events) never(until int, roles ...failover.Role) {
 	}
 }
 
-// activeRoles returns the roles of a node that holds the active role or is about to take it.
+// activeRoles returns the roles of a node that has the active role or is about to take it.
 func activeRoles() []failover.Role {
 	return []failover.Role{
 		failover.RoleCandidate, failover.RoleActivating, failover.RoleActive, failover.RoleActiveAlone,

@@ -22,9 +22,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// Forced failover. The active continues without its standby and is then lost. The standby does not take over
-// automatically. An operator forces it, and it serves. The old active returns as standby, and the messages that only
-// it had acknowledged are in a file that dump-log reads.
+// The active continues without its standby, and is then lost. The standby takes over only after a forced failover. The
+// old active returns as standby, and the messages that only it had acknowledged are saved to a file, which dump-log
+// reads.
 func TestForced(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, tt := range []struct {
@@ -33,10 +33,11 @@ func TestForced(t *testing.T) {
 		lose func(n *cluster.Node) error // stops the active
 		back func(n *cluster.Node) error // restores it
 	}{
-		// A killed process has not applied the log since the last checkpoint. On return, that part is truncated.
+		// A killed process loses all changes that it applied after the last checkpoint. When it returns, that part of its
+		// log is truncated.
 		{"killed", false, (*cluster.Node).Kill, (*cluster.Node).Start},
-		// A frozen process continues as active until it detects the change, and has applied everything. It needs a
-		// snapshot.
+		// A frozen process has applied its whole log, and continues as active until it detects the change. It requires
+		// a snapshot.
 		{"frozen", false, (*cluster.Node).Pause, (*cluster.Node).Wake},
 		// The quorum is the witness and the remaining node.
 		{"killed, raft", true, (*cluster.Node).Kill, (*cluster.Node).Start},
@@ -86,7 +87,7 @@ func forceAfter(t *testing.T, raft bool, lose, back func(n *cluster.Node) error)
 	require.Equal(t, leads.Number("term"), was.role(failover.RoleStandby, failover.CodeInSync).Number("term"))
 	out, err = command(t, "--addr", next.Address, "status")
 	require.NoError(t, err)
-	require.NotContains(t, out, "FORCED", "it is settled")
+	require.NotContains(t, out, "FORCED", "the forced failover is settled")
 	publish(t, c, "both", 5)
 	digests, err := p.Digests(limited(t))
 	require.NoError(t, err)
@@ -103,7 +104,7 @@ func bodies(phase string, n int) (list []string) {
 	return list
 }
 
-// publish sends the messages of a phase one by one; all are acknowledged.
+// publish publishes the messages of a phase one by one, and requires an acknowledgement of each.
 func publish(t *testing.T, c *client.Client, phase string, n int) {
 	t.Helper()
 	ctx := limited(t)
@@ -136,13 +137,13 @@ func refused(t *testing.T, n *cluster.Node, flags ...string) string {
 	return out
 }
 
-// forceByCommand makes a node active and returns the last LSN that it had.
+// forceByCommand makes a node active, and returns the last LSN in its log before.
 func forceByCommand(t *testing.T, p *cluster.Pair, n *cluster.Node) uint64 {
 	t.Helper()
 	require.Contains(t, refused(t, n), "--accept-data-loss")
 	require.Contains(t, refused(t, n, "--force"), "--accept-data-loss")
 	require.Contains(t, refused(t, n, "--force", "--accept-data-loss"), "MAY BE LOST",
-		"without a terminal it requires --yes, and first reports the loss")
+		"without a terminal, the command requires --yes, and first reports the loss")
 
 	s, err := n.Status(limited(t))
 	require.NoError(t, err)
@@ -173,7 +174,7 @@ func forceByCommand(t *testing.T, p *cluster.Pair, n *cluster.Node) uint64 {
 	return end
 }
 
-// requireKept checks that the file the node reports contains exactly these messages.
+// requireKept checks that the file with saved records, as logged by the node, contains exactly these messages.
 func requireKept(t *testing.T, n *cluster.Node, after uint64, want []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(n.DataDir(), "cut-*.seg"))

@@ -29,7 +29,7 @@ const (
 	roundsPerHistory = 10
 )
 
-// length returns the limits of the run: rounds and time. The first one reached ends it.
+// length returns the limits of the test run, in rounds and time. The run ends at the limit reached first.
 func length(t *testing.T) (rounds int, limit time.Duration) {
 	t.Helper()
 	limit, err := cluster.FromEnv("LOCKSTEP_CHAOS", 0, time.ParseDuration)
@@ -53,10 +53,10 @@ func roundsOr(t *testing.T, otherwise int) int {
 	return rounds
 }
 
-// A pair under load survives repeated random strikes: killed and frozen processes, failing and hanging disks, lost
-// unsynced data, clock jumps and restored directories. Sometimes the next strike does not wait for the pair to be in
-// sync. No acknowledged message is lost, duplicated, reordered or redelivered after its confirmed acknowledgement.
-// Both stores are equal at the end.
+// A pair under load survives repeated random faults: killed and frozen processes, failing and stalled disks, lost
+// unsynced data, clock jumps and restored directories. Some faults are injected before the pair is in sync again. No
+// acknowledged message is lost, duplicated, reordered or redelivered after its confirmed acknowledgement. Both stores
+// are equal at the end.
 func TestChaosKill(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
@@ -84,20 +84,20 @@ type killer struct {
 	pins     *pins
 	rng      *rand.Rand
 	kinds    []inject
-	deck     []inject // strikes to run once before the random ones
+	deck     []inject // faults to inject once before the random ones
 	injected tally
 	asked    sync.WaitGroup // requests in flight
-	// failover holds the time to the next acknowledgement for each kill of the active of a pair in sync.
+	// failover contains, for each kill of the active of a pair in sync, the time to the next acknowledgement.
 	failover []time.Duration
 }
 
-// fullMatrix reports whether a length of the run is configured. Then every kind of fault strikes, including clocks,
-// which require a separate build. Otherwise the seed selects faults for a minute or two.
+// fullMatrix reports whether the length of the test run is configured. In this case, every kind of fault is injected,
+// including clock jumps, which require a separate build. Otherwise, the seed selects faults for a minute or two.
 func fullMatrix() bool {
 	return os.Getenv("LOCKSTEP_CHAOS") != "" || os.Getenv("LOCKSTEP_ROUNDS") != ""
 }
 
-// newKiller starts a pair with as many injectable disk and clock faults as the binary supports.
+// newKiller starts a pair in which all disk and clock faults supported by the binary can be injected.
 func newKiller(t *testing.T, rng *rand.Rand, o cluster.Options) *killer {
 	t.Helper()
 	o.Binary = binary
@@ -122,7 +122,7 @@ func newKiller(t *testing.T, rng *rand.Rand, o cluster.Options) *killer {
 	return k
 }
 
-// run does rounds until a limit is reached. A run with a configured length does every kind at least once.
+// run runs rounds until a limit is reached. With a configured length, it injects every kind of fault at least once.
 func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
 	t := k.t
 	t.Helper()
@@ -154,7 +154,7 @@ func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
 	checkOffline(t, k.p)
 }
 
-// round waits until the pair is in sync, runs for a moment, and strikes.
+// round waits until the pair is in sync, continues for a random time, and injects a fault.
 func (k *killer) round() {
 	t := k.t
 	t.Helper()
@@ -170,7 +170,7 @@ func (k *killer) round() {
 	k.injected.count(x.name)
 }
 
-// draw returns the next strike of the deck, or else a random one.
+// draw returns the next fault of the deck or, if the deck is empty, a random one.
 func (k *killer) draw() inject {
 	if len(k.deck) > 0 {
 		x := k.deck[0]
@@ -203,24 +203,24 @@ func (k *killer) start(n *cluster.Node) {
 	require.NoError(k.t, n.Start())
 }
 
-// checkpoint requests a checkpoint without waiting for it, so that the next strike hits it.
+// checkpoint requests a checkpoint without waiting for it, so that the next fault interrupts it.
 func (k *killer) checkpoint(n *cluster.Node) {
 	k.w.History().Note("checkpoint on %s", n.Name)
 	ctx := k.t.Context()
 	k.asked.Go(func() {
-		// usually killed before it completes
+		// the node is usually killed before the checkpoint completes
 		_, _ = pb.NewAdminServiceClient(n.Conn()).Checkpoint(ctx, &pb.CheckpointRequest{})
 	})
 }
 
-// pause waits for a random time, so that faults hit different moments.
+// pause waits for a random time, so that faults occur at different moments.
 func (k *killer) pause(atMost time.Duration) {
 	<-time.After(time.Duration(k.rng.Int64N(int64(atMost))))
 }
 
-// summary returns, for human readers, the number of strikes by kind and the failover times.
+// summary returns the number of faults by kind and the failover times, for the test log.
 func (k *killer) summary() string {
-	text := "what struck:\n" + k.injected.String()
+	text := "injected faults:\n" + k.injected.String()
 	if n := len(k.failover); n > 0 {
 		slices.Sort(k.failover)
 		text += fmt.Sprintf("kill of the active to the next acknowledged publish: median %v, maximum %v over %d kills",

@@ -2,12 +2,12 @@
 
 //go:build unix && deep
 
-// Package chaos injects faults into real pairs of nodes. A recording client and a checker (test/cluster) verify every
-// response that clients received. The tests are short by default; the same tests run longer with
+// Package chaos injects faults into real pairs of nodes. A client records its history, and a checker verifies every
+// response in it (see test/cluster and test/harness/historycheck). The tests are short by default, and run longer with
 //
-//	LOCKSTEP_CHAOS=30m    kill nodes for that long
-//	LOCKSTEP_ROUNDS=500   or for that many rounds
-//	LOCKSTEP_SEED=…       with the random seed of an earlier run
+//	LOCKSTEP_CHAOS=30m    kill nodes for this duration
+//	LOCKSTEP_ROUNDS=500   or for this number of rounds
+//	LOCKSTEP_SEED=…       use the random seed of an earlier run
 //	LOCKSTEP_KEEP=dir     directory for histories, logs and data of failed tests (default: a new directory in
 //	                      $TMPDIR, which is logged)
 package chaos
@@ -33,10 +33,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// bound limits each wait. It is not a goal: a test that exceeds it waits for an event that does not occur.
+// bound limits each wait. It is not a performance goal: a test that exceeds it waits for an event that does not occur.
 const bound = time.Minute
 
-// built once for all tests of the process
+// Binaries and state, created once for all tests of the process.
 var (
 	binary     string
 	binaryDir  string
@@ -71,8 +71,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// pairsAtOnce is the number of mostly idle tests that run in parallel. A pair under test load takes about a sixth of
-// a processor.
+// pairsAtOnce is the number of mostly idle tests that run in parallel. A pair under test load uses about a sixth of a
+// CPU.
 const pairsAtOnce = 6
 
 // manyAtOnce sets the number of parallel tests, unless -parallel is given.
@@ -99,15 +99,15 @@ func seed(t *testing.T) uint64 {
 	return s
 }
 
-// start starts a pair that is in sync. Its directory is removed if the test succeeds, and kept and logged if it
-// fails.
+// start starts a pair, and waits until it is in sync. If the test fails, the pair's directory is kept and logged;
+// otherwise it is removed.
 func start(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	o.Binary = binary
 	return startWith(t, o)
 }
 
-// clockBinary returns a binary whose clock can be set. Without one the test is skipped or fails.
+// clockBinary returns a binary whose clock can be set. If none is available, the test is skipped or fails.
 func clockBinary(t *testing.T) string {
 	t.Helper()
 	b, err := withClocks()
@@ -118,7 +118,7 @@ func clockBinary(t *testing.T) string {
 	return b
 }
 
-// startWith is start with a given binary.
+// startWith is like start, but uses a given binary.
 func startWith(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	parent := os.Getenv("LOCKSTEP_KEEP")
@@ -149,8 +149,8 @@ func startWith(t *testing.T, o cluster.Options) *cluster.Pair {
 	return p
 }
 
-// steady returns settings with which a busy machine does not look like a failed node, for tests that automatic role
-// changes would disturb. A killed process or a lost disk is still detected immediately.
+// steady returns settings with which a slow node is not treated as failed, for tests that automatic role changes would
+// disturb. A killed process or a lost disk is still detected immediately.
 func steady() map[string]string {
 	return map[string]string{"failover.timeout": "10s", "failover.drop-timeout": "8s"}
 }
@@ -161,7 +161,7 @@ func dropsFirst() map[string]string {
 	return map[string]string{"failover.timeout": "20s", "failover.drop-timeout": "600ms"}
 }
 
-// handOver requests a switchover until it succeeds. On a busy machine the standby may be briefly out of sync, and the
+// handOver retries a switchover until it succeeds. On a busy machine, the standby may be briefly out of sync, and the
 // request is rejected.
 func handOver(t *testing.T, p *cluster.Pair) {
 	t.Helper()
@@ -172,11 +172,11 @@ func handOver(t *testing.T, p *cluster.Pair) {
 			return
 		}
 		require.Contains(t, []codes.Code{codes.FailedPrecondition, codes.Unavailable}, status.Code(err), "%v", err)
-		require.Less(t, time.Since(start), bound, "no switchover is done: %v", err)
+		require.Less(t, time.Since(start), bound, "no switchover succeeds: %v", err)
 	}
 }
 
-// limited returns a context with the general bound as its timeout.
+// limited returns a context with the timeout bound.
 func limited(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -219,11 +219,12 @@ func ackedSince(t *testing.T, w *cluster.Workload, since time.Duration, notBy *c
 		var ok bool
 		at, ok = w.History().AckedAfter(since, address)
 		return ok
-	}, bound, 2*time.Millisecond, "nothing was acknowledged within %v", bound)
+	}, bound, 2*time.Millisecond, "no publish was acknowledged within %v", bound)
 	return at - since
 }
 
-// verify ends the workload and fails the test with all findings of the checker. The pair must be able to serve.
+// verify ends the workload, and reports all violations found by the checker as test failures. The pair must be able to
+// serve.
 func verify(t *testing.T, p *cluster.Pair, w *cluster.Workload) {
 	t.Helper()
 	inSync(t, p)

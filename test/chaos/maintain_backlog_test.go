@@ -26,17 +26,18 @@ import (
 
 const (
 	backlogQueue = "stock"
-	// backlogSubs is the number of subscriptions that retain every message of the stock, which is stored only once.
+	// backlogSubs is the number of subscriptions that retain every message of the backlog. Each message is stored only
+	// once.
 	backlogSubs = 8
 	// backlogProducer is the producer in the bodies; the workloads use 1, 2, 3, …
 	backlogProducer = 1 << 20
-	// loadFactor limits the size of page.db relative to its messages: page ends, the index, free pages and new
-	// messages. A file with a copy for each subscription is backlogSubs times as large.
+	// loadFactor limits the size of page.db relative to its messages. The excess contains page ends, the index, free
+	// pages and new messages. A file with a copy per subscription would be backlogSubs times as large.
 	loadFactor = 2.5
 	slackBytes = 48 << 20
 )
 
-// backlog is a set of messages that stays in a queue, so that a page file is worth rewriting.
+// backlog is a set of messages that remain in a queue, so that a rewrite of the page file takes long enough.
 type backlog struct {
 	c        *client.Client
 	messages uint64
@@ -71,7 +72,7 @@ func fillBacklog(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *backlog
 	return s
 }
 
-// backlogSize returns a random size: many small ones, some of a few pages, a few large.
+// backlogSize returns a random size: usually small, sometimes a few pages, rarely large.
 func backlogSize(rng *rand.Rand) int {
 	switch dice := rng.IntN(100); {
 	case dice < 2:
@@ -83,7 +84,7 @@ func backlogSize(rng *rand.Rand) int {
 	}
 }
 
-// check reads the whole stock and compares each byte.
+// check reads the whole backlog, and compares each byte.
 func (s *backlog) check(t *testing.T) {
 	t.Helper()
 	var n uint64
@@ -98,7 +99,7 @@ func (s *backlog) check(t *testing.T) {
 	require.Equal(t, s.messages, n, "messages of the backlog")
 }
 
-// checkFiles checks both nodes after a rewrite: the page size, the files, their sizes, and every page.
+// checkFiles checks the page size, the files, their sizes, and every page of both nodes after a rewrite.
 func checkFiles(t *testing.T, p *cluster.Pair, pageSize [2]uint32) {
 	t.Helper()
 	for i, n := range p.Nodes() {
@@ -110,13 +111,13 @@ func checkFiles(t *testing.T, p *cluster.Pair, pageSize [2]uint32) {
 		require.NoError(t, err)
 		limit := loadFactor*float64(st.GetStore().GetMessageBytes()) + slackBytes
 		require.Less(t, float64(info.Size()), limit,
-			"page.db of node %s with %d bytes of messages: are shared messages stored more than once?",
+			"page.db of node %s with %d bytes of messages: shared messages may be stored more than once",
 			n.Name, st.GetStore().GetMessageBytes())
 		checkOnline(t, n)
 	}
 }
 
-// onlyPageFile waits until a node has one page.db and no page.db_new. A cancelled rewrite is removed in the
+// onlyPageFile waits until a node has one page.db and no page.db_new. The file of a canceled rewrite is removed in the
 // background.
 func onlyPageFile(t *testing.T, n *cluster.Node) {
 	t.Helper()

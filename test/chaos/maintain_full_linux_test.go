@@ -19,22 +19,22 @@ import (
 )
 
 const (
-	// A rewrite checks the free space each 8 MiB, which is once a second at the configured rate. The disk is full
+	// A rewrite checks the free space every 8 MiB, which is once a second at the configured rate. The disk is full
 	// before the last check.
 	fullFill = 48 << 20
 	// fullDisk is the size of the disk: page.db, page.db_new, page.db_old and the log fit.
 	fullDisk = "size=640m"
-	// Before a rewrite the free space suffices for replication but not for another page file. During one it is less
-	// than the half segment that stops it, so the standby leaves until space is available.
+	// Before a rewrite, the free space suffices for replication, but not for another page file. During a rewrite, the free
+	// space is below the half segment at which replication stops, so the standby leaves until space is available.
 	leftBefore = 30 << 20
 	leftMiddle = 1 << 20
 )
 
-// A rewrite with too little space before it starts, and a disk that fills up during one. The plan fails with the
-// figures or continues when there is space. page.db is unchanged and nothing is lost. With enough space the next plan
+// The disk has too little space before a rewrite, or fills up during it. The plan fails with the sizes in its reason,
+// or continues when space is available. page.db is unchanged, and nothing is lost. With enough space, the next plan
 // succeeds.
 //
-// The test is skipped where a process may not mount a small disk. The tests of package store fill a simulated one.
+// The test is skipped if the process may not mount a small disk. The tests of package store fill a simulated one.
 func TestResizeDiskFull(t *testing.T) {
 	t.Parallel() // mostly idle
 	settings := maintenanceSettings()
@@ -71,7 +71,7 @@ func TestResizeDiskFull(t *testing.T) {
 	}))
 	now := planNow(t, p)
 	t.Logf("with the disk full: %v: %s", now.GetState(), now.GetReason())
-	require.NotContains(t, now.GetDoneNodes(), nodeID(t, p, standby), "there was enough space: this test proves nothing")
+	require.NotContains(t, now.GetDoneNodes(), nodeID(t, p, standby), "the disk was not full: this test proves nothing")
 	acked(t, w)
 	free()
 	revive(t, p)
@@ -108,11 +108,11 @@ func nodeID(t *testing.T, p *cluster.Pair, n *cluster.Node) string {
 			return other.GetNodeId()
 		}
 	}
-	require.Fail(t, "no such node", n.Name)
+	require.Fail(t, "node not found", n.Name)
 	return ""
 }
 
-// revive starts a node that has exited.
+// revive starts nodes that have exited.
 func revive(t *testing.T, p *cluster.Pair) {
 	t.Helper()
 	for _, n := range p.Nodes() {
@@ -126,7 +126,8 @@ func revive(t *testing.T, p *cluster.Pair) {
 	}
 }
 
-// smallDisk moves a node's data to a small disk. fill fills it except for the given bytes, and free empties it.
+// smallDisk moves a node's data to a small disk. fill fills the disk until only the given number of bytes is free, and
+// free deletes the filling.
 func smallDisk(t *testing.T, n *cluster.Node) (fill func(left int64), free func()) {
 	t.Helper()
 	dir := n.DataDir()

@@ -30,15 +30,15 @@ import (
 const (
 	// scenarioFill is the amount of data that a rewrite in the scenarios copies.
 	scenarioFill = 32 << 20
-	// crawl is the rewrite rate for scenarios that interrupt a rewrite. It takes minutes on any disk, so a test does
-	// not wait for its end. After the interruption the node restarts with fullSpeed.
+	// crawl is the rewrite rate for scenarios that interrupt a rewrite. At this rate, a rewrite takes minutes on any disk,
+	// so a test does not wait for its end. After the interruption, the node restarts with fullSpeed.
 	crawl = "128KiB"
-	// walking is the rate of a rewrite that lasts some seconds and is awaited.
+	// walking is the rate of a rewrite that takes a few seconds, and whose end the test awaits.
 	walking   = "8MiB"
 	fullSpeed = "0"
 )
 
-// rolling is a pair with a stock of messages whose page files the subtests rewrite in turn.
+// rolling is a pair with a backlog of messages. The subtests rewrite its page files in turn.
 type rolling struct {
 	p       *cluster.Pair
 	backlog *backlog
@@ -48,7 +48,7 @@ type rolling struct {
 
 var rateSetting = regexp.MustCompile(`rewrite-rate: "[^"]*"`)
 
-// rate sets the rewrite rate of a node from its next start.
+// rate sets the rewrite rate that a node uses from its next start.
 func (r *rolling) rate(t *testing.T, n *cluster.Node, rate string) {
 	t.Helper()
 	name := filepath.Join(n.Dir, "node.yaml")
@@ -71,7 +71,7 @@ func (r *rolling) restart(t *testing.T, n *cluster.Node, rate string) {
 	require.NoError(t, n.Start())
 }
 
-// scenario runs a subtest with a workload and checks everything after it.
+// scenario runs a subtest with a workload, and then checks history, files and digests.
 func (r *rolling) scenario(t *testing.T, name string, run func(t *testing.T, w *cluster.Workload)) {
 	t.Helper()
 	ok := t.Run(name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func (r *rolling) resize(t *testing.T, rate string) (plan *pb.Plan, size uint32,
 	return plan, size, active, standby
 }
 
-// startResize starts a plan for a page size when the pair is in sync.
+// startResize waits until the pair is in sync, and starts a plan for a page size.
 func startResize(t *testing.T, r *rolling, size uint32) *pb.Plan {
 	t.Helper()
 	inSync(t, r.p)
@@ -138,7 +138,7 @@ func pageSize(t *testing.T, n *cluster.Node) uint32 {
 	return s.GetStore().GetPageSize()
 }
 
-// said reports whether a node has logged a text since its log had the given number of bytes.
+// said reports whether a node has logged a text after its log had the given number of bytes.
 func said(t *testing.T, n *cluster.Node, text string, since int) bool {
 	t.Helper()
 	b, err := os.ReadFile(n.LogFile())
@@ -153,7 +153,7 @@ func logged(t *testing.T, n *cluster.Node) int {
 	return int(info.Size())
 }
 
-// Interruptions of a rolling resize, each once and at a defined moment.
+// A rolling resize completes, or is canceled, after each kind of interruption at a defined moment.
 func TestResizeScenarios(t *testing.T) {
 	t.Parallel() // mostly idle
 	settings := maintenanceSettings()
@@ -162,18 +162,18 @@ func TestResizeScenarios(t *testing.T) {
 	maps.Copy(settings, steady())
 	r := &rolling{p: start(t, cluster.Options{Settings: settings}), sizes: [2]uint32{8 << 10, 8 << 10}}
 	r.backlog = fillBacklog(t, r.p, scenarioFill, 1)
-	r.scenario(t, "nothing happens", r.noFault)
+	r.scenario(t, "no fault", r.noFault)
 	r.scenario(t, "active killed", r.activeKilled)
 	r.scenario(t, "standby killed", r.standbyKilled)
-	r.scenario(t, "standby killed then cancelled", r.standbyKilledThenCancelled)
+	r.scenario(t, "standby killed then canceled", r.standbyKilledThenCancelled)
 	r.scenario(t, "both killed", r.bothKilled)
-	r.scenario(t, "etcd gone", r.etcdStopped)
-	r.scenario(t, "others refused then cancelled", r.refusedThenCancelled)
-	r.scenario(t, "damaged page", r.corruptPage)
+	r.scenario(t, "etcd stopped", r.etcdStopped)
+	r.scenario(t, "other requests rejected then canceled", r.refusedThenCancelled)
+	r.scenario(t, "corrupt page", r.corruptPage)
 	checkOffline(t, r.p)
 }
 
-// noFault: no publish fails in an undisturbed plan, and the role returns if requested.
+// noFault: no publish fails while a plan runs without faults, and the role returns if requested.
 func (r *rolling) noFault(t *testing.T, w *cluster.Workload) {
 	active, _ := inSync(t, r.p)
 	size := 24<<10 - r.sizes[0]
@@ -189,8 +189,8 @@ func (r *rolling) noFault(t *testing.T, w *cluster.Workload) {
 	}
 }
 
-// activeKilled: the standby cancels its rewrite, applies its backlog and takes over, in a time independent of the
-// store size. The plan continues when the killed node is back.
+// activeKilled: the standby cancels its rewrite, applies its backlog and takes over, in a time that does not depend on
+// the store size. The plan continues when the killed node is running again.
 func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, crawl)
 	begun := logged(t, standby)
@@ -200,7 +200,7 @@ func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 	t.Logf("kill of the active while the standby rewrote, to the next acknowledged publish: %v", took)
 	require.True(t, said(t, standby, "rewrite of page.db canceled", begun),
 		"the standby had finished rewriting: this test proves nothing")
-	require.Equal(t, r.sizes[0], pageSize(t, standby), "a cancelled rewrite changes nothing")
+	require.Equal(t, r.sizes[0], pageSize(t, standby), "a canceled rewrite changes nothing")
 	onlyPageFile(t, standby)
 	s, err := standby.Status(limited(t))
 	require.NoError(t, err)
@@ -219,17 +219,17 @@ func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
 		"the standby had finished rewriting: this test proves nothing")
 	acked(t, w)
-	require.NoError(t, r.p.Wait(limited(t), "a plan that waits", func(a, b *pb.GetStatusResponse) bool {
+	require.NoError(t, r.p.Wait(limited(t), "a waiting plan", func(a, b *pb.GetStatusResponse) bool {
 		return planOf(a, b).GetState() == pb.PlanState_PLAN_STATE_WAITING
 	}))
-	require.Equal(t, r.sizes[0], pageSize(t, active), "the active changes nothing without a standby")
+	require.Equal(t, r.sizes[0], pageSize(t, active), "the active does not rewrite without a standby")
 	r.rate(t, standby, fullSpeed)
 	require.NoError(t, standby.Start())
 	r.done(t, plan, size)
 }
 
-// standbyKilledThenCancelled: the plan is cancelled while the standby is down. The standby returns with its old page
-// file, and the leftovers of the rewrite are removed.
+// standbyKilledThenCancelled: the plan is canceled while the standby is down. The standby returns with its old page
+// file, and incomplete files of the rewrite are removed.
 func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) {
 	_, _, _, standby := r.resize(t, crawl)
 	require.NoError(t, standby.Kill())
@@ -270,7 +270,7 @@ func (r *rolling) etcdStopped(t *testing.T, w *cluster.Workload) {
 		s := []*pb.GetStatusResponse{a, b}[index(r.p, standby)]
 		return s.GetStore().GetPageSize() == size
 	}))
-	require.NoError(t, r.p.Wait(limited(t), "both nodes to miss the coordinator",
+	require.NoError(t, r.p.Wait(limited(t), "an unreachable coordinator on both nodes",
 		func(a, b *pb.GetStatusResponse) bool {
 			return a != nil && b != nil && !a.GetPair().GetCoordinatorReachable() &&
 				!b.GetPair().GetCoordinatorReachable()
@@ -293,7 +293,7 @@ func index(p *cluster.Pair, n *cluster.Node) int {
 }
 
 // refusedThenCancelled: during a rewrite, another rewrite, another plan and a switchover are rejected with a reason.
-// Then the plan is cancelled without any change.
+// Then the plan is canceled without any change.
 func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	_, _, active, standby := r.resize(t, crawl)
 	refused := func(label string, err error, codes ...codes.Code) {
@@ -313,7 +313,7 @@ func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	require.NoError(t, err)
 	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, plan.GetState())
 	require.Empty(t, plan.GetDoneNodes(), "the rewrite finished too early: this test proves nothing")
-	require.NoError(t, r.p.Wait(limited(t), "the rewrite to be dropped", func(a, b *pb.GetStatusResponse) bool {
+	require.NoError(t, r.p.Wait(limited(t), "the end of the canceled rewrite", func(a, b *pb.GetStatusResponse) bool {
 		return a != nil && b != nil && a.GetMaintenance() == nil && b.GetMaintenance() == nil
 	}))
 	acked(t, w)
@@ -367,8 +367,8 @@ func flipBit(t *testing.T, name string, want []byte) {
 	require.NoError(t, os.WriteFile(name, bytes.ReplaceAll(b, want, flipped), 0o640))
 }
 
-// A node that has done its part of the plan is down so long that it receives a snapshot of the other node, with the
-// old page size. It repeats its part.
+// A node that has completed its part of a plan is down until it requires a snapshot of the other node, which has the
+// old page size. The node repeats its part.
 func TestSnapshotUndoesResize(t *testing.T) {
 	t.Parallel() // mostly idle
 	settings := maintenanceSettings()
@@ -378,7 +378,7 @@ func TestSnapshotUndoesResize(t *testing.T) {
 	r := &rolling{p: p, sizes: [2]uint32{8 << 10, 8 << 10}}
 	r.backlog = fillBacklog(t, p, scenarioFill, 3)
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 1000})
-	// The second one takes so long that it cannot finish before the first one is killed.
+	// The second rewrite takes so long that it cannot finish before the first node is killed.
 	_, other := inSync(t, p)
 	r.restart(t, other, crawl)
 	inSync(t, p)
@@ -388,7 +388,7 @@ func TestSnapshotUndoesResize(t *testing.T) {
 	_, first := inSync(t, p)
 	require.NotEqual(t, other.Name, first.Name)
 	plan := startResize(t, r, 8<<10)
-	require.NoError(t, p.Wait(limited(t), "the first node to be done", func(a, b *pb.GetStatusResponse) bool {
+	require.NoError(t, p.Wait(limited(t), "completion on the first node", func(a, b *pb.GetStatusResponse) bool {
 		return len(planOf(a, b).GetDoneNodes()) == 1
 	}))
 	s, err := first.Status(limited(t))
@@ -396,14 +396,14 @@ func TestSnapshotUndoesResize(t *testing.T) {
 	has := s.GetStore().GetLogEnd().GetLsn()
 	require.NoError(t, first.Kill())
 	acked(t, w)
-	require.Equal(t, uint32(2<<10), pageSize(t, other), "the other node is done, too: this test proves nothing")
+	require.Equal(t, uint32(2<<10), pageSize(t, other), "the other node has also completed: this test proves nothing")
 	require.Eventually(t, func() bool {
 		_, err := pb.NewAdminServiceClient(other.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})
 		require.NoError(t, err)
 		s, err := other.Status(limited(t))
 		require.NoError(t, err)
 		return s.GetStore().GetLogFirstLsn() > has+1000
-	}, bound, 50*time.Millisecond, "the log is kept forever")
+	}, bound, 50*time.Millisecond, "the log is not trimmed")
 	require.NoError(t, first.Start())
 	inSync(t, p)
 	require.True(t, said(t, first, "snapshot installed", 0), "no snapshot was sent: this test proves nothing")

@@ -22,21 +22,21 @@ import (
 )
 
 const (
-	// Limit of plans in a short run, which also starts none after maintainTime.
+	// maintainPlans limits the plans in a short run, which starts no plan after maintainTime.
 	maintainPlans      = 4
 	maintainPlansShort = 1
 	maintainTime       = 20 * time.Second
-	// maintainFill is the size of the queues and maintainRate the copy rate. They determine how long a rewrite can be
-	// hit.
+	// maintainFill is the size of the queues, and maintainRate the copy rate. They determine how long a rewrite takes,
+	// and thus can be interrupted.
 	maintainFill = 32 << 20
 	maintainRate = "16MiB"
-	// planBound limits a plan after the last kill.
+	// planBound limits the duration of a plan after the last kill.
 	planBound = 90 * time.Second
-	// triggerBound limits the wait for a moment of a plan. After it the kill happens regardless.
+	// triggerBound limits the wait for a moment of a plan. Afterwards, the node is killed regardless.
 	triggerBound = 4 * time.Second
 )
 
-// plansLength is length for plans instead of rounds.
+// plansLength is like length, but counts plans instead of rounds.
 func plansLength(t *testing.T) (plans int, limit time.Duration) {
 	t.Helper()
 	if os.Getenv("LOCKSTEP_CHAOS") != "" {
@@ -53,7 +53,7 @@ func plansLength(t *testing.T) (plans int, limit time.Duration) {
 	return maintainPlans, maintainTime
 }
 
-// maintenanceSettings make checkpoints and log trimming frequent.
+// maintenanceSettings returns settings with frequent checkpoints and log trimming.
 func maintenanceSettings() map[string]string {
 	return map[string]string{
 		"checkpoint.bytes":    "4MiB",
@@ -66,8 +66,8 @@ func maintenanceSettings() map[string]string {
 }
 
 // Rolling resizes and compactions under load complete although the active, the standby or both are killed, or etcd is
-// stopped, at random moments. Each plan finishes automatically: both nodes have the page size, a single page.db, and
-// no leftovers of a rewrite. Every page is sound, shared messages are stored once, and no acknowledged message is
+// stopped, at random moments. Each plan finishes automatically: both nodes have the page size, a single page.db, and no
+// incomplete files of a rewrite. Every page is valid, shared messages are stored once, and no acknowledged message is
 // lost, duplicated or reordered.
 func TestChaosMaintenance(t *testing.T) {
 	t.Parallel() // mostly idle
@@ -75,7 +75,7 @@ func TestChaosMaintenance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(s, 3))
 	plans, limit := plansLength(t)
 	settings := maintenanceSettings()
-	// With the small one, a standby that was down for long gets a snapshot with the page size of the active.
+	// With the small value, a standby that was down for long receives a snapshot with the page size of the active.
 	settings["wal.segment-bytes"], settings["maintenance.rewrite-rate"] = "1MiB", maintainRate
 	settings["wal.keep-bytes"] = []string{"64KiB", "16MiB"}[rng.IntN(2)]
 	t.Logf("wal.keep-bytes: %s", settings["wal.keep-bytes"])
@@ -111,11 +111,11 @@ type maintainer struct {
 	retries uint32
 	hits    int
 	kills   int            // killed processes
-	at      map[string]int // hits by phase of the plan
+	at      map[string]int // faults by phase of the plan
 	seen    string         // last phase of the plan
 }
 
-// plan runs one plan to its end and kills during it.
+// plan runs one plan to its end, and injects faults during it.
 func (m *maintainer) plan() {
 	t := m.t
 	t.Helper()
@@ -139,12 +139,12 @@ func (m *maintainer) plan() {
 	if size := req.GetPageSize(); size != 0 {
 		m.sizes = [2]uint32{size, size}
 	}
-	t.Logf("%v: %v to %d: done, restarted %d times; so far %d hits, %d kills",
+	t.Logf("%v: %v to %d: done, restarted %d times; so far %d faults, %d kills",
 		m.w.History().Now().Round(time.Millisecond), req.GetKind(),
 		m.sizes[0], plan.GetRetries(), m.hits, m.kills)
 }
 
-// request returns a random next plan.
+// request returns a random plan.
 func (m *maintainer) request() *pb.StartPlanRequest {
 	req := &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT, SwitchBack: m.rng.IntN(3) == 0}
 	if m.rng.IntN(4) > 0 {
@@ -156,7 +156,7 @@ func (m *maintainer) request() *pb.StartPlanRequest {
 	return req
 }
 
-// awaitMoment waits for a random moment of the plan. It returns true if the plan ended first.
+// awaitMoment waits for a random moment of the plan. over reports whether the plan ended first.
 func (m *maintainer) awaitMoment(id string) (over bool) {
 	label, holds := m.moment()
 	ctx, cancel := context.WithTimeout(m.t.Context(), triggerBound)
@@ -224,7 +224,7 @@ func planOf(a, b *pb.GetStatusResponse) *pb.Plan {
 	return b.GetPlan()
 }
 
-// roles returns the current roles of the two nodes; A is the active if neither reports the role.
+// roles returns the active and the standby. A is the active if no node reports the role.
 func (m *maintainer) roles() (active, standby *cluster.Node) {
 	active = m.p.A
 	ctx, cancel := context.WithTimeout(m.t.Context(), triggerBound)
@@ -252,7 +252,7 @@ func location(a, b *pb.GetStatusResponse) string {
 	return planOf(a, b).GetState().String()
 }
 
-// hit injects a fault and repairs it.
+// hit injects a fault, and repairs it.
 func (m *maintainer) hit() {
 	m.hits++
 	m.at[m.seen]++
@@ -272,7 +272,7 @@ func (m *maintainer) hit() {
 		m.end("standby", standby)
 		m.pause(400 * time.Millisecond)
 		m.start(standby)
-	case rng < 70: // again before it has recovered
+	case rng < 70: // kill it again before it has recovered
 		m.end("standby, twice", standby)
 		m.start(standby)
 		m.pause(300 * time.Millisecond)
@@ -325,7 +325,7 @@ func (m *maintainer) end(label string, n *cluster.Node) {
 }
 
 func (m *maintainer) summary() {
-	m.t.Logf("plans done: %v, steps begun again: %d; hits: %d: %v; processes killed: %d", m.plans, m.retries, m.hits,
+	m.t.Logf("plans done: %v, steps restarted: %d; faults: %d: %v; processes killed: %d", m.plans, m.retries, m.hits,
 		map[string]int(m.injected), m.kills)
 	snapshots := 0
 	for _, n := range m.p.Nodes() {
@@ -334,7 +334,7 @@ func (m *maintainer) summary() {
 		snapshots += strings.Count(string(log), "snapshot installed")
 	}
 	m.t.Logf("snapshots installed: %d", snapshots)
-	m.t.Logf("where the plan was when it was hit: %v", m.at)
+	m.t.Logf("phases of the plans in which faults were injected: %v", m.at)
 }
 
 // ended waits until a plan has ended and the active reports it.

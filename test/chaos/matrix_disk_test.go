@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// matrixStall is the disk.stall-timeout of the matrix. A disk that hangs for faultTime changes the role before it
-// recovers.
+// matrixStall is the disk.stall-timeout of the matrix. It is shorter than faultTime, so that a stalled disk changes the
+// role before the disk recovers.
 const matrixStall = "500ms"
 
 // diskFaults returns the disk faults of TestMatrix.
@@ -31,7 +31,7 @@ func diskFaults() []fault {
 	lasting := func(principal func(*matrix) *cluster.Node, s faultdisk.State) func(*matrix, *testing.T) bool {
 		return func(m *matrix, t *testing.T) bool {
 			m.breakDisk(t, principal(m), s)
-			<-time.After(faultTime) // the fault's own duration
+			<-time.After(faultTime) // duration of the fault
 			return m.repairDisk(t, principal(m))
 		}
 	}
@@ -44,8 +44,8 @@ func diskFaults() []fault {
 			return m.failSync(t, m.standby,
 				syncFails)
 		}},
-		{"disk of the active hangs", lasting(active, stalledDisk)},
-		{"disk of the standby hangs", lasting(standby, stalledDisk)},
+		{"disk of the active stalls", lasting(active, stalledDisk)},
+		{"disk of the standby stalls", lasting(standby, stalledDisk)},
 		{"disk of the active is slow", lasting(active, slow)},
 		{"disk of the standby is slow", lasting(standby, slow)},
 		{"bits of page.db flip", (*matrix).flipBits},
@@ -53,7 +53,7 @@ func diskFaults() []fault {
 	}
 }
 
-// breakDisk sets the disk faults of a node. A node that is down, because of the phase, starts with that disk.
+// breakDisk sets the disk faults of a node. A node that is down because of the phase is started with them.
 func (m *matrix) breakDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	t.Helper()
 	if n.Ended() { // exited due to a fault of the phase
@@ -65,15 +65,15 @@ func (m *matrix) breakDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	}
 	n.StartWithDisk(s)
 	require.NoError(t, n.Start())
-	n.StartWithDisk(healthyDisk) // at the next start
+	n.StartWithDisk(healthyDisk) // for later starts
 }
 
-// repairDisk clears the disk faults of a node, and reports whether they have struck.
+// repairDisk clears the disk faults of a node, and reports whether they were injected.
 func (m *matrix) repairDisk(t *testing.T, n *cluster.Node) bool {
 	t.Helper()
 	start := time.Now()
 	injected := m.diskFaulty(t, n)
-	for !injected && time.Since(start) < bound { // on a busy machine it has done no I/O yet
+	for !injected && time.Since(start) < bound { // on a busy machine, the node may not have done I/O yet
 		<-time.After(10 * time.Millisecond)
 		injected = m.diskFaulty(t, n)
 	}
@@ -81,7 +81,7 @@ func (m *matrix) repairDisk(t *testing.T, n *cluster.Node) bool {
 	return injected
 }
 
-// diskFaulty reports whether each rule of a disk's state was applied.
+// diskFaulty reports whether each rule of a disk's state has been applied.
 func (m *matrix) diskFaulty(t *testing.T, n *cluster.Node) bool {
 	t.Helper()
 	hits, err := n.DiskHits(limited(t))
@@ -89,7 +89,7 @@ func (m *matrix) diskFaulty(t *testing.T, n *cluster.Node) bool {
 	return len(hits) > 0 && !slices.Contains(hits, 0)
 }
 
-// failSync makes an fsync fail, so that the node exits. Every role syncs sooner or later.
+// failSync makes an fsync fail, so that the node exits. It works in every role, because every role syncs.
 func (m *matrix) failSync(t *testing.T, n *cluster.Node, s faultdisk.State) bool {
 	since := logged(t, n)
 	m.breakDisk(t, n, s)
@@ -97,9 +97,9 @@ func (m *matrix) failSync(t *testing.T, n *cluster.Node, s faultdisk.State) bool
 	return said(t, n, "input/output error", since)
 }
 
-// flipBits flips bits in page file writes of one node. Data that only one node has cannot be repaired, so the target
-// is the standby: the killed node after its return, if one was killed. The scrub finds and repairs the corruption,
-// because the next fault may hit the other copy.
+// flipBits flips bits in page file writes of the standby; if a node was killed, of that node after its return. Data
+// that only one node has cannot be repaired. The scrub detects and repairs the corruption, because the next fault may
+// corrupt the other copy.
 func (m *matrix) flipBits(t *testing.T) bool {
 	victim := m.standby
 	if !m.active.Running() {
@@ -111,7 +111,7 @@ func (m *matrix) flipBits(t *testing.T) bool {
 			Times: 6,
 		}},
 	})
-	// This needs a page file write: a checkpoint, automatic or requested.
+	// The fault requires a page file write: a checkpoint, automatic or requested.
 	var injected bool
 	require.Eventually(t, func() bool {
 		if victim.Ended() {
@@ -122,24 +122,24 @@ func (m *matrix) flipBits(t *testing.T) bool {
 		hits, err := victim.DiskHits(limited(t))
 		injected = err == nil && len(hits) > 0 && hits[0] > 0
 		return injected
-	}, bound, 50*time.Millisecond, "it writes nothing to its page file")
-	<-time.After(faultTime) // the fault's own duration
+	}, bound, 50*time.Millisecond, "the node does not write to its page file")
+	<-time.After(faultTime) // duration of the fault
 	if err := victim.SetDisk(limited(t), healthyDisk); !errors.Is(err, cluster.ErrNotRunning) {
 		require.NoError(t, err)
 	}
 	m.supervise(t, victim)
 	m.repair(t)
 	require.Eventually(t, func() bool {
-		inSync(t, m.p) // a standby with a corrupt index gets a snapshot first
+		inSync(t, m.p) // a standby with a corrupt index first receives a snapshot
 		_, err := scrub(t, victim)
 		return err == nil && statusOf(t, victim).GetDamage().GetDamagedMessages() == 0 &&
 			len(statusOf(t, victim).GetAlarms()) == 0
-	}, bound, 50*time.Millisecond, "corrupt data is not repaired")
+	}, bound, 50*time.Millisecond, "corrupt data was not repaired")
 	return injected
 }
 
-// supervise restarts a node that exits until the pair is in sync. Unusable data, such as the index of a newly
-// installed snapshot, stops a node and is quarantined at the next start.
+// supervise restarts a node that exits, until the pair is in sync. Unusable data, such as the index of a newly
+// installed snapshot, stops a node, and is quarantined at the next start.
 func (m *matrix) supervise(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -158,8 +158,7 @@ func (m *matrix) supervise(t *testing.T, n *cluster.Node) {
 	}, bound, time.Millisecond)
 }
 
-// powerCut cuts the power of both nodes together. Data unsynced since a moment before is lost, except for pages that
-// the disk wrote itself.
+// powerCut cuts the power of both nodes together. Unsynced data is lost, except for pages that the disk wrote itself.
 func (m *matrix) powerCut(t *testing.T) bool {
 	held := faultdisk.State{
 		Hold: true, Leak: []float64{0, 0.5, 0.9}[m.rng.IntN(3)], Seed: m.rng.Uint64(),
@@ -171,7 +170,7 @@ func (m *matrix) powerCut(t *testing.T) bool {
 	require.Eventually(t, func() bool { // some unsynced data exists
 		return m.diskFaulty(t, m.active) && m.diskFaulty(t, m.standby)
 	}, bound, time.Millisecond)
-	<-time.After(time.Duration(m.rng.Int64N(int64(500 * time.Millisecond)))) // any moment
+	<-time.After(time.Duration(m.rng.Int64N(int64(500 * time.Millisecond)))) // an arbitrary moment
 	for _, n := range m.p.Nodes() {
 		require.NoError(t, n.LosePower())
 	}

@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// matrixFill is the amount that a rewrite copies at matrixRate: some seconds, so that faults hit it.
+	// matrixFill is the amount that a rewrite copies at matrixRate. It takes some seconds, so that faults can interrupt
+	// it.
 	matrixFill = 16 << 20
 	matrixRate = "4MiB"
 	// faultTime is the duration of a temporary fault: longer than every timeout of the pair.
@@ -38,19 +39,18 @@ type matrix struct {
 	rng *rand.Rand
 	// active and standby are the nodes with these roles at the start of the cell.
 	active, standby *cluster.Node
-	// background tracks unawaited work that a phase started.
+	// background tracks work that a phase has started and does not wait for.
 	background sync.WaitGroup
 	injected   tally
 }
 
-// A phase brings the pair into a state, and returns in the middle of it.
+// phase brings the pair into a state, and returns while the pair is in it.
 type phase struct {
 	name  string
 	begin func(m *matrix, t *testing.T)
 }
 
-// A fault injects a failure and reports whether it took effect on a running process, link or disk. It is repaired
-// afterwards.
+// fault injects a failure, repairs it, and reports whether it took effect on a running process, link or disk.
 type fault struct {
 	name   string
 	inject func(m *matrix, t *testing.T) (injected bool)
@@ -77,28 +77,28 @@ func faults() []fault {
 		{"standby killed", killed(standby)},
 		{"both killed", killed(active, standby)},
 		{"active frozen", frozen(faultTime, active)},
-		{"active frozen for a blink", frozen(blink, active)},
+		{"active frozen briefly", frozen(blink, active)},
 		{"standby frozen", frozen(faultTime, standby)},
 		{"link cut", cut(func(m *matrix) { m.p.Cut() }, (*matrix).heal)},
 		{
 			"link cut, data in transit lost",
 			cut(func(m *matrix) { m.p.Cut() }, func(m *matrix) { m.p.LoseCut() }),
 		},
-		{"nothing from the active arrives", cut(func(m *matrix) { m.p.CutFrom(m.active) }, (*matrix).heal)},
-		{"nothing from the standby arrives", cut(func(m *matrix) { m.p.CutFrom(m.standby) }, (*matrix).heal)},
-		{"etcd gone", etcdStopped},
+		{"all data from the active is held", cut(func(m *matrix) { m.p.CutFrom(m.active) }, (*matrix).heal)},
+		{"all data from the standby is held", cut(func(m *matrix) { m.p.CutFrom(m.standby) }, (*matrix).heal)},
+		{"etcd stopped", etcdStopped},
 		{
-			"active cut off from etcd",
+			"active isolated from etcd",
 			cut(func(m *matrix) { m.p.CutFromEtcd(m.active) }, func(m *matrix) { m.p.HealToEtcd(m.active) }),
 		},
 		{
-			"standby cut off from etcd",
+			"standby isolated from etcd",
 			cut(func(m *matrix) { m.p.CutFromEtcd(m.standby) }, func(m *matrix) { m.p.HealToEtcd(m.standby) }),
 		},
 	}
 }
 
-// killed kills nodes. One that is down, because of the phase, is killed during startup.
+// killed returns a fault that kills nodes. A node that is down because of the phase is killed during startup.
 func killed(principal ...func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
 		for _, n := range principal {
@@ -109,18 +109,19 @@ func killed(principal ...func(m *matrix) *cluster.Node) func(m *matrix, t *testi
 	}
 }
 
-// frozen suspends a process for some time.
+// frozen returns a fault that suspends a process for some time.
 func frozen(d time.Duration, principal func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
 		m.startIfDown(t, principal(m))
 		require.NoError(t, principal(m).Pause())
-		<-time.After(d) // the fault's own duration: not a wait for an event
+		<-time.After(d) // duration of the fault, not a wait for an event
 		require.NoError(t, principal(m).Wake())
 		return true
 	}
 }
 
-// cut holds back traffic on some links. It needs traffic in the meantime, so a node that is down is started.
+// cut returns a fault that holds back traffic on some links. It requires traffic in the meantime, so a node that is
+// down is started.
 func cut(begin, end func(m *matrix)) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
 		before := m.p.Held()
@@ -128,17 +129,17 @@ func cut(begin, end func(m *matrix)) func(m *matrix, t *testing.T) bool {
 		for _, n := range m.p.Nodes() {
 			m.startIfDown(t, n)
 		}
-		<-time.After(faultTime) // the fault's own duration
+		<-time.After(faultTime) // duration of the fault
 		held := m.p.Held() - before
 		end(m)
 		return held > 0
 	}
 }
 
-// etcdStopped stops the coordinator for some time.
+// etcdStopped returns a fault that stops the coordinator for some time.
 func etcdStopped(m *matrix, t *testing.T) bool {
 	require.NoError(t, m.p.StopEtcd())
-	<-time.After(faultTime) // the fault's own duration
+	<-time.After(faultTime) // duration of the fault
 	require.NoError(t, m.p.StartEtcd(limited(t)))
 	return true
 }
@@ -152,14 +153,14 @@ func (m *matrix) startIfDown(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// cell of the matrix: a fault in a phase.
+// cell is a cell of the matrix: a fault in a phase.
 type cell struct {
 	phase phase
 	fault fault
 }
 
-// cells returns all cells with LOCKSTEP_MATRIX=all; by default each fault once, in random phases; with -short each
-// phase once, with random faults.
+// cells returns all cells if LOCKSTEP_MATRIX=all. By default, it returns each fault once, in random phases; with
+// -short, each phase once, with random faults.
 func (m *matrix) cells(list []fault) (cells []cell) {
 	if os.Getenv("LOCKSTEP_MATRIX") == "all" {
 		for _, p := range phases() {
@@ -183,13 +184,13 @@ func (m *matrix) cells(list []fault) (cells []cell) {
 	return cells
 }
 
-// Faults in phases of a pair: see cells. After each cell the pair recovers automatically and the checker finds
-// nothing. A fault that has no effect proves nothing and fails the test.
+// After each fault in each phase (see cells), the pair recovers automatically, and the checker finds no violation. A
+// fault without an effect fails the test.
 func TestMatrix(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
 	m := &matrix{rng: rand.New(rand.NewPCG(s, 5)), injected: tally{}}
-	defer func() { t.Log("what struck:\n" + m.injected.String()) }()
+	defer func() { t.Log("injected faults:\n" + m.injected.String()) }()
 	settings := maintenanceSettings()
 	settings["wal.segment-bytes"], settings["wal.keep-bytes"] = "1MiB", "64KiB"
 	settings["maintenance.rewrite-rate"] = matrixRate
@@ -216,10 +217,10 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 	m.active, m.standby = inSync(t, m.p)
 	acked(t, w)
 	ph.begin(m, t)
-	<-time.After(time.Duration(m.rng.Int64N(int64(80 * time.Millisecond)))) // any moment
+	<-time.After(time.Duration(m.rng.Int64N(int64(80 * time.Millisecond)))) // an arbitrary moment
 	injected := f.inject(m, t)
 	m.repair(t)
-	require.True(t, injected, "the fault did not fire: this test proves nothing")
+	require.True(t, injected, "the fault had no effect: this test proves nothing")
 	m.injected.count(f.name)
 	acked(t, w)
 	m.background.Wait()
@@ -243,7 +244,7 @@ func (m *matrix) repair(t *testing.T) {
 		if s.GetPlan() == nil || admin.PlanEnded(s.GetPlan()) {
 			return true
 		}
-		_, _ = admin.New(m.c).CancelPlan(limited(t)) // it may end or hand over the role concurrently
+		_, _ = admin.New(m.c).CancelPlan(limited(t)) // the plan may end, or the role may change, concurrently
 		return false
 	}, bound, 20*time.Millisecond)
 }
@@ -255,7 +256,7 @@ func (m *matrix) kill(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// waitCatchUp: the standby was briefly down and has just returned.
+// waitCatchUp: the standby was briefly down, and has just returned.
 func (m *matrix) waitCatchUp(t *testing.T) {
 	m.kill(t, m.standby)
 	require.NoError(t, m.p.WaitRole(limited(t), m.active, pb.Role_ROLE_ACTIVE_ALONE))
@@ -263,7 +264,8 @@ func (m *matrix) waitCatchUp(t *testing.T) {
 	require.NoError(t, m.standby.Start())
 }
 
-// snapshotTransfer: the standby was down longer than the log of the active reaches back, and has just returned.
+// snapshotTransfer: the standby was down until the active's log no longer contained its position, and has just
+// returned.
 func (m *matrix) snapshotTransfer(t *testing.T) {
 	s, err := m.standby.Status(limited(t))
 	require.NoError(t, err)
@@ -297,7 +299,7 @@ func (m *matrix) checkpoint(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// rewriting: the standby is in the middle of the copy.
+// rewriting: the standby is copying its page file.
 func (m *matrix) rewriting(t *testing.T, kind pb.PlanKind) {
 	req := &pb.StartPlanRequest{Kind: kind}
 	if kind == pb.PlanKind_PLAN_KIND_RESIZE {
@@ -310,7 +312,7 @@ func (m *matrix) rewriting(t *testing.T, kind pb.PlanKind) {
 	}))
 }
 
-// switchover: one was requested just before.
+// switchover: a switchover was just requested.
 func (m *matrix) switchover(t *testing.T) {
 	active := m.active
 	ctx, cancel := context.WithTimeout(t.Context(), bound)

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// startNet is start with each node in its own network namespace, in which packets can be dropped.
+// startNet is like start, but with each node in a separate network namespace, in which packets can be dropped.
 func startNet(t *testing.T) *cluster.Pair {
 	t.Helper()
 	network, err := cluster.NewNet(t.Context())
@@ -30,8 +30,8 @@ func startNet(t *testing.T) *cluster.Pair {
 	return start(t, cluster.Options{Net: network})
 }
 
-// Packets are dropped in one direction at a time: no connection is reset and neither end is notified. The pair
-// continues to acknowledge with either node active, and recovers when packets arrive again. By default some random
+// Packets are dropped in one direction: no connection is reset, and no end is notified. The pair continues to
+// acknowledge, with either node as the active, and recovers when packets are no longer dropped. By default, some random
 // cases run; LOCKSTEP_MATRIX=all runs all.
 func TestNetnsOneWayDrops(t *testing.T) {
 	s := seed(t)
@@ -39,8 +39,8 @@ func TestNetnsOneWayDrops(t *testing.T) {
 	type drop struct {
 		name  string
 		begin func(ctx context.Context, active, standby *cluster.Node) error
-		// mayBlock: the active's request to release its standby is executed, but the response is lost. The other node
-		// must not become active, and this one must not acknowledge (INV-8) until packets arrive again.
+		// mayBlock is true if the active's swap that drops its standby may be applied without a response. Then the standby
+		// cannot take over, and the active must not acknowledge (INV-8) until packets are no longer dropped.
 		mayBlock bool
 	}
 	drops := []drop{
@@ -89,7 +89,7 @@ func TestNetnsOneWayDrops(t *testing.T) {
 			active, standby := inSync(t, p)
 			acked(t, w)
 			require.NoError(t, d.begin(limited(t), active, standby))
-			<-time.After(faultTime) // the fault's own duration: longer than every timeout
+			<-time.After(faultTime) // duration of the fault: longer than every timeout
 			if !d.mayBlock {
 				acked(t, w)
 			}
@@ -101,8 +101,8 @@ func TestNetnsOneWayDrops(t *testing.T) {
 	verify(t, p, w)
 }
 
-// All packets sent by the active are dropped, while it receives everything. The standby takes over, and the old
-// active acknowledges nothing.
+// All packets sent by the active are dropped, but it receives all packets. The standby takes over, and the old active
+// acknowledges nothing.
 func TestNetnsActiveUnreachable(t *testing.T) {
 	p := startNet(t)
 	messages := newQueue(t, p, "stray")

@@ -21,18 +21,18 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// overloadFactor is the number of runnable programs per processor, in addition to the pair.
+// overloadFactor is the number of busy programs per CPU, in addition to the pair.
 const overloadFactor = 4
 
-// Under sustained CPU overload of four busy programs per processor, for the duration LOCKSTEP_OVERLOAD ("1h"), a pair
-// with default settings performs no failover and loses no acknowledged message. Delays of a healthy node are injected
-// repeatedly: a process is stopped for 100 ms, or syncs take 300 ms for a while. Dropped standbys are counted. They
-// cost clients nothing, but leave the pair without redundancy for a while.
+// With four busy programs per CPU, for the duration LOCKSTEP_OVERLOAD ("1h"), a pair with default settings performs no
+// failover and loses no acknowledged message. Delays of a healthy node are injected repeatedly: a process is stopped
+// for 100 ms, or syncs take 300 ms for a while. Dropped standbys are counted: they do not affect clients, but the pair
+// has no redundancy for a while.
 func TestOverload(t *testing.T) {
 	limit, err := cluster.FromEnv("LOCKSTEP_OVERLOAD", 0, time.ParseDuration)
 	require.NoError(t, err)
 	if limit == 0 {
-		t.Skip("it leaves other tests no time: LOCKSTEP_OVERLOAD=1h runs it alone")
+		t.Skip("the test overloads the machine; set LOCKSTEP_OVERLOAD=1h, and run it alone")
 	}
 	s := seed(t)
 	p := start(t, cluster.Options{Disk: cluster.CanBreakDisks(binary)})
@@ -76,7 +76,7 @@ type overload struct {
 	}
 }
 
-// watch requires that the role is unchanged and counts the changes of the cluster record.
+// watch requires that the role is unchanged, and counts the changes of the cluster record.
 func (o *overload) watch() {
 	o.t.Helper()
 	active, _ := inSync(o.t, o.p)
@@ -120,7 +120,7 @@ func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
 	}
 }
 
-// stopTraffic returns the longest interval without an acknowledgement after a time of the history.
+// stopTraffic returns the longest interval without an acknowledgement after a time in the history.
 func stopTraffic(w *cluster.Workload, since time.Duration) (longest time.Duration) {
 	var at []time.Duration
 	for _, p := range w.History().PublishesSoFar() {
@@ -141,8 +141,8 @@ func (o *overload) summary() string {
 	if s, err := o.active.Status(context.WithoutCancel(o.t.Context())); err == nil {
 		config = s.GetPair().GetConfig()
 	}
-	return fmt.Sprintf("%v with %d programs for each processor: %d stops of 100 ms, %d times syncs of 300 ms, %d times "+
-		"nothing; the record was changed %d times (twice for each standby that was dropped); the "+
+	return fmt.Sprintf("%v with %d programs per CPU: %d stops of 100 ms, %d rounds with syncs of 300 ms, %d rounds "+
+		"without a delay; the record was changed %d times (twice for each standby that was dropped); the "+
 		"longest time without an acknowledgement: %v", o.reported.lasts.Round(time.Second), overloadFactor, o.reported.stops,
 		o.reported.slow, o.reported.nothing, config-o.reported.config, o.longest)
 }

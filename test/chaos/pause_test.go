@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// In a paused pair the standby does not take over when the active dies, a requested switchover is executed, and a
+// In a paused pair, the standby does not take over when the active is killed, a requested switchover is executed, and a
 // restarted active continues. If the active is down when the pair is resumed, the standby takes over.
 func TestPaused(t *testing.T) {
 	p := start(t, cluster.Options{})
@@ -27,7 +27,7 @@ func TestPaused(t *testing.T) {
 		require.NoError(t, err)
 	}
 	setPaused(standby, true)
-	require.NoError(t, p.Wait(limited(t), "both know", func(a, b *pb.GetStatusResponse) bool {
+	require.NoError(t, p.Wait(limited(t), "the pause on both nodes", func(a, b *pb.GetStatusResponse) bool {
 		return a.GetPair().GetPaused().GetReason() == "a test" && b.GetPair().GetPaused() != nil
 	}))
 	acked(t, w)

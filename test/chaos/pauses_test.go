@@ -26,9 +26,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// plain is a minimal client that uses only the .proto files and grpc-go. It publishes synchronously and retries each
-// message under its sequence until a node responds: at the address in a NotActive error, or at the other node after a
-// transport error.
+// plain is a minimal client that uses only the .proto files and grpc-go. It publishes synchronously, and retries each
+// message under its sequence until a node acknowledges it: at the address in a NotActive error, or at the other node
+// after a transport error.
 type plain struct {
 	t        *testing.T
 	address  [2]string
@@ -36,7 +36,7 @@ type plain struct {
 	at       int // index of the node assumed to be active
 	producer string
 	sequence uint64
-	// turned counts NotActive responses with an address, which are not errors; broken counts errors.
+	// turned is the number of NotActive responses with an address, which are not errors; broken is the number of errors.
 	turned, broken int
 }
 
@@ -66,12 +66,12 @@ func (c *plain) publish(ctx context.Context) {
 		if err == nil {
 			return
 		}
-		require.NoError(c.t, ctx.Err(), "the last answer: %v", err)
+		require.NoError(c.t, ctx.Err(), "last error: %v", err)
 		c.turn(err)
 	}
 }
 
-// turn chooses the node for the next attempt.
+// turn selects the node for the next attempt.
 func (c *plain) turn(err error) {
 	st := status.Convert(err)
 	for _, d := range st.Details() {
@@ -92,8 +92,8 @@ func (c *plain) turn(err error) {
 	}
 }
 
-// pause publishes during an event on the pair. It returns the longest interval between two acknowledgements and the
-// counts of redirects and errors.
+// pause publishes during an event on the pair. It returns the longest interval between two acknowledgements, and the
+// numbers of redirects and errors.
 func (c *plain) pause(happen func()) (longest time.Duration, turned, broken int) {
 	turned, broken = c.turned, c.broken
 	done := make(chan struct{})
@@ -124,16 +124,17 @@ func (c *plain) pause(happen func()) (longest time.Duration, turned, broken int)
 // pausesAreStrict reports whether a pause above its goal fails the test, which requires an otherwise idle machine.
 func pausesAreStrict() bool { return os.Getenv("LOCKSTEP_PAUSES") == "strict" }
 
-// Measures the publish pause, seen by a client, when the active is stopped (SIGTERM), hands over its role or is
-// killed, and checks the reason of the takeover. LOCKSTEP_ROUNDS is the number of rounds, default 2.
-// LOCKSTEP_PAUSES=strict fails if a median exceeds its goal or if the client sees an error at a stop or switchover: a
-// client without processor time detects a stopping node too late. test/timing checks both exactly in simulated time.
+// TestPauses measures a client's publish pause when the active is stopped (SIGTERM), hands over its role, or is killed,
+// and checks the reason of the takeover. LOCKSTEP_ROUNDS is the number of rounds, default 2. With
+// LOCKSTEP_PAUSES=strict, the test fails if a median exceeds its goal, or if the client receives an error during a stop
+// or switchover. On a busy machine, the client may detect a stopping node too late. test/timing checks both exactly, in
+// simulated time.
 func TestPauses(t *testing.T) {
 	rounds := roundsOr(t, 2)
 	switched := []failover.Code{failover.CodeSwitchover}
 	settings := map[string]string{"log.level": "info"}
 	if !pausesAreStrict() {
-		maps.Copy(settings, steady()) // otherwise a standby without processor time is dropped and cannot take the role
+		maps.Copy(settings, steady()) // otherwise a standby without CPU time is dropped, and cannot take the role
 	}
 	for _, coordinator := range []string{"etcd", "raft"} {
 		t.Run(coordinator, func(t *testing.T) {
@@ -147,7 +148,7 @@ func TestPauses(t *testing.T) {
 			for _, s := range []struct {
 				name    string
 				goal    time.Duration
-				errors  bool // the client may see errors
+				errors  bool // the client may receive errors
 				restart bool
 				why     []failover.Code
 				do      func(active *cluster.Node) error
@@ -173,7 +174,7 @@ func TestPauses(t *testing.T) {
 						require.NoError(t, active.Start())
 					}
 					if !s.errors && pausesAreStrict() {
-						require.Zero(t, broken, "%s: the client saw errors", s.name)
+						require.Zero(t, broken, "%s: the client received errors", s.name)
 					}
 					pauses = append(pauses, longest)
 				}

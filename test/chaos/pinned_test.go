@@ -27,17 +27,17 @@ const (
 	pinnedPace, pinnedTimeout = 10 * time.Millisecond, 400 * time.Millisecond
 )
 
-// pins publish to each node directly, regardless of its role, like clients that reach only one node or are unaware of
-// a failover. Their responses are recorded in the history of a workload, so the checker compares them with the
-// queues.
+// pins publish to each node directly, regardless of its role, like clients that reach only one node, or have not
+// detected a failover. Their responses are recorded in the history of a workload, so that the checker compares them
+// with the queues.
 type pins struct {
 	h     *historycheck.History
 	queue string
 	next  uint32 // number of the next producer
 
-	mu      sync.Mutex // guards next and the two below
+	mu      sync.Mutex // guards next and the two fields below
 	acks    []pinnedAck
-	unknown int // number of unknown outcomes, the usual case
+	unknown int // number of unknown outcomes, which are common
 	done    sync.WaitGroup
 	once    sync.Once
 	stop    context.CancelFunc
@@ -67,12 +67,12 @@ func (s *pins) end() {
 	s.once.Do(func() {
 		s.stop()
 		s.done.Wait()
-		// The checker limits the unknown outcomes of clients that retry; these do not.
+		// The checker's limit of unknown outcomes applies to clients that retry. These do not retry.
 		s.h.MaxUnknown += s.unknown
 	})
 }
 
-// to starts publishing to one more node.
+// to starts publishing to another node.
 func (s *pins) to(n *cluster.Node) {
 	s.done.Go(func() {
 		pace := time.NewTicker(pinnedPace)
@@ -83,8 +83,8 @@ func (s *pins) to(n *cluster.Node) {
 	})
 }
 
-// producer publishes as one producer until a message is not acknowledged. It does not retry; the next producer
-// continues. So messages are stored in the order in which they were sent.
+// producer publishes as one producer until a message is not acknowledged. It does not retry, and the next producer
+// continues, so that messages are stored in the order in which they were sent.
 func (s *pins) producer(n *cluster.Node, pace <-chan time.Time) {
 	s.mu.Lock()
 	number := s.next
@@ -136,7 +136,7 @@ func (s *pins) acked() int {
 func (s *pins) more(t *testing.T, than int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return s.acked() > than }, bound, time.Millisecond,
-		"the copy must lack something")
+		"a message must be missing in the copy")
 }
 
 // turns returns how often the acknowledging process changed. Each change requires a new term: more changes than terms
@@ -146,12 +146,12 @@ func (s *pins) turns() (turns int, last string) {
 	defer s.mu.Unlock()
 	acks := slices.Clone(s.acks)
 	slices.SortFunc(acks, func(a, b pinnedAck) int { return int(a.done - b.done) })
-	var newest pinnedAck // of the process that acknowledges now
+	var newest pinnedAck // of the process that acknowledged last
 	for _, a := range acks {
 		switch {
 		case newest.process == a.process:
 			newest = a
-		case a.sent > newest.done: // not merely a late response
+		case a.sent > newest.done: // otherwise the response may only be late
 			turns++
 			newest = a
 		}

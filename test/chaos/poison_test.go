@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// A message nacked on every delivery, and a rejected message, are each in the dead-letter queue exactly once, while
-// the active is killed repeatedly. Valid messages are consumed. LOCKSTEP_ROUNDS sets the number of kills.
+// While the active is killed repeatedly, a message nacked on every delivery, and a rejected message, are moved to the
+// dead-letter queue exactly once. Valid messages are consumed. LOCKSTEP_ROUNDS sets the number of kills.
 func TestPoison(t *testing.T) {
 	t.Parallel() // mostly idle
 	kills := roundsOr(t, 6)

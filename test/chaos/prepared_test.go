@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// coordinator decides transactions and keeps its decisions across crashes, like one with a durable log.
+// coordinator decides transactions. Its decisions survive crashes, like those of a coordinator with a durable log.
 type coordinator struct {
 	t *testing.T
 	p *cluster.Pair
@@ -32,8 +32,8 @@ type coordinator struct {
 }
 
 // Two-phase transactions end as decided, although the active is killed between phases, coordinators crash, and both
-// nodes are killed. Each message is in the second queue exactly once. LOCKSTEP_ROUNDS sets the number of kills of the
-// active.
+// nodes are killed. Each message is stored in the second queue exactly once. LOCKSTEP_ROUNDS sets the number of kills
+// of the active.
 func TestTwoPhase(t *testing.T) {
 	t.Parallel() // mostly idle
 	kills := roundsOr(t, 6)
@@ -66,7 +66,7 @@ func TestTwoPhase(t *testing.T) {
 		publish(5) // on the other node
 		require.NoError(t, active.Start())
 	}
-	stop() // in the middle of their work
+	stop() // with transactions in progress
 	workers.Wait()
 	a, b := inSync(t, p)
 	require.NoError(t, a.Kill())
@@ -79,13 +79,13 @@ func TestTwoPhase(t *testing.T) {
 
 	for began := time.Now(); ; {
 		co.life(t.Context(), nil)
-		co.recover(c) // interrupted at the end of that life
+		co.recover(c) // the last coordinator was interrupted
 		q, err := admin.New(c).GetQueue(limited(t), "in")
 		require.NoError(t, err)
 		if q.Messages == 0 {
 			break
 		}
-		require.Less(t, time.Since(began), bound, "%d messages are left", q.Messages)
+		require.Less(t, time.Since(began), bound, "%d messages remain", q.Messages)
 	}
 	got := map[string]int{}
 	for m, err := range c.Browse(limited(t), "out", client.BrowseOptions{}) {
@@ -112,8 +112,8 @@ func (co *coordinator) xid() string {
 	return fmt.Sprintf("transfer/%d", co.next)
 }
 
-// work processes messages with one client after another. With dice, each client crashes at random: between the
-// phases, or after the decision.
+// work moves messages with one client after another. If rng is not nil, each client crashes at a random point: between
+// the phases, or after the decision.
 func (co *coordinator) work(ctx context.Context, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		co.life(ctx, rng)
@@ -160,7 +160,7 @@ func (co *coordinator) one(ctx context.Context, c *client.Client, d *client.Deli
 		return nil
 	}
 	if err != nil {
-		return err // it may be prepared: recover handles it
+		return err // the transaction may be prepared; recover decides it
 	}
 	switch {
 	case rng == nil || rng.IntN(10) > 2:
@@ -195,6 +195,6 @@ func (co *coordinator) recover(c *client.Client) {
 	}
 	for xid := range co.committed {
 		_, err := admin.New(c).CommitPrepared(limited(co.t), xid)
-		require.NoError(co.t, err, "%s was committed and is stored", xid)
+		require.NoError(co.t, err, "%s was committed, so its commit is stored", xid)
 	}
 }

@@ -23,8 +23,8 @@ const (
 	raftTime   = 25 * time.Second
 )
 
-// TestChaosKill with a raft quorum of the two nodes and a witness as the coordinator. The witness is a target as
-// well.
+// TestChaosRaft is like TestChaosKill, but the coordinator is a raft quorum of the two nodes and a witness. Faults also
+// affect the witness.
 func TestChaosRaft(t *testing.T) {
 	t.Parallel() // mostly idle
 	rounds, limit := length(t)
@@ -39,8 +39,8 @@ func TestChaosRaft(t *testing.T) {
 	k.run(s, rounds, limit)
 }
 
-// A pair in sync continues without a quorum. It changes no roles, and blocks rather than acknowledging alone. When a
-// voter returns, it resumes.
+// A pair in sync continues without a quorum, but changes no roles. Without its standby, the active blocks until a voter
+// returns.
 func TestRaftWithoutWitness(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
@@ -53,7 +53,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 	}
 	leads := eventsOf(t, active)
 	require.NoError(t, standby.Kill())
-	// One of three voters: it cannot drop the standby.
+	// The active is one of three voters, so it cannot drop the standby.
 	leads.role(failover.RoleBlocked, gone()...)
 	witnessless := logged(t, active)
 	require.NoError(t, p.Witness.Start())
@@ -66,7 +66,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 	require.NoError(t, p.Witness.Kill())
 	require.NoError(t, active.Kill())
 	waits.condition(conditions.CoordinatorLost)
-	// It may be a candidate while it is unaware of the witness's failure.
+	// The standby may be a candidate until it detects the witness's failure.
 	waits.never(logged(t, standby), failover.RoleActivating, failover.RoleActive, failover.RoleActiveAlone)
 	require.NoError(t, active.Start())
 	acked(t, w)
@@ -74,7 +74,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 	verify(t, p, w)
 }
 
-// All processes are killed together and restarted, the witness last.
+// After all processes were killed together, the pair is in sync again when they were restarted, the witness last.
 func TestRaftAllKilled(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
@@ -91,8 +91,7 @@ func TestRaftAllKilled(t *testing.T) {
 	verify(t, p, w)
 }
 
-// A witness that lost its disk returns as a new voter. It replaces the previous one only after an operator confirms
-// it.
+// A witness that lost its disk returns as a new voter, which replaces the previous one only by an operator's command.
 func TestWitnessLosesItsDisk(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
@@ -105,7 +104,7 @@ func TestWitnessLosesItsDisk(t *testing.T) {
 	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address, p.Witness.Address, "--voters",
 		p.Voters())
 	require.NoError(t, err, "%s", out)
-	// Now it is one of three again: the active may fail.
+	// The witness is one of three voters again, so the active may fail.
 	active, _ := inSync(t, p)
 	takes := eventsOf(t, p.Other(active))
 	since := w.History().Now()

@@ -24,14 +24,14 @@ func command(t *testing.T, args ...string) (output string, err error) {
 	return string(out), err
 }
 
-// refusing waits until both nodes wait for an operator and status shows the required action.
+// refusing waits until both nodes wait for an operator, and checks that their status shows the required action.
 func refusing(t *testing.T, p *cluster.Pair, reason string) {
 	t.Helper()
 	states := func(s *pb.GetStatusResponse) bool {
 		return s.GetRole() == pb.Role_ROLE_RECOVERING && strings.Contains(s.GetReason(), reason) &&
 			strings.Contains(s.GetReason(), "lockstep pair adopt")
 	}
-	require.NoError(t, p.Wait(limited(t), "two nodes that refuse",
+	require.NoError(t, p.Wait(limited(t), "two nodes that wait for an operator",
 		func(a, b *pb.GetStatusResponse) bool { return states(a) && states(b) }))
 	for _, n := range p.Nodes() {
 		out, _ := command(t, "--addr", n.Address, "status")
@@ -39,14 +39,14 @@ func refusing(t *testing.T, p *cluster.Pair, reason string) {
 	}
 }
 
-// Adoption after etcd was wiped or restored from an old copy while the pair was down. Both nodes refuse to guess. One
-// adopts the pair, the other one joins, and no acknowledged message is lost.
+// After etcd was wiped, or restored from an old copy, while the pair was down, both nodes wait for an operator. When
+// one node has adopted the pair, the other one joins, and no acknowledged message is lost.
 func TestRebuildRecord(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, tt := range []struct {
 		name     string
-		restored bool // from an old copy; otherwise wiped
-		alone    bool // the active continued alone before the pair went down, so it holds more
+		restored bool // etcd is restored from an old copy; otherwise wiped
+		alone    bool // the active continued alone before the pair went down, so it has more records
 	}{
 		{"wiped", false, false},
 		{"wiped-one-ahead", false, true},
@@ -69,7 +69,7 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "adopt-", Seed: 1})
 	acked(t, w)
-	// A change of roles: the old copy is older than the fence of both nodes.
+	// A change of roles puts the fences of both nodes above the record in the old copy.
 	require.NoError(t, active.Kill())
 	ackedSince(t, w, w.History().Now(), active)
 	require.NoError(t, active.Start())
@@ -98,7 +98,7 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 
 	rebuilder := ahead(t, p)
 	if alone {
-		require.Equal(t, active, rebuilder, "it has acknowledged without a standby")
+		require.Equal(t, active, rebuilder, "the active has acknowledged without a standby")
 		out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
 		require.Error(t, err)
 		require.Contains(t, out, "adopt on the other node instead")
@@ -106,7 +106,7 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 	}
 	out, err := command(t, "--addr", rebuilder.Address, "pair", "adopt")
 	require.Error(t, err, "without --yes")
-	require.Contains(t, out, "it does not hold more")
+	require.Contains(t, out, "it does not have more records")
 	require.Contains(t, out, "--yes")
 	refusing(t, p, reason)
 	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
@@ -125,7 +125,7 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 	require.Equal(t, digests[0].Content, digests[1].Content)
 }
 
-// ahead returns the node with the longer log, which an operator would choose.
+// ahead returns the node with the longer log, which an operator would select.
 func ahead(t *testing.T, p *cluster.Pair) *cluster.Node {
 	t.Helper()
 	var best *cluster.Node
@@ -141,7 +141,7 @@ func ahead(t *testing.T, p *cluster.Pair) *cluster.Node {
 	return best
 }
 
-// Wiping etcd under a running pair fails no write. The active adopts the pair without a pause.
+// If etcd is wiped while the pair runs, no write fails, and the active can adopt the pair without an interruption.
 func TestRebuildRecordWhileRunning(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
@@ -151,8 +151,8 @@ func TestRebuildRecordWhileRunning(t *testing.T) {
 	require.NoError(t, p.StopEtcd())
 	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
 	require.NoError(t, p.StartEtcd(t.Context()))
-	require.NoError(t, p.Wait(limited(t), "an active that misses the record", func(a, b *pb.GetStatusResponse) bool {
-		return strings.Contains(a.GetReason(), "vanished") && strings.Contains(b.GetReason(), "vanished")
+	require.NoError(t, p.Wait(limited(t), "a missing record on both nodes", func(a, b *pb.GetStatusResponse) bool {
+		return strings.Contains(a.GetReason(), "record is missing") && strings.Contains(b.GetReason(), "record is missing")
 	}))
 	acked(t, w)
 	out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
@@ -171,14 +171,14 @@ func TestRebuildRecordWhileRunning(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Adoption without the other node requires an explicit flag. Then the remaining node serves.
+// Adoption without the other node requires an explicit flag; afterwards, the remaining node serves.
 func TestRebuildRecordWithoutPeer(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "without-", Seed: 1})
 	acked(t, w)
-	// first: a standby takes over within milliseconds, and then only it would hold everything
+	// Kill the standby first: it would take over within milliseconds, and then only it would have all messages.
 	require.NoError(t, standby.Kill())
 	require.NoError(t, active.Kill())
 	require.NoError(t, p.StopEtcd())
@@ -198,8 +198,8 @@ func TestRebuildRecordWithoutPeer(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Adoption without the other node, which held more committed messages. When it returns, it discards them, because the
-// cluster record contains the operator's decision (INV-13), and keeps them in a file.
+// A pair is adopted without the other node, which has more committed messages. When that node returns, it discards
+// them, because the cluster record contains the operator's decision (INV-13), and saves them to a file.
 func TestRebuildRecordWithoutNewerPeer(t *testing.T) {
 	p := start(t, cluster.Options{})
 	more, rebuilder := inSync(t, p)

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// repairFill is the size of the stock whose bits are flipped.
+	// repairFill is the size of the backlog in which bits are flipped.
 	repairFill = 8 << 20
 	// repairPageSize is the page size of page.db in maintenanceSettings.
 	repairPageSize = 2 << 10
@@ -43,7 +43,7 @@ func flipAt(t *testing.T, name string, at int64) {
 	require.NoError(t, err)
 }
 
-// flipMessages flips a bit of each given message of the stock, at every location in page.db.
+// flipMessages flips a bit of each given message of the backlog, at every location in page.db.
 func flipMessages(t *testing.T, n *cluster.Node, messages ...uint64) {
 	t.Helper()
 	name := filepath.Join(n.DataDir(), "page.db")
@@ -64,7 +64,7 @@ func flipMessages(t *testing.T, n *cluster.Node, messages ...uint64) {
 	}
 }
 
-// flipIndex flips a bit of each tree node in page.db, including those of former checkpoints.
+// flipIndex flips a bit of each tree node in page.db, including nodes of former checkpoints.
 func flipIndex(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	name := filepath.Join(n.DataDir(), "page.db")
@@ -94,7 +94,7 @@ func checkpointBoth(t *testing.T, p *cluster.Pair) {
 	}
 }
 
-// scrub reads all data of a node from its disk.
+// scrub makes a node read and verify all data on its disk.
 func scrub(t *testing.T, n *cluster.Node) (*pb.ScrubResponse, error) {
 	t.Helper()
 	return pb.NewAdminServiceClient(n.Conn()).Scrub(limited(t), &pb.ScrubRequest{FullSpeed: true})
@@ -118,7 +118,7 @@ func statusOf(t *testing.T, n *cluster.Node) *pb.GetStatusResponse {
 	return st
 }
 
-// spread returns sequences distributed over the stock.
+// spread returns sequences distributed over the backlog.
 func spread(s *backlog, n int) []uint64 {
 	var out []uint64
 	for i := range n {
@@ -127,7 +127,7 @@ func spread(s *backlog, n int) []uint64 {
 	return out
 }
 
-// Bit flips in page.db of one node, and then of the other, under load. Everything is served and repaired, and both
+// Bits flip in page.db of one node, and then of the other, under load. All messages are served and repaired, and both
 // nodes are equal at the end, page by page.
 func TestRepairUnderLoad(t *testing.T) {
 	s := seed(t)
@@ -137,7 +137,7 @@ func TestRepairUnderLoad(t *testing.T) {
 	checkpointBoth(t, p)
 	active, standby := inSync(t, p)
 
-	// On the standby no consumer reads: the scrub finds it.
+	// No consumer reads on the standby, so the scrub detects the corruption.
 	flipMessages(t, standby, spread(backlog, 20)...)
 	r, err := scrub(t, standby)
 	require.NoError(t, err)
@@ -145,7 +145,7 @@ func TestRepairUnderLoad(t *testing.T) {
 	require.Eventually(t, func() bool { return statusOf(t, standby).GetDamage().GetDamagedMessages() == 0 }, bound,
 		20*time.Millisecond)
 
-	// On the active a reader finds it.
+	// On the active, a reader detects the corruption.
 	flipMessages(t, active, spread(backlog, 17)...)
 	backlog.check(t)
 	st := statusOf(t, active)
@@ -165,8 +165,8 @@ func TestRepairUnderLoad(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// The same message is corrupt on both nodes. Reading it returns DATA_LOSS. All other messages are served to readers
-// and consumers, and both nodes report the message until it is discarded.
+// If a message is corrupt on both nodes, a read returns DATA_LOSS. All other messages are served to readers and
+// consumers, and both nodes report the message until it is discarded.
 func TestBothCopiesCorrupt(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -197,7 +197,7 @@ func TestBothCopiesCorrupt(t *testing.T) {
 			next++
 		}
 	}
-	require.Equal(t, []uint64{large}, lost, "exactly the messages corrupt on both")
+	require.Equal(t, []uint64{large}, lost, "only messages corrupt on both nodes are lost")
 
 	// A consumer receives all other messages.
 	consumer, err := backlog.c.Consume(t.Context(), backlogQueue,
@@ -212,7 +212,7 @@ func TestBothCopiesCorrupt(t *testing.T) {
 	}
 	require.False(t, slices.Contains(got, large))
 
-	// Both nodes report the message, as an alarm.
+	// Both nodes report the message in a condition.
 	_, err = scrub(t, standby)
 	require.NoError(t, err)
 	v := compare(t, p, false)
@@ -232,7 +232,7 @@ func TestBothCopiesCorrupt(t *testing.T) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "CRITICAL corrupt-messages")
 
-	// Discarding removes the message and its alarm.
+	// Discarding removes the message and its condition.
 	out, err = lockstep(t, p, "queue", "drop-corrupt", backlogQueue)
 	require.NoError(t, err, out)
 	require.Contains(t, out, fmt.Sprintf("discarded 1 message from %s: [%d]", backlogQueue, large))
@@ -259,7 +259,7 @@ func lockstep(t *testing.T, p *cluster.Pair, args ...string) (string, error) {
 	return string(out), err
 }
 
-// publishLarge adds one message to the stock and returns its sequence.
+// publishLarge adds a message to the backlog, and returns its sequence.
 func publishLarge(t *testing.T, s *backlog, size int) (uint64, error) {
 	t.Helper()
 	producer, err := s.c.NewProducer(limited(t), client.ProducerOptions{})
@@ -271,8 +271,8 @@ func publishLarge(t *testing.T, s *backlog, size int) (uint64, error) {
 	return r.Sequence, err
 }
 
-// The index of one node, and then of the other, is corrupt. The standby's store is replaced by a snapshot of the
-// active; the active hands over its role first. No acknowledged message is lost.
+// If the index of a node is corrupt, a standby replaces its store by a snapshot of the active; an active first hands
+// over its role. No acknowledged message is lost.
 func TestCorruptIndexUnderLoad(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -286,7 +286,7 @@ func TestCorruptIndexUnderLoad(t *testing.T) {
 			victim = active
 		}
 		since := logged(t, victim)
-		// Retried until detected: tree nodes written in the meantime are valid.
+		// Retry until the corruption is detected, because tree nodes written in the meantime are valid.
 		require.Eventually(t, func() bool {
 			flipIndex(t, victim)
 			_, err := scrub(t, victim)
@@ -297,7 +297,7 @@ func TestCorruptIndexUnderLoad(t *testing.T) {
 		acked(t, w)
 		now, _ := inSync(t, p)
 		if which == "active" {
-			require.NotEqual(t, victim.Name, now.Name, "it has handed over")
+			require.NotEqual(t, victim.Name, now.Name, "the active has handed over its role")
 		}
 		require.Eventually(t, func() bool { return len(statusOf(t, victim).GetAlarms()) == 0 }, bound,
 			20*time.Millisecond)
@@ -308,8 +308,8 @@ func TestCorruptIndexUnderLoad(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// A killed node has corrupt files that its start requires. It quarantines them and copies everything from the other
-// node, and nothing is lost.
+// A killed node with corrupt files that its start requires quarantines them, and copies all data from the other node.
+// Nothing is lost.
 func TestCorruptAtStart(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -347,7 +347,7 @@ func TestCorruptAtStart(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// A part of the active's log that only a returning standby needs is corrupt. The standby receives a snapshot.
+// If a part of the active's log that only a returning standby requires is corrupt, the standby receives a snapshot.
 func TestCorruptLogOfTheActive(t *testing.T) {
 	s := seed(t)
 	settings := maintenanceSettings()

@@ -18,9 +18,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// A queue retains its last messages after they are acknowledged, while the active is killed repeatedly. A
-// subscription that is concurrently reset to an earlier position, with a consumer attached, receives them again. At
-// the end it receives exactly the last messages, in order and unchanged. LOCKSTEP_ROUNDS sets the number of kills.
+// A queue with a retention keeps its last messages after they were acknowledged, while the active is killed repeatedly.
+// A subscription that is reset to an earlier position, with a consumer attached, receives them again. At the end, it
+// receives exactly the last messages, in order and unchanged. LOCKSTEP_ROUNDS sets the number of kills.
 func TestReplay(t *testing.T) {
 	t.Parallel() // mostly idle
 	const kept = 500
@@ -83,7 +83,7 @@ func TestReplay(t *testing.T) {
 		q, err := admin.New(c).GetQueue(limited(t), "log")
 		return err == nil && q.Messages == kept && q.Subscriptions[0].Backlog == 0 && q.Subscriptions[1].Backlog == 0
 	}, bound, 20*time.Millisecond)
-	require.GreaterOrEqual(t, work.Load(), int64(published), "at least once")
+	require.GreaterOrEqual(t, work.Load(), int64(published), "each message was consumed at least once")
 	stop()
 	<-ended
 	<-ended

@@ -15,9 +15,9 @@ import (
 const (
 	needsNetns      = "netns"      // root, ip and iptables: networks in which packets are dropped
 	needsMount      = "mount"      // root: a small disk
-	needsFreeze     = "freeze"     // root, mkfs.ext4 and loop devices: a filesystem whose writes can be frozen
+	needsFreeze     = "freeze"     // root, mkfs.ext4 and loop devices: a filesystem that can be frozen
 	needsFaultdisk  = "faultdisk"  // a binary with the build tag of that name
-	needsFaultclock = "faultclock" // a binary whose time.Now was replaced (test/cluster/clock.go)
+	needsFaultclock = "faultclock" // a binary with another time.Now (test/cluster/clock.go)
 	needsHistory    = "history"    // the repository with the last release in it
 )
 
@@ -27,12 +27,12 @@ func required(label string) bool {
 	return slices.Contains(names, label) || slices.Contains(names, "all")
 }
 
-// missingFeature skips a test that requires a missing capability. If LOCKSTEP_REQUIRE names it, or "all", the test
-// fails instead, so that a machine expected to have it cannot pass without.
+// missingFeature skips a test if the required capability is missing. If LOCKSTEP_REQUIRE contains the capability, or
+// "all", the test fails instead.
 func missingFeature(t *testing.T, label, format string, args ...any) {
 	t.Helper()
 	if required(label) {
 		t.Fatalf(label+" is required by LOCKSTEP_REQUIRE: "+format, args...)
 	}
-	t.Skipf(label+" is not there: "+format, args...)
+	t.Skipf(label+" is missing: "+format, args...)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// copyFile copies a file under a new name and renames it over an old one, as an upgrade does.
+// copyFile copies a file under a temporary name, and renames the copy to its target, as an upgrade does.
 func copyFile(t *testing.T, from, to string) os.FileInfo {
 	t.Helper()
 	src, err := os.Open(from)
@@ -45,7 +45,7 @@ func runs(t *testing.T, n *cluster.Node) os.FileInfo {
 	return info
 }
 
-// A rolling restart of both nodes with a replaced binary. No publish fails, nothing is lost, and the processes keep
+// In a rolling restart of both nodes with a replaced binary, no publish fails, nothing is lost, and the processes keep
 // their IDs.
 func TestRollingRestart(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "lockstep")
@@ -80,7 +80,7 @@ func TestRollingRestart(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Nodes die while the standby restarts, and are started manually. The plan continues on the active node.
+// If nodes are killed while the standby restarts, and are started manually, the plan continues on the active node.
 func TestRestartKilled(t *testing.T) {
 	t.Parallel() // mostly idle
 	for name, victims := range map[string]func(active, standby *cluster.Node) []*cluster.Node{
@@ -104,7 +104,7 @@ func TestRestartKilled(t *testing.T) {
 				require.NoError(t, n.Kill())
 			}
 			if len(killed) == 1 && killed[0] == standby {
-				acked(t, w) // the other one serves in the meantime
+				acked(t, w) // the other node serves in the meantime
 			}
 			for _, n := range killed {
 				require.NoError(t, n.Start())

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// rollbackRun is a running case.
+// rollbackRun is a running case of TestRolledBackStore.
 type rollbackRun struct {
 	c               rollback
 	seed            uint64
@@ -64,14 +64,14 @@ func (r *rollbackRun) run(t *testing.T) {
 	verify(t, r.p, r.w)
 }
 
-// note logs a step to the test's log and the history.
+// note writes a step to the test's log and to the history.
 func (r *rollbackRun) note(t *testing.T, format string, args ...any) {
 	t.Helper()
 	t.Logf("%v: %s", r.w.History().Now().Round(time.Millisecond), fmt.Sprintf(format, args...))
 	r.w.History().Note(format, args...)
 }
 
-// live runs the pair after the copy. In old cases it waits until the coordinator has a later high-water mark.
+// live runs the pair after the copy was taken. For the age "old", it waits until the coordinator has a later mark.
 func (r *rollbackRun) live(t *testing.T) {
 	t.Helper()
 	if r.c.age == "young" {
@@ -91,7 +91,7 @@ func (r *rollbackRun) victims() []*cluster.Node {
 	case "standby":
 		return []*cluster.Node{r.standby}
 	default:
-		return []*cluster.Node{r.standby, r.active} // one at a time, and with as few role changes as possible
+		return []*cluster.Node{r.standby, r.active} // one after the other, with as few role changes as possible
 	}
 }
 
@@ -124,9 +124,9 @@ func (r *rollbackRun) take(t *testing.T) {
 		require.NoError(t, r.p.StartEtcd(limited(t)))
 		r.note(t, "the coordinator is copied")
 	}
-	// A stop, or a long freeze, has changed the roles.
+	// A stop or a long freeze may have changed the roles.
 	for now, _ := inSync(t, r.p); now != r.active; now, _ = inSync(t, r.p) {
-		// perhaps too early; the loop retries
+		// the switchover may be rejected; the loop retries
 		_, _ = pb.NewAdminServiceClient(now.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 	}
 }
@@ -137,10 +137,10 @@ func (r *rollbackRun) replace(t *testing.T, n *cluster.Node, image string) {
 	r.own[n] = n.DataDir() + "-own"
 	require.NoError(t, os.Rename(n.DataDir(), r.own[n]))
 	copyDir(t, image, n.DataDir())
-	r.note(t, "%s has a copy in the place of its directory", n.Name)
+	r.note(t, "directory of %s is replaced by a copy", n.Name)
 }
 
-// returnImage restores a node's own directory.
+// returnImage restores a node's original directory.
 func (r *rollbackRun) returnImage(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	own, ok := r.own[n]
@@ -150,10 +150,10 @@ func (r *rollbackRun) returnImage(t *testing.T, n *cluster.Node) {
 	require.NoError(t, os.RemoveAll(n.DataDir()))
 	require.NoError(t, os.Rename(own, n.DataDir()))
 	delete(r.own, n)
-	r.note(t, "%s has its own directory again", n.Name)
+	r.note(t, "original directory of %s is restored", n.Name)
 }
 
-// rollBack cuts the power of a site and then starts the copied nodes with their copies.
+// rollBack cuts the power of a site, and then starts the copied nodes from their copies.
 func (r *rollbackRun) rollBack(t *testing.T) {
 	var other *cluster.Node // nil if both directories are replaced
 	if r.c.label != "both" {
@@ -200,7 +200,7 @@ func (r *rollbackRun) rollBack(t *testing.T) {
 		return
 	}
 	r.requireWaits(t)
-	// The operator has found the newer disks.
+	// The operator restores the original directories.
 	for n := range r.images {
 		require.NoError(t, n.Kill())
 		r.returnImage(t, n)
@@ -209,7 +209,7 @@ func (r *rollbackRun) rollBack(t *testing.T) {
 	startOther()
 }
 
-// crash stops both nodes together, or only the replaced node if the other one stays up.
+// crash kills both nodes together, or only the replaced node if the other one keeps running.
 func (r *rollbackRun) crash(t *testing.T, other *cluster.Node) {
 	t.Helper()
 	if r.c.order == "other up" {
@@ -238,7 +238,7 @@ func (r *rollbackRun) crash(t *testing.T, other *cluster.Node) {
 	}
 }
 
-// requireWaits requires that no node serves and that each running node reports the required action.
+// requireWaits requires that no node serves, and that a node reports the required action.
 func (r *rollbackRun) requireWaits(t *testing.T) {
 	t.Helper()
 	var running []*cluster.Node
@@ -250,7 +250,7 @@ func (r *rollbackRun) requireWaits(t *testing.T) {
 	since, before := r.w.History().Now(), r.pins.acked()
 	<-time.After(rollbackPause)
 	_, served := r.w.History().AckedAfter(since, "none")
-	require.False(t, served || r.pins.acked() > before, "a node without acknowledged messages serves")
+	require.False(t, served || r.pins.acked() > before, "a node serves although acknowledged messages are missing")
 	states := false
 	for _, n := range running {
 		require.False(t, n.Ended(), "%s exited unexpectedly, see %s", n.Name, n.LogFile())
@@ -263,8 +263,8 @@ func (r *rollbackRun) requireWaits(t *testing.T) {
 	require.True(t, states, "no node reports the cause and the action")
 }
 
-// onPeer starts a copy at the address of the other node, replacing that node's directory, while the original
-// runs.
+// onPeer starts a copy at the address of the other node, in place of that node's directory, while the original is
+// running.
 func (r *rollbackRun) onPeer(t *testing.T) {
 	original := r.victims()[0]
 	host := r.p.Other(original)
@@ -274,8 +274,7 @@ func (r *rollbackRun) onPeer(t *testing.T) {
 	r.note(t, "%s is started from a copy of %s", host.Name, original.Name)
 	<-time.After(rollbackPause) // clients continue in the meantime
 	r.loseOriginal(t, original)
-	// The operator stops the one of the two that does not serve, and restores the other node's directory at that
-	// address.
+	// The operator stops the process that does not serve, and restores the other node's directory at that address.
 	stays, goes := r.choose(t, original, host)
 	if err := goes.Kill(); !errors.Is(err, cluster.ErrNotRunning) {
 		require.NoError(t, err)
@@ -307,7 +306,7 @@ func (r *rollbackRun) onThirdNode(t *testing.T) {
 		require.NoError(t, err)
 	}
 	if stays == third {
-		// The copy has everything: it replaces the original.
+		// The copy has all messages, and replaces the original.
 		require.NoError(t, third.Kill())
 		require.NoError(t, os.RemoveAll(original.DataDir()))
 		require.NoError(t, os.Rename(third.DataDir(), original.DataDir()))
@@ -318,7 +317,7 @@ func (r *rollbackRun) onThirdNode(t *testing.T) {
 	r.restartIfEnded(t, stays)
 }
 
-// loseOriginal kills the original, if the case requires it, so that only its copy runs for a while.
+// loseOriginal kills the original, if the case requires it, so that only its copy is running for a while.
 func (r *rollbackRun) loseOriginal(t *testing.T, original *cluster.Node) {
 	t.Helper()
 	if r.c.order != originalDies {
@@ -329,8 +328,8 @@ func (r *rollbackRun) loseOriginal(t *testing.T, original *cluster.Node) {
 	<-time.After(rollbackLater)
 }
 
-// choose returns which of two processes of one identity stays: the one that serves or stands by; the original, if
-// neither does.
+// choose returns which of two processes with one identity stays: the one that is active or standby, or the original if
+// neither is.
 func (r *rollbackRun) choose(t *testing.T, original, copied *cluster.Node) (stays, goes *cluster.Node) {
 	t.Helper()
 	rank := func(n *cluster.Node) int {
@@ -338,7 +337,7 @@ func (r *rollbackRun) choose(t *testing.T, original, copied *cluster.Node) (stay
 		defer cancel()
 		s, err := n.Status(ctx)
 		if err != nil {
-			r.note(t, "%s does not answer: %v", n.Name, err)
+			r.note(t, "%s does not respond: %v", n.Name, err)
 			return -1
 		}
 		r.note(t, "%s is %v (%s)", n.Name, s.GetRole(), s.GetReason())
@@ -359,7 +358,7 @@ func (r *rollbackRun) choose(t *testing.T, original, copied *cluster.Node) (stay
 	return original, copied
 }
 
-// restartIfEnded restarts a node that stopped because of its copy or was superseded by it.
+// restartIfEnded restarts a node that stopped because of its copy, or was superseded by it.
 func (r *rollbackRun) restartIfEnded(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -375,8 +374,8 @@ func (r *rollbackRun) restartIfEnded(t *testing.T, n *cluster.Node) {
 	r.note(t, "%s is started again", n.Name)
 }
 
-// requireTakeovers requires that the acknowledging process changes only with the term. Two processes that acknowledge
-// concurrently alternate without a new term.
+// requireTakeovers requires that the acknowledging process changes only with the term. If two processes acknowledge
+// concurrently, the acknowledging process changes without a new term.
 func (r *rollbackRun) requireTakeovers(t *testing.T) {
 	t.Helper()
 	active, _ := inSync(t, r.p)
@@ -385,11 +384,11 @@ func (r *rollbackRun) requireTakeovers(t *testing.T) {
 	turns, _ := r.pins.turns()
 	t.Logf("%d acknowledgements to pinned clients, by %d processes in turn; term %d to %d", r.pins.acked(), turns,
 		r.term, s.GetPair().GetTerm())
-	require.LessOrEqual(t, turns, int(s.GetPair().GetTerm()-r.term)+1, "two processes acknowledged at the same time")
+	require.LessOrEqual(t, turns, int(s.GetPair().GetTerm()-r.term)+1, "two processes acknowledged concurrently")
 }
 
-// copyDir copies a directory file by file, like `cp -r`. If a process writes to it, the files are from different
-// moments, and one may vanish during the copy.
+// copyDir copies a directory file by file, like `cp -r`. If a process writes to the directory, the files are copied at
+// different moments, and files may be deleted during the copy.
 func copyDir(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

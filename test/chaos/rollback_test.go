@@ -15,31 +15,30 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// A directory is neither unique nor always the newest: virtual machines are reverted to a snapshot, disks are cloned,
-// directories are copied. These tests copy the directories of a pair's nodes, in each way and at each time. They
-// start the copies next to the originals or in their place, and compare everything that any process acknowledged with
-// the final state of the pair.
+// A data directory may exist twice, or be outdated: virtual machines are reverted to a snapshot, disks are cloned, and
+// directories are copied. These tests copy the directories of a pair's nodes, start the copies next to the originals or
+// in their place, and compare all acknowledgements with the final state of the pair.
 
 type rollback struct {
-	raft  bool   // the coordinator; otherwise etcd
-	label string // whose directory: active, standby, both
-	// how the copy is made: while the node is stopped; file by file while it runs; or at one moment, as with a
-	// machine snapshot (frozen).
+	raft  bool   // the coordinator is raft; otherwise etcd
+	label string // copied directories: active, standby, both
+	// how is the way in which the copy is made: while the node is stopped; file by file while it is running; or at one
+	// moment, as in a machine snapshot (frozen).
 	how string
-	// location the copy starts: at the address of the other node, replacing its directory; at a third address; or in
-	// place of the original, after both nodes failed together.
+	// location is where the copy starts: at the address of the other node, in place of its directory; at a third
+	// address; or in place of the original, after both nodes failed together.
 	location string
-	// age of the copy when it starts: old is some seconds. young is less than a second after the copy was taken, so
-	// that the coordinator has no later high-water mark.
+	// age is the age of the copy when it starts: old is some seconds. young is less than a second, so that the
+	// coordinator has no later high-water mark.
 	age string
-	// order of the starts, if the copy replaces the original: copy first; original first; together; alone (the other
-	// one stays down); other up (it was never down); later (the other one starts after the copy has decided). For a
-	// copy next to a running original: beside; or beside, and the original dies after a while.
+	// order is the order of the starts, if the copy replaces the original: copy first; original first; together; alone
+	// (the other node stays down); other up (the other node was never down); later (the other node starts after the copy
+	// has decided). For a copy next to a running original: beside; or originalDies.
 	order string
-	// coordinator: its data is restored as well, to the same moment.
+	// coordinator is true if the coordinator's data is also restored, to the same moment.
 	coordinator bool
-	// want is the expected result. serves: the pair recovers automatically; waits: no node serves until an operator
-	// intervenes.
+	// want is the expected result. serves: the pair recovers automatically. waits: no node serves until an operator
+	// intervenes. settles: the operator stops one of the two processes.
 	want string
 }
 
@@ -109,7 +108,7 @@ func rollbacks() (all []rollback) {
 	return all
 }
 
-// reproductions returns the cases of the two bugs that this file covers; they always run.
+// reproductions returns the cases that reproduce two fixed bugs; they always run.
 func reproductions() []rollback {
 	return []rollback{
 		{label: "active", how: "stopped", location: "at the other's address", age: "old", order: "beside", want: "settles"},
@@ -126,13 +125,14 @@ const (
 	rollbackRandom = 4
 	// rollbackOld is longer than the interval of the coordinator's high-water marks, rollbackYoung is shorter.
 	rollbackOld, rollbackYoung = 2500 * time.Millisecond, 300 * time.Millisecond
-	// rollbackPause is the time until the operator intervenes, with a copy next to the original or no serving node.
+	// rollbackPause is the time until the operator intervenes, if a copy runs next to the original or no node serves.
 	rollbackPause = 4 * time.Second
-	// rollbackLater is longer than a node defers to another one that may be starting.
+	// rollbackLater is longer than a node waits for another one that may be starting.
 	rollbackLater = 5 * time.Second
 )
 
-// Cases of a copied directory: the reproductions and some random ones, or with LOCKSTEP_MATRIX=all every case.
+// After a copy of a data directory was started, no acknowledged message is lost, and no two processes serve
+// concurrently. The test runs the reproductions and some random cases; with LOCKSTEP_MATRIX=all, it runs every case.
 // LOCKSTEP_PUTBACK selects cases by a part of their name.
 func TestRolledBackStore(t *testing.T) {
 	t.Parallel() // mostly idle

@@ -31,7 +31,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// holder has certificate files, which are replaced while their process runs.
+// holder has certificate files, which are replaced while the process that uses them is running.
 type holder struct {
 	t    *testing.T
 	name string
@@ -45,7 +45,7 @@ func newHolder(t *testing.T, name string) *holder {
 	return &holder{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
 }
 
-// assign replaces the own certificate and the trusted CAs. A client certificate is not valid for a server.
+// assign replaces the holder's certificate and its trusted CAs. A client certificate is not valid for a server.
 func (h *holder) assign(by *certs.CA, trusted ...*certs.CA) {
 	h.t.Helper()
 	template := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
@@ -62,7 +62,7 @@ func (h *holder) assign(by *certs.CA, trusted ...*certs.CA) {
 	h.put(h.Key, key)
 }
 
-// put atomically replaces a file by the contents of others.
+// put atomically replaces a file by the concatenation of others.
 func (h *holder) put(file string, others ...string) {
 	h.t.Helper()
 	var all []byte
@@ -75,7 +75,7 @@ func (h *holder) put(file string, others ...string) {
 	require.NoError(h.t, os.Rename(file+".new", file))
 }
 
-// source reads the files as a client in this process does.
+// source returns the files as used by a client in this process.
 func (h *holder) source() *tlsfiles.Source {
 	h.t.Helper()
 	s, err := tlsfiles.Open(tlsfiles.Options{Files: h.Files})
@@ -83,7 +83,7 @@ func (h *holder) source() *tlsfiles.Source {
 	return s
 }
 
-// rotation is a pair of processes with TLS on every connection, and its clients.
+// rotation is a pair with TLS on every connection, and its clients.
 type rotation struct {
 	t            *testing.T
 	older, newer *certs.CA
@@ -128,8 +128,8 @@ func startRotation(t *testing.T, raft bool) *rotation {
 	return r
 }
 
-// startEtcd runs an etcd in this process that requires certificates. Its own certificate is replaced like all others.
-// It trusts both CAs from the start, because etcd reads them only once.
+// startEtcd runs an etcd in this process that requires certificates. Its certificate is replaced like all others. It
+// trusts both CAs from the start, because etcd reads them only once.
 func (r *rotation) startEtcd() (endpoint string) {
 	r.t.Helper()
 	r.etcd = newHolder(r.t, "etcd")
@@ -143,7 +143,7 @@ func (r *rotation) startEtcd() (endpoint string) {
 	return etcd.Endpoints()[0]
 }
 
-// fail records an error that no client may see.
+// fail records an error that a client must not receive.
 func (r *rotation) fail(format string, args ...any) {
 	select {
 	case r.failures <- fmt.Errorf(format, args...):
@@ -151,11 +151,11 @@ func (r *rotation) fail(format string, args ...any) {
 	}
 }
 
-// pace of the clients, which leaves processor time to other tests.
+// pace is the interval between a client's operations. It leaves CPU time to other tests.
 const pace = 2 * time.Millisecond
 
-// load publishes and consumes over streams that are never reopened, and continuously creates new connections. It
-// records each error.
+// load publishes and consumes on streams that are never reopened, and continuously creates new connections. It records
+// each error.
 func (r *rotation) load(ctx context.Context, running *sync.WaitGroup) {
 	active, _ := inSync(r.t, r.pair)
 	queues := pb.NewQueueServiceClient(active.Conn())
@@ -199,7 +199,7 @@ func (r *rotation) publish(
 			return
 		}
 		r.published.Add(1)
-		time.Sleep(pace) //nolint:forbidigo // the pace of a load
+		time.Sleep(pace) //nolint:forbidigo // rate of the load
 	}
 }
 
@@ -244,15 +244,15 @@ func (r *rotation) connect(ctx context.Context) {
 			r.fail("new connection: %w", err)
 		}
 		r.connections.Add(1)
-		time.Sleep(10 * pace) //nolint:forbidigo // the pace of a load
+		time.Sleep(10 * pace) //nolint:forbidigo // rate of the load
 	}
 }
 
-// settle waits until all processes have checked their files. Each checks at most once a second, when a connection
-// starts.
+// settle waits until all processes have checked their files. A process checks them when a connection starts, at most
+// once a second.
 func (r *rotation) settle() {
 	r.t.Helper()
-	time.Sleep(1200 * time.Millisecond) //nolint:forbidigo // nothing tells when a process has looked
+	time.Sleep(1200 * time.Millisecond) //nolint:forbidigo // no event signals that a process has checked its files
 	r.progress()
 }
 
@@ -271,13 +271,12 @@ func (r *rotation) noErrors() {
 	r.t.Helper()
 	select {
 	case err := <-r.failures:
-		require.NoError(r.t, err, "no client may see an error")
+		require.NoError(r.t, err, "a client received an error")
 	default:
 	}
 }
 
-// again restarts a process that is not the active, so that all its connections are made with the current files on
-// both ends.
+// again restarts a process that is not the active, so that all its connections use the current files of both ends.
 func (r *rotation) again(n *cluster.Node) {
 	r.t.Helper()
 	require.NoError(r.t, n.Kill())
@@ -286,19 +285,19 @@ func (r *rotation) again(n *cluster.Node) {
 	r.progress()
 }
 
-// refused checks that a port rejects a connection of a holder because of its certificate.
+// refused checks that a port accepts the present holder, and rejects the former one because of its certificate.
 func (r *rotation) refused(address string, former, present *holder) {
 	r.t.Helper()
-	// An accepted connection may receive no data, but a rejected one receives the alert even on a slow machine.
+	// An accepted connection may receive no data. A rejected one receives an alert, even on a slow machine.
 	require.NoError(r.t, dial(r.t.Context(), address, present, 300*time.Millisecond),
-		"%s refuses a valid certificate", address)
+		"%s rejects a valid certificate", address)
 	err := dial(r.t.Context(), address, former, bound)
 	require.Error(r.t, err, "%s accepts a certificate of the old CA", address)
 	require.Contains(r.t, err.Error(), "tls:", "%s", address)
 }
 
-// dial makes a TLS connection. With TLS 1.3 a client receives the rejection of its certificate with its first read.
-// Without data for the given time, the certificate was accepted.
+// dial opens a TLS connection. With TLS 1.3, a client receives the rejection of its certificate in its first read. If
+// no data is received for the given time, the certificate was accepted.
 func dial(ctx context.Context, address string, as *holder, stopTraffic time.Duration) error {
 	as.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, bound)
@@ -318,9 +317,9 @@ func dial(ctx context.Context, address string, as *holder, stopTraffic time.Dura
 	return err
 }
 
-// The CA and all certificates of a pair, its coordinator and its clients are replaced under load. No stream ends, no
-// call fails, and no new connection is rejected. Processes started during the rotation work with those that run. At
-// the end the older CA is not trusted by any process, and the standby can take over.
+// While the CA and all certificates of a pair, its coordinator and its clients are replaced under load, no stream ends,
+// no call fails, and no new connection is rejected. Processes started during the rotation can connect to those that
+// were running. At the end, no process trusts the older CA, and the standby can take over.
 func TestRotation(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, raft := range []bool{true, false} {
@@ -360,10 +359,10 @@ func (r *rotation) run() {
 	}
 	r.settle()
 	r.again(standby)
-	require.Equal(t, active.Name, r.activeName(), "the roles stay")
+	require.Equal(t, active.Name, r.activeName(), "the roles are unchanged")
 
 	former := newHolder(t, "client")
-	former.assign(r.older, r.newer) // it trusts the right ones, and is not trusted
+	former.assign(r.older, r.newer) // trusts the newer CA, but is not trusted
 	ports := r.pair.Addresses()
 	if r.pair.Witness != nil {
 		ports = append(ports, r.pair.VoterOf(r.pair.A), r.pair.VoterOf(r.pair.B), r.pair.Witness.Address)
@@ -377,7 +376,7 @@ func (r *rotation) run() {
 	cancel()
 	running.Wait()
 	r.noErrors()
-	t.Logf("%d published, %d delivered, %d connections made, and no error", r.published.Load(), r.consumed.Load(),
+	t.Logf("%d published, %d delivered, %d connections, no errors", r.published.Load(), r.consumed.Load(),
 		r.connections.Load())
 
 	require.NoError(t, active.Kill())
@@ -388,10 +387,10 @@ func (r *rotation) run() {
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	_, err = c.Publish(limited(t), "q", client.Message{Body: []byte("after")})
-	require.NoError(t, err, "the standby takes over with its current CA")
+	require.NoError(t, err, "the standby serves with its current CA")
 }
 
-// onlyNewer waits until a node uses only the newer CA, for itself and for its coordinator.
+// onlyNewer waits until a node uses only the newer CA, for its own port and for its coordinator.
 func (r *rotation) onlyNewer(n *cluster.Node) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {

@@ -26,8 +26,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// sideLoad publishes to one node directly, regardless of its role, with the generated stub, like a client that is
-// unaware of a failover.
+// sideLoad publishes to one node directly with the generated stub, regardless of the node's role, like a client that
+// has not detected a failover.
 type sideLoad struct {
 	node  *cluster.Node
 	queue string
@@ -42,7 +42,7 @@ func (s sideLoad) publish(ctx context.Context) error {
 	return err
 }
 
-// newQueue creates a queue in addition to the workload's. messages returns its current number of messages.
+// newQueue creates a queue in addition to the workload's. messages returns the queue's current number of messages.
 func newQueue(t *testing.T, p *cluster.Pair, name string) (messages func() uint64) {
 	t.Helper()
 	c, err := p.NewClient(t.Context())
@@ -57,9 +57,9 @@ func newQueue(t *testing.T, p *cluster.Pair, name string) (messages func() uint6
 	}
 }
 
-// The active is stopped (SIGSTOP) under load and the standby takes over. The old active resumes in the active role,
-// with requests waiting in its sockets. It acknowledges none of them and no later ones, and becomes a standby (INV-2:
-// the acks of its standby are missing; INV-4: the standby no longer accepts its records).
+// The active is stopped (SIGSTOP) under load, and the standby takes over. When the old active resumes, with requests in
+// its sockets, it acknowledges neither these nor later ones, and becomes a standby. (INV-2: the standby's acks are
+// missing. INV-4: the standby no longer accepts the old active's records.)
 func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 	p := start(t, cluster.Options{})
 	messages := newQueue(t, p, "stray")
@@ -71,7 +71,7 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 		was, is := eventsOf(t, old), eventsOf(t, next)
 		since := w.History().Now()
 		require.NoError(t, old.Pause())
-		// These wait in the sockets of the stopped process.
+		// These requests wait in the sockets of the stopped process.
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		var waiting sync.WaitGroup
 		answers := make(chan error, 64)
@@ -82,7 +82,7 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 		t.Logf("round %d: pause of the active to the next acknowledged publish: %v", round, took)
 		leads := is.takeovers(silent()...)
 		require.NoError(t, old.Wake())
-		// These arrive after it resumes, before and while it detects the change.
+		// These requests arrive after it has resumed, before and while it detects the change.
 		for range cap(answers) / 2 {
 			waiting.Go(func() { answers <- sideLoad{old, "stray"}.publish(ctx) })
 		}
@@ -94,13 +94,13 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 		}
 		require.GreaterOrEqual(t, was.role(failover.RoleFenced, failover.CodeReplaced).Number("term"), leads.Number("term"))
 		was.role(failover.RoleStandby, failover.CodeInSync)
-		require.Equal(t, before, messages(), "a write that only the old active had is in the store")
+		require.Equal(t, before, messages(), "a write that only the old active received is in the store")
 	}
 	verify(t, p, w)
 }
 
-// A suspended standby blocks acknowledgements only until the active removes it from the in-sync set (INV-3). It
-// returns to the set after it resumes.
+// A suspended standby blocks acknowledgements only until the active removes it from the in-sync set (INV-3). After it
+// resumes, it is added again.
 func TestPausedStandbyIsDropped(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -116,8 +116,8 @@ func TestPausedStandbyIsDropped(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Records from the active to its standby are dropped, and then the active is lost. No message that only the active
-// had was acknowledged (INV-2).
+// If records from the active to its standby are dropped, and the active is then killed, no message that only the active
+// has was acknowledged (INV-2).
 func TestAcksWaitForTheStandby(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
@@ -131,7 +131,7 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 		active, _ := inSync(t, p)
 		acked(t, w)
 		p.Cut()
-		// Shorter than the drop timeout, and long for an active that does not wait for its standby.
+		// Shorter than the drop timeout, but long enough for an active that does not wait for its standby.
 		<-time.After(50*time.Millisecond + time.Duration(rng.Int64N(int64(300*time.Millisecond))))
 		since := w.History().Now()
 		require.NoError(t, active.Kill())
@@ -142,8 +142,8 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 	verify(t, p, w)
 }
 
-// If the link between the nodes is cut and both reach the coordinator, the active drops the standby before the
-// standby would take over. It continues alone and readmits the standby when the link is restored.
+// If the link between the nodes is cut, but both reach the coordinator, the active drops the standby before the standby
+// would take over. The active continues alone, and adds the standby again when the link is restored.
 func TestCutBetweenTheNodes(t *testing.T) {
 	p := start(t, cluster.Options{Links: true, Settings: dropsFirst()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -159,7 +159,7 @@ func TestCutBetweenTheNodes(t *testing.T) {
 	verify(t, p, w)
 }
 
-// The active reaches neither its standby nor the coordinator. It blocks and the standby takes over. After the links
+// If the active reaches neither its standby nor the coordinator, it blocks, and the standby takes over. After the links
 // are restored, the old active follows.
 func TestIsolatedActiveStopsServing(t *testing.T) {
 	p := start(t, cluster.Options{Links: true})
@@ -175,7 +175,7 @@ func TestIsolatedActiveStopsServing(t *testing.T) {
 	ackedSince(t, w, since, old)
 	err := sideLoad{old, "stray"}.publish(limited(t))
 	require.Equal(t, codes.Unavailable, status.Code(err),
-		"a node that cannot reach the others acknowledged a write: %v", err)
+		"an isolated node acknowledged a write: %v", err)
 	was.never(logged(t, old), failover.RoleActiveAlone)
 	p.Heal()
 	p.HealToEtcd(old)
@@ -184,15 +184,15 @@ func TestIsolatedActiveStopsServing(t *testing.T) {
 	require.Zero(t, messages())
 }
 
-// The loss of the coordinator fails no write while both nodes are up. After it returns, failover works again.
+// While both nodes are running, no write fails when the coordinator is lost. After it returns, failover works again.
 func TestEtcdStopped(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
 	acked(t, w)
 	require.NoError(t, p.StopEtcd())
-	// Longer than every lease and timeout: the pair detects the loss and continues.
-	require.NoError(t, p.Wait(limited(t), "both nodes to miss the coordinator", func(a, b *pb.GetStatusResponse) bool {
+	// Wait longer than every lease and timeout: the pair detects the loss, and continues.
+	require.NoError(t, p.Wait(limited(t), "a lost coordinator on both nodes", func(a, b *pb.GetStatusResponse) bool {
 		return a != nil && b != nil && !a.GetPair().GetCoordinatorReachable() && !b.GetPair().GetCoordinatorReachable()
 	}))
 	until := time.Now().Add(4 * time.Second)
@@ -203,7 +203,7 @@ func TestEtcdStopped(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, pb.Role_ROLE_ACTIVE, s.GetRole(), s.GetReason())
 	require.NoError(t, p.StartEtcd(limited(t)))
-	require.NoError(t, p.Wait(limited(t), "both nodes to find the coordinator", func(a, b *pb.GetStatusResponse) bool {
+	require.NoError(t, p.Wait(limited(t), "a reachable coordinator on both nodes", func(a, b *pb.GetStatusResponse) bool {
 		return a.GetPair().GetCoordinatorReachable() && b.GetPair().GetCoordinatorReachable()
 	}))
 	since := w.History().Now()
@@ -215,13 +215,13 @@ func TestEtcdStopped(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Without etcd and its standby, the active cannot exclude a takeover, so writes fail with UNAVAILABLE. If etcd
-// returns first, the active continues alone. If the standby returns first, it has no active to follow and changes
-// nothing until etcd is back. Nothing is lost in either case.
+// Without etcd and its standby, the active cannot exclude a takeover, so writes fail with UNAVAILABLE. If etcd returns
+// first, the active continues alone. If the standby returns first, it does not find the active until etcd returns.
+// Nothing is lost in either case.
 func TestEtcdAndStandbyGone(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, back := range []string{"etcd", "standby"} {
-		t.Run(back+" comes back first", func(t *testing.T) {
+		t.Run(back+" returns first", func(t *testing.T) {
 			p := start(t, cluster.Options{})
 			newQueue(t, p, "stray")
 			w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -251,7 +251,7 @@ func TestEtcdAndStandbyGone(t *testing.T) {
 	}
 }
 
-// Both nodes are killed together, or stopped in order, and restarted.
+// After both nodes were killed together, or stopped in order, and restarted, the pair is in sync, and nothing is lost.
 func TestBothRestarted(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
@@ -275,8 +275,8 @@ func TestBothRestarted(t *testing.T) {
 	verify(t, p, w)
 }
 
-// The active continues alone and is killed. The other node, which lacks messages acknowledged in the meantime, waits
-// for it and reports that.
+// The active continues alone, and is killed. The other node, on which acknowledged messages are missing, waits for it,
+// and reports the reason.
 func TestOnlyInSyncNodeActivates(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -301,7 +301,7 @@ func TestOnlyInSyncNodeActivates(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Planned switchovers under load, in both directions. No publish fails.
+// No publish fails in planned switchovers under load, in both directions.
 func TestSwitchover(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -324,8 +324,8 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
-// A standby that was down longer than the log is retained receives a snapshot. It is killed repeatedly during the
-// transfer, and the active once.
+// A standby receives a snapshot if its position is no longer in the active's log, although the standby is killed
+// repeatedly during the transfer, and the active once.
 func TestSnapshotTransfer(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Settings: map[string]string{
@@ -344,11 +344,11 @@ func TestSnapshotTransfer(t *testing.T) {
 		s, err := active.Status(limited(t))
 		require.NoError(t, err)
 		return s.GetStore().GetLogFirstLsn() > has+1 && s.GetStore().GetMessageBytes() > 24<<20
-	}, bound, 50*time.Millisecond, "the log is kept forever")
+	}, bound, 50*time.Millisecond, "the log is not trimmed")
 	t.Logf("%v: the active's log no longer contains the position", w.History().Now().Round(time.Millisecond))
 	for i := range 5 {
 		require.NoError(t, standby.Start())
-		<-time.After(time.Duration(20*(i+1)) * time.Millisecond) // not a wait for an event: hits another moment
+		<-time.After(time.Duration(20*(i+1)) * time.Millisecond) // not a wait for an event: kills at different moments
 		require.NoError(t, standby.Kill())
 	}
 	require.NoError(t, standby.Start())

@@ -15,8 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// secured enables TLS and client certificates on both nodes. The certificates of the tests identify them as
-// root.test.
+// secured enables TLS and client certificates on both nodes. The tests' certificate identifies its client as root.test.
 func secured(t *testing.T, o cluster.Options) cluster.Options {
 	t.Helper()
 	ca := certs.New(t, "authority")

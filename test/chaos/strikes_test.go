@@ -15,12 +15,12 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// inject is a way to break a pair under load. do returns after the fault has taken effect and is repaired; the pair
-// need not be in sync yet. A strike without effect fails the test.
+// inject is a kind of fault that is injected into a pair under load. do returns after the fault has taken effect and is
+// repaired; the pair need not be in sync yet. A fault without an effect fails the test.
 type inject struct {
 	name              string
 	weight            int  // relative frequency
-	disk, clock, raft bool // requires breakable disks, adjustable clocks, a witness
+	disk, clock, raft bool // requires injectable disk faults, adjustable clocks, a witness
 	do                func(k *killer, active, standby *cluster.Node)
 }
 
@@ -43,8 +43,8 @@ func injections() []inject {
 		{name: "witness killed", weight: 10, raft: true, do: (*killer).killWitness},
 		{name: "an fsync of the active fails", weight: 3, disk: true, do: first((*killer).failSync)},
 		{name: "an fsync of the standby fails", weight: 3, disk: true, do: second((*killer).failSync)},
-		{name: "disk of the active hangs", weight: 3, disk: true, do: first((*killer).stallDisk)},
-		{name: "disk of the standby hangs", weight: 3, disk: true, do: second((*killer).stallDisk)},
+		{name: "disk of the active stalls", weight: 3, disk: true, do: first((*killer).stallDisk)},
+		{name: "disk of the standby stalls", weight: 3, disk: true, do: second((*killer).stallDisk)},
 		{name: "disk of the active is slow", weight: 2, disk: true, do: first((*killer).slowDisk)},
 		{name: "disk of the standby is slow", weight: 2, disk: true, do: second((*killer).slowDisk)},
 		{name: "power cut", weight: 6, disk: true, do: (*killer).powerCut},
@@ -72,8 +72,8 @@ func (k *killer) killStandby(_, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killStandbyLong: the active's log no longer reaches back to the standby's position, so it needs a snapshot if
-// wal.keep-bytes is small. It is killed during the first transfer.
+// killStandbyLong kills the standby until its position may no longer be in the active's log. If wal.keep-bytes is
+// small, the standby requires a snapshot, and is killed again during the first transfer.
 func (k *killer) killStandbyLong(active, standby *cluster.Node) {
 	k.kill(standby)
 	k.pause(3 * time.Second)
@@ -85,8 +85,8 @@ func (k *killer) killStandbyLong(active, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killBothSequentially: the node that took over alone is killed as well, before or while the other one catches up. Only
-// it may become active again.
+// killBothSequentially also kills the node that took over, before or while the other one catches up. Only the node that
+// took over may become active again.
 func (k *killer) killBothSequentially(active, standby *cluster.Node) {
 	k.kill(active)
 	acked(k.t, k.w)
@@ -116,7 +116,7 @@ func (k *killer) killWitness(active, standby *cluster.Node) {
 	k.kill(k.p.Witness)
 	acked(k.t, k.w)
 	k.start(k.p.Witness)
-	if k.rng.IntN(2) == 0 { // and immediately one of the others: the roles change as soon as there is a quorum
+	if k.rng.IntN(2) == 0 { // also kill a node immediately: the roles change as soon as a quorum exists
 		n := active
 		if k.rng.IntN(2) == 0 {
 			n = standby
@@ -127,7 +127,7 @@ func (k *killer) killWitness(active, standby *cluster.Node) {
 	}
 }
 
-// freeze suspends a process, which resumes without noticing the pause.
+// freeze suspends a process, which resumes without having detected the pause.
 func (k *killer) freeze(n *cluster.Node) {
 	require.NoError(k.t, n.Pause())
 	k.pause(2 * faultTime)
@@ -137,7 +137,7 @@ func (k *killer) freeze(n *cluster.Node) {
 
 func (k *killer) switchover(*cluster.Node) { handOver(k.t, k.p) }
 
-// failSync makes an fsync fail: the node exits and is restarted.
+// failSync makes an fsync fail. The node exits, and is restarted.
 func (k *killer) failSync(n *cluster.Node) {
 	setDisk(k.t, n, faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}})
 	diedBySelf(k.t, n)
@@ -145,7 +145,7 @@ func (k *killer) failSync(n *cluster.Node) {
 	k.start(n)
 }
 
-// stallDisk hangs a disk for some time.
+// stallDisk stalls a disk for some time.
 func (k *killer) stallDisk(n *cluster.Node) {
 	setDisk(k.t, n, stalledDisk)
 	injected(k.t, n)
@@ -161,7 +161,7 @@ func (k *killer) slowDisk(n *cluster.Node) {
 	setDisk(k.t, n, healthyDisk)
 }
 
-// powerCut: both nodes lose power together, and all data unsynced since an earlier moment.
+// powerCut cuts the power of both nodes together, so that they lose unsynced data.
 func (k *killer) powerCut(active, standby *cluster.Node) {
 	held := faultdisk.State{
 		Hold: true, Leak: []float64{0, 0.5, 0.9}[k.rng.IntN(3)], Seed: k.rng.Uint64(),
@@ -174,7 +174,7 @@ func (k *killer) powerCut(active, standby *cluster.Node) {
 		injected(k.t, n)
 	}
 	k.pause(500 * time.Millisecond)
-	k.w.History().Note("both lose power")
+	k.w.History().Note("both nodes lose power")
 	require.NoError(k.t, active.LosePower())
 	require.NoError(k.t, standby.LosePower())
 	k.start(active)
@@ -182,17 +182,17 @@ func (k *killer) powerCut(active, standby *cluster.Node) {
 	acked(k.t, k.w)
 }
 
-// jumps of a wall clock.
+// jumps are the possible jumps of a wall clock.
 var jumps = []time.Duration{time.Hour, -time.Hour, 30 * 24 * time.Hour, -30 * 24 * time.Hour} // a constant
 
-// jump sets a clock wrong for a while, and then restores it.
+// jump sets a clock to an incorrect time for a while, and then restores it.
 func (k *killer) jump(n *cluster.Node) { k.jumpAll(n) }
 
 func (k *killer) jumpBoth(active, standby *cluster.Node) { k.jumpAll(active, standby) }
 
 func (k *killer) jumpWitness(_, _ *cluster.Node) { k.jumpAll(k.p.Witness) }
 
-// jumpAll checks for lost messages only. TestClockJumps verifies that the pair is unaffected.
+// jumpAll sets several clocks to an incorrect time. TestClockJumps verifies that the pair is not affected.
 func (k *killer) jumpAll(nodes ...*cluster.Node) {
 	by := jumps[k.rng.IntN(len(jumps))]
 	for _, offset := range []time.Duration{by, 0} {
@@ -205,8 +205,8 @@ func (k *killer) jumpAll(nodes ...*cluster.Node) {
 	}
 }
 
-// rollBack: the machine of a node is reverted to an image that is some seconds old, after a power cut of the site or
-// while the other node runs. The pair recovers automatically (docs/explanation/failover.md), and no acknowledged
+// rollBack reverts the machine of a node to an image that is some seconds old, after a power cut of the site or while
+// the other node is running. The pair recovers automatically (docs/explanation/failover.md), and no acknowledged
 // message is lost.
 func (k *killer) rollBack(n *cluster.Node) {
 	t := k.t
@@ -245,8 +245,8 @@ func (k *killer) rollBack(n *cluster.Node) {
 	k.replaceVoter(n)
 }
 
-// replaceVoter follows docs/explanation/failover.md: a voter with a restored disk does not participate until it is
-// replaced by one with an empty directory. With etcd it does nothing.
+// replaceVoter replaces a voter with a restored disk by one with an empty directory, as in
+// docs/explanation/failover.md. With etcd, it does nothing.
 func (k *killer) replaceVoter(n *cluster.Node) {
 	t := k.t
 	if k.p.Witness == nil {
@@ -261,7 +261,7 @@ func (k *killer) replaceVoter(n *cluster.Node) {
 		var err error
 		out, err = k.p.Command(t.Context(), "pair", "replace", address, address, "--voters", k.p.Voters())
 		return err == nil
-	}, bound, 100*time.Millisecond, "the voter of %s is not replaced", n.Name)
-	t.Logf("the voter of %s was rolled back and is replaced: %s", n.Name, out)
+	}, bound, 100*time.Millisecond, "the voter of %s was not replaced", n.Name)
+	t.Logf("the voter of %s was rolled back, and was replaced: %s", n.Name, out)
 	acked(t, k.w)
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// tally counts effective strikes by kind.
+// tally counts effective faults by kind.
 type tally map[string]int
 
 func (c tally) count(kind string) { c[kind]++ }
 
-// require fails the test if one of the kinds had no effect, because nothing was tested for it.
+// require fails the test if a kind of fault had no effect, because it was not tested.
 func (c tally) require(t *testing.T, kinds ...string) {
 	t.Helper()
 	for _, k := range kinds {
-		assert.NotZero(t, c[k], "%s never fired: this test proves nothing about it", k)
+		assert.NotZero(t, c[k], "%s had no effect: this test proves nothing about it", k)
 	}
 }
 

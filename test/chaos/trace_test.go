@@ -33,7 +33,7 @@ import (
 type recorded struct {
 	*tracepb.Span
 
-	process string // the process that recorded it
+	process string // process that recorded the span
 }
 
 // collector receives traces over OTLP.
@@ -65,7 +65,7 @@ func startCollector(t *testing.T) *collector {
 	return c
 }
 
-// Export implements the service.
+// Export implements the OTLP trace service.
 func (c *collector) Export(
 	_ context.Context, req *collectorpb.ExportTraceServiceRequest,
 ) (*collectorpb.ExportTraceServiceResponse, error) {
@@ -122,7 +122,7 @@ func tree(spans []recorded) []string {
 	return out
 }
 
-// tracedClient connects an application that traces all its calls.
+// tracedClient returns a client of an application that traces all its calls.
 func tracedClient(t *testing.T, p *cluster.Pair, c *collector) (*client.Client, *sdktrace.TracerProvider) {
 	t.Helper()
 	exporter, err := otlptracegrpc.New(t.Context(), otlptracegrpc.WithEndpoint(c.address), otlptracegrpc.WithInsecure())
@@ -137,13 +137,13 @@ func tracedClient(t *testing.T, p *cluster.Pair, c *collector) (*client.Client, 
 	return cl, provider
 }
 
-// One publish is one trace with the spans of the client, the active and the standby, including both syncs and the
-// replication. The consumer's span links to it. A publish retried after a failover stays in its original trace. An
-// unsampled publish leaves no span.
+// A publish is one trace with the spans of the client, the active and the standby, including both syncs and the
+// replication. The consumer's span links to the publish. A publish that is retried after a failover remains in its
+// original trace. An unsampled publish has no spans.
 func TestTrace(t *testing.T) {
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50") // ms; the longest time until nodes export their spans
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50") // maximum time in ms until nodes export their spans
 	c := startCollector(t)
-	settings := steady() // otherwise the trace contains the delay of a late standby
+	settings := steady() // otherwise, a slow standby is dropped, and its spans are missing
 	settings["tracing.endpoint"], settings["tracing.insecure"], settings["tracing.sample"] = c.address, "true", "0"
 	p := start(t, cluster.Options{Settings: settings})
 	ctx := limited(t)
@@ -181,7 +181,7 @@ func TestTrace(t *testing.T) {
 	checkTimes(t, c.of(id), receipt.LSN)
 	requireDelivery(ctx, t, cl, c, id)
 
-	// The active hangs with a publish in flight, and dies.
+	// The active is suspended with a publish in flight, and is then killed.
 	require.NoError(t, active.Pause())
 	inTrace, span = app.Start(ctx, "order")
 	answered := make(chan error, 1)
@@ -202,12 +202,13 @@ func TestTrace(t *testing.T) {
 	defer c.mu.Unlock()
 	for _, s := range c.spans {
 		if s.process != "client" && s.GetName() == "publish traced" {
-			require.NotEmpty(t, s.GetParentSpanId(), "a publish that was not sampled has a span")
+			require.NotEmpty(t, s.GetParentSpanId(), "an unsampled publish has a span")
 		}
 	}
 }
 
-// checkTimes: no span ends before its start, parts lie within the batch, and the record is the publish's.
+// checkTimes checks that no span ends before its start, that parts are within the batch, and that the LSN is the
+// publish's.
 func checkTimes(t *testing.T, spans []recorded, lsn uint64) {
 	t.Helper()
 	for _, s := range spans {
@@ -221,7 +222,7 @@ func checkTimes(t *testing.T, spans []recorded, lsn uint64) {
 	}
 }
 
-// requireDelivery receives the message and waits for its span, which links to the publish.
+// requireDelivery receives the message, and waits for the consumer's span, which links to the publish.
 func requireDelivery(ctx context.Context, t *testing.T, cl *client.Client, c *collector, id trace.TraceID) {
 	t.Helper()
 	consumer, err := cl.Consume(ctx, "traced", client.ConsumerOptions{})
@@ -231,12 +232,12 @@ func requireDelivery(ctx context.Context, t *testing.T, cl *client.Client, c *co
 		d, err := consumer.Receive(ctx)
 		require.NoError(t, err)
 		within := trace.SpanContextFromContext(d.Context(ctx))
-		require.True(t, within.IsSampled(), "the application has no parent span")
+		require.True(t, within.IsSampled(), "the consumer's span is sampled")
 		require.NoError(t, d.AckSync(ctx))
 		if string(d.Body) != "traced" {
 			continue
 		}
-		require.NotEqual(t, id, within.TraceID(), "a separate trace")
+		require.NotEqual(t, id, within.TraceID(), "the consumer's span belongs to a separate trace")
 		require.EventuallyWithT(t, func(t *assert.CollectT) {
 			spans := c.of(within.TraceID())
 			require.Equal(t, []string{"client: process traced"}, tree(spans))

@@ -15,9 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// Commit with an unknown outcome. The active is suspended (SIGSTOP) with a transaction that waits for a suspended
-// standby, so Commit returns an unknown outcome. While no node responds, a second Commit returns the same. After both
-// resume, a third Commit retries the same transaction, which is stored once.
+// The active is suspended (SIGSTOP) with a transaction that waits for a suspended standby, so Commit returns an unknown
+// outcome. While no node responds, a second Commit returns the same. After both nodes have resumed, a third Commit
+// retries the same transaction, which is stored once.
 func TestCommitUnknownOutcome(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
 	messages := newQueue(t, p, "doubt")
@@ -36,17 +36,17 @@ func TestCommitUnknownOutcome(t *testing.T) {
 	active, standby := inSync(t, p)
 	require.NoError(t, standby.Pause())
 	uncertain := txn("doubtful")
-	// The active waits longer for its standby, and the request must reach it first, which takes time on a busy
-	// machine.
+	// The timeout is shorter than the active's wait for its standby, but long enough for the request to reach the active
+	// on a busy machine.
 	_, err = uncertain.Commit(within(time.Second))
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
 	require.NoError(t, active.Pause())
 	for deadline := time.Now().Add(bound); ; {
 		_, noActive := c.WaitActive(within(10 * time.Millisecond))
 		_, err = uncertain.Commit(within(300 * time.Millisecond))
-		require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has answered")
+		require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has responded")
 		if noActive != nil {
-			break // this Commit found no node
+			break // this Commit reached no node
 		}
 		require.True(t, time.Now().Before(deadline), "the client should detect that no node responds")
 	}
@@ -56,5 +56,5 @@ func TestCommitUnknownOutcome(t *testing.T) {
 	r, err := uncertain.Commit(limited(t))
 	require.NoError(t, err)
 	require.Len(t, r.Results, 1)
-	require.Equal(t, uint64(2), messages(), "the first one, and the one of unknown outcome once")
+	require.Equal(t, uint64(2), messages(), "each transaction is stored once")
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// With sync=off and sync=interval, a power cut of one node loses acknowledged data that the other node has. Nothing
-// is lost, for either node, and the affected node leaves the in-sync set before any other action (INV-6). After a
-// power cut of both, neither serves without an operator's decision. With sync=interval, all messages acknowledged
-// more than an interval before are present.
+// With sync=off and sync=interval, a power cut of one node loses acknowledged data on that node. The pair loses
+// nothing, because the other node has the data, and the affected node first leaves the in-sync set (INV-6). After a
+// power cut of both, no node serves without an operator's decision. With sync=interval, all messages acknowledged more
+// than an interval before are present.
 func TestPowerCutUnsynced(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, mode := range []string{"off", "interval"} {
@@ -50,7 +50,7 @@ type unsynced struct {
 	seed uint64
 }
 
-// hold makes both disks lose unsynced data from now on and after each start.
+// hold makes both disks lose unsynced data at each power cut, from now on and after each start.
 func (u *unsynced) hold() {
 	held := faultdisk.State{Hold: true, Seed: u.seed}
 	for _, n := range u.p.Nodes() {
@@ -59,7 +59,7 @@ func (u *unsynced) hold() {
 	}
 }
 
-// one cuts the power first of the active and then of the standby, under load.
+// one cuts the power of the active and then of the standby, under load.
 func (u *unsynced) one() {
 	t, p := u.t, u.p
 	w := work(t, p, cluster.WorkloadOptions{Seed: u.seed})
@@ -90,7 +90,7 @@ func (u *unsynced) both() {
 	_, _, err = admin.New(c).CreateQueue(limited(t), "forced", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 	publish(t, c, "early", 50)
-	<-time.After(time.Second) // many intervals: not a wait for an event
+	<-time.After(time.Second) // several sync intervals, not a wait for an event
 	publish(t, c, "late", 50)
 	for _, n := range p.Nodes() {
 		require.NoError(t, n.LosePower())
@@ -102,14 +102,14 @@ func (u *unsynced) both() {
 		return slices.Contains([]pb.Role{pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP}, s.GetRole())
 	}
 	states := func(s *pb.GetStatusResponse) bool {
-		return strings.Contains(s.GetReason(), "stop the other node, and then: lockstep failover --force")
+		return strings.Contains(s.GetReason(), "stop the other node, and run: lockstep failover --force")
 	}
 	require.NoError(t, p.Wait(limited(t), "two nodes that wait for an operator",
 		func(a, b *pb.GetStatusResponse) bool { return waits(a) && waits(b) && (states(a) || states(b)) }))
 	quietUntil := time.Now().Add(rollbackPause)
 	for time.Now().Before(quietUntil) {
 		for _, n := range p.Nodes() {
-			require.True(t, waits(statusOf(t, n)), "%s serves, and may have lost acknowledged messages", n.Name)
+			require.True(t, waits(statusOf(t, n)), "%s serves, although it may have lost acknowledged messages", n.Name)
 		}
 		<-time.After(50 * time.Millisecond)
 	}
@@ -123,7 +123,7 @@ func (u *unsynced) both() {
 		require.NoError(t, err)
 		left = append(left, stored(t, c)...)
 	}
-	t.Logf("sync=%s: %d of 100 messages are left", u.mode, len(left))
+	t.Logf("sync=%s: %d of 100 messages remain", u.mode, len(left))
 	all := append(bodies("early", 50), bodies("late", 50)...)
 	require.Equal(t, all[:len(left)], left, "the remaining messages are not a prefix")
 	if u.mode == "interval" {
@@ -134,8 +134,8 @@ func (u *unsynced) both() {
 	require.Equal(t, digests[0].Content, digests[1].Content)
 }
 
-// force acts as the operator: it stops the node with the shorter log, as the command requires, and forces the other
-// one to continue without the missing records.
+// force acts as the operator: it stops the node with the shorter log, as the command requires, and forces a failover to
+// the other one, without the missing records.
 func (u *unsynced) force() *cluster.Node {
 	t := u.t
 	more := u.p.A
@@ -144,7 +144,7 @@ func (u *unsynced) force() *cluster.Node {
 	}
 	refused, err := command(t, "--addr", more.Address, "failover", more.Address, "--dry-run")
 	require.Error(t, err, "the other node is connected")
-	require.Regexp(t, "holds no more than this node.*stop that one and try again", refused)
+	require.Regexp(t, "is not ahead of this node.*stop that node and try again", refused)
 	require.NoError(t, u.p.Other(more).Stop())
 	out, err := command(t, "--addr", more.Address, "failover", more.Address, "--force", "--accept-data-loss",
 		"--yes", "--reason", "both lost power")

@@ -17,8 +17,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// describedQueue is the queue under test, describedDead its dead-letter queue, and describedSource forwards to it at
-// the end.
+// describedQueue is the queue under test, and describedDead its dead-letter queue. At the end, describedSource forwards
+// to it.
 const describedQueue, describedDead, describedSource = "described", "described-dead", "described-source"
 
 // describedMessage has attributes that release 0.1.0 does not support, and no delivery attributes.
@@ -44,7 +44,7 @@ func unsupportedFeatures() []unsupportedFeature {
 			})
 			return err
 		}},
-		{"a role of the rules", func(t *testing.T, k *client.Client) error {
+		{"an access role", func(t *testing.T, k *client.Client) error {
 			_, err := admin.New(k).PutRole(limited(t), &pb.AccessRole{
 				Name: "reader", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_BROWSE},
 			}, false)
@@ -53,7 +53,7 @@ func unsupportedFeatures() []unsupportedFeature {
 		{"a forward", func(t *testing.T, k *client.Client) error {
 			queue := describedSource
 			if _, err := admin.New(k).GetQueue(limited(t), queue); err != nil {
-				queue = describedQueue // as long as it is rejected
+				queue = describedQueue // while the request is rejected
 			}
 			_, err := admin.New(k).SetForwards(limited(t), queue, []admin.Forward{{To: describedQueue}})
 			return err
@@ -92,7 +92,7 @@ func unsupportedFeatures() []unsupportedFeature {
 			}
 			return err
 		}},
-		{"a transaction that takes", func(t *testing.T, k *client.Client) error {
+		{"a transaction that takes messages", func(t *testing.T, k *client.Client) error {
 			_, err := k.Publish(limited(t), describedQueue, client.Message{})
 			require.NoError(t, err)
 			c, err := k.Consume(limited(t), describedQueue, client.ConsumerOptions{})
@@ -158,7 +158,7 @@ func unsupportedConfigs() (list []unsupportedFeature) {
 	return list
 }
 
-// requireRefused: every novelty is rejected while a node runs release 0.1.0.
+// requireRefused requires that every new feature is rejected while a node runs release 0.1.0.
 func requireRefused(t *testing.T, k *client.Client) {
 	t.Helper()
 	for _, n := range unsupportedFeatures() {
@@ -166,7 +166,7 @@ func requireRefused(t *testing.T, k *client.Client) {
 	}
 }
 
-// requireUsable: every novelty works when both nodes support it.
+// requireUsable requires that every new feature works when both nodes support it.
 func requireUsable(t *testing.T, k *client.Client) {
 	t.Helper()
 	for _, n := range unsupportedFeatures() {
@@ -190,8 +190,8 @@ func newLimited(t *testing.T, k *client.Client, name string) {
 	}
 }
 
-// requireExactBytes: a queue with a byte limit counts its bytes exactly if it was created after both nodes were
-// upgraded, or if its limit was set again since.
+// requireExactBytes requires that a queue with a byte limit counts its bytes exactly if it was created after both nodes
+// were upgraded, or if its limit was set again since.
 func requireExactBytes(t *testing.T, k *client.Client) {
 	t.Helper()
 	newLimited(t, k, "exact")

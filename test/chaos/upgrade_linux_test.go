@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// previousRelease returns the revision that this one must interoperate with, from deploy/release.
+// previousRelease returns the revision with which this one must interoperate, from deploy/release.
 func previousRelease(t *testing.T) string {
 	t.Helper()
 	if own := os.Getenv("LOCKSTEP_PREVIOUS"); own != "" {
@@ -32,7 +32,7 @@ func previousRelease(t *testing.T) string {
 			return commit
 		}
 	}
-	require.FailNow(t, "deploy/release names no release")
+	require.FailNow(t, "deploy/release contains no release")
 	return ""
 }
 
@@ -41,7 +41,7 @@ func buildPrevious(t *testing.T) string {
 	t.Helper()
 	root, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--show-toplevel").Output()
 	if err != nil {
-		missingFeature(t, needsHistory, "not in a git repository: there is no previous release to build")
+		missingFeature(t, needsHistory, "the sources are not in a git repository, so the previous release cannot be built")
 	}
 	git := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "git", args...)
@@ -69,14 +69,14 @@ func buildPrevious(t *testing.T) string {
 	return program
 }
 
-// A pair of the previous release is upgraded under load, one node at a time. While the releases are mixed, each is
-// active once and is killed, so that the other one takes over. Then the pair is rolled back and upgraded again. New
+// A pair of the previous release is upgraded under load, one node at a time. While the releases are mixed, each release
+// is active once and is killed, so that the other one takes over. Then the pair is downgraded, and upgraded again. New
 // features are rejected while the releases are mixed, and work afterwards. Nothing is lost, and both stores are equal
 // at the end.
 func TestUpgrade(t *testing.T) {
 	t.Parallel() // mostly idle
 	previous := buildPrevious(t)
-	// Settings supported by both releases. Each step fixes the active node: roles change only by kills.
+	// Settings are supported by both releases. Each step determines the active node, because roles change only by kills.
 	settings := steady()
 	settings["wal.segment-bytes"], settings["log.segment-bytes"] = "", "8MiB"
 	options := cluster.Options{Settings: settings}
@@ -92,7 +92,7 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// upgrade moves a pair from one binary to another, for each of the ways.
+// upgrade moves a pair from one binary to another, for each of the given pairs of binaries.
 func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 	t.Helper()
 	previous := ways[0][0]
@@ -123,7 +123,7 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 		from, to := way[0], way[1]
 		mixed := fmt.Sprintf("limited-%d", i)
 		first, second := inSync(t, p)
-		restart(second, to) // first is active, of the release `from`
+		restart(second, to) // first is active, with the release `from`
 		restart(first, from)
 		active, _ := inSync(t, p)
 		require.Equal(t, second.Name, active.Name, "the new release took over from the old one")
@@ -133,12 +133,12 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 		}
 		restart(second, to)
 		active, _ = inSync(t, p)
-		require.Equal(t, first.Name, active.Name, "and the old one from the new one")
+		require.Equal(t, first.Name, active.Name, "the old release took over from the new one")
 		restart(first, to)
 	}
 	q, err := admin.New(k).GetQueue(limited(t), describedQueue)
 	require.NoError(t, err)
-	require.Equal(t, admin.QueueConfig{}, q.Config, "no refused message exists")
+	require.Equal(t, admin.QueueConfig{}, q.Config, "a rejected request had an effect")
 	require.Zero(t, q.Messages)
 	requireUsable(t, k)
 	requireExactBytes(t, k)

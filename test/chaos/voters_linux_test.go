@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// The ioctl(2) requests that suspend and resume all writes to a filesystem (linux/fs.h).
+// Requests of ioctl(2) that suspend and resume all writes to a filesystem (linux/fs.h).
 const (
 	freezeRequest = 0xc0045877 // FIFREEZE
 	thawRequest   = 0xc0045878 // FITHAW
@@ -27,8 +27,8 @@ const (
 // behindBound limits the wait for VoterBehind, which is reported after 30 seconds.
 const behindBound = bound + 30*time.Second
 
-// The filesystem of the witness is frozen while its process keeps responding: it lags behind, but is not missing.
-// The pair continues to serve, both nodes report the condition, and it ends when the disk responds again.
+// If the filesystem of the witness is frozen while its process responds, the witness is behind, but not missing. The
+// pair continues to serve, both nodes report the condition, and it ends when the disk responds again.
 func TestVoterBehind(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
@@ -50,7 +50,7 @@ func TestVoterBehind(t *testing.T) {
 	verify(t, p, w)
 }
 
-// freezable moves a directory to a file-backed filesystem whose writes can be frozen.
+// freezable moves a directory to a filesystem in a file, whose writes can be frozen.
 func freezable(t *testing.T, dir string) (freeze, thaw func()) {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "disk")

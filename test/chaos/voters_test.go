@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// Each condition of a voter is produced by its real cause in the witness, resolved with the runbook, and cleared. The
-// pair serves continuously.
+// Each condition of a voter is reported for its real cause in the witness, and cleared when it was resolved with the
+// runbook. The pair serves continuously.
 func TestVoterConditions(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
@@ -34,7 +34,7 @@ func TestVoterConditions(t *testing.T) {
 	require.NoError(t, p.Witness.Start())
 	reported(t, p, conditions.VoterMissing, false)
 
-	// An older image of its disk, without its later votes and log entries.
+	// Restore an older image of the witness's disk, without later votes and log entries.
 	for range 2 {
 		handOver(t, p)
 		inSync(t, p)
@@ -46,8 +46,8 @@ func TestVoterConditions(t *testing.T) {
 	reported(t, p, conditions.VoterRolledBack, true)
 	acked(t, w)
 
-	// As the condition's action states: without its directory it is a new voter, until an operator confirms the
-	// replacement.
+	// Follow the condition's action: without its directory, the witness is a new voter until an operator replaces the
+	// old one.
 	require.NoError(t, p.Witness.Stop())
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, p.Witness.Start())
@@ -67,7 +67,7 @@ func reported(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool) {
 	reportedWithin(t, p, kind, want, bound) // VoterMissing and VoterWiped are reported after 10 seconds
 }
 
-// reportedWithin is told with its own bound.
+// reportedWithin is like reported, but with a given bound.
 func reportedWithin(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool, bound time.Duration) {
 	t.Helper()
 	var a, b *pb.GetStatusResponse
@@ -80,7 +80,7 @@ func reportedWithin(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bo
 		return false
 	}
 	require.Eventually(t, func() bool {
-		err := p.Wait(limited(t), "both nodes answer", func(one, other *pb.GetStatusResponse) bool {
+		err := p.Wait(limited(t), "responses of both nodes", func(one, other *pb.GetStatusResponse) bool {
 			a, b = one, other
 			return true
 		})

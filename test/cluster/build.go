@@ -17,9 +17,9 @@ import (
 
 const lockstep = "github.com/lockstep-mq/lockstep/cmd/lockstep"
 
-// Build compiles cmd/lockstep of this module into dir and returns the binary's path. LOCKSTEP_BINARY names an
+// Build compiles cmd/lockstep of this module into dir, and returns the binary's path. LOCKSTEP_BINARY is the path of an
 // existing binary to use instead, for example a race build or another version. The built binary supports disk faults
-// (Options.Disk); without them it behaves like any other.
+// (Options.Disk).
 func Build(ctx context.Context, dir string) (string, error) {
 	if binary := os.Getenv("LOCKSTEP_BINARY"); binary != "" {
 		return filepath.Abs(binary)
@@ -27,8 +27,8 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return goBuild(ctx, filepath.Join(dir, "lockstep"), lockstep, "-tags", faultdisk.Tag)
 }
 
-// BuildWithClock is Build with an adjustable clock (Options.Clock). The first build compiles everything, including
-// the standard library.
+// BuildWithClock is like Build, but the binary has an adjustable clock (Options.Clock). The first build compiles all
+// packages, including the standard library.
 func BuildWithClock(ctx context.Context, dir string) (string, error) {
 	if os.Getenv("LOCKSTEP_BINARY") != "" {
 		return Build(ctx, dir)
@@ -45,7 +45,7 @@ func buildWithClock(ctx context.Context, dir, name, command string) (string, err
 		"-tags", strings.Join([]string{faultdisk.Tag, clockTag}, ","), "-overlay", overlay)
 }
 
-// BuildEtcdWithClock compiles the program for Options.EtcdBinary.
+// BuildEtcdWithClock compiles the program for Options.EtcdBinary, and returns its path.
 func BuildEtcdWithClock(ctx context.Context, dir string) (string, error) {
 	return buildWithClock(ctx, dir, "etcd-clock", "github.com/lockstep-mq/lockstep/test/cluster/etcd")
 }

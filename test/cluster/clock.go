@@ -21,14 +21,13 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// A wall clock jumps when an operator or NTP sets it, while the monotonic clock of a process continues. Go programs
-// read the clock without a replaceable library, so the nodes of these tests are built with another time.Now. It adds
-// an offset in seconds, read at each call from a file that the test writes. The program and its libraries need no
-// other change.
+// A wall clock jumps when an operator or NTP sets it; the monotonic clock of a process is not affected. Go programs do
+// not read the clock through a replaceable library, so the nodes of these tests are built with another time.Now. It
+// adds an offset in seconds, which each call reads from a file that the test writes. No other change is required.
 const (
-	// clockTag marks such a build; no file has it as a constraint.
+	// clockTag identifies a build with an adjustable clock. It is no build constraint.
 	clockTag = "faultclock"
-	// clockVariable is the environment variable with the name of the offset file: 8 bytes, in native byte order.
+	// clockVariable is the environment variable with the path of the offset file: 8 bytes, in native byte order.
 	clockVariable = "FAULTCLOCK"
 )
 
@@ -60,7 +59,7 @@ func mapFaultClock() *int64 {
 	return (*int64)(unsafe.Pointer(&b[0]))
 }
 
-// Now is the time of a clock that a test has set.
+// Now returns the time of a clock that a test has set.
 func Now() Time {
 	t := realNow()
 	if faultClock != nil {
@@ -70,20 +69,20 @@ func Now() Time {
 }
 `
 
-// clockOverlay writes the inputs of go build for such a program and returns the name of the overlay.
+// clockOverlay writes the files for a build with an adjustable clock, and returns the path of the overlay.
 func clockOverlay(ctx context.Context, dir string) (string, error) {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
-		return "", fmt.Errorf("a clock that can be set: %w", err)
+		return "", fmt.Errorf("adjustable clock: %w", err)
 	}
 	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
 	source, err := os.ReadFile(original)
 	if err != nil {
-		return "", fmt.Errorf("a clock that can be set: %w", err)
+		return "", fmt.Errorf("adjustable clock: %w", err)
 	}
 	const now, realNow = "\nfunc Now() Time {\n", "\nfunc realNow() Time {\n"
 	if strings.Count(string(source), now) != 1 {
-		return "", fmt.Errorf("a clock that can be set: %s has no %q", original, strings.TrimSpace(now))
+		return "", fmt.Errorf("adjustable clock: %s does not contain %q", original, strings.TrimSpace(now))
 	}
 	replaced := strings.Replace(string(source), now, realNow, 1)
 	files := map[string]string{"time.go": replaced, "faultclock.go": clockSource}
@@ -91,26 +90,26 @@ func clockOverlay(ctx context.Context, dir string) (string, error) {
 	for name, text := range files {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			return "", fmt.Errorf("a clock that can be set: %w", err)
+			return "", fmt.Errorf("adjustable clock: %w", err)
 		}
 		replace[filepath.Join(filepath.Dir(original), name)] = path
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
-		return "", fmt.Errorf("a clock that can be set: %w", err)
+		return "", fmt.Errorf("adjustable clock: %w", err)
 	}
 	name := filepath.Join(dir, "overlay.json")
 	if err := os.WriteFile(name, overlay, 0o600); err != nil {
-		return "", fmt.Errorf("a clock that can be set: %w", err)
+		return "", fmt.Errorf("adjustable clock: %w", err)
 	}
 	return name, nil
 }
 
-// CanBreakDisks reports whether a binary was built with the tag required by Options.Disk. Build sets it; a
-// LOCKSTEP_BINARY may lack it.
+// CanBreakDisks reports whether a binary was built with the tag required by Options.Disk. Build sets the tag; a
+// LOCKSTEP_BINARY may have been built without it.
 func CanBreakDisks(binary string) bool { return builtWith(binary, faultdisk.Tag) }
 
-// CanSetClocks reports whether a binary supports Options.Clock, like one of BuildWithClock.
+// CanSetClocks reports whether a binary supports Options.Clock, as those built by BuildWithClock do.
 func CanSetClocks(binary string) bool { return builtWith(binary, clockTag) }
 
 func builtWith(binary, tag string) bool {
@@ -126,10 +125,10 @@ func builtWith(binary, tag string) bool {
 	return false
 }
 
-// ErrNoFaultClock is returned when a clock is set without Options.Clock.
+// ErrNoFaultClock is returned if a clock is set without Options.Clock.
 var ErrNoFaultClock = errors.New("cluster: setting the clock requires Options.Clock")
 
-// clock is the file with the offset of one machine, which each process on it reads.
+// clock is the path of the file with the clock offset of one machine. All processes on the machine read it.
 type clock string
 
 func newClock(dir string) (clock, error) {
@@ -137,7 +136,7 @@ func newClock(dir string) (clock, error) {
 	return c, c.set(0)
 }
 
-// set sets the offset in whole seconds; a negative one means that the clock is behind.
+// set sets the offset, in whole seconds. With a negative offset, the clock is behind.
 func (c clock) set(offset time.Duration) error {
 	if c == "" {
 		return ErrNoFaultClock
@@ -158,6 +157,6 @@ func (c clock) environment() []string {
 	return []string{clockVariable + "=" + string(c)}
 }
 
-// SetClock sets the offset of the clock of the node's machine, whether or not the node runs. A negative offset means
-// a clock that is behind.
+// SetClock sets the clock offset of the node's machine, whether or not the node is running. With a negative offset, the
+// clock is behind. It returns ErrNoFaultClock without Options.Clock.
 func (n *Node) SetClock(offset time.Duration) error { return n.clock.set(offset) }

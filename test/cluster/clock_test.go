@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// clockProgram prints the wall time and its uptime for each request.
+// clockProgram prints the wall time and its uptime for each line of input.
 const clockProgram = `package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 }
 `
 
-// Wall time follows the configured offset immediately; durations are unaffected.
+// Wall time follows the configured offset immediately; durations are not affected.
 func TestClockJumps(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "main.go")

@@ -19,17 +19,17 @@ import (
 const (
 	// rawCredit is the credit of the raw consumer, in messages.
 	rawCredit = 256
-	// rawNack: one in so many messages is nacked. rawDrop: after one in so many batches the stream is closed with all
-	// its messages in flight.
+	// On average, one in rawNack messages is nacked, and the stream is closed with all its messages in flight after one
+	// in rawDrop batches.
 	rawNack = 200
 	rawDrop = 400
-	// activeCheck is how often a consumer checks that its node is still active, because a paused node does not
+	// activeCheck is the interval at which a consumer checks that its node is still active. A suspended node does not
 	// respond.
 	activeCheck = 50 * time.Millisecond
 )
 
-// rawConsumer consumes one subscription on the plain gRPC stream: the client package hides redeliveries, which the
-// checker must see.
+// rawConsumer consumes one subscription on the plain gRPC stream, because the client package hides redeliveries, which
+// the checker must see.
 type rawConsumer struct {
 	w          *Workload
 	queue, sub string
@@ -44,12 +44,12 @@ func (c *rawConsumer) run(ctx context.Context) {
 			return
 		}
 		c.stream(ctx, address)
-		// The next attempt may find the same node still running.
+		// The next attempt may find the same node.
 		wait(ctx, pollInterval)
 	}
 }
 
-// stream consumes from a node until the stream breaks, the node is no longer active, or a random number ends it.
+// stream consumes from a node until the stream breaks, the node is no longer active, or a random decision ends it.
 func (c *rawConsumer) stream(ctx context.Context, address string) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
@@ -97,8 +97,8 @@ type rawStream struct {
 	seen        uint64              // highest confirmed number
 }
 
-// receive records deliveries and returns the acknowledgements, occasionally with a nack. ok is false if the stream is
-// to be closed.
+// receive records deliveries, and returns the acknowledgements, occasionally with a nack. ok is false if the stream
+// must be closed.
 func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeRequest, ok bool) {
 	c := s.c
 	answer = &pb.ConsumeRequest{Credit: uint32(len(messages))}
@@ -139,10 +139,10 @@ func (s *rawStream) confirmed(upTo uint64) {
 }
 
 const (
-	// clientBatch is how many messages the consumer of the client package acknowledges together.
+	// clientBatch is the number of messages that the consumer of the client package acknowledges together.
 	clientBatch = 32
-	// clientReopen: after one in so many batches the consumer is reopened, so that the client's state does not hide a
-	// redelivery.
+	// clientReopen is the average number of batches after which the consumer is reopened, so that the client's state does
+	// not hide a redelivery.
 	clientReopen = 50
 )
 

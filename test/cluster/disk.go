@@ -19,11 +19,11 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// ErrNoFaultDisk is returned when a disk fault is set without Options.Disk.
+// ErrNoFaultDisk is returned if a disk fault is set without Options.Disk.
 var ErrNoFaultDisk = errors.New("cluster: disk faults require Options.Disk")
 
-// SetDisk sets the disk faults of the running node. It waits for a node that is starting, and returns ErrNotRunning
-// if the node does not run.
+// SetDisk sets the disk faults of the running node. It waits for a node that is starting, and returns ErrNotRunning if
+// the node is not running.
 func (n *Node) SetDisk(ctx context.Context, s faultdisk.State) error {
 	body, err := json.Marshal(s)
 	if err != nil {
@@ -33,7 +33,7 @@ func (n *Node) SetDisk(ctx context.Context, s faultdisk.State) error {
 	return err
 }
 
-// DiskHits returns how often each rule was applied since SetDisk.
+// DiskHits returns, for each rule, how often it was applied since SetDisk.
 func (n *Node) DiskHits(ctx context.Context) (hits []uint64, err error) {
 	body, err := n.diskCall(ctx, http.MethodGet, nil)
 	if err == nil {
@@ -42,14 +42,14 @@ func (n *Node) DiskHits(ctx context.Context) (hits []uint64, err error) {
 	return hits, err
 }
 
-// StartWithDisk sets the disk faults from the first operation of each later start.
+// StartWithDisk sets the disk faults that later starts apply from their first operation.
 func (n *Node) StartWithDisk(s faultdisk.State) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.diskAtStart = s
 }
 
-// LosePower is Kill with a reboot of the machine: with State.Hold, unsynced data is lost, and the next start has
+// LosePower kills the node, and reboots its machine: with State.Hold, unsynced data is lost, and the next start has
 // another boot ID.
 func (n *Node) LosePower() error {
 	if err := n.Kill(); err != nil {

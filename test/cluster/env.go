@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// FromEnv parses an environment variable; it returns otherwise if the variable is unset or empty.
+// FromEnv parses an environment variable. It returns the value otherwise if the variable is unset or empty.
 func FromEnv[T any](name string, otherwise T, parse func(string) (T, error)) (T, error) {
 	text := os.Getenv(name)
 	if text == "" {

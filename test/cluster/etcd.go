@@ -25,7 +25,7 @@ type Etcd struct {
 	stdin   io.Closer
 }
 
-// startEtcd runs a program of BuildEtcdWithClock.
+// startEtcd starts a program built by BuildEtcdWithClock.
 func startEtcd(ctx context.Context, binary, dir string) (*Etcd, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("etcd: %w", err)
@@ -57,7 +57,7 @@ func startEtcd(ctx context.Context, binary, dir string) (*Etcd, error) {
 	return e, nil
 }
 
-// SetClock is Node.SetClock for etcd's machine.
+// SetClock sets the clock offset of etcd's machine, as Node.SetClock does for a node.
 func (e *Etcd) SetClock(offset time.Duration) error { return e.clock.set(offset) }
 
 func (e *Etcd) close() error {

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// Events of a node. Those of failover have the fields code (failover.Code), lsn (the end of the log) and, if the node
-// has read the cluster record, config, term and in_sync.
+// Names of a node's events. Events of failover have the fields code (failover.Code), lsn (the end of the log) and, if
+// the node has read the cluster record, config, term and in_sync.
 const (
-	// EventRole is a change of the node's role: from, to, reason.
+	// EventRole is a change of the node's role. Its fields are from, to and reason.
 	EventRole = "role changed"
-	// EventDropped is a standby that left the in-sync set, logged by the active: standby.
+	// EventDropped is logged by the active when a standby leaves the in-sync set. Its field is standby.
 	EventDropped = "standby dropped"
-	// EventCondition is a condition that a node reports: condition.
+	// EventCondition is a condition that a node reports. Its field is condition.
 	EventCondition = "condition"
 )
 
@@ -31,24 +31,24 @@ const eventColumns = "  "
 // eventPoll is the interval at which WaitEvent reads new log lines.
 const eventPoll = 10 * time.Millisecond
 
-// Event is a line of a node's log. Tests that compare the order of events wait for these and not for a time, because
-// polling the status misses short-lived states.
+// Event is a line of a node's log. Tests wait for events to check the order of state changes, because polling the
+// status misses short-lived states.
 type Event struct {
 	// Name is the line's message.
 	Name string
-	// Fields are its structured fields; numbers are json.Number.
+	// Fields are the line's structured fields; numbers are json.Number.
 	Fields map[string]any
 	// End is the position of the next line, for WaitEvent.
 	End int
 }
 
-// Is reports whether a field exists and, formatted with fmt.Sprint, equals value.
+// Is reports whether a field exists and, formatted by fmt.Sprint, equals value.
 func (e Event) Is(field, value string) bool {
 	v, ok := e.Fields[field]
 	return ok && fmt.Sprint(v) == value
 }
 
-// Number returns a numeric field, or 0 if it is missing.
+// Number returns the value of a numeric field, or 0 if it is missing.
 func (e Event) Number(field string) uint64 {
 	var n uint64
 	if v, ok := e.Fields[field].(json.Number); ok {
@@ -57,8 +57,8 @@ func (e Event) Number(field string) uint64 {
 	return n
 }
 
-// WaitEvent waits for the first event with the given name that fits accepts, at or after position from of the node's
-// log. A nil fits accepts every event. To continue after an event, pass its End as from.
+// WaitEvent waits for the first event with the given name for which fits returns true, at or after the byte position
+// from in the node's log. If fits is nil, every event matches. To continue after an event, pass its End as from.
 func (n *Node) WaitEvent(ctx context.Context, from int, name string, fits func(Event) bool) (Event, error) {
 	for {
 		log, err := os.ReadFile(n.LogFile())
@@ -79,7 +79,7 @@ func (n *Node) WaitEvent(ctx context.Context, from int, name string, fits func(E
 	}
 }
 
-// Events returns the events in the node's log from a position.
+// Events returns the events in the node's log from a byte position on.
 func (n *Node) Events(from int) ([]Event, error) {
 	log, err := os.ReadFile(n.LogFile())
 	if err != nil {
@@ -104,7 +104,7 @@ func nextEvent(log []byte, from int) (e Event, next int) {
 	}
 	line := log[from : from+length]
 	e.End = from + length + 1
-	// Time, level, the logger's name if any, message, and fields as JSON.
+	// The columns are time, level, the logger's name if any, message, and fields as JSON.
 	if at := bytes.Index(line, []byte(eventColumns+"{")); at >= 0 {
 		d := json.NewDecoder(bytes.NewReader(line[at:]))
 		d.UseNumber()

@@ -26,8 +26,8 @@ const (
 	featureEvery = 200 * time.Millisecond
 )
 
-// features exercise queue features other than ordered storage. Each feature has its own queues, publisher and
-// consumers, and finally compares the state of its messages with the responses.
+// features exercise queue features other than ordered storage. Each feature has separate queues, a publisher and
+// consumers. At the end, it compares the state of its messages with the responses.
 type features struct {
 	w         *Workload
 	client    *client.Client
@@ -62,18 +62,18 @@ type sentMessage struct {
 type featureKind struct {
 	name   string
 	queues map[string]admin.CreateQueueOptions // by name suffix
-	// setup does the configuration that is not part of queue creation; optional.
+	// setup sets configuration that is not part of queue creation; optional.
 	setup func(ctx context.Context, f *feature) error
 	// message returns a random message for the first queue.
 	message func(f *feature) client.Message
-	// into is the queue that receives the publishes.
+	// into is the queue to which the feature publishes.
 	into string
 	// act runs after each publish; settle completes its work. Both are optional.
 	act    func(f *feature)
 	settle func(ctx context.Context, f *feature) error
 	// sinks are the consumed pairs of queue and subscription. They must be empty at the end.
 	sinks [][2]string
-	// canWait: remaining messages may be delayed, because the clock of the active that accepted them was ahead.
+	// canWait is true if remaining messages may be delayed, because the clock of the active that accepted them was ahead.
 	canWait bool
 	// check compares stored and delivered messages with the published ones.
 	check func(ctx context.Context, f *feature) error
@@ -186,7 +186,7 @@ func (f *feature) consumeOnce(ctx context.Context, queue, sub string) error {
 			return fmt.Errorf("feature %s: %w", f.name, err)
 		}
 		f.delivered(queue, sub, d.Body)
-		_ = d.Ack() // an error means that it is redelivered
+		_ = d.Ack() // on an error, the message is redelivered
 	}
 }
 
@@ -247,7 +247,8 @@ func (f *feature) drained(ctx context.Context, queue, sub string) error {
 	}
 }
 
-// waits reports whether all messages of a queue are delayed. (A subscription does not show delayed messages.)
+// waits reports whether all messages of a queue are delayed. The status of a subscription does not include delayed
+// messages.
 func (f *feature) waits(ctx context.Context, queue string) bool {
 	for m, err := range f.client.Browse(ctx, f.queue(queue), client.BrowseOptions{}) {
 		if err != nil || time.Until(m.DeliverAt) < time.Second {
@@ -257,7 +258,7 @@ func (f *feature) waits(ctx context.Context, queue string) bool {
 	return true
 }
 
-// finish stops the publishers, waits until everything is consumed, and runs the checks.
+// finish stops the publishers, waits until all messages are consumed, and runs the checks.
 func (all *features) finish(ctx context.Context) error {
 	all.stop()
 	all.running.Wait()
@@ -286,7 +287,7 @@ func (all *features) finish(ctx context.Context) error {
 
 func (all *features) remove(ctx context.Context) (err error) {
 	for _, f := range all.list {
-		if f.into != "" { // removes its forwards, which would block the deletion of the others
+		if f.into != "" { // remove its forwards, which prevent the deletion of the other queues
 			if q, getErr := admin.New(all.client).GetQueue(ctx, f.queue(f.into)); getErr == nil && len(q.Forwards) > 0 {
 				_, setErr := admin.New(all.client).SetForwards(ctx, f.queue(f.into), nil)
 				err = errors.Join(err, setErr)

@@ -23,22 +23,22 @@ func subscribed(config admin.QueueConfig, subs ...string) admin.CreateQueueOptio
 	return admin.CreateQueueOptions{Config: config, Subscriptions: subs}
 }
 
-// once checks the number of copies of a message against the outcome of its publish: 1 if acknowledged, 0 if rejected,
-// either if unknown.
+// once checks the number of copies of a message: 1 if its publish was acknowledged, 0 if it was rejected, either if its
+// outcome is unknown.
 func (f *feature) once(location string, id historycheck.ID, times int) {
 	m := f.sent[id]
 	switch {
 	case times > 1:
-		f.broken(historycheck.RuleDuplicate, "message %v is %d times in %s", id, times, location)
+		f.broken(historycheck.RuleDuplicate, "message %v is stored %d times in %s", id, times, location)
 	case times == 0 && m.outcome == historycheck.Acked:
-		f.broken(historycheck.RuleLost, "message %v was acknowledged, and is not in %s", id, location)
+		f.broken(historycheck.RuleLost, "message %v was acknowledged, but is not in %s", id, location)
 	case times > 0 && m.outcome == historycheck.Refused:
-		f.broken(historycheck.RuleRefused, "message %v was refused (%v), and is in %s", id, m.err, location)
+		f.broken(historycheck.RuleRefused, "message %v was rejected (%v), but is in %s", id, m.err, location)
 	}
 }
 
-// forwardKind copies all messages to one queue and moves some to another. A message is in all of its queues or in
-// none.
+// forwardKind copies all messages to one queue, and moves some to another. A message is in all of its target queues or
+// in none.
 func forwardKind() featureKind {
 	return featureKind{
 		name: "forward", into: "in",
@@ -73,14 +73,14 @@ func checkForwards(ctx context.Context, f *feature) error {
 			stays, goes = goes, stays
 		}
 		if in[0][id] != stays || in[2][id] != goes {
-			f.broken(historycheck.RulePartly, "message %v (%s) is %d times in its queue, %d times copied and %d times moved", id,
+			f.broken(historycheck.RulePartly, "message %v (%s): stored %d times, copied %d times, moved %d times", id,
 				m.Subject, in[0][id], in[1][id], in[2][id])
 		}
 	}
 	return nil
 }
 
-// siftKind has a subscription with a filter. It receives exactly the matching messages.
+// siftKind has a subscription with a filter, which receives exactly the matching messages.
 func siftKind() featureKind {
 	return featureKind{
 		name: "sift", into: "in",
@@ -114,7 +114,7 @@ func siftKind() featureKind {
 	}
 }
 
-// rankedKind uses priorities: everything is delivered, and an idle queue delivers in order of priority.
+// rankedKind uses priorities: all messages are delivered, and a queue without publishers delivers in order of priority.
 func rankedKind() featureKind {
 	return featureKind{
 		name: "ranked", into: "in",
@@ -141,8 +141,8 @@ func rankedKind() featureKind {
 	}
 }
 
-// checkRanks consumes the n messages that the audit subscription retained: in order of priority, and of sequence
-// within a priority.
+// checkRanks consumes the n messages that the audit subscription has retained, and checks that they are ordered by
+// priority, and by sequence within a priority.
 func checkRanks(ctx context.Context, f *feature, n int) error {
 	c, err := f.client.Consume(ctx, f.queue("in"), client.ConsumerOptions{Subscription: SubAudit, Prefetch: n + 1})
 	if err != nil {
@@ -169,7 +169,7 @@ func checkRanks(ctx context.Context, f *feature, n int) error {
 	return nil
 }
 
-// uniqueKind publishes each message several times, under one message id and without a producer identity: it is stored
+// uniqueKind publishes each message several times, with one message id and without a producer identity. It is stored
 // once.
 func uniqueKind() featureKind {
 	return featureKind{
@@ -213,7 +213,7 @@ func (f *feature) resend(id historycheck.ID) {
 	r, err := f.client.Publish(ctx, f.queue(f.into), message)
 	switch {
 	case err == nil && m.outcome == historycheck.Acked && !r.Duplicate:
-		f.broken(historycheck.RuleDuplicate, "message %v was acknowledged, and is stored again as %d", id, r.Sequence)
+		f.broken(historycheck.RuleDuplicate, "message %v was acknowledged, but is stored again as %d", id, r.Sequence)
 	case err == nil:
 		m.outcome = historycheck.Acked
 	case m.outcome == historycheck.Refused:
@@ -225,7 +225,7 @@ func (f *feature) resend(id historycheck.ID) {
 	f.sent[id] = m
 }
 
-// keptKind retains acknowledged messages: at the end all of them are redelivered in order.
+// keptKind retains acknowledged messages. At the end, all of them are redelivered in order.
 func keptKind() featureKind {
 	return featureKind{
 		name: "kept", into: "in",
@@ -247,7 +247,7 @@ func keptKind() featureKind {
 	}
 }
 
-// checkReplay resets to the start and consumes all messages again.
+// checkReplay resets the subscription to the start, and consumes all messages again.
 func checkReplay(ctx context.Context, f *feature, all map[historycheck.ID]int) error {
 	if _, err := admin.New(f.client).Seek(ctx, f.queue("in"), SubWork, admin.Earliest()); err != nil {
 		return fmt.Errorf("feature %s: %w", f.name, err)
@@ -293,7 +293,7 @@ func laterKind() featureKind {
 		},
 		sinks: [][2]string{{"in", SubWork}}, canWait: true,
 		check: func(ctx context.Context, f *feature) error {
-			waiting, err := f.stored(ctx, "in") // before those that may be moved concurrently
+			waiting, err := f.stored(ctx, "in") // read before the dead letters, because messages may be moved concurrently
 			if err != nil {
 				return err
 			}
@@ -305,14 +305,14 @@ func laterKind() featureKind {
 				got := f.got["in/"+SubWork][id] + waiting[id]
 				switch {
 				case dead[id] > 1:
-					f.broken(historycheck.RuleDuplicate, "message %v is %d times a dead letter", id, dead[id])
+					f.broken(historycheck.RuleDuplicate, "message %v was dead-lettered %d times", id, dead[id])
 				case dead[id] > 0 && m.TTL == 0:
-					f.broken(historycheck.RulePhantom, "message %v never expires, and is a dead letter", id)
+					f.broken(historycheck.RulePhantom, "message %v does not expire, but was dead-lettered", id)
 				case dead[id]+got == 0 && m.outcome == historycheck.Acked:
-					f.broken(historycheck.RuleLost, "message %v (delay %v, ttl %v) was neither delivered nor has it expired", id,
+					f.broken(historycheck.RuleLost, "message %v (delay %v, ttl %v) was neither delivered nor expired", id,
 						m.Delay, m.TTL)
 				case dead[id]+got > 0 && m.outcome == historycheck.Refused:
-					f.broken(historycheck.RuleRefused, "message %v was refused (%v), and is there", id, m.err)
+					f.broken(historycheck.RuleRefused, "message %v was rejected (%v), but is stored", id, m.err)
 				}
 			}
 			return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// preparedKind moves messages between queues with two-phase commit, as an external transaction coordinator would.
-// Each message is in the target queue exactly once, regardless of failures between the phases.
+// preparedKind moves messages between queues with two-phase commit, as an external transaction coordinator would. Each
+// message is stored in the target queue exactly once, regardless of failures between the phases.
 func preparedKind() featureKind {
 	p := new(coordinator)
 	return featureKind{
@@ -33,14 +33,14 @@ func preparedKind() featureKind {
 				return err
 			}
 			for id := range f.sent {
-				f.once("the queue behind", id, out[id])
+				f.once("the target queue", id, out[id])
 			}
 			for t, err := range admin.New(f.client).ListPrepared(ctx) {
 				if err != nil {
 					return fmt.Errorf("feature %s: %w", f.name, err)
 				}
 				if p.begun[t.XID] {
-					f.broken(historycheck.RuleEffects, "transaction %s was decided, and is still prepared", t.XID)
+					f.broken(historycheck.RuleEffects, "transaction %s was decided, but is still prepared", t.XID)
 				}
 			}
 			return nil
@@ -53,7 +53,7 @@ type coordinator struct {
 	consumer *client.Consumer
 	begun    map[string]bool // all transactions, by xid
 	open     []undecided
-	last     error // error of the last unanswered decision or query
+	last     error // of the last decision or query without a response
 }
 
 // undecided is a transaction without a confirmed decision.
@@ -65,7 +65,7 @@ type undecided struct {
 	unknownOutcome *client.Txn
 }
 
-// shortly is the timeout of one request.
+// shortly is the timeout of a request.
 const shortly = 3 * time.Second
 
 // transfer moves one available message, or prepares the move and rolls it back.
@@ -89,7 +89,7 @@ func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool
 	case errors.Is(err, client.ErrOutcomeUnknown):
 		u.commit, u.unknownOutcome = false, t
 	case errors.Is(err, client.ErrProcessed):
-		return // by an earlier transaction
+		return // moved by an earlier transaction
 	case err != nil:
 		_ = d.Nack()
 		return
@@ -97,7 +97,7 @@ func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool
 	p.open = append(p.open, u)
 	p.decideOpen(ctx, f)
 	if !u.commit {
-		_ = d.Nack() // in case it was not prepared
+		_ = d.Nack() // the transaction may not be prepared
 	}
 }
 
@@ -121,13 +121,13 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 			p.last = err
 			return false
 		}
-		if lost { // no retry will be answered; a prepared transaction is in the list
+		if lost { // retries receive no response; a prepared transaction is in the list
 			if prepared, err := listed(ctx, f, u.xid); err != nil || !prepared {
 				p.last = err
 				return err == nil
 			}
 		} else if err != nil {
-			return true // it is not prepared
+			return true // the transaction is not prepared
 		}
 		u.unknownOutcome = nil
 	}
@@ -141,9 +141,9 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 		p.last = err
 		return false
 	case err != nil:
-		f.broken(historycheck.RuleSemantics, "the decision over %s (commit: %v) ended with %v", u.xid, u.commit, err)
+		f.broken(historycheck.RuleSemantics, "decision for %s (commit: %v) failed: %v", u.xid, u.commit, err)
 	case decided.Heuristic:
-		f.broken(historycheck.RuleSemantics, "%s was decided by an operator, which does not exist", u.xid)
+		f.broken(historycheck.RuleSemantics, "%s was decided by an operator, but the test has none", u.xid)
 	}
 	return true
 }
@@ -152,7 +152,7 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 func listed(ctx context.Context, f *feature, xid string) (bool, error) {
 	for t, err := range admin.New(f.client).ListPrepared(ctx) {
 		if err != nil {
-			return false, fmt.Errorf("look for %s: %w", xid, err)
+			return false, fmt.Errorf("find transaction %s: %w", xid, err)
 		}
 		if t.XID == xid {
 			return true, nil
@@ -161,7 +161,7 @@ func listed(ctx context.Context, f *feature, xid string) (bool, error) {
 	return false, nil
 }
 
-// receive returns a message if one arrives soon.
+// receive returns a message, or nil if none is received soon.
 func (p *coordinator) receive(parent context.Context, f *feature) *client.Delivery {
 	ctx, cancel := context.WithTimeout(parent, featureEvery)
 	defer cancel()
@@ -192,9 +192,9 @@ func (p *coordinator) settle(ctx context.Context, f *feature) error {
 			break
 		}
 		if ctx.Err() != nil {
-			f.broken(historycheck.RuleUndelivered, "%d messages are left, and %d decisions not answered: %v", q.Messages,
+			f.broken(historycheck.RuleUndelivered, "%d messages remain, and %d decisions have no response: %v", q.Messages,
 				len(p.open), err)
-			return fmt.Errorf("feature %s: %w; %d messages are left, and %d decisions not answered: %w", f.name, ctx.Err(),
+			return fmt.Errorf("feature %s: %w; %d messages remain, and %d decisions have no response: %w", f.name, ctx.Err(),
 				q.Messages, len(p.open), errors.Join(err, p.last))
 		}
 	}

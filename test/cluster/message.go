@@ -13,16 +13,17 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// describedEvery: one in so many messages of a producer has standard fields and typed properties.
+// describedEvery is the interval, in messages of a producer, at which a message has standard fields and typed
+// properties.
 const describedEvery = 4
 
-// groupedAt: messages with this remainder modulo describedEvery are grouped. groupsPerQueue is the number of groups.
+// Messages with the remainder groupedAt modulo describedEvery are grouped. groupsPerQueue is the number of groups.
 const (
 	groupedAt      = 2
 	groupsPerQueue = 25
 )
 
-// message creates message id with a body of sizeBytes. Its content depends only on id and size, as in Body.
+// message creates message id with a body of sizeBytes. Its content depends only on id and size; see historycheck.Body.
 func (w *Workload) message(id historycheck.ID, sizeBytes int) client.Message {
 	m := w.fields(id)
 	m.Body = historycheck.Body(id, sizeBytes)
@@ -48,7 +49,7 @@ func (w *Workload) fields(id historycheck.ID) client.Message {
 	}
 }
 
-// parse returns the ID of m. It returns ErrBody unless m equals the result of message.
+// parse returns the ID of m, or ErrBody if m differs from the result of message.
 func (w *Workload) parse(m client.Message) (historycheck.ID, error) {
 	id, err := historycheck.ParseBody(m.Body)
 	if err != nil {
@@ -62,7 +63,7 @@ func (w *Workload) parse(m client.Message) (historycheck.ID, error) {
 	return id, nil
 }
 
-// fromProto converts a message received on the plain stream to that of the client package.
+// fromProto converts a message received on the plain stream to the client package's type.
 func fromProto(m *pb.Message) client.Message {
 	out := client.Message{
 		Body: m.GetBody(), Properties: m.GetProperties(), MessageID: m.GetMessageId(),

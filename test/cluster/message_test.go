@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// A lost, added or changed attribute of a message is detected, including those other than the body.
+// A lost, added or changed attribute of a message is detected.
 func TestMessage(t *testing.T) {
 	w := &Workload{}
 	id := historycheck.ID{Producer: 1, N: describedEvery}

@@ -8,4 +8,4 @@ import "errors"
 
 // ErrNoNet is returned by NewNet on an unsupported machine: it requires Linux, root, and the tools ip (iproute2) and
 // iptables.
-var ErrNoNet = errors.New("cluster: no network namespaces here")
+var ErrNoNet = errors.New("cluster: network namespaces are not supported")

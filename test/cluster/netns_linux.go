@@ -21,18 +21,19 @@ const netPrefix = "lockstep-"
 // netPort is the port of the nodes: each node has a separate address.
 const netPort = "7420"
 
-// Net is a network of two namespaces, one for each node, in which packets can be dropped, one way or both. Unlike
-// with a Proxy, both ends only see missing TCP acknowledgements. Each namespace has a link to the other one and one
-// to the test's namespace, with the coordinator and the clients.
+// Net is a network of two namespaces, one for each node, in which packets can be dropped in one or both directions.
+// Unlike with a Proxy, both ends only detect missing TCP acknowledgements. Each namespace has a link to the other one,
+// and a link to the test's namespace, which contains the coordinator and the clients.
 type Net struct {
 	names []string // of the namespaces of nodes a and b
 	addrs []string // of the test's end, and of the nodes
 }
 
-// NewNet creates the network and removes leftovers of earlier processes. Close removes it.
+// NewNet creates the network, and removes networks of killed test processes. Close removes the network. NewNet returns
+// ErrNoNet if the machine does not support it.
 func NewNet(ctx context.Context) (_ *Net, err error) {
 	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("%w: this is not root", ErrNoNet)
+		return nil, fmt.Errorf("%w: root is required", ErrNoNet)
 	}
 	for _, tool := range []string{"ip", "iptables"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -66,7 +67,7 @@ func NewNet(ctx context.Context) (_ *Net, err error) {
 	return n, nil
 }
 
-// wire creates the links and the routes: an address belongs to a namespace, not to a link.
+// wire creates the links and the routes. An address belongs to a namespace, not to a link.
 func (n *Net) wire(ctx context.Context) error {
 	cmds := []string{fmt.Sprintf("link add peer netns %s type veth peer name peer netns %s", n.names[0], n.names[1])}
 	for i, ns := range n.names {
@@ -115,7 +116,7 @@ func (n *Net) dropBetween(ctx context.Context, from, to string) error {
 	return n.iptables(ctx, to, "-A", "INPUT", "-s", n.addrs[1+index(from)], "-j", "DROP")
 }
 
-// dropTo drops packets from a node to a port of the test's end, and dropFrom those from that port.
+// dropTo drops packets from a node to a port of the test's end. dropFrom drops packets in the opposite direction.
 func (n *Net) dropTo(ctx context.Context, name, port string) error {
 	return n.iptables(ctx, name, "-A", "OUTPUT", "-d", n.host(), "-p", "tcp", "--dport", port, "-j", "DROP")
 }
@@ -132,8 +133,8 @@ func (n *Net) iptables(ctx context.Context, name string, args ...string) error {
 	return run(ctx, "ip", append([]string{"netns", "exec", n.names[index(name)], "iptables", "-w"}, args...)...)
 }
 
-// DropBetween drops packets from one node to the other; the opposite direction works. Requires Options.Net, like the
-// following methods.
+// DropBetween drops packets from one node to the other. Packets in the opposite direction are not dropped. It requires
+// Options.Net, as do the following methods.
 func (p *Pair) DropBetween(ctx context.Context, from *Node) error {
 	return p.net.dropBetween(ctx, from.Name, p.Other(from).Name)
 }
@@ -179,7 +180,7 @@ func removeNets(ctx context.Context) {
 		pid, _, _ := strings.Cut(rest, "-")
 		n, err := strconv.Atoi(pid)
 		if ours && err == nil && errors.Is(syscall.Kill(n, 0), syscall.ESRCH) {
-			_ = run(ctx, "ip", "netns", "del", e.Name()) // the next sweep retries
+			_ = run(ctx, "ip", "netns", "del", e.Name()) // the next call retries
 		}
 	}
 }

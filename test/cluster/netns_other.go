@@ -6,7 +6,7 @@ package cluster
 
 import "context"
 
-// Net is a network of two namespaces, which only Linux supports.
+// Net is not supported; it requires Linux.
 type Net struct{}
 
 // NewNet returns ErrNoNet.

@@ -15,12 +15,12 @@ import (
 // Node is one node of a pair, or the witness, on a machine with injectable disk and clock faults.
 type Node struct {
 	*harness.Node
-	disk  *harness.Port // control port of the disk faults; nil without Options.Disk
-	clock clock         // of its machine; empty without Options.Clock
+	disk  *harness.Port // control port for disk faults; nil without Options.Disk
+	clock clock         // clock of the machine; empty without Options.Clock
 
 	mu          sync.Mutex // guards all fields below
 	diskAtStart faultdisk.State
-	boots       int // of its machine, if Options.Disk
+	boots       int // number of boots of the machine, if Options.Disk
 }
 
 // environment returns the variables that configure disk and clock faults.

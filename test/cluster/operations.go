@@ -20,21 +20,21 @@ import (
 const (
 	// SubWork is the subscription that the applications consume or purge.
 	SubWork = "work"
-	// firstPinned and firstSideClient are the lowest producer numbers of applications that reach only one node, and of
+	// firstPinned is the lowest producer number of applications that reach only one node, and firstSideClient that of
 	// side clients. The other applications begin at historycheck.FirstApplication.
 	firstPinned     = 150
 	firstSideClient = 200
-	// appAckTimeout expires while an application waits for the result of a call.
+	// appAckTimeout is shorter than an application may wait for the result of a call.
 	appAckTimeout = time.Second
 	// maxAttempts is the maximum number of attempts of a call.
 	maxAttempts = 6
-	// deadlines is the number of different deadlines, from 1 ms, which may be too short, to 2 s, which is enough for
-	// a failover; each doubles the previous one.
+	// deadlines is the number of different deadlines. The first is 1 ms, which may be too short, and each one doubles the
+	// previous one, up to 2 s, which suffices for a failover.
 	deadlines = 12
 )
 
-// applications use the client with short deadlines. They retry calls with an unknown outcome with the same object, and
-// repeat rejected calls, since nothing was stored. One application per node reaches only that node.
+// applications use the client with short deadlines. They retry calls with an unknown outcome through the same object,
+// and repeat rejected calls, because those stored nothing. One application per node reaches only that node.
 type applications struct {
 	w       *Workload
 	client  *client.Client
@@ -66,7 +66,7 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 			return nil, fmt.Errorf("applications: %w", err)
 		}
 	}
-	// An earlier workload on the same pair may have left it.
+	// An earlier workload on the same pair may not have deleted the queue.
 	if _, err := admin.New(a.client).DeleteQueue(ctx, a.names.life, false); err != nil &&
 		!errors.Is(err, client.ErrQueueNotFound) {
 		return nil, fmt.Errorf("applications: %w", err)
@@ -105,7 +105,8 @@ func (a *applications) closeClients() error {
 	return errors.Join(errs...)
 }
 
-// RefusableQueues returns the queues on which a test may make publishes fail: their publishers handle it.
+// RefusableQueues returns the queues on which a test may make publishes fail, because their publishers handle the
+// error.
 func (w *Workload) RefusableQueues() []string {
 	if w.apps == nil {
 		return nil
@@ -113,7 +114,7 @@ func (w *Workload) RefusableQueues() []string {
 	return []string{w.apps.names.in, w.apps.names.one, w.apps.names.two, w.apps.names.purged}
 }
 
-// queues returns the queues that exist for the whole run.
+// queues returns the queues that exist during the whole test.
 func (a *applications) queues() []string {
 	return []string{a.names.in, a.names.one, a.names.two, a.names.purged}
 }
@@ -139,11 +140,11 @@ func (a *applications) close() error {
 type application struct {
 	*applications
 	id       uint32
-	client   *client.Client // its own, if it is pinned to a node
-	n        uint64         // number of its last message
+	client   *client.Client // a separate one, if the application is pinned to a node
+	n        uint64         // number of the application's last message
 	rng      *rand.Rand
 	consumer *client.Consumer
-	aborted  bool // the client was closed: the run is not checked
+	aborted  bool // the client was closed, so the history is not checked
 }
 
 func (a *application) loop(act func()) {
@@ -170,7 +171,7 @@ func (a *application) next() historycheck.ID {
 	return historycheck.ID{Producer: a.id, N: a.n}
 }
 
-// verdict maps a call's error to an outcome, according to the documentation of client.ErrOutcomeUnknown.
+// verdict converts a call's error to an outcome, according to the documentation of client.ErrOutcomeUnknown.
 func verdict(err error) historycheck.Outcome {
 	switch {
 	case err == nil:
@@ -182,8 +183,8 @@ func verdict(err error) historycheck.Outcome {
 	}
 }
 
-// attempt calls until there is a response, or patience is exhausted. repeatable: a call with an unknown outcome may
-// be retried with the same object.
+// attempt retries a call until it succeeds, up to maxAttempts times; at random, it stops earlier. If repeatable is
+// false, a call with an unknown outcome is not retried.
 func (a *application) attempt(o *historycheck.Operation, repeatable bool, call func(context.Context) error) {
 	h := a.w.history
 	o.Sent = h.Now()
@@ -208,7 +209,7 @@ func (a *application) attempt(o *historycheck.Operation, repeatable bool, call f
 	}
 }
 
-// count counts calls by outcome, and the result of retries after an unknown outcome.
+// count counts calls by outcome, and results of retries after an unknown outcome.
 func (a *application) count(kind historycheck.Kind, was, is historycheck.Outcome, err error) {
 	a.w.history.Edit(func(h *historycheck.History) {
 		h.Calls[string(kind)+" "+string(is)]++
@@ -227,10 +228,10 @@ func (a *application) count(kind historycheck.Kind, was, is historycheck.Outcome
 	})
 }
 
-// limitCalls counts the calls rejected because the disk is low or a queue is full.
+// limitCalls is the counter of calls that were rejected because the disk is low or a queue is full.
 const limitCalls = "limit"
 
-// hold checks an error against its documented meaning.
+// hold checks that an error has its documented meaning.
 func (a *application) hold(o *historycheck.Operation, err error) {
 	allowed := []error{client.ErrUnavailable, client.ErrClosed, client.ErrLimit}
 	switch o.Kind {
@@ -256,7 +257,7 @@ func (a *application) hold(o *historycheck.Operation, err error) {
 	}
 	a.w.history.AddBroken(historycheck.Violation{
 		Rule: historycheck.RuleSemantics,
-		Text: fmt.Sprintf("%s ended with %q, for which there is no reason", o.Kind, err),
+		Text: fmt.Sprintf("%s failed with the unexpected error %q", o.Kind, err),
 	})
 }
 
@@ -274,7 +275,7 @@ func (a *application) record(o *historycheck.Operation, parts ...historycheck.Pu
 	})
 }
 
-// transfer does one operation of an application that moves messages from one queue to two others.
+// transfer executes one operation of an application that moves messages from one queue to two others.
 func (a *application) transfer() {
 	switch rng := a.rng.IntN(100); {
 	case rng < 40:
@@ -288,7 +289,7 @@ func (a *application) transfer() {
 	}
 }
 
-// publish sends one message. An unknown outcome stays unresolved, because a new publish could store a duplicate.
+// publish sends one message. An unknown outcome is not resolved, because a new publish could store a duplicate.
 func (a *application) publish(queue string) {
 	p := historycheck.Publish{ID: a.next(), Queue: queue}
 	o := historycheck.Operation{Kind: historycheck.KindPublish}
@@ -298,7 +299,7 @@ func (a *application) publish(queue string) {
 		p.Sequence, p.LSN, p.Address = r.Sequence, r.LSN, r.Address
 		return err
 	})
-	// An abandoned publish may still arrive and be stored after later ones.
+	// An abandoned publish may be stored after later ones.
 	p.Unordered = o.Outcome == historycheck.Unknown
 	a.record(&o, p)
 }
@@ -331,7 +332,7 @@ func (a *application) commit(d *client.Delivery) {
 	}
 }
 
-// ack acknowledges one message and waits for the commit.
+// ack acknowledges one message, and waits for the commit.
 func (a *application) ack(d *client.Delivery) {
 	o := historycheck.Operation{Kind: historycheck.KindAck, Queue: a.names.in, Input: d.Sequence}
 	a.attempt(&o, true, d.AckSync)
@@ -342,7 +343,7 @@ func (a *application) ack(d *client.Delivery) {
 func (a *application) receive() *client.Delivery {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	if a.consumer != nil && a.rng.IntN(20) == 0 { // its messages in flight are redelivered
+	if a.consumer != nil && a.rng.IntN(20) == 0 { // messages in flight are redelivered
 		_ = a.consumer.Close()
 		a.consumer = nil
 	}
@@ -359,7 +360,7 @@ func (a *application) receive() *client.Delivery {
 	if err != nil {
 		return nil
 	}
-	// with two competing consumers: in any order
+	// two competing consumers receive messages in any order
 	a.w.delivered(historycheck.Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Message)
 	return d
 }

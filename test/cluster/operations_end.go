@@ -19,11 +19,11 @@ import (
 
 // atEnd is the final state of the applications' queues.
 type atEnd struct {
-	left   []historycheck.Left // messages not acknowledged by SubWork
-	exists bool                // the queue that they create and delete
+	left   []historycheck.Left // messages that SubWork has not acknowledged
+	exists bool                // the queue that applications create and delete exists
 }
 
-// state changes with any change of the applications' queues.
+// state returns a text that changes with any change of the applications' queues.
 func (a *applications) state(ctx context.Context) (string, error) {
 	var b strings.Builder
 	for _, queue := range append(a.queues(), a.names.life) {
@@ -40,8 +40,8 @@ func (a *applications) state(ctx context.Context) (string, error) {
 	return b.String(), nil
 }
 
-// readEnd reads the final state of the applications, with the contents of their queues, which read returns, at one
-// point in time. An abandoned call may be executed between the two reads; then both are repeated.
+// readEnd reads the final state of the applications and, with read, the contents of their queues, at one point in time.
+// If an abandoned call is executed between the two reads, both are repeated.
 func (a *applications) readEnd(ctx context.Context, read func(context.Context) ([]historycheck.Stored, error)) error {
 	for {
 		before, err := a.state(ctx)
@@ -81,10 +81,11 @@ func (a *applications) readEnd(ctx context.Context, read func(context.Context) (
 	}
 }
 
-// readAgain counts how often the final reads were repeated because of a pending operation.
-const readAgain = "the end was read again"
+// readAgain is the counter of final reads that were repeated because of a pending operation.
+const readAgain = "final state read again"
 
-// receiveLeft receives all unacknowledged messages of SubWork of a queue. whole: all of them arrived.
+// receiveLeft receives all messages of a queue that SubWork has not acknowledged. whole reports whether all of them
+// were received.
 func (a *applications) receiveLeft(
 	ctx context.Context, queue string,
 ) (left []historycheck.Left, whole bool, err error) {

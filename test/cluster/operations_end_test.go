@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// An abandoned call that is executed between the two final reads appears in both results.
+// If an abandoned call is executed between the two final reads, both reads are repeated, so that both include it.
 func TestEndIsReadAtOneTime(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -45,5 +45,5 @@ func TestEndIsReadAtOneTime(t *testing.T) {
 	require.GreaterOrEqual(t, i, 0)
 	require.Contains(t, h.Left, historycheck.Left{Queue: in, Sequence: h.Final[i].Sequence})
 	require.Equal(t, 1, h.Calls[readAgain])
-	require.Len(t, slices.Compact(slices.Clone(h.Final)), len(h.Final), "each message once")
+	require.Len(t, slices.Compact(slices.Clone(h.Final)), len(h.Final), "each message occurs once")
 }

@@ -26,19 +26,19 @@ import (
 // pollInterval is the interval at which conditions are checked.
 const pollInterval = harness.PollInterval
 
-// ErrNotRunning is returned when a signal is sent to a node that does not run.
+// ErrNotRunning is returned if a signal is sent to a node that is not running.
 var ErrNotRunning = harness.ErrNotRunning
 
-// Options of a Pair.
+// Options configures a Pair.
 type Options struct {
 	// Binary is the lockstep executable, from Build.
 	Binary string
-	// Dir contains the configuration, data and logs of the nodes, and etcd. It is not removed.
+	// Dir is the directory for configuration, data and logs of the nodes, and for etcd. It is not removed.
 	Dir string
-	// Settings are additional settings of both nodes, as in node.yaml but with dotted keys: {"wal.keep-bytes":
+	// Settings are additional settings of both nodes, as in node.yaml, but with dotted keys: {"wal.keep-bytes":
 	// "1MiB"}. An empty value removes a default of the pair.
 	Settings map[string]string
-	// NodeSettings are additional settings of one node, by its name, "a" or "b".
+	// NodeSettings are additional settings of a single node, by its name, "a" or "b".
 	NodeSettings map[string]map[string]string
 	// Links places a Proxy in front of each node for the traffic of the other node, as required by Cut. Clients of
 	// NewClient and the nodes' own connections bypass it. A killed node is detected later, because its proxy still
@@ -48,18 +48,18 @@ type Options struct {
 	Disk bool
 	// Clock enables Node.SetClock for the nodes, the witness and etcd. The binary must support it: see CanSetClocks.
 	Clock bool
-	// EtcdBinary, if not empty, is a program of BuildEtcdWithClock that stores the cluster record, instead of an etcd
-	// in this process: Pair.Etcd. It cannot be stopped and restarted.
+	// EtcdBinary, if not empty, is a program built by BuildEtcdWithClock. It stores the cluster record instead of an etcd
+	// in this process; see Pair.Etcd. It cannot be stopped and restarted.
 	EtcdBinary string
-	// Net runs each node in its own network namespace; it is closed with the pair. Not combined with Links, Disk and
-	// Raft.
+	// Net runs each node in a separate network namespace. It is closed with the pair. It cannot be combined with Links,
+	// Disk and Raft.
 	Net *Net
 	// Raft uses the nodes and a witness process as the coordinator, instead of etcd.
 	Raft bool
-	// WitnessFlags are additional flags of the witness, if Raft.
+	// WitnessFlags are additional flags of the witness, if Raft is set.
 	WitnessFlags []string
-	// Credentials of the connections to the nodes, those of clients and the pair's own; nil: not encrypted. The
-	// credentials of the nodes are part of Settings.
+	// Credentials secure the connections of clients and of the Pair to the nodes. If nil, connections are not encrypted.
+	// The credentials of the nodes are part of Settings.
 	Credentials credentials.TransportCredentials
 }
 
@@ -68,9 +68,9 @@ type Pair struct {
 	*harness.Pair
 	// A and B are the nodes, regardless of their roles.
 	A, B *Node
-	// Witness is the third voter, if Options.Raft; it serves this pair only.
+	// Witness is the third voter, if Options.Raft is set.
 	Witness *Node
-	// Etcd is the process, if Options.EtcdBinary.
+	// Etcd is the etcd process, if Options.EtcdBinary is set.
 	Etcd *Etcd
 
 	net       *Net
@@ -78,7 +78,8 @@ type Pair struct {
 	peerIndex []*Node // additional nodes
 }
 
-// Start starts etcd and both nodes. It does not wait for them: see WaitInSync. On an error, no process keeps running.
+// Start starts etcd and both nodes. It does not wait until they are in sync; see WaitInSync. If it returns an error, no
+// process is running.
 func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	p := &Pair{Pair: &harness.Pair{}, net: o.Net, opts: o}
 	defer func() {
@@ -88,14 +89,14 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	}()
 	settings := map[string]string{
 		"log.level": "debug",
-		// The tests do not fill the disk, and the machine's may be nearly full.
+		// The disk of the machine may be nearly full, and the tests do not fill it.
 		"disk.low-watermark": "16MiB",
 		"wal.segment-bytes":  "8MiB",
 	}
 	host := ""
 	if o.Net != nil {
 		host = o.Net.host()
-		settings["insecure"] = "true" // the networks belong to the test
+		settings["insecure"] = "true" // only the test uses this network
 	}
 	maps.Copy(settings, o.Settings)
 	etcd := ""
@@ -109,7 +110,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 		Binary: o.Binary, Dir: o.Dir, Settings: settings, NodeSettings: o.NodeSettings, ConfigFiles: true,
 		Raft: o.Raft, Links: o.Links, EtcdLinks: !o.Raft, EtcdLinkHost: host,
 		EtcdAddress: etcd, Credentials: o.Credentials, WitnessFlags: o.WitnessFlags,
-		EtcdNoSync: true, // the tests assume that the machine of etcd stays up
+		EtcdNoSync: true, // the tests assume that etcd's machine does not crash
 		Placement:  p.place,
 	})
 	if err != nil {
@@ -159,19 +160,19 @@ func (p *Pair) of(n *harness.Node) *Node {
 	return p.B
 }
 
-// Command runs the lockstep command line and returns its output.
+// Command runs the lockstep command line, and returns its output.
 func (p *Pair) Command(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, p.opts.Binary, args...)
 	cmd.Env = harness.Environment()
 	return cmd.CombinedOutput()
 }
 
-// VoterOf returns the address of a node's own voter, if Options.Raft.
+// VoterOf returns the address of a node's voter, if Options.Raft is set.
 func (p *Pair) VoterOf(n *Node) string { return p.Pair.VoterOf(n.Node) }
 
-// Peer creates a third node, not started, with the name and the settings of another one, for a copy of that one's
-// data directory. Its own directory is next to those of the pair; DataDir does not exist yet. The node is closed with
-// the pair. Not with Options.Links or Raft.
+// Peer creates a third node with the name and the settings of another one, for a copy of that node's data directory.
+// The third node is not started, and is closed with the pair. Its directory is next to those of the pair; DataDir does
+// not exist yet. Peer does not support Options.Links and Raft.
 func (p *Pair) Peer(like *Node, dir string) (*Node, error) {
 	disk := p.opts.Disk
 	p.opts.Disk = false
@@ -196,7 +197,8 @@ func (p *Pair) Other(n *Node) *Node {
 	return p.A
 }
 
-// NewClient creates a client that bypasses the links between the nodes: Cut does not affect it.
+// NewClient creates a client that bypasses the links between the nodes, so that Cut does not affect it. The caller
+// closes it.
 func (p *Pair) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
 	return client.OpenWith(ctx, client.Options{
 		Addresses: p.Addresses(), DialOptions: slices.Concat(more, p.DialOptions(), p.secured()),
@@ -210,7 +212,7 @@ func (p *Pair) secured() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithTransportCredentials(p.opts.Credentials)}
 }
 
-// NewClientOf creates a client that reaches only one node.
+// NewClientOf creates a client that reaches only the node at the given address. The caller closes it.
 func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client, error) {
 	dial := func(ctx context.Context, to string) (net.Conn, error) {
 		if p.BypassLink(to) != address {
@@ -224,16 +226,17 @@ func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client,
 	})
 }
 
-// ConnTo returns a connection to the node at an address: its own, or that of the link in front of it.
+// ConnTo returns a connection to the node at an address, which is the node's or that of the link in front of it.
 func (p *Pair) ConnTo(address string) *grpc.ClientConn { return p.Find(address).Conn() }
 
-// CutFrom drops traffic from a node to the other one, on any connection; the opposite direction works.
+// CutFrom holds traffic from a node to the other one, on any connection. Traffic in the opposite direction is not
+// affected.
 func (p *Pair) CutFrom(n *Node) { p.Pair.CutFrom(n.Node) }
 
-// CutFromEtcd silences the network between n and etcd.
+// CutFromEtcd holds all traffic between n and etcd.
 func (p *Pair) CutFromEtcd(n *Node) { p.Pair.CutFromEtcd(n.Node) }
 
-// HealToEtcd undoes CutFromEtcd.
+// HealToEtcd ends CutFromEtcd, and delivers the held traffic.
 func (p *Pair) HealToEtcd(n *Node) { p.Pair.HealToEtcd(n.Node) }
 
 // WaitActive waits for an active node. If both report that role, it returns the one with the higher term.
@@ -259,14 +262,14 @@ func (p *Pair) WaitRole(ctx context.Context, n *Node, roles ...pb.Role) error {
 	return p.Pair.WaitRole(ctx, n.Node, roles...)
 }
 
-// Wait waits until the condition on the statuses of A and B holds; nil is a node that does not respond. label is part
-// of the error.
+// Wait waits until holds returns true for the statuses of A and B. A status is nil if the node does not respond. label
+// is part of the error.
 func (p *Pair) Wait(ctx context.Context, label string, holds func(a, b *pb.GetStatusResponse) bool) error {
 	return p.Pair.Wait(ctx, label, func(s []*pb.GetStatusResponse) bool { return holds(s[0], s[1]) })
 }
 
-// Digests returns the digests of both nodes at the same record. No client may publish concurrently, but internal
-// changes may still occur, such as requeuing the messages of a lost consumer.
+// Digests returns the digests of both nodes at the same record. No client may publish concurrently. Internal changes
+// may still occur, such as requeuing the messages of a lost consumer.
 func (p *Pair) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	both, err := p.Pair.Digests(ctx)
 	if err != nil {

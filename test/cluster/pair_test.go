@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The machinery of a pair with a shell script instead of a node: configuration, start, signals, restart, etcd and its
-// links.
+// A pair configures, starts, signals and restarts its nodes, stops and restarts etcd, and cuts links. The nodes are
+// shell scripts.
 func TestPairWithAFakeBinary(t *testing.T) {
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "fake")
@@ -61,7 +61,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	require.NoError(t, p.A.Start())
 	require.Error(t, p.A.Start(), "started twice")
 	require.NoError(t, p.B.Pause())
-	require.NoError(t, p.B.Kill(), "a stopped process must exit, too")
+	require.NoError(t, p.B.Kill(), "a suspended process must exit")
 
 	health := func() error {
 		resp, err := http.Get("http://" + p.EtcdOf(p.A.Node) + "/health")

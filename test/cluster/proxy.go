@@ -6,17 +6,17 @@ package cluster
 
 import "github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 
-// Proxy is a link that can be cut.
+// Proxy is a TCP relay with a link that can be cut.
 type Proxy = faultproxy.Relay
 
 // Direction is a direction through a Proxy.
 type Direction = faultproxy.Direction
 
-// Both directions.
+// Directions through a Proxy.
 const (
 	ToTarget   = faultproxy.ToTarget
 	FromTarget = faultproxy.FromTarget
 )
 
-// NewProxy listens on a free port of 127.0.0.1 and relays to target, host:port. Close stops it.
+// NewProxy starts a proxy that listens on a free port of 127.0.0.1, and relays to target, a host:port. Close stops it.
 func NewProxy(target string) (*Proxy, error) { return faultproxy.Listen(target) }

@@ -19,11 +19,12 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// sideClientDeadline is the deadline of one publish to one node.
+// sideClientDeadline is the timeout of one publish to one node.
 const sideClientDeadline = 300 * time.Millisecond
 
-// sideClients publish to each node directly, regardless of its role, with the generated stub, like a client in a
-// separate network that is unaware of a failover. They detect a node that acknowledges while the other one is active.
+// sideClients publish to each node directly with the generated stub, regardless of the node's role, like a client in a
+// separate network that has not detected a failover. They detect a node that acknowledges while the other one is
+// active.
 type sideClients struct {
 	w       *Workload
 	queue   string
@@ -35,7 +36,7 @@ func (w *Workload) startSideClients(ctx context.Context) (*sideClients, error) {
 	s := &sideClients{w: w, queue: w.opts.Prefix + "stray"}
 	if _, _, err := admin.New(w.client).CreateQueue(ctx, s.queue,
 		admin.CreateQueueOptions{Subscriptions: []string{SubAudit}}); err != nil {
-		return nil, fmt.Errorf("strays: %w", err)
+		return nil, fmt.Errorf("side clients: %w", err)
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	for i, address := range w.pair.Addresses() {
@@ -65,7 +66,7 @@ func (s *sideClient) run(ctx context.Context) {
 		before := s.term(ctx)
 		s.publish(ctx, &p)
 		if after := s.term(ctx); before == after {
-			p.Term = before // of the response as well
+			p.Term = before // the term did not change during the publish
 		}
 		s.record(p)
 		wait(ctx, every)
@@ -107,6 +108,6 @@ func (s *sideClient) publish(ctx context.Context, p *historycheck.Publish) {
 func (s *sideClient) record(p historycheck.Publish) {
 	s.w.history.Edit(func(h *historycheck.History) {
 		h.Parts = append(h.Parts, p)
-		h.Calls["stray "+string(p.Outcome)]++
+		h.Calls["side client "+string(p.Outcome)]++
 	})
 }

@@ -29,39 +29,39 @@ const (
 	SubClient = "client"
 	// SubShared is consumed by several plain streams concurrently, which distribute grouped messages by group.
 	SubShared = "shared"
-	// SubAudit is never consumed, so that the queue retains everything until the end.
+	// SubAudit is never consumed, so that the queue retains all messages until the end.
 	SubAudit = "audit"
 )
 
 // sharers is the number of streams of the shared subscription.
 const sharers = 3
 
-// WorkloadOptions of a Workload. The zero value is a usable default, except for Seed.
+// WorkloadOptions configures a Workload. The zero value is usable; Seed should be set.
 type WorkloadOptions struct {
-	// Prefix of the queues' names. Default "work-".
+	// Prefix is the prefix of the queues' names. Default "work-".
 	Prefix string
-	// Queues and Producers are the numbers of queues and producers. Defaults 2 and 3. The first producer is
-	// synchronous, the others pipeline.
+	// Queues and Producers are the numbers of queues and producers. Defaults 2 and 3. The first producer is synchronous;
+	// the others pipeline.
 	Queues, Producers int
 	// PerSecond is the maximum rate of each producer, in messages. Default 500.
 	PerSecond int
-	// InFlight is the maximum number of unanswered messages of a pipelining producer. Default 64.
+	// InFlight is the maximum number of messages in flight per pipelining producer. Default 64.
 	InFlight int
 	// LargeBytes limits the size of the few large messages. Default 256 KiB.
 	LargeBytes int
-	// OperationsPerSecond is the maximum rate of operations of each application; default 10, negative: no
-	// applications.
+	// OperationsPerSecond is the maximum rate of operations of each application. Default 10; if negative, no applications
+	// run.
 	OperationsPerSecond int
-	// NoAdministration disables purging, creating and deleting queues, for nodes of release 0.1.0, which execute
-	// retries again.
+	// NoAdministration disables purging, creating and deleting queues, for nodes of release 0.1.0, which execute such
+	// requests again when they are retried.
 	NoAdministration bool
 	// Plain omits standard fields and typed properties, for nodes of release 0.1.0, which do not support them.
 	Plain bool
-	// Features adds applications of other queue features: forwards, filters, delays, expiry, priorities, retention.
-	// Not with nodes of release 0.1.0.
+	// Features adds applications that use other queue features: forwards, filters, delays, expiry, priorities, retention.
+	// Nodes of release 0.1.0 do not support them.
 	Features bool
-	// SideClientsPerSecond is the rate of messages published to each node directly, regardless of its role; default 10,
-	// negative: none.
+	// SideClientsPerSecond is the rate of messages published to each node directly, regardless of its role. Default 10; if
+	// negative, no side clients run.
 	SideClientsPerSecond int
 	Seed                 uint64
 }
@@ -85,23 +85,23 @@ func (o WorkloadOptions) withDefaults() WorkloadOptions {
 	return o
 }
 
-// Target is the pair that a Workload uses: a Pair, or a simulated one.
+// Target is the pair that a Workload uses: a Pair or a simulated pair.
 type Target interface {
-	// Addresses of both nodes, as ConnTo takes them.
+	// Addresses returns the client addresses of both nodes.
 	Addresses() []string
-	// NewClient creates a client with the addresses of both nodes; more are options of its connections.
+	// NewClient creates a client of both nodes. more are additional options of its connections.
 	NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error)
-	// NewClientOf creates a client that reaches only one node, by its address.
+	// NewClientOf creates a client that reaches only the node at the given address.
 	NewClientOf(ctx context.Context, address string) (*client.Client, error)
-	// ConnTo is a connection to the node at a client address, regardless of its role.
+	// ConnTo returns a connection to the node at a client address, regardless of the node's role.
 	ConnTo(address string) *grpc.ClientConn
-	// WaitApplied waits until both nodes have applied the same last record; no client may publish concurrently.
+	// WaitApplied waits until both nodes have applied the same last record. No client may publish concurrently.
 	WaitApplied(ctx context.Context) error
 	// Digests returns the digests of both nodes at the same record.
 	Digests(ctx context.Context) ([]historycheck.Digest, error)
 }
 
-// Workload publishes to and consumes from its own queues, and records all responses.
+// Workload publishes to and consumes from queues that it creates, and records all responses.
 type Workload struct {
 	pair    Target
 	opts    WorkloadOptions
@@ -113,16 +113,16 @@ type Workload struct {
 	apps        *applications
 	sideClients *sideClients
 	features    *features
-	streams     atomic.Uint64 // streams and consumers so far
+	streams     atomic.Uint64 // number of streams and consumers so far
 
 	stopPublishing, stopConsuming context.CancelFunc
 	publishing, consuming         sync.WaitGroup
 }
 
-// StartWorkload creates the queues and starts. Finish or Abort stops it.
+// StartWorkload creates the queues, and starts the workload. Finish or Abort stops it.
 func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workload, err error) {
 	w := &Workload{pair: p, opts: o.withDefaults(), history: historycheck.NewHistory()}
-	// Messages that a full pipeline sent before a node rejected the retry.
+	// A full pipeline may have sent these messages before a node rejects a retry.
 	w.history.MaxUnknown = w.opts.Producers * w.opts.InFlight
 	if w.client, err = p.NewClient(ctx, grpc.WithChainStreamInterceptor(w.history.WatchStreams)); err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
@@ -139,7 +139,7 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 			return nil, fmt.Errorf("workload: %w", err)
 		}
 	}
-	// Both run until they are stopped, independent of the context of this call.
+	// Publishers and consumers run until they are stopped, regardless of the context of this call.
 	pctx, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
 	cctx, stopConsuming := context.WithCancel(context.WithoutCancel(ctx))
 	w.stopPublishing, w.stopConsuming = stopPublishing, stopConsuming
@@ -208,7 +208,7 @@ func (w *Workload) stopOthers(ctx context.Context) error {
 	return nil
 }
 
-// kept are the queues, in addition to the applications', that retain everything published to them.
+// kept returns the queues, in addition to the applications', that retain all messages published to them.
 func (w *Workload) kept() []string {
 	kept := slices.Clone(w.queues)
 	if w.sideClients != nil {
@@ -229,7 +229,7 @@ func (w *Workload) activeNode(ctx context.Context) (string, error) {
 	return active.Address, nil
 }
 
-// untilReplaced returns when the node at an address is no longer active, or ctx is done.
+// untilReplaced waits until the node at an address is no longer active, or ctx is done.
 func (w *Workload) untilReplaced(ctx context.Context, address string) {
 	for ctx.Err() == nil {
 		if now, err := w.activeNode(ctx); err != nil || now != address {
@@ -239,7 +239,7 @@ func (w *Workload) untilReplaced(ctx context.Context, address string) {
 	}
 }
 
-// delivered records a delivery and verifies the whole message.
+// delivered records a delivery, and verifies the whole message.
 func (w *Workload) delivered(d historycheck.Delivery, m client.Message) {
 	id, err := w.parse(m)
 	if err != nil {
@@ -257,7 +257,7 @@ type producer struct {
 	id       uint32
 	pipeline *client.Producer
 	rng      *rand.Rand
-	room     chan struct{} // one token for each message in flight
+	room     chan struct{} // one token per message in flight
 	answers  sync.WaitGroup
 }
 
@@ -295,7 +295,7 @@ func (p *producer) run(ctx context.Context, waitForEach bool) {
 	}
 }
 
-// send publishes one message; the channel is closed when the outcome is in the history.
+// send publishes one message. The returned channel is closed when the outcome is in the history.
 func (p *producer) send(ctx context.Context, id historycheck.ID) <-chan struct{} {
 	h := p.w.history
 	record := historycheck.Publish{ID: id, Queue: p.w.queues[p.rng.IntN(len(p.w.queues))], Sent: h.Now()}
@@ -322,7 +322,7 @@ func (p *producer) send(ctx context.Context, id historycheck.ID) <-chan struct{}
 	return done
 }
 
-// size returns a random body size: mostly small, some of a few pages, a few large.
+// size returns a random body size: usually small, sometimes a few pages, rarely large.
 func (p *producer) size() int {
 	switch rng := p.rng.IntN(1000); {
 	case rng < 3:
@@ -334,7 +334,7 @@ func (p *producer) size() int {
 	}
 }
 
-// outcome maps an error of a publish to its outcome. Only errors that guarantee that nothing was stored count as
+// outcome converts an error of a publish to an outcome. Only errors that guarantee that nothing was stored are
 // rejections.
 func outcome(err error) historycheck.Outcome {
 	switch {
@@ -350,15 +350,15 @@ func outcome(err error) historycheck.Outcome {
 	}
 }
 
-// Finish stops publishing, waits for all responses, consumes everything, and reads the final contents of the queues
-// and both nodes. The pair must be in sync, and no process may be killed concurrently. The history is then complete
-// for Check. Cleanup removes the queues.
+// Finish stops publishing, waits for all responses, consumes all messages, and reads the final contents of the queues
+// and both nodes. The pair must be in sync, and no process may be killed concurrently. Afterwards, the history is
+// complete for Check. Cleanup removes the queues.
 func (w *Workload) Finish(ctx context.Context) error {
 	w.stopPublishing()
 	w.publishing.Wait()
 	for _, p := range w.producers {
 		if err := p.pipeline.Flush(ctx); err != nil && ctx.Err() != nil {
-			return fmt.Errorf("producer %d has messages without an answer: %w", p.id, err)
+			return fmt.Errorf("producer %d has messages without a response: %w", p.id, err)
 		}
 		p.answers.Wait() // the errors of publishes are in the history
 	}
@@ -386,7 +386,7 @@ func (w *Workload) Finish(ctx context.Context) error {
 	return nil
 }
 
-// drain waits until both consumers of a queue have acknowledged everything.
+// drain waits until all consumers of a queue have acknowledged all messages.
 func (w *Workload) drain(ctx context.Context, queue string) error {
 	for {
 		q, err := admin.New(w.client).GetQueue(ctx, queue)
@@ -449,7 +449,7 @@ func (w *Workload) readFinal(ctx context.Context, queues []string) (final []hist
 	return final, nil
 }
 
-// Cleanup deletes the queues and closes the client, after Finish.
+// Cleanup deletes the queues, and closes the client. It is called after Finish.
 func (w *Workload) Cleanup(ctx context.Context) error {
 	var errs []error
 	queues := w.kept()
@@ -469,7 +469,7 @@ func (w *Workload) Cleanup(ctx context.Context) error {
 	return errors.Join(append(errs, w.client.Close())...)
 }
 
-// Abort stops everything immediately; the history is incomplete.
+// Abort stops the workload immediately. The history is incomplete.
 func (w *Workload) Abort() {
 	w.stopPublishing()
 	w.stopConsuming()

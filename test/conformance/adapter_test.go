@@ -19,13 +19,13 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// bound is the timeout of any expected response. It is generous, because the machine may be busy with other tests.
+// bound limits the wait for any response. It is long, because the machine may be busy with other tests.
 const bound = 60 * time.Second
 
 // request is one line for the adapter; README.md documents the fields of each op.
 type request map[string]any
 
-// answer is one line of the adapter.
+// answer is one line from the adapter.
 type answer struct {
 	ID    uint64          `json:"id"`
 	OK    json.RawMessage `json:"ok"`
@@ -43,7 +43,7 @@ type failure struct {
 type adapter struct {
 	t     *testing.T
 	in    io.WriteCloser
-	ended chan struct{} // closed when its output has ended
+	ended chan struct{} // closed when the adapter's output has ended
 
 	mu      sync.Mutex // guards all fields below
 	number  uint64
@@ -68,11 +68,11 @@ func startAdapter(t *testing.T, command []string) *adapter {
 		select {
 		case <-a.ended:
 		case <-time.After(bound):
-			t.Errorf("the adapter did not exit within %v of the end of its input", bound)
+			t.Errorf("the adapter did not exit within %v after the end of its input", bound)
 			_ = cmd.Process.Kill()
 		}
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("the adapter exited with %v", err)
+			t.Errorf("the adapter failed: %v", err)
 		}
 	})
 	return a
@@ -94,7 +94,7 @@ func (a *adapter) read(out io.Reader) {
 		delete(a.pending, got.ID)
 		a.mu.Unlock()
 		if waiting == nil {
-			a.t.Errorf("the adapter answered request %d, which is not open", got.ID)
+			a.t.Errorf("the adapter responded to request %d, which is not open", got.ID)
 			continue
 		}
 		waiting <- got
@@ -127,7 +127,7 @@ func (a *adapter) await(waiting <-chan answer) answer {
 	case <-a.ended:
 		require.Fail(a.t, "the adapter has exited")
 	case <-time.After(bound):
-		require.Fail(a.t, "no answer of the adapter", "within %v", bound)
+		require.Fail(a.t, "the adapter did not respond", "within %v", bound)
 	}
 	return answer{}
 }
@@ -138,13 +138,13 @@ func (a *adapter) call(op string, r request) answer {
 	return a.await(a.begin(op, r))
 }
 
-// do is call for a request that must succeed; it decodes the response.
+// do is like call, but requires success, and decodes the response.
 func (a *adapter) do(op string, r request) result {
 	a.t.Helper()
 	return a.success(op, a.call(op, r))
 }
 
-// success decodes a response that must be successful.
+// success requires a successful response, and decodes it.
 func (a *adapter) success(op string, got answer) (out result) {
 	a.t.Helper()
 	if got.Error != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// A client passes the conformance cases. LOCKSTEP_ADAPTER is the command of its adapter with arguments, which runs
-// all cases. Without it, the Go client runs the short cases, or with LOCKSTEP_CONFORMANCE=full all of them.
+// A client passes the conformance cases. LOCKSTEP_ADAPTER is the command, with arguments, of the client's adapter,
+// which runs all cases. Without it, the Go client runs the short cases or, with LOCKSTEP_CONFORMANCE=full, all cases.
 func TestConformance(t *testing.T) {
 	dir := t.TempDir()
 	binary, err := cluster.Build(t.Context(), dir)
@@ -68,22 +68,21 @@ func allCases() []testCase {
 	return slices.Concat(publishCases(), consumeCases(), faultCases(), tlsCases())
 }
 
-// position is the environment of a case. Each is started for its first case, and shared by all of its cases in
-// sequence.
+// position is the environment of a case. It is started for its first case, and all its cases use it in sequence.
 type position string
 
 const (
 	plainPair  position = ""
-	securePair position = "secure-pair" // TLS; clients must present a certificate
-	secureNode position = "secure-node" // TLS; client certificates are optional; no other node
+	securePair position = "secure-pair" // TLS; client certificates are required
+	secureNode position = "secure-node" // single node with TLS; client certificates are optional
 )
 
 // world is a started environment.
 type world struct {
 	pair       *harness.Pair
-	alone      bool                // one node
-	relays     []*faultproxy.Relay // in front of the nodes, for the clients of the cases that cut their links
-	identities identities          // with TLS
+	alone      bool                // single node
+	relays     []*faultproxy.Relay // in front of the nodes, for cases that cut the links of clients
+	identities identities          // only with TLS
 }
 
 func newWorld(t *testing.T, in position, binary, dir string) *world {
@@ -133,7 +132,7 @@ func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
 	return active, standby
 }
 
-// run is one running case.
+// run is a running case.
 type run struct {
 	*world
 	t      *testing.T
@@ -154,8 +153,8 @@ func (r *run) open(name string, more request) {
 	r.a.do("open", q)
 }
 
-// queue creates a queue without the client under test; its subscription "audit" retains every message. Its content is
-// verified at the end of the case.
+// queue creates a queue without the client under test. Its subscription "audit" retains every message, and its content
+// is verified at the end of the case.
 func (r *run) queue(suffix string, config *pb.QueueConfig) string {
 	r.t.Helper()
 	name := strings.ReplaceAll(r.name, " ", "-") + suffix
@@ -171,7 +170,7 @@ func (r *run) queue(suffix string, config *pb.QueueConfig) string {
 	return name
 }
 
-// verify compares all queues of the case with the client's responses; the pair must be in sync.
+// verify compares all queues of the case with the client's results. The pair must be in sync.
 func (r *run) verify() {
 	r.t.Helper()
 	active, _ := r.inSync(r.t)
@@ -192,7 +191,7 @@ type publication struct {
 	waiting <-chan answer
 }
 
-// publish publishes one message for each of the parts, as one batch, and does not wait.
+// publish publishes one message for each part, as one batch, and does not wait for the result.
 func (r *run) publish(queue string, more request, parts ...request) publication {
 	r.t.Helper()
 	if len(parts) == 0 {
@@ -213,7 +212,7 @@ func (r *run) publish(queue string, more request, parts ...request) publication 
 	}
 	producer, _ := q["producer"].(string)
 	if q["timeout_ms"] != nil {
-		producer = "" // publishes with a timeout run concurrently, without an order
+		producer = "" // publishes with a timeout run concurrently, in any order
 	}
 	r.o.expect(queue, producer, p.bodies...)
 	p.waiting = r.a.begin("publish", q)
@@ -228,7 +227,7 @@ func (r *run) recorded(p publication) answer {
 	return got
 }
 
-// stored publishes and requires success.
+// stored publishes messages, and requires success.
 func (r *run) stored(queue string, more request, parts ...request) result {
 	r.t.Helper()
 	return r.a.success("publish", r.recorded(r.publish(queue, more, parts...)))
@@ -248,18 +247,18 @@ func (r *run) consume(name, queue string, more request) {
 func (r *run) receive(consumer string) (delivery uint64, m *message) {
 	r.t.Helper()
 	got := r.a.do("receive", request{"consumer": consumer, "timeout_ms": bound.Milliseconds()})
-	require.NotNil(r.t, got.Message, "consumer %s got no message within %v", consumer, bound)
+	require.NotNil(r.t, got.Message, "consumer %s received no message within %v", consumer, bound)
 	return got.Delivery, got.Message
 }
 
-// settle requires that no message arrives for a short time.
+// settle requires that no message is received for a short time.
 func (r *run) settle(consumer string) {
 	r.t.Helper()
 	got := r.a.do("receive", request{"consumer": consumer, "timeout_ms": 150})
 	require.Nil(r.t, got.Message, "consumer %s", consumer)
 }
 
-// answer acknowledges a delivery, or nacks it.
+// answer settles a delivery: how is ack, nack, reject or extend.
 func (r *run) answer(consumer string, delivery uint64, how string, more request) {
 	r.t.Helper()
 	q := request{"consumer": consumer, "delivery": delivery, "how": how}
@@ -269,7 +268,7 @@ func (r *run) answer(consumer string, delivery uint64, how string, more request)
 	r.a.do("answer", q)
 }
 
-// flush waits until all answers of a consumer are committed.
+// flush waits until all settlements of a consumer are committed.
 func (r *run) flush(consumer string) {
 	r.t.Helper()
 	r.a.do("flush", request{"consumer": consumer, "timeout_ms": bound.Milliseconds()})

@@ -21,14 +21,14 @@ func consumeCases() []testCase {
 		{name: "credit limits deliveries", run: credit},
 		{name: "unacknowledged messages are redelivered", run: redelivery},
 		{name: "nack and nack after", run: nacks},
-		{name: "reject goes to the dead letters", run: rejects},
-		{name: "an acknowledgement deadline", run: deadline},
+		{name: "reject dead-letters a message", run: rejects},
+		{name: "acknowledgement deadline", run: deadline},
 		{name: "filters", run: filters},
 		{name: "priorities", run: priorities},
 		{name: "time to live and delay", run: times},
-		{name: "a subscription that was moved", run: moved},
-		{name: "a queue that is not there", run: noQueue},
-		{name: "a paused queue", run: paused},
+		{name: "reset of a subscription", run: moved},
+		{name: "missing queue", run: noQueue},
+		{name: "paused queue", run: paused},
 		{name: "messages of a schedule", run: scheduled},
 	}
 }
@@ -103,7 +103,7 @@ func redelivery(t *testing.T, r *run) {
 		require.Equal(t, 1, m.DeliveryCount)
 		r.answer("again", d, "ack", nil)
 	}
-	require.False(t, seen[2], "it was acknowledged")
+	require.False(t, seen[2], "an acknowledged message was redelivered")
 	r.flush("again")
 	r.settle("again")
 	r.verify()
@@ -131,7 +131,8 @@ func nacks(t *testing.T, r *run) {
 	r.verify()
 }
 
-// A message that is extended is not redelivered. Later it is, and a late ack of its first delivery has no effect.
+// deadline: a message is not redelivered while its deadline is extended. After the deadline, it is redelivered, and a
+// late ack of its first delivery has no effect.
 func deadline(t *testing.T, r *run) {
 	r.open("c", nil)
 	const timeout = time.Second
@@ -166,7 +167,7 @@ func rejects(t *testing.T, r *run) {
 	r.answer("k", d, "reject", nil)
 	r.flush("k")
 	r.stored(q, nil)
-	for range 2 { // nacked up to the delivery limit
+	for range 2 { // nack the message up to the delivery limit
 		d, _ = r.receive("k")
 		r.answer("k", d, "nack", nil)
 	}
@@ -239,10 +240,10 @@ func times(t *testing.T, r *run) {
 	const ttl, delay = 50 * time.Millisecond, 500 * time.Millisecond
 	start := time.Now()
 	r.stored(q, nil, request{"ttl_ms": ttl.Milliseconds()})
-	accepted := time.Now() // or slightly earlier: the time to live started then
+	accepted := time.Now() // the time to live started at this time, or slightly earlier
 	r.stored(q, nil, request{"delay_ms": delay.Milliseconds()})
 	r.stored(q, nil, request{"ttl_ms": bound.Milliseconds()})
-	require.Eventually(t, func() bool { return time.Since(accepted) > 2*ttl }, bound, time.Millisecond, "it expires")
+	require.Eventually(t, func() bool { return time.Since(accepted) > 2*ttl }, bound, time.Millisecond, "no expiry")
 	r.consume("k", q, nil)
 	d, m := r.receive("k")
 	require.Equal(t, uint64(3), m.Sequence)
@@ -274,7 +275,7 @@ func moved(t *testing.T, r *run) {
 		Queue: q, Subscription: "default", To: &pb.SeekSubscriptionRequest_Time{Time: timestamppb.New(time.Unix(1, 0))},
 	})
 	require.NoError(t, err)
-	// The first new message shows that the client has reattached. Until then it may deliver messages received before.
+	// The first new message proves that the client has reattached. Until then, it may deliver messages received before.
 	r.stored(q, nil)
 	seen := map[uint64]int{}
 	for seen[1] == 0 || seen[2] == 0 || seen[3] == 0 || seen[4] == 0 {
@@ -287,7 +288,7 @@ func moved(t *testing.T, r *run) {
 	r.verify()
 }
 
-// A refused publish of a paused queue is not retried: the application decides.
+// paused: the client does not retry a publish that a paused queue rejects.
 func paused(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)

@@ -17,15 +17,15 @@ import (
 
 func faultCases() []testCase {
 	return []testCase{
-		{name: "a wrong token", run: wrongToken},
-		{name: "a token that is revoked", run: revokedToken},
-		{name: "lost answers are asked for again", run: lostResponses},
+		{name: "invalid token", run: wrongToken},
+		{name: "revoked token", run: revokedToken},
+		{name: "requests without a response are retried", run: lostResponses},
 		{name: "an unknown outcome is not reported as failed", run: unknownOutcomes},
-		{name: "the address of the standby alone", run: standbyOnly},
-		{name: "the active is killed under a pipeline", run: killUnderPipeline},
-		{name: "the active is killed under consumers", long: true, run: killUnderConsumer},
-		{name: "the active is killed under transactions", long: true, run: killUnderTransactions},
-		{name: "the active is stopped and wakes", long: true, run: frozen},
+		{name: "only the address of the standby", run: standbyOnly},
+		{name: "the active is killed with a pipeline", run: killUnderPipeline},
+		{name: "the active is killed with consumers", long: true, run: killUnderConsumer},
+		{name: "the active is killed with transactions", long: true, run: killUnderTransactions},
+		{name: "the active is suspended and resumes", long: true, run: frozen},
 		{name: "switchovers under load", long: true, run: switchovers},
 		{name: "both nodes are restarted", long: true, run: restart},
 		{name: "both nodes are down for a while", long: true, run: bothDown},
@@ -89,8 +89,8 @@ func (r *run) throughRelays() {
 	r.a.do("open", request{"client": "c", "addresses": addresses, "fixed_addresses": true})
 }
 
-// dropResponses forwards requests to the nodes, but no responses; repair restores the links after a reset of the
-// connections.
+// dropResponses forwards requests to the nodes, but drops their responses. repair resets the connections, and restores
+// the links.
 func (r *run) dropResponses() (repair func()) {
 	for _, l := range r.relays {
 		l.CutOneWay(faultproxy.FromTarget)
@@ -114,7 +114,7 @@ func (r *run) awaitStored(queue string, n uint64) {
 }
 
 // lostResponses: a node stores a message, and its response is lost. The client retries with the same sequence, and
-// receives the original result: "duplicate".
+// receives the original result, with "duplicate" set.
 func lostResponses(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	r.throughRelays()
@@ -129,11 +129,11 @@ func lostResponses(t *testing.T, r *run) {
 	for _, p := range all {
 		r.a.success("publish", r.recorded(p))
 	}
-	require.NotZero(t, r.o.duplicates, "the nodes had acknowledged something before the links broke")
+	require.NotZero(t, r.o.duplicates, "no message was stored before the response was lost")
 	r.verify()
 }
 
-// unknownOutcomes: the application times out while the responses are lost. A stored message must not be reported as
+// unknownOutcomes: an application's timeout expires while responses are lost. A stored message is not reported as
 // failed.
 func unknownOutcomes(t *testing.T, r *run) {
 	q := r.queue("", nil)
@@ -152,10 +152,10 @@ func unknownOutcomes(t *testing.T, r *run) {
 	require.NotNil(t, got.Error)
 	repair()
 	r.stored(q, request{"producer": "after"})
-	// Requests in flight may be stored now, once.
+	// Requests in flight may still be stored, once.
 	r.a.do("close", request{"client": "c"})
 	r.verify()
-	require.NotZero(t, r.o.unknownStored, "a request was stored, and its response lost")
+	require.NotZero(t, r.o.unknownStored, "no request was stored without a response")
 }
 
 func standbyOnly(t *testing.T, r *run) {
@@ -170,7 +170,7 @@ func standbyOnly(t *testing.T, r *run) {
 	r.verify()
 }
 
-// underLoad publishes in a pipeline during an event, and requires that each of the messages is stored.
+// underLoad publishes in a pipeline during an event, and requires that each message is stored.
 func (r *run) underLoad(queue string, happens func()) {
 	r.t.Helper()
 	var all []publication
@@ -186,7 +186,7 @@ func (r *run) underLoad(queue string, happens func()) {
 		happens()
 	}()
 	push()
-	// The second half of the responses is awaited after the event; some of the first arrive before.
+	// Some responses are received before the event; the second half is awaited after it.
 	for _, p := range all {
 		r.a.success("publish", r.recorded(p))
 	}
@@ -223,7 +223,7 @@ func killUnderConsumer(t *testing.T, r *run) {
 		}
 		d, m := r.receive("k")
 		seen[m.Sequence]++
-		require.Equal(t, 1, seen[m.Sequence], "redelivered although acknowledged or in flight")
+		require.Equal(t, 1, seen[m.Sequence], "a message was redelivered although it was acknowledged or in flight")
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
@@ -256,7 +256,7 @@ func killUnderTransactions(t *testing.T, r *run) {
 		d, m := r.receive("k")
 		_, got := r.transact(out, request{"take": []request{{"consumer": "k", "delivery": d}}})
 		require.Nil(t, got.Error)
-		require.False(t, taken[m.Sequence], "delivered again after the transaction that took it")
+		require.False(t, taken[m.Sequence], "a message was redelivered after the transaction that acknowledged it")
 		taken[m.Sequence] = true
 	}
 	<-killed
@@ -264,8 +264,8 @@ func killUnderTransactions(t *testing.T, r *run) {
 	r.verify()
 }
 
-// frozen: the process of the active is suspended, so that its connections stay open, and resumes when the other one
-// has taken over.
+// frozen: the active's process is suspended, so that its connections stay open, and resumes when the other node has
+// taken over.
 func frozen(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -334,7 +334,7 @@ func bothDown(t *testing.T, r *run) {
 	for _, n := range r.pair.Nodes {
 		require.NoError(t, n.Kill())
 	}
-	given := r.publish(q, request{"timeout_ms": 300}) // the application times out: nothing was sent
+	given := r.publish(q, request{"timeout_ms": 300}) // the timeout expires before the message is sent
 	waiting := r.publish(q, request{"producer": "load"})
 	got := r.recorded(given)
 	require.NotNil(t, got.Error)

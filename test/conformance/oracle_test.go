@@ -29,17 +29,17 @@ const (
 	unknown                  // stored once or not at all
 )
 
-// sent is one message of the runner; its body is its unique name.
+// sent is one message of the runner. Its body is its unique name.
 type sent struct {
 	queue    string
-	order    uint64 // of its producer's publishes
+	order    uint64 // position among its producer's publishes
 	producer string
 	recorded guarantee
 	sequence uint64
 	text     string // of the error
 }
 
-// oracle has every published message by body, and compares the client's results with the queues.
+// oracle contains every published message, by body, and compares the client's results with the queues.
 type oracle struct {
 	mu       sync.Mutex // guards all fields below
 	messages map[string]*sent
@@ -59,7 +59,7 @@ func (o *oracle) expect(queue, producer string, bodies ...string) {
 	}
 }
 
-// recorded records the client's result for them; they have consecutive sequences.
+// recorded records the client's result for messages, which have consecutive sequences.
 func (o *oracle) recorded(t *testing.T, a *adapter, got answer, bodies ...string) {
 	t.Helper()
 	var r result
@@ -85,7 +85,7 @@ func (o *oracle) recorded(t *testing.T, a *adapter, got answer, bodies ...string
 	}
 }
 
-// verify reads a queue without the client under test and compares it with the client's results. The queue has a
+// verify reads a queue without the client under test, and compares it with the client's results. The queue has a
 // subscription that acknowledges nothing, so it contains every message that was ever stored.
 func (o *oracle) verify(t *testing.T, conn grpc.ClientConnInterface, queue string) {
 	t.Helper()
@@ -104,7 +104,7 @@ func (o *oracle) verify(t *testing.T, conn grpc.ClientConnInterface, queue strin
 			continue
 		}
 		if s.producer != "" && s.order < last[s.producer] {
-			t.Errorf("%s: %q stands after a message that producer %s published later", queue, b, s.producer)
+			t.Errorf("%s: %q is stored after a message that producer %s published later", queue, b, s.producer)
 		}
 		last[s.producer] = s.order
 	}
@@ -127,13 +127,13 @@ func (s *sent) against(at []uint64) string {
 	case len(at) > 1:
 		return fmt.Sprintf("stored %d times: %v", len(at), at)
 	case s.recorded == pending:
-		return "the client reported nothing"
+		return "the client reported no result"
 	case s.recorded == success && len(at) == 0:
-		return "the client reported success, and it is not stored"
+		return "the client reported success, but it is not stored"
 	case s.recorded == success && at[0] != s.sequence:
-		return fmt.Sprintf("the client reported sequence %d, and it has %d", s.sequence, at[0])
+		return fmt.Sprintf("the client reported sequence %d, but it has %d", s.sequence, at[0])
 	case s.recorded == notDone && len(at) > 0:
-		return "the client reported that it was not done, and it is stored: " + s.text
+		return "the client reported that it was not done, but it is stored: " + s.text
 	}
 	return ""
 }
@@ -157,23 +157,23 @@ func read(ctx context.Context, conn grpc.ClientConnInterface, queue string) (all
 	}
 }
 
-// Each kind of false result of a client is detected.
+// Each kind of incorrect result of a client is detected.
 func TestOracleReportsErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		recorded  guarantee
 		at        []uint64
 		statement string
 	}{
-		"lost":           {success, nil, "it is not stored"},
-		"doubled":        {success, []uint64{5, 6}, "stored 2 times"},
-		"doubled doubt":  {unknown, []uint64{5, 6}, "stored 2 times"},
-		"moved":          {success, []uint64{6}, "reported sequence 5, and it has 6"},
-		"called failed":  {notDone, []uint64{5}, "reported that it was not done, and it is stored"},
-		"forgotten":      {pending, []uint64{5}, "reported nothing"},
-		"true":           {success, []uint64{5}, ""},
-		"true refusal":   {notDone, nil, ""},
-		"doubt, stored":  {unknown, []uint64{5}, ""},
-		"doubt, not yet": {unknown, nil, ""},
+		"lost":                {success, nil, "it is not stored"},
+		"duplicated":          {success, []uint64{5, 6}, "stored 2 times"},
+		"unknown, duplicated": {unknown, []uint64{5, 6}, "stored 2 times"},
+		"other sequence":      {success, []uint64{6}, "reported sequence 5, but it has 6"},
+		"failed, stored":      {notDone, []uint64{5}, "reported that it was not done, but it is stored"},
+		"no result":           {pending, []uint64{5}, "reported no result"},
+		"success, stored":     {success, []uint64{5}, ""},
+		"failed, not stored":  {notDone, nil, ""},
+		"unknown, stored":     {unknown, []uint64{5}, ""},
+		"unknown, not stored": {unknown, nil, ""},
 	} {
 		s := sent{recorded: c.recorded, sequence: 5}
 		if c.statement == "" {

@@ -22,18 +22,18 @@ const many = 300
 
 func publishCases() []testCase {
 	return []testCase{
-		{name: "queues are made, shown and deleted", run: queuesAreManaged},
+		{name: "queues are created, described and deleted", run: queuesAreManaged},
 		{name: "publish and acknowledge", run: publishAndAck},
-		{name: "a pipeline keeps its order", run: pipelineOrder},
-		{name: "a batch is all or none", run: batches},
-		{name: "fields come back", run: fields},
-		{name: "messages over 4 MiB", run: large},
-		{name: "a transaction over two queues", run: transaction},
-		{name: "a refused transaction leaves nothing", run: refusedTransaction},
-		{name: "a full queue refuses", run: fullQueue},
+		{name: "a pipeline preserves the order", run: pipelineOrder},
+		{name: "a batch is atomic", run: batches},
+		{name: "fields are preserved", run: fields},
+		{name: "messages larger than 4 MiB", run: large},
+		{name: "transaction over two queues", run: transaction},
+		{name: "a rejected transaction has no effect", run: refusedTransaction},
+		{name: "a full queue rejects publishes", run: fullQueue},
 		{name: "a policy limits a queue", run: limitedByPolicy},
 		{name: "a producer is fenced", run: fenced},
-		{name: "a sequence is used twice", run: reused},
+		{name: "a reused sequence is rejected", run: reused},
 		{name: "a message id is stored once", run: storesOnce},
 		{name: "browse", run: browses},
 	}
@@ -44,7 +44,7 @@ func queuesAreManaged(t *testing.T, r *run) {
 	q := request{"client": "c", "queue": "managed/by.the-client", "subscriptions": []string{"default", "other"}}
 	require.True(t, r.a.do("queue_create", q).Created)
 	got := r.a.call("queue_create", q)
-	require.NotNil(t, got.Error, "it is there already")
+	require.NotNil(t, got.Error, "the queue already exists")
 	require.Equal(t, "not-done", got.Error.Outcome)
 	require.Equal(t, "QUEUE_EXISTS", got.Error.Reason)
 	q["if_not_exists"] = true
@@ -131,7 +131,7 @@ func fields(t *testing.T, r *run) {
 	r.verify()
 }
 
-// large: gRPC receives at most 4 MiB by default.
+// large: a client receives messages larger than gRPC's default limit of 4 MiB.
 func large(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)
@@ -185,7 +185,7 @@ func (r *run) transact(queue string, more request) (publication, answer) {
 	return p, got
 }
 
-// nextOf returns the sequence of the next message that a transaction publishes: nothing else publishes to the queue.
+// nextOf returns the sequence of the next message that a transaction publishes. No other publisher uses the queue.
 func (r *run) nextOf(queue string) (next uint64) {
 	for _, m := range r.o.messages {
 		if m.queue == queue && m.recorded == success {
@@ -216,7 +216,7 @@ func refusedTransaction(t *testing.T, r *run) {
 	r.open("c", nil)
 	in, out := r.queue("-in", nil), r.queue("-out", nil)
 	r.stored(in, nil)
-	// Two consumers that have the same message: the first one is gone, but acknowledges it nevertheless.
+	// Two consumers receive the same message. The first one has ended, but still acknowledges it.
 	r.consume("k", in, nil)
 	d, _ := r.receive("k")
 	b := r.body()
@@ -299,8 +299,9 @@ func fenced(t *testing.T, r *run) {
 	r.verify()
 }
 
-// reused: two producers with the same ID and epoch, an application error. A message that the second one sends under a
-// sequence of the first is not stored, and it must receive an error, whether or not the bodies are equal.
+// reused: two producers have the same ID and epoch, which is an application error. If the second one sends a message
+// with a sequence of the first, the message is not stored, and the client returns an error, even if the bodies are
+// equal.
 func reused(t *testing.T, r *run) {
 	r.open("c", nil)
 	r.open("c2", nil)

@@ -20,24 +20,24 @@ import (
 func tlsCases() []testCase {
 	return []testCase{
 		{name: "TLS with a client certificate", in: securePair, run: clientCertificate},
-		{name: "TLS and a mistake", in: securePair, run: tlsMisconfigurations},
-		{name: "TLS with the certificate of the node alone", in: secureNode, run: nodeCertificate},
+		{name: "TLS with an incorrect configuration", in: securePair, run: tlsMisconfigurations},
+		{name: "TLS without a client certificate", in: secureNode, run: nodeCertificate},
 		{name: "TLS with a token", in: secureNode, run: tokenOverTLS},
-		{name: "TLS and the active is killed", long: true, in: securePair, run: killOverTLS},
+		{name: "TLS when the active is killed", long: true, in: securePair, run: killOverTLS},
 	}
 }
 
 // identities are the certificates of an environment with TLS.
 type identities struct {
-	ca      string  // of the nodes and clients
+	ca      string  // CA of the nodes and clients
 	own     request // options of a client with a certificate of that CA
-	foreign request // and of one with a certificate of another CA
+	foreign request // options of a client with a certificate of another CA
 }
 
 // secured enables TLS on both nodes, with required or optional client certificates.
 func secured(t *testing.T, settings map[string]string, clientAuth string) (harness.Options, identities) {
 	t.Helper()
-	ca, other := certs.New(t, "authority"), certs.New(t, "another")
+	ca, other := certs.New(t, "ca"), certs.New(t, "other")
 	root, _, _ := ca.IssueURI(t, "root", "lockstep://root.test")
 	_, cert, key := ca.IssueURI(t, "client", "lockstep://client.test")
 	_, foreignCert, foreignKey := other.IssueURI(t, "client", "lockstep://client.test")
@@ -89,20 +89,20 @@ func clientCertificate(t *testing.T, r *run) {
 	r.verify()
 }
 
-// tlsMisconfigurations: a client that does not trust the node, or is not trusted by it, returns an error to its
-// application within the timeout, and stores nothing.
+// tlsMisconfigurations: if the client or the node does not trust the other one, the client returns an error within the
+// timeout, and nothing is stored.
 func tlsMisconfigurations(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	own, foreign := r.identities.own, r.identities.foreign
 	misconfigurations := map[string]request{
-		"an authority that has not issued the node's certificate": {
+		"a CA that has not issued the node's certificate": {
 			"ca": foreign["ca"], "cert": own["cert"], "key": own["key"],
 		},
-		"no certificate where one must be shown":          {"ca": own["ca"]},
-		"a certificate of an authority that is not known": {"ca": own["ca"], "cert": foreign["cert"], "key": foreign["key"]},
-		"no TLS": {},
-		"a token in the place of the certificate":            {"ca": own["ca"], "token": r.makeToken("in-place")},
-		"another authority, although the token is the right": {"ca": foreign["ca"], "token": r.makeToken("right")},
+		"no client certificate":              {"ca": own["ca"]},
+		"a client certificate of another CA": {"ca": own["ca"], "cert": foreign["cert"], "key": foreign["key"]},
+		"no TLS":                             {},
+		"a token instead of a certificate":   {"ca": own["ca"], "token": r.makeToken("in-place")},
+		"another CA, with a valid token":     {"ca": foreign["ca"], "token": r.makeToken("right")},
 	}
 	waiting := map[string]publication{}
 	for name, options := range misconfigurations {

@@ -2,7 +2,7 @@
 
 //go:build unix && deep
 
-// Package console_test tests the console with a real browser, on a real pair whose nodes fail.
+// Package console_test tests the console in a real browser, with a real pair whose nodes fail.
 package console_test
 
 import (
@@ -65,7 +65,7 @@ func startOpen(t *testing.T, more map[string]string) *world {
 	return w
 }
 
-// startWorld starts the pair, with rules: root has all rights, reader may browse.
+// startWorld starts the pair with rules: root has all rights, and reader may browse.
 func startWorld(t *testing.T) (w *world, root, reader string) {
 	t.Helper()
 	w = startOpen(t, map[string]string{"access.operators": "root"})
@@ -75,7 +75,7 @@ func startWorld(t *testing.T) (w *world, root, reader string) {
 	w.run("access", "grant", "root", "publish,consume,browse,manage", "--queue", "*")
 	w.run("access", "grant", "root", "operate,audit")
 	w.run("access", "grant", "reader", "browse", "--queue", "*")
-	// allows status requests, which this test makes
+	// permit status requests, which this test sends
 	w.run("access", "grant", "anonymous", "browse", "--queue", "nothing")
 	return w, root, reader
 }
@@ -103,7 +103,7 @@ func (w *world) as() context.Context {
 	return metadata.AppendToOutgoingContext(w.t.Context(), "authorization", "Bearer "+w.token)
 }
 
-// run runs a command line.
+// run runs a command, which must succeed.
 func (w *world) run(args ...string) string {
 	w.t.Helper()
 	out, err := w.try(args...)
@@ -121,12 +121,12 @@ func (w *world) try(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// The typical operations of an operator work in the console. The test requires LOCKSTEP_BROWSER, the path of a
-// Chromium; LOCKSTEP_SCREENSHOTS is a directory for screenshots of every page.
+// An operator's typical operations work in the console. The test requires LOCKSTEP_BROWSER, the path of a Chromium.
+// LOCKSTEP_SCREENSHOTS is a directory for screenshots of every page.
 func TestConsole(t *testing.T) {
 	program := os.Getenv("LOCKSTEP_BROWSER")
 	if program == "" {
-		t.Skip("LOCKSTEP_BROWSER names no Chromium: see test/console/run.sh")
+		t.Skip("LOCKSTEP_BROWSER is not set: see test/console/run.sh")
 	}
 	w, root, reader := startWorld(t)
 	active, standby := w.inSync()
@@ -138,7 +138,7 @@ func TestConsole(t *testing.T) {
 	onStandby := newTab(chromium, t, w.console[standby.Name])
 	onStandby.signIn(root)
 	w.messages(onStandby, active) // a standby's console forwards operations of the active to it
-	// Under another host name, which has separate cookies.
+	// Use another host name, which has separate cookies.
 	w.refusals(newTab(chromium, t, strings.Replace(w.console[active.Name], "127.0.0.1", "localhost", 1)), reader)
 	w.widths(onActive)
 	w.scan(onActive, active)
@@ -151,7 +151,7 @@ func TestConsole(t *testing.T) {
 	onStandby.quiet()
 }
 
-// queues: a queue is created on the page, and messages published on the command line appear within a second.
+// queues: a queue is created on the page, and messages published by the command line are shown within a second.
 func (w *world) queues(b *tab) {
 	b.open("/queues")
 	b.run(chromedp.Click(`a[href="/queues/create"]`), chromedp.WaitVisible("#dialog #name"),
@@ -204,7 +204,7 @@ func (w *world) messages(b *tab, active *harness.Node) {
 	require.Contains(w.t, b.dialog(`#messages button[formaction="/messages/remove"]`, nil), "Deleted 1 of 1")
 	b.until(rows(1))
 
-	// The rows are unchanged while messages arrive, until the page is refreshed.
+	// New messages do not change the rows until the page is refreshed.
 	w.run("publish", "orders", "late")
 	b.until(has("#live", "1 newer"))
 	b.until(rows(1))
@@ -219,12 +219,12 @@ func (w *world) messages(b *tab, active *harness.Node) {
 	require.Equal(w.t, uint64(2), q.GetQueue().GetMessages())
 }
 
-// rows returns a script that reports whether the page Messages has that many rows.
+// rows returns a script that reports whether the page Messages has n rows.
 func rows(n int) string {
 	return fmt.Sprintf("document.querySelectorAll('#rows tbody tr').length === %d", n)
 }
 
-// widths: a queue takes three lines on a narrow screen, and no table is cut off on a normal one.
+// widths: a queue uses three lines on a narrow screen, and no table is clipped on a normal one.
 func (w *world) widths(b *tab) {
 	b.run(emulation.SetDeviceMetricsOverride(390, 900, 1, false))
 	b.open("/queues")
@@ -243,7 +243,7 @@ func (w *world) widths(b *tab) {
 	}
 }
 
-// refusals: a reader sees queues and messages, and no controls for operations without permission.
+// refusals: a reader sees queues and messages, but no controls for operations without permission.
 func (w *world) refusals(b *tab, token string) {
 	b.signIn(token)
 	b.open("/queue?name=orders")
@@ -303,8 +303,8 @@ func (w *world) nodeID(n *harness.Node) string {
 	return st.GetNode().GetNodeId()
 }
 
-// resize: a rolling resize is started on the page of the standby. The active is killed during it and returns, and the
-// page shows the resize to its end.
+// resize: a rolling resize is started on the page of the standby. The active is killed during the resize, and
+// restarted. The page shows the resize to its end.
 func (w *world) resize(b *tab, active *harness.Node) {
 	b.open("/store")
 	require.NotEmpty(w.t, b.dialog(`a[href^="/store/resize"]`, map[string]string{"#page_size": "4096"}))
@@ -323,7 +323,7 @@ func (w *world) resize(b *tab, active *harness.Node) {
 	}
 }
 
-// switchover: the roles change, and the page shows it.
+// switchover: the page shows the changed roles.
 func (w *world) switchover(b *tab) {
 	active, standby := w.inSync()
 	b.open("/pair")
@@ -351,12 +351,12 @@ func (w *world) death(b *tab, own *harness.Node) {
 	b.until("!" + card)
 }
 
-// The active continues alone and is lost. The page of the other node shows the possible loss, requires the node's
-// name, and makes it active. Then the pair reports an unresolved forced failover.
+// The active continues without a standby, and is then lost. The page of the other node shows the possible loss,
+// requires the node's name, and makes the node active. Then the pair reports an unresolved forced failover.
 func TestForced(t *testing.T) {
 	program := os.Getenv("LOCKSTEP_BROWSER")
 	if program == "" {
-		t.Skip("LOCKSTEP_BROWSER names no Chromium: see test/console/run.sh")
+		t.Skip("LOCKSTEP_BROWSER is not set: see test/console/run.sh")
 	}
 	w := startOpen(t, nil)
 	active, standby := w.inSync()
@@ -382,10 +382,10 @@ func TestForced(t *testing.T) {
 	}
 	var disabled bool
 	b.run(chromedp.Evaluate("document.querySelector('#dialog button[type=submit]').disabled", &disabled))
-	require.True(t, disabled, "not before the name exists")
+	require.True(t, disabled, "enabled without a name")
 	b.run(chromedp.SendKeys("#dialog #confirm", active.Name, chromedp.ByQuery),
 		chromedp.Evaluate("document.querySelector('#dialog button[type=submit]').disabled", &disabled))
-	require.True(t, disabled, "the other node's name")
+	require.True(t, disabled, "enabled with the other node's name")
 	b.run(chromedp.Evaluate("document.querySelector('#dialog #confirm').value = ''", nil),
 		chromedp.SendKeys("#dialog #reason", "a test", chromedp.ByQuery),
 		chromedp.SendKeys("#dialog #confirm", standby.Name, chromedp.ByQuery),

@@ -30,12 +30,12 @@ const (
 	costWindow   = 2 * time.Second
 )
 
-// The cost of five browsers with the table of 10,000 queues for a publisher is at most 3 % of the median. Time
-// windows with and without them alternate, for LOCKSTEP_CONSOLE_COST pairs of windows.
+// Five browsers that show the table of 10,000 queues reduce a publisher's median rate by at most 3 %. Time windows with
+// and without browsers alternate, for LOCKSTEP_CONSOLE_COST pairs of windows.
 func TestConsoleCost(t *testing.T) {
 	pairs, _ := strconv.Atoi(os.Getenv("LOCKSTEP_CONSOLE_COST"))
 	if pairs == 0 {
-		t.Skip("LOCKSTEP_CONSOLE_COST must be the number of pairs of windows")
+		t.Skip("LOCKSTEP_CONSOLE_COST, the number of pairs of windows, is not set")
 	}
 	w := startOpen(t, map[string]string{"limits.queues": "20000"})
 	active, _ := w.inSync()
@@ -91,7 +91,7 @@ func TestConsoleCost(t *testing.T) {
 		for range browsers {
 			watching.Go(func() { watchQueues(ctx, w.console[active.Name], &bytesSeen) })
 		}
-		<-time.After(costWindow / 4) // until they are connected
+		<-time.After(costWindow / 4) // until the browsers are connected
 		from, start := published.Load(), time.Now()
 		<-time.After(costWindow)
 		rate := float64(published.Load()-from) / time.Since(start).Seconds()
@@ -115,13 +115,13 @@ func TestConsoleCost(t *testing.T) {
 	slices.Sort(ratios)
 	load, _ := os.ReadFile("/proc/loadavg")
 	require.NotZero(t, bytesSeen.Load(), "the browsers received nothing")
-	t.Logf("messages per second without %.0f, with %d browsers %.0f; ratios %.3f, median %.3f; the browsers got %d "+
+	t.Logf("messages per second without browsers %.0f, with %d browsers %.0f; ratios %.3f, median %.3f; received %d "+
 		"KiB; load %s",
 		without, costBrowsers, with, ratios, ratios[pairs/2], bytesSeen.Load()>>10, load)
 	require.Greater(t, ratios[pairs/2], 0.97)
 }
 
-// watchQueues simulates a browser with the table of queues open.
+// watchQueues simulates a browser that shows the table of queues.
 func watchQueues(ctx context.Context, base string, seen *atomic.Uint64) {
 	jar, _ := cookiejar.New(nil) // never fails
 	browser := &http.Client{Jar: jar}
@@ -142,7 +142,7 @@ func watchQueues(ctx context.Context, base string, seen *atomic.Uint64) {
 	get("/events" + table)
 }
 
-// counting is a writer that counts bytes.
+// counting is an io.Writer that counts bytes.
 type counting struct{ n *atomic.Uint64 }
 
 func (c counting) Write(b []byte) (int, error) {

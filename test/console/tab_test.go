@@ -23,10 +23,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bound is the timeout of any expected event on a page. It is generous, because the machine may be busy.
+// bound limits the wait for any event on a page. It is long, because the machine may be busy.
 const bound = 20 * time.Second
 
-// browser starts a headless Chromium with a new profile, until the test ends.
+// browser starts a headless Chromium with a new profile, which runs until the test ends.
 func browser(t *testing.T, program string) context.Context {
 	t.Helper()
 	options := append(append([]chromedp.ExecAllocatorOption{}, chromedp.DefaultExecAllocatorOptions[:]...),
@@ -41,7 +41,7 @@ func browser(t *testing.T, program string) context.Context {
 	return ctx
 }
 
-// tab is one tab.
+// tab is a tab of the browser.
 type tab struct {
 	t    *testing.T
 	ctx  context.Context
@@ -132,7 +132,7 @@ func (b *tab) open(path string) {
 	b.run(chromedp.Navigate(b.base+path), chromedp.WaitReady("main"))
 }
 
-// until waits for a condition, a script, and returns the duration.
+// until waits until a script returns true, and returns the duration of the wait.
 func (b *tab) until(script string) time.Duration {
 	b.t.Helper()
 	start := time.Now()
@@ -162,8 +162,8 @@ func (b *tab) signIn(token string) {
 		chromedp.WaitVisible("#menu", chromedp.ByQuery))
 }
 
-// dialog opens a dialog by clicking on the element, fills it in, and submits it. It returns the resulting text: the
-// success message, or the dialog with the error.
+// dialog opens a dialog by a click on the element, fills it in, and submits it. It returns the success message, or the
+// error in the dialog.
 func (b *tab) dialog(opener string, fields map[string]string) string {
 	b.t.Helper()
 	b.run(chromedp.Click(opener, chromedp.ByQuery),
@@ -198,7 +198,7 @@ func (b *tab) shoot(directory, name, path string) {
 			b.run(chromedp.Evaluate("document.documentElement.scrollWidth > innerWidth", &wide))
 			require.False(b.t, wide, "%s at %d px is wider than the window", path, width)
 			var picture []byte
-			// A covered tab may not be drawn, and its screenshot would then never complete.
+			// A covered tab may not be drawn, so that its screenshot never completes.
 			b.run(page.BringToFront(), chromedp.FullScreenshot(&picture, 100))
 			file := filepath.Join(directory, fmt.Sprintf("%s-%d-%s.png", name, width, theme))
 			require.NoError(b.t, os.WriteFile(file, picture, 0o600))

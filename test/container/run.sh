@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the container image and kills the containers of deploy/compose.yaml and deploy/compose-witness.yaml one by one,
-# under a publisher, in a separate Docker engine in separate namespaces. It leaves nothing behind and does not affect
-# other engines.
+# Builds the container image, and kills the containers of deploy/compose.yaml and deploy/compose-witness.yaml one by one
+# while a client publishes. It uses a separate Docker engine in separate namespaces, removes everything that it creates,
+# and does not affect other engines.
 #
 # It uses no registry: the build stage of deploy/Dockerfile is replaced by a local Go build, and the etcd image by the
 # etcd version in go.mod. So the first stage of the Dockerfile is not tested.
-# Requires root, docker.io and docker-compose, which it installs with apt-get. Exit code 3: it cannot run here.
+# Requires root. It installs docker.io and docker-compose with apt-get if they are missing. Exit code 3: the test cannot
+# run here.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
@@ -26,13 +27,13 @@ fail() {
   exit 1
 }
 
-# Outside of the namespaces: fetch and build the dependencies.
+# Outside the namespaces, fetch and build the dependencies.
 if [[ -z ${CONTAINER_WORK:-} ]]; then
   ((EUID == 0)) || cannot "not root"
   unshare --mount --pid --fork --net true 2>/dev/null || cannot "unshare is not permitted"
   if ! command -v dockerd >/dev/null || ! command -v docker-compose >/dev/null || ! command -v ip >/dev/null; then
     command -v apt-get >/dev/null || cannot "no dockerd, and no apt-get to install it"
-    # RUNLEVEL: the package must not start an engine.
+    # RUNLEVEL=1 prevents the package from starting an engine.
     { apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
       docker.io docker-compose iptables iproute2; } >/dev/null 2>&1 || cannot "docker.io cannot be installed"
   fi
@@ -42,7 +43,7 @@ if [[ -z ${CONTAINER_WORK:-} ]]; then
   CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=v0.0.0-container' -o "$work/stage/out/lockstep" ./cmd/lockstep
   CGO_ENABLED=0 go build -o "$work/etcd/etcd" go.etcd.io/etcd/server/v3
   cp /etc/ssl/certs/ca-certificates.crt "$work/stage/etc/ssl/certs/" 2>/dev/null || touch "$work/stage/etc/ssl/certs/ca-certificates.crt"
-  # As loaded by docker compose; docker-compose 1.29 runs them below.
+  # docker compose v2 must load both files; docker-compose 1.29 runs them below.
   if GOBIN=$work/bin go install github.com/compose-spec/compose-go/v2/cmd@v2.16.2 2>/dev/null; then
     for file in deploy/compose.yaml deploy/compose-witness.yaml; do
       "$work/bin/cmd" "$file" >"$work/loaded.yaml" || fail "docker compose cannot load $file"
@@ -64,7 +65,7 @@ export DOCKER_HOST=unix://$work/docker.sock DOCKER_BUILDKIT=0
 mkdir "$work/data"
 dockerd --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/docker.pid" --host "$DOCKER_HOST" >"$work/dockerd.out" 2>&1 &
 engine=$!
-# The engine releases its cgroups and mounts.
+# Removes all containers, and stops the engine, which releases its cgroups and mounts.
 finish() {
   docker ps -aq 2>/dev/null | xargs -r docker rm -f -v >/dev/null 2>&1 || true
   kill "$engine" 2>/dev/null || true
@@ -97,11 +98,11 @@ images() {
   docker build -q -t "$(sed -n 's/^ *image: \(.*etcd.*\)/\1/p' deploy/compose.yaml)" "$work/etcd" >"$work/build.log" 2>&1 || fail "docker build of etcd"
 }
 
-# The contents of the image, its user, and that it writes only to /data.
+# Checks the files of the image, its user, and that it runs with a read-only root.
 image() {
   local files
   docker create --name files lockstep >/dev/null
-  # The engine adds mount points, which are empty: /dev, /etc/hosts and the like.
+  # Empty files are ignored: the engine adds mount points such as /etc/hosts.
   files=$(docker export files | tar -t -v | awk '$1 ~ /^-/ && $3 > 0 {print $6}' | sort | tr '\n' ' ')
   docker rm files >/dev/null
   [[ $files == "etc/ssl/certs/ca-certificates.crt lockstep " || $files == "lockstep " ]] || fail "files of the image: $files"
@@ -114,14 +115,14 @@ image() {
 }
 
 name() { docker ps -a --format '{{.Names}}' | grep "_$1_1$"; }
-# The role that node $1 reports.
+# Prints the role that node $1 reports.
 role() { docker exec "$(name "$1")" /lockstep status --addr 127.0.0.1:7420 --output json | grep -o '"role": *"[^"]*"' | cut -d'"' -f4; }
 whole() { [[ "$(role a) $(role b)" == "active standby" || "$(role a) $(role b)" == "standby active" ]]; }
 serves() { [[ $(role "$1") == active-alone ]]; }
 healthy() { [[ $(docker inspect --format '{{.State.Health.Status}}' "$(name "$1")") == healthy ]]; }
 lockstep() { docker run --rm -i --network "${project}_default" lockstep "$@" --addr a:7420,b:7420; }
 
-# Kills the containers of one compose file one by one, under a publisher.
+# Kills the containers of a compose file one by one while a client publishes.
 compose() {
   local file=$1 count=0 victim other
   shift
@@ -129,7 +130,7 @@ compose() {
   docker-compose -f "$file" -p "$project" up -d >"$work/up.log" 2>&1 || fail "docker-compose up"
   until_ok whole
   lockstep queue create orders >/dev/null
-  # A line every 20 ms, until the file "done" exists; exits with 0 only if each of them was acknowledged.
+  # Publishes a line every 20 ms until the file "done" exists. It succeeds only if each line was acknowledged.
   rm -f "$work/done"
   { until [[ -e $work/done ]]; do echo "$((++count))"; sleep 0.02; done; echo "$count" >"$work/count"; } |
     lockstep publish orders --timeout 60s >"$work/published.out" 2>"$work/published.log" &
@@ -151,7 +152,7 @@ compose() {
   done
   touch "$work/done"
   wait "$publisher" || fail "publisher failed"
-  # Each line of the publisher is present once, in addition to the other messages.
+  # The queue must contain each line of the publisher once, and the other messages.
   local sent
   sent=$(cat "$work/count")
   lockstep consume orders --count "$((sent + $# - 2))" --timeout 60s >"$work/consumed"

@@ -24,7 +24,7 @@ import (
 // bound limits all waits.
 const bound = time.Minute
 
-// outageTimeout limits attempts during an outage of the coordinator.
+// outageTimeout limits each request during an outage of the coordinator.
 const outageTimeout = time.Second
 
 // Fixture is a fresh coordinator without a record.
@@ -33,14 +33,14 @@ type Fixture struct {
 	Connect func(t *testing.T) failover.Coordinator
 	// Stop makes the coordinator unreachable, without data loss.
 	Stop func(t *testing.T)
-	// Start makes it reachable again.
+	// Start makes the coordinator reachable again.
 	Start func(t *testing.T)
-	// Exact: each request is sent once and answered in time. Otherwise a request may be retried, so that a write
-	// encounters itself, and a lease may expire before the test reads it.
+	// Exact is true if each request is sent once and receives a timely response. Otherwise, a request may be retried, so
+	// that a write encounters its own effect, and a lease may expire before the test reads it.
 	Exact bool
 }
 
-// Run runs the suite. fresh creates a Fixture for each test.
+// Run runs the suite. fresh creates a Fixture for each subtest.
 func Run(t *testing.T, fresh func(t *testing.T) Fixture) {
 	t.Helper()
 	runIn(t, fresh, func(t *testing.T, f func(*testing.T)) {
@@ -49,7 +49,7 @@ func Run(t *testing.T, fresh func(t *testing.T) Fixture) {
 	})
 }
 
-// RunSimulated runs the suite in simulated time, each test in a bubble of testing/synctest.
+// RunSimulated is like Run, but runs each subtest in simulated time (testing/synctest).
 func RunSimulated(t *testing.T, fresh func(t *testing.T) Fixture) {
 	t.Helper()
 	runIn(t, fresh, synctest.Test)
@@ -121,8 +121,8 @@ func testMissing(t *testing.T, f Fixture) {
 	})
 }
 
-// Swap retries a swap until its outcome is known, as all users of a coordinator must: a slow machine is not a
-// failure.
+// Swap retries a swap until its outcome is known, as all users of a coordinator must. It fails the test if ctx ends
+// first.
 func Swap(
 	ctx context.Context, c failover.Coordinator, expect failover.Revision, next failover.Record,
 ) (failover.Revision, error) {
@@ -210,7 +210,7 @@ func testSwapSameOperation(t *testing.T, f Fixture) {
 	rec := SampleRecord("op1")
 	first, err := Swap(ctx, a, 0, rec)
 	require.NoError(t, err)
-	again, err := Swap(ctx, b, 0, rec) // as after an unknown outcome
+	again, err := Swap(ctx, b, 0, rec) // a retry, as after an unknown outcome
 	require.NoError(t, err)
 	require.Equal(t, first, again)
 }
@@ -226,7 +226,7 @@ func testSwapInvalid(t *testing.T, f Fixture) {
 	require.ErrorIs(t, err, failover.ErrNoRecord)
 }
 
-// Await waits for a matching observation.
+// Await waits for an observation for which ok returns true, and returns it. what describes it in a failure message.
 func Await(t *testing.T, c failover.Coordinator, what string, ok func(failover.Observation) bool) failover.Observation {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
@@ -294,7 +294,7 @@ func testWatchSlowReader(t *testing.T, f Fixture) {
 		if o.Record == nil {
 			continue
 		}
-		require.GreaterOrEqual(t, o.Record.Config, last, "watch went backwards")
+		require.GreaterOrEqual(t, o.Record.Config, last, "the watch reported an older record")
 		if last = o.Record.Config; last == rec.Config {
 			return
 		}
@@ -408,8 +408,8 @@ func casModel() porcupine.Model {
 	}
 }
 
-// done returns the swaps of unknown outcome with a result that a client has seen. They were applied at some time
-// until the end. The other ones changed nothing visible to a client.
+// done returns those swaps with an unknown outcome of which a client has read the result. They were applied at some
+// time before end. The other ones had no effect visible to a client.
 func done(unknown, history []porcupine.Operation, end int64) []porcupine.Operation {
 	seen := make(map[string]bool)
 	for _, op := range history {
@@ -435,8 +435,8 @@ func testLinearizable(t *testing.T, f Fixture) {
 	const clients, rounds = 4, 25
 	var mu sync.Mutex
 	var history, unknown []porcupine.Operation
-	// A logical clock: the checker needs the order of calls and returns, and simulated time does not advance between
-	// them.
+	// Use a logical clock: the checker requires the order of calls and returns, and simulated time does not advance
+	// between them.
 	var clock atomic.Int64
 	var wg sync.WaitGroup
 	for i := range clients {

@@ -39,13 +39,13 @@ func announce(t *testing.T, c failover.Coordinator, live failover.Live) func() {
 	return end
 }
 
-// is reports whether the observed duplicate is this process, and running.
+// is reports whether the observed duplicate is the given process, and is not stale.
 func is(o failover.Observation, want failover.Live) bool {
 	return o.Duplicate != nil && o.Duplicate.Live == want && !o.Duplicate.Stale
 }
 
-// testDuplicates verifies that two processes of one node see each other while both are running, and that others see the
-// node once.
+// testDuplicates verifies that two processes of one node observe each other while both are running, and that other
+// nodes observe the node once.
 func testDuplicates(t *testing.T, f Fixture) {
 	a, b, other, reader := connect(t, f), connect(t, f), connect(t, f), connect(t, f)
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
@@ -100,7 +100,7 @@ func testKilledDuplicate(t *testing.T, f Fixture) {
 				ok := o.LiveNode(node.ID)
 			return ok && l == dead
 		})
-		require.NoError(t, killed.Close()) // it cannot withdraw
+		require.NoError(t, killed.Close()) // so that it cannot remove its key
 		end()
 
 		c := connect(t, f)
@@ -111,20 +111,20 @@ func testKilledDuplicate(t *testing.T, f Fixture) {
 		for o := range seen {
 			if o.Duplicate != nil {
 				require.Equal(t, dead, o.Duplicate.Live)
-				require.True(t, o.Duplicate.Stale, "a dead process is reported as a running duplicate")
+				require.True(t, o.Duplicate.Stale, "a killed process is reported as a running duplicate")
 				left = true
 			}
 			if l, ok := o.LiveNode(node.ID); ok && l == live && o.Duplicate == nil {
 				break
 			}
 		}
-		require.NoError(t, ctx.Err(), "keys of a dead process remain")
+		require.NoError(t, ctx.Err(), "keys of a killed process remain")
 		cancel()
 		end()
 		if left {
 			return
 		}
-		// its lease may expire earlier on a slow machine
-		require.Less(t, attempt, 10, "keys of a dead process were never observed")
+		// on a slow machine, the lease may expire before the observation
+		require.Less(t, attempt, 10, "keys of a killed process were never observed")
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 )
 
-// StartEtcd starts an etcd with its data in dir, at an address or, if that is empty, at a free port. The caller
-// closes it. It retries while the port is in use, because the kernel may have assigned it to another connection in
-// the meantime.
+// StartEtcd starts an etcd with its data in dir. If address is empty, etcd listens on a free port. The caller closes
+// the server. StartEtcd retries while the port is in use, because the kernel may have assigned it to another
+// connection.
 func StartEtcd(t *testing.T, dir, address string) *embedded.Server {
 	t.Helper()
 	var s *embedded.Server
@@ -23,7 +23,7 @@ func StartEtcd(t *testing.T, dir, address string) *embedded.Server {
 	require.Eventually(t, func() bool {
 		s, err = embedded.Start(t.Context(), embedded.Options{Dir: dir, Address: address, UnsafeNoFsync: true})
 		return !errors.Is(err, syscall.EADDRINUSE)
-	}, bound, 50*time.Millisecond, "port %s stays in use", address)
+	}, bound, 50*time.Millisecond, "port %s is still in use", address)
 	require.NoError(t, err)
 	return s
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// writeMark retries a write of the mark until success, because a coordinator may reject marks right after its start.
-// It returns the previous mark.
+// writeMark retries a write of the mark until it succeeds, because a coordinator may reject marks shortly after its
+// start. It returns the previous mark.
 func writeMark(ctx context.Context, t *testing.T, c failover.Coordinator, m failover.Mark) failover.Mark {
 	t.Helper()
 	var err error
@@ -27,8 +27,8 @@ func writeMark(ctx context.Context, t *testing.T, c failover.Coordinator, m fail
 	return failover.Mark{}
 }
 
-// raiseMark raises the mark until a write returns the expected previous mark, and returns the new mark. A write that
-// is retried after a timeout encounters itself, which is not a failure.
+// raiseMark raises the mark until a write returns the expected previous mark, and returns the new mark. A write that is
+// retried after a timeout may return its own mark as the previous one, which is not a failure.
 func raiseMark(ctx context.Context, t *testing.T, c failover.Coordinator, from failover.Mark) failover.Mark {
 	t.Helper()
 	for range 100 {
@@ -73,7 +73,7 @@ func testMark(t *testing.T, f Fixture) {
 	requireMark(ctx, t, a, high)
 	requireMark(ctx, t, b, high)
 	for _, old := range []failover.Mark{{}, {By: 3, Term: 2, LSN: 90}, {By: 2, Term: 2, LSN: 1000}, high} {
-		// A delayed request, or one of a disconnected node.
+		// The write is a delayed request, or one from a disconnected node.
 		require.Equal(t, high, writeMark(ctx, t, b, old))
 		requireMark(ctx, t, a, high)
 	}
@@ -81,11 +81,11 @@ func testMark(t *testing.T, f Fixture) {
 	forced := failover.Mark{By: 4, Term: 4, LSN: 50}
 	before := writeMark(ctx, t, b, forced)
 	if before == forced && !f.Exact {
-		before = high // it was sent twice
+		before = high // the write was sent twice
 	}
 	require.Equal(t, high, before)
 	requireMark(ctx, t, a, forced)
-	require.Equal(t, forced, writeMark(ctx, t, a, high), "written since by another connection")
+	require.Equal(t, forced, writeMark(ctx, t, a, high), "another connection has written this mark since")
 	requireMark(ctx, t, b, forced)
 
 	got, at, err := b.Load(ctx)
@@ -98,8 +98,8 @@ func testMark(t *testing.T, f Fixture) {
 	requireMark(ctx, t, a, forced)
 }
 
-// testMarkConcurrent verifies that the highest of concurrently written marks remains, and that no reader sees it
-// decrease.
+// testMarkConcurrent verifies that the highest of concurrently written marks remains, and that the mark never decreases
+// for a reader.
 func testMarkConcurrent(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	const writers, rounds = 3, 20
@@ -134,7 +134,7 @@ func testMarkConcurrent(t *testing.T, f Fixture) {
 	requireMark(ctx, t, c, highest)
 }
 
-// testMarkOutage verifies that a mark survives an outage, during which it can neither be written nor read.
+// testMarkOutage verifies that a mark survives an outage, during which it can be neither written nor read.
 func testMarkOutage(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)

@@ -29,23 +29,23 @@ import (
 )
 
 var (
-	forFlag      = flag.Duration("for", 7*time.Minute, "time for each situation")
+	forFlag      = flag.Duration("for", 7*time.Minute, "duration of each situation")
 	settingsFlag = flag.String("settings", "1s/600ms 2s/1500ms",
 		"failover.timeout/failover.drop-timeout of each pair")
-	scenariosFlag = flag.String("situations", "quiet busy fsync gc stop", "situations, one after the other")
+	scenariosFlag = flag.String("situations", "quiet busy fsync gc stop", "situations, measured one after the other")
 )
 
 const (
-	every      = 5 * time.Second        // interval between two faults, alternately at the active and the standby
-	fsyncStall = 300 * time.Millisecond // each sync that begins in this time waits for its end
-	stop       = 200 * time.Millisecond // between SIGSTOP and SIGCONT
-	busy       = 16                     // processes
+	every      = 5 * time.Second        // interval between two faults, alternately on the active and the standby
+	fsyncStall = 300 * time.Millisecond // syncs that begin during this time wait for its end
+	stop       = 200 * time.Millisecond // time between SIGSTOP and SIGCONT
+	busy       = 16                     // number of busy processes
 	bodyBytes  = 1 << 10
 	pace       = 20 * time.Millisecond // between two publishes
 	bound      = 5 * time.Minute
 )
 
-// variable makes this program run as one of the processes that keep the machine busy.
+// variable is the environment variable that makes this program run as a busy process.
 const variable = "DETECTION_PROCESS"
 
 func TestMain(m *testing.M) {
@@ -71,19 +71,19 @@ func allocate() {
 	}
 }
 
-// row is the result of a pair.
+// row is the result of one pair.
 type row struct {
 	scenario, setting string
 	faults            uint64
 	takeovers, drops  int
-	outage            time.Duration // the longest, as logged by the nodes
+	outage            time.Duration // longest outage, as logged by the nodes
 	publishes         int
 	slowest           time.Duration
 	longestStop       time.Duration
 	span              time.Duration
 }
 
-// TestDetection prints a table and asserts nothing.
+// TestDetection measures all settings in all situations, and prints a table. It asserts nothing.
 func TestDetection(t *testing.T) {
 	dir := t.TempDir()
 	binary, err := cluster.Build(t.Context(), dir)
@@ -99,7 +99,7 @@ func TestDetection(t *testing.T) {
 	t.Logf("all:\n%s", table(rows))
 }
 
-// measure runs a pair with each setting in parallel in one situation.
+// measure runs, in one situation, a pair per setting in parallel.
 func measure(t *testing.T, binary, dir, scenario string) []row {
 	t.Helper()
 	if scenario == "gc" {
@@ -135,7 +135,7 @@ func measure(t *testing.T, binary, dir, scenario string) []row {
 	return rows
 }
 
-// load starts processes that end with the test.
+// load starts busy processes, which end with the test.
 func load(t *testing.T, kind string, count int) {
 	t.Helper()
 	for range count {
@@ -159,7 +159,7 @@ type pair struct {
 	*cluster.Pair
 	breakDisks bool
 	client     *client.Client
-	from       [2]int // of the nodes' logs
+	from       [2]int // positions in the nodes' logs
 }
 
 func (p *pair) start(t *testing.T, binary, dir string) {
@@ -192,7 +192,7 @@ func (p *pair) start(t *testing.T, binary, dir string) {
 	}
 }
 
-// publish publishes synchronously.
+// publish publishes synchronously until ctx is done.
 func (p *pair) publish(ctx context.Context) error {
 	start := time.Now()
 	for body := make([]byte, bodyBytes); ctx.Err() == nil; p.publishes++ {
@@ -207,7 +207,7 @@ func (p *pair) publish(ctx context.Context) error {
 	return nil
 }
 
-// inject injects the fault of the situation at intervals, into each node in turn.
+// inject injects the situation's fault at intervals, into each node in turn.
 func (p *pair) inject(ctx context.Context) error {
 	if p.scenario != "fsync" && p.scenario != "stop" {
 		return nil
@@ -256,7 +256,7 @@ func (p *pair) once(ctx context.Context, n *cluster.Node) error {
 	return err
 }
 
-// count reads the nodes' logs.
+// count counts the events in the nodes' logs.
 func (p *pair) count(t *testing.T) {
 	t.Helper()
 	for i, n := range p.Nodes() {

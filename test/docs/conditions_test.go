@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// TestConditionsReference compares the table of docs/reference/conditions.md with server/conditions. The flag -update
-// writes it.
+// TestConditionsReference compares the table of docs/reference/conditions.md with server/observe/conditions. The flag
+// -update writes it.
 func TestConditionsReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| Condition | Severity | Scope | Hold time | Cause | Action |\n|---|---|---|---|---|---|\n")

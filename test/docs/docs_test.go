@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docs compares the documents with the source: settings and their defaults, links, and the names of files and
+// Package docs compares the documentation with the source: settings and their defaults, links, and names of files and
 // functions.
 package docs
 
@@ -32,9 +32,9 @@ func generated(t *testing.T, document, marker, want string) {
 	require.NoError(t, err)
 	begin, end := "<!-- "+marker+" -->\n", "<!-- end of "+marker+" -->"
 	before, rest, ok := strings.Cut(string(b), begin)
-	require.True(t, ok, "%s lacks %s", document, begin)
+	require.True(t, ok, "%s does not contain %s", document, begin)
 	part, after, ok := strings.Cut(rest, end)
-	require.True(t, ok, "%s lacks %s", document, end)
+	require.True(t, ok, "%s does not contain %s", document, end)
 	if *update {
 		require.NoError(t, os.WriteFile(name, []byte(before+begin+want+end+after), 0o644))
 		return
@@ -85,12 +85,12 @@ func settings() string {
 	return b.String()
 }
 
-// The configuration reference lists every setting; `go test ./test/docs -update` writes the tables.
+// The configuration reference lists every setting. `go test ./test/docs -update` writes the tables.
 func TestConfigurationListsEverySetting(t *testing.T) {
 	generated(t, "docs/reference/configuration.md", "settings", settings())
 }
 
-// The rows of docs/contributing/dependencies.md are the direct requirements in go.mod.
+// docs/contributing/dependencies.md has exactly one row for each direct requirement in go.mod.
 func TestDependenciesAreExplained(t *testing.T) {
 	mod, err := os.ReadFile(filepath.Join(top, "go.mod"))
 	require.NoError(t, err)
@@ -126,7 +126,7 @@ func documents(t *testing.T) map[string]string {
 	return docs
 }
 
-// pages returns the documents below docs.
+// pages returns the paths of all documents below docs.
 func pages(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -139,7 +139,7 @@ func pages(t *testing.T) []string {
 	return names
 }
 
-// Linked files and their headings exist.
+// Files and headings that documents link to exist.
 func TestLinksResolve(t *testing.T) {
 	link, code := regexp.MustCompile(`\]\(([^)\s]+)\)`), regexp.MustCompile("(?s)```.*?\n```")
 	all := documents(t)
@@ -171,7 +171,7 @@ func TestLinksResolve(t *testing.T) {
 	require.Greater(t, seen, 200)
 }
 
-// pending reports whether a file belongs to docs/how-to or docs/tutorials while that directory does not exist yet.
+// pending reports whether a file belongs to docs/how-to or docs/tutorials, and that directory does not exist yet.
 func pending(file string) bool {
 	for _, dir := range []string{"how-to", "tutorials"} {
 		dir = filepath.Join(top, "docs", dir)
@@ -183,7 +183,7 @@ func pending(file string) bool {
 	return false
 }
 
-// No empty line ends a table before its last row.
+// No empty line splits a table.
 func TestTablesAreComplete(t *testing.T) {
 	separator := regexp.MustCompile(`^\|[-: |]+\|$`)
 	for name, text := range documents(t) {
@@ -196,8 +196,8 @@ func TestTablesAreComplete(t *testing.T) {
 	}
 }
 
-// docs/index.md links to every page of the site, with a description; the order of its links is the order of the site's
-// navigation. The decisions have their own index.
+// docs/index.md links to every page of the site, with a description. Its links have the order of the site's navigation.
+// The decisions have a separate index.
 func TestIndex(t *testing.T) {
 	index := documents(t)[filepath.Join(top, "docs", "index.md")]
 	for _, name := range pages(t) {
@@ -223,7 +223,7 @@ func anchors(text string) []string {
 	return out
 }
 
-// Each line "`func` in [file](file)" of ARCHITECTURE.md or CONTRIBUTING.md names an existing function.
+// Each function named in ARCHITECTURE.md or CONTRIBUTING.md as "`func`, in [file](file)" exists in that file.
 func TestSourceGuideNamesExist(t *testing.T) {
 	all := documents(t)
 	named := regexp.MustCompile("`([A-Za-z.]+)`,? in \\[([^]]+)\\]\\(([^)]+\\.(?:go|proto))\\)")
@@ -242,7 +242,7 @@ func TestSourceGuideNamesExist(t *testing.T) {
 	}
 }
 
-// CONTRIBUTING.md lists for each kind of extension the places to change, at most four.
+// CONTRIBUTING.md lists at most four places to change for each kind of extension, and their files exist.
 func TestExtensionPointsExist(t *testing.T) {
 	_, text, ok := strings.Cut(documents(t)[filepath.Join(top, "CONTRIBUTING.md")], "## Where things are added\n")
 	require.True(t, ok)
@@ -254,7 +254,7 @@ func TestExtensionPointsExist(t *testing.T) {
 		} else if number, _, item := strings.Cut(line, ". "); item && len(number) == 1 {
 			locations[kind]++
 			require.LessOrEqual(t, locations[kind], 4, kind)
-			require.Contains(t, line, "](", "%s, %s: no position in the message", kind, number)
+			require.Contains(t, line, "](", "%s, %s: no link to a file", kind, number)
 		}
 	}
 	for _, kind := range []string{
@@ -265,9 +265,9 @@ func TestExtensionPointsExist(t *testing.T) {
 	}
 }
 
-// The variables in the image, the compose file and the unit are settings.
+// All variables in the image, the Compose file and the systemd unit are settings.
 func TestVariablesOfTheDeployment(t *testing.T) {
-	known := map[string]bool{"LOCKSTEP_CLIENT_TLS_CERT": true} // of the command line, for the health check
+	known := map[string]bool{"LOCKSTEP_CLIENT_TLS_CERT": true} // variable of the command line, for the health check
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	config.RegisterFlags(flags)
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -282,14 +282,14 @@ func TestVariablesOfTheDeployment(t *testing.T) {
 	}
 }
 
-// The compose file works with docker-compose 1.29, which does not support the element `name`.
+// The Compose file is valid for docker-compose 1.29, which does not support the element `name`.
 func TestComposeFile(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "deploy", "compose.yaml"))
 	require.NoError(t, err)
 	require.NotRegexp(t, `(?m)^name:`, string(b))
 }
 
-// No entry of the changelog occurs twice: merges have kept both versions of a list.
+// No entry of the changelog occurs twice, as after a merge that keeps both versions of a list.
 func TestNoChangelogEntryTwice(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "CHANGELOG.md"))
 	require.NoError(t, err)
@@ -304,7 +304,7 @@ func TestNoChangelogEntryTwice(t *testing.T) {
 	require.Greater(t, len(seen), 100)
 }
 
-// No page has the same block of several lines twice: a merge has replaced the commands of a section before.
+// No page contains a block of several lines twice, as after a merge that replaces the commands of another section.
 func TestNoBlockTwice(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```[^\n]*\n(.*?)\n```$")
 	checked := 0
@@ -314,7 +314,7 @@ func TestNoBlockTwice(t *testing.T) {
 			if strings.Count(m[1], "\n") < 2 {
 				continue
 			}
-			require.False(t, seen[m[1]], "%s has this block twice:\n%s", name, m[1])
+			require.False(t, seen[m[1]], "%s contains this block twice:\n%s", name, m[1])
 			seen[m[1]] = true
 			checked++
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// TestErrorsReference compares the tables of docs/reference/errors.md with errors.proto: its options, its comments, and
-// its sections ("// Section: …"). The flag -update writes them.
+// TestErrorsReference compares the tables of docs/reference/errors.md with the options, comments and sections
+// ("// Section: …") of errors.proto. The flag -update writes the tables.
 func TestErrorsReference(t *testing.T) {
 	source := readFile(t, top+"/proto/lockstep/v1/errors.proto")
 	kinds, reasons, ok := strings.Cut(source, "\nenum ErrorReason {")
@@ -45,7 +45,7 @@ func TestErrorsReference(t *testing.T) {
 	text := b.String()
 	for n := range pb.ErrorReason_name {
 		if n != 0 {
-			require.Contains(t, text, "\n| `"+reason.Name(pb.ErrorReason(n))+"` |", "no section of errors.proto has it")
+			require.Contains(t, text, "\n| `"+reason.Name(pb.ErrorReason(n))+"` |", "reason is in no section of errors.proto")
 		}
 	}
 	generated(t, "docs/reference/errors.md", "errors", text)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// figures of a page.
+// figures are the counts of a page.
 type figures struct{ words, headings, blocks, firstExample int }
 
 // measure counts words outside of code blocks, headings and code blocks. Comments are excluded.
@@ -39,8 +39,8 @@ func measure(page string) figures {
 	return f
 }
 
-// Tutorials and how-to guides can be skimmed: an example within the first ten lines, at most 90 words for each
-// heading, and at least 8 code blocks for 1,000 words.
+// Tutorials and how-to guides have an example in the first ten lines, at most 90 words per heading, and at least 8 code
+// blocks per 1,000 words.
 func TestFigures(t *testing.T) {
 	checked := 0
 	for _, name := range pages(t) {

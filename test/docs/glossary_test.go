@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The terms are sorted and unique, and each named type is declared.
+// The terms of the glossary are sorted and unique, and each named type is declared.
 func TestGlossary(t *testing.T) {
 	text := documents(t)[filepath.Join(top, "docs", "reference", "glossary.md")]
 	rows := regexp.MustCompile("(?m)^\\| ([^|]+) \\| [^|]+ \\| `([^`]+)\\.([A-Za-z]+)` \\|$").FindAllStringSubmatch(
@@ -24,7 +24,7 @@ func TestGlossary(t *testing.T) {
 		term, folder, name := strings.ToLower(row[1]), row[2], row[3]
 		require.NotContains(t, terms, term)
 		terms = append(terms, term)
-		require.True(t, declares(t, folder, name), "%s: there is no type %s in %s", term, name, folder)
+		require.True(t, declares(t, folder, name), "%s: type %s is not declared in %s", term, name, folder)
 	}
 	require.True(t, slices.IsSorted(terms), "%q", terms)
 }

@@ -15,24 +15,24 @@ import (
 
 const module = "github.com/lockstep-mq/lockstep/"
 
-// hook is a package that is empty in a release build; its arrows would hide the others.
+// hook is a package that is empty in a release build. The drawing omits imports of it, because many packages import it.
 const hook = "store/mutate"
 
-// layers returns the top-level folders from top to bottom: a package may import packages in its own layer or below
-// it.
+// layers returns the top-level folders, from top to bottom. A package may import packages in its own layer or in a
+// lower one.
 func layers() []string {
 	return []string{
 		"test", "deploy", "cmd", "test/harness", "server", "amqp", "client", "replication", "failover", "store", "proto",
 	}
 }
 
-// The drawing in ARCHITECTURE.md has every package. Each arrow is an import, the arrows imply all imports, and none
-// goes upwards. `go test ./test/docs -update` draws it.
+// The drawing in ARCHITECTURE.md contains every package. Each arrow is an import, the arrows imply all imports, and no
+// arrow points upwards. `go test ./test/docs -update` writes the drawing.
 func TestLayerDiagramMatchesImports(t *testing.T) {
 	imports := ownImports(t)
 	order := layers()
 	for from, targets := range imports {
-		require.Contains(t, order, layerOf(from), "the package %s is in no layer", from)
+		require.Contains(t, order, layerOf(from), "package %s is in no layer", from)
 		for _, to := range targets {
 			require.LessOrEqual(t, slices.Index(order, layerOf(from)), slices.Index(order, layerOf(to)),
 				"%s imports %s, which is above it", from, to)
@@ -64,15 +64,15 @@ func ownImports(t *testing.T) map[string][]string {
 }
 
 func layerOf(name string) string {
-	if strings.HasPrefix(name, "test/harness") { // cmd also starts pairs
+	if strings.HasPrefix(name, "test/harness") { // a separate layer, because cmd imports it
 		return "test/harness"
 	}
 	first, _, _ := strings.Cut(name, "/")
 	return first
 }
 
-// drawing draws each layer as a box: its imports of other layers at the top, and below that its packages, each with
-// an arrow to those of its direct imports in the layer that no other arrow implies.
+// drawing draws each layer as a box. The layer's imports are at the top. Below are its packages, each with arrows to
+// its direct imports within the layer that no other arrow implies.
 func drawing(imports map[string][]string) string {
 	var b strings.Builder
 	for _, r := range layers() {
@@ -104,10 +104,11 @@ func drawing(imports map[string][]string) string {
 	return b.String()
 }
 
-// within returns the name of a package in its layer; a package with the layer's name keeps it.
+// within returns the name of a package in its layer. A package with the layer's name keeps that name.
 func within(layer, name string) string { return strings.TrimPrefix(name, layer+"/") }
 
-// targets returns the layers that a layer imports; individual packages, if there are only one or two.
+// targets returns the layers that a layer imports. If a layer imports only one or two packages of another one, targets
+// returns these packages instead.
 func targets(outside map[string][]string) []string {
 	var out []string
 	for _, r := range layers() {
@@ -121,7 +122,7 @@ func targets(outside map[string][]string) []string {
 	return out
 }
 
-// line writes a prefix and an arrow to all targets, on as many lines as necessary.
+// line writes a prefix and an arrow to all targets, and wraps long lines.
 func line(b *strings.Builder, begin string, to []string) {
 	const columns = 118
 	if len(to) == 0 {
@@ -140,7 +141,7 @@ func line(b *strings.Builder, begin string, to []string) {
 	b.WriteString(text + "\n")
 }
 
-// downwards sorts packages topologically, importers first, and otherwise by name.
+// downwards returns the packages in topological order, importers first, and otherwise by name.
 func downwards(names []string, inside map[string][]string) []string {
 	depth := map[string]int{}
 	var measure func(string) int

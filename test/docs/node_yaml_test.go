@@ -16,8 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// settingsIn returns the settings and groups in a file, with their line numbers, including those that are commented
-// out.
+// settingsIn returns the settings and groups in a file, with their line numbers. It includes commented ones.
 func settingsIn(file string) map[string]int {
 	type group struct {
 		name   string
@@ -52,8 +51,8 @@ func settingsIn(file string) map[string]int {
 	return found
 }
 
-// deploy/node.yaml contains every setting. The flag -update adds a missing one with its usage and default, after its
-// predecessor in the struct.
+// deploy/node.yaml contains every setting. The flag -update adds a missing setting, with its usage and default, after
+// its predecessor in the struct.
 func TestNodeYAMLHasEverySetting(t *testing.T) {
 	name := filepath.Join(top, "deploy", "node.yaml")
 	file := readFile(t, name)
@@ -75,12 +74,12 @@ func TestNodeYAMLHasEverySetting(t *testing.T) {
 	require.Empty(t, missing, "run: go test ./test/docs -update")
 }
 
-// withSetting adds a commented setting after another one, which must be in the same group.
+// withSetting adds a commented setting after another setting, which must be in the same group.
 func withSetting(t *testing.T, file, before string, s *config.Setting) string {
 	t.Helper()
 	group, name := path.Split(strings.ReplaceAll(s.Key, ".", "/"))
 	own, previous := path.Split(strings.ReplaceAll(before, ".", "/"))
-	require.Equal(t, group, own, "add %s by hand: it is the first one of its group", s.Key)
+	require.Equal(t, group, own, "add %s manually: it is the first setting of its group", s.Key)
 	lines := strings.Split(file, "\n")
 	at := settingsIn(file)[before]
 	prefix, _, _ := strings.Cut(lines[at], previous+":")

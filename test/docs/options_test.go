@@ -16,7 +16,7 @@ import (
 )
 
 // TestOptionsReference compares the table of docs/reference/queues/index.md with the options in types.proto. The flag
-// -update writes it.
+// -update writes the table.
 func TestOptionsReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| Field | Flag | Type | Meaning |\n|---|---|---|---|\n")

@@ -29,7 +29,7 @@ const (
 	runbookURL    = "https://github.com/lockstep-mq/lockstep/blob/main/docs/how-to/"
 )
 
-// alertRule of deploy/prometheus.
+// alertRule is a rule in deploy/prometheus.
 type alertRule struct {
 	Alert       string            `yaml:"alert"`
 	Expr        string            `yaml:"expr"`
@@ -90,7 +90,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 			row = p.Title
 			continue
 		}
-		require.NotEmpty(t, p.Targets, "panel %s shows nothing", p.Title)
+		require.NotEmpty(t, p.Targets, "panel %s has no query", p.Title)
 		for _, q := range p.Targets {
 			at := fmt.Sprintf("%s / %s / %s", row, p.Title, q.RefID)
 			require.NotContains(t, out, at, "two panels with the same name")
@@ -134,8 +134,8 @@ func exported(t *testing.T) map[string][]string {
 	return out
 }
 
-// Parts of a query. Without strings, ranges, selectors and groupings, the rest is functions, operators, numbers and
-// names of metrics.
+// Parts of a query. Without strings, ranges, selectors and groupings, a query consists of functions, operators, numbers
+// and metric names.
 var (
 	quoted    = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'`)
 	ranged    = regexp.MustCompile(`\[[^\]]*\]`)
@@ -147,7 +147,7 @@ var (
 	operators = regexp.MustCompile(`\b(and|or|unless|bool|offset)\b`)
 )
 
-// everywhere are the labels that Prometheus adds to every series; exported_job replaces a label job of the node.
+// everywhere are the labels that Prometheus adds to every series. exported_job replaces the node's label job.
 var everywhere = []string{"job", "instance", "exported_job"}
 
 // checkQuery compares the metrics and labels in a query with those that a node exports.
@@ -168,7 +168,7 @@ func checkQuery(known map[string][]string, query string) error {
 	q = operators.ReplaceAllString(functions.ReplaceAllString(groupings.ReplaceAllString(q, " "), "("), " ")
 	names := word.FindAllString(q, -1)
 	if len(names) == 0 {
-		return fmt.Errorf("no metric is named")
+		return fmt.Errorf("query contains no metric")
 	}
 	for _, n := range names {
 		if _, ok := known[n]; !ok {
@@ -184,7 +184,7 @@ func checkQuery(known map[string][]string, query string) error {
 	return nil
 }
 
-// checkQuery detects unknown metrics and labels.
+// checkQuery rejects unknown metrics and labels.
 func TestCheckQuery(t *testing.T) {
 	known := exported(t)
 	for query, want := range map[string]string{
@@ -207,7 +207,7 @@ func TestCheckQuery(t *testing.T) {
 	}
 }
 
-// Every metric, label, condition and role in the alert rules exists.
+// Every metric, label, condition and role used by the alert rules exists.
 func TestAlertsUseExistingMetrics(t *testing.T) {
 	known := exported(t)
 	for _, r := range alertRules(t) {
@@ -227,12 +227,12 @@ func checkRoles(t *testing.T, location, query string) {
 			for r := failover.RoleRecovering; r <= failover.RoleFenced; r++ {
 				found = found || r.String() == role
 			}
-			require.True(t, found, "%s: there is no role %s", location, role)
+			require.True(t, found, "%s: role %s does not exist", location, role)
 		}
 	}
 }
 
-// Every condition that requires an action has an alert: by its severity or by name.
+// Every condition that requires an action has an alert, which selects it by severity or by name.
 func TestEveryConditionHasAnAlert(t *testing.T) {
 	rules := alertRules(t)
 	for _, d := range conditions.All() {
@@ -244,8 +244,8 @@ func TestEveryConditionHasAnAlert(t *testing.T) {
 	}
 }
 
-// Each alert links to its section in docs/how-to/respond-to-alerts.md, or to that of its condition, and the section
-// has its severity and a command. No section has another alert.
+// Each alert links to its section in docs/how-to/respond-to-alerts.md, or to that of its condition. The section
+// contains the severity and a command. Each section belongs to an alert.
 func TestEveryAlertHasAResponse(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(top, "docs", "how-to", "respond-to-alerts.md"))
 	require.NoError(t, err)
@@ -276,7 +276,7 @@ func TestEveryAlertHasAResponse(t *testing.T) {
 	require.Empty(t, sections, "sections of respond-to-alerts.md without an alert")
 }
 
-// The promtool unit tests next to the rules cover each alert; test/alerts/run.sh runs them.
+// The promtool unit tests next to the rules cover each alert. test/alerts/run.sh runs them.
 func TestEveryAlertIsTested(t *testing.T) {
 	var all strings.Builder
 	for _, name := range []string{"lockstep.rules.test.yaml", "lockstep.rules.days.test.yaml"} {
@@ -287,12 +287,12 @@ func TestEveryAlertIsTested(t *testing.T) {
 	for _, r := range alertRules(t) {
 		tested := strings.Contains(all.String(), "alertname: "+r.Alert+"\n") ||
 			strings.Contains(all.String(), fmt.Sprintf("alertname=%q", r.Alert))
-		require.True(t, tested, "no test makes %s fire", r.Alert)
+		require.True(t, tested, "no test covers %s", r.Alert)
 	}
 }
 
-// Every metric and label in a query of the dashboard exists. With LOCKSTEP_EXPRESSIONS the test writes the queries as
-// rules, so that promtool can check their syntax.
+// Every metric and label in the dashboard's queries exists. If LOCKSTEP_EXPRESSIONS is set, the test writes the queries
+// to that file as rules, so that promtool can check their syntax.
 func TestDashboardUsesExistingMetrics(t *testing.T) {
 	known, queries := exported(t), dashboardQueries(t)
 	rows := make(map[string]bool)

@@ -22,11 +22,11 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// A step is a block of a document that is a file to write, or a shell script to run.
+// step is a block of a document: a file to write, or a shell script to run.
 type step struct{ file, text string }
 
-// steps returns the steps of a document in order. Shell scripts begin with ```sh (not with ```sh norun) and may be
-// indented in a list; files have a title; a comment that begins with <!-- test is a test-only script.
+// steps returns the steps of a document in order. Shell scripts begin with ```sh, but not with ```sh norun, and may be
+// indented in a list. Files have a title. A comment that begins with <!-- test is a script that only the test runs.
 func steps(document string) []step {
 	const fence = "(?ms)^ *```(?:sh|[a-z]+ title=\"([^\"]+)\")\n(.*?)\n *```$"
 	const hidden = `^<!-- test\n(.*?)\n-->$`
@@ -37,7 +37,8 @@ func steps(document string) []step {
 	return found
 }
 
-// The steps of README.md and of the quick start succeed, each with a new pair. The deep tier runs those of all pages.
+// The steps of README.md and of the quick start succeed, each page with a new pair. The deep tier runs the steps of all
+// pages.
 func TestShellBlocks(t *testing.T) {
 	ran := runPages(t, filepath.Join(top, "README.md"), filepath.Join(top, "docs", "tutorials", "quick-start.md"))
 	require.GreaterOrEqual(t, ran, 8)
@@ -75,7 +76,8 @@ func runPages(t *testing.T, names ...string) int {
 	return ran
 }
 
-// environment returns the environment of the steps; the source is for programs that import the client.
+// environment returns the environment of the steps. It includes the source directory, for programs that import the
+// client.
 func environment(binary string) []string {
 	source, err := filepath.Abs(top)
 	if err != nil {
@@ -85,7 +87,7 @@ func environment(binary string) []string {
 		"PATH="+filepath.Dir(binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
-// runSteps runs the steps in sequence in dir. Background processes end with the test.
+// runSteps runs the steps in dir, in sequence. Background processes end with the test.
 func runSteps(t *testing.T, dir string, list []step, env []string) {
 	t.Helper()
 	for i, s := range list {

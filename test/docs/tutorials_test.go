@@ -22,12 +22,12 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// isTutorial reports whether a page is a tutorial that runs `lockstep dev` itself.
+// isTutorial reports whether a page is a tutorial that uses `lockstep dev`.
 func isTutorial(name string) bool {
 	return filepath.Base(filepath.Dir(name)) == "tutorials" && filepath.Base(name) != "quick-start.md"
 }
 
-// The steps of all pages below docs except the tutorials succeed, each page with a new pair.
+// The steps of all pages below docs, except the tutorials, succeed, each page with a new pair.
 func TestShellBlocksOfPages(t *testing.T) {
 	ran := runPages(t, slices.DeleteFunc(pages(t), isTutorial)...)
 	require.Greater(t, ran, 60)
@@ -63,8 +63,8 @@ func TestTutorials(t *testing.T) {
 	require.GreaterOrEqual(t, ran, 6)
 }
 
-// startDev runs `lockstep dev > dev.txt` in dir, and returns a replacer from the addresses in the tutorials to those
-// of this pair.
+// startDev runs `lockstep dev > dev.txt` in dir. It returns a replacer that converts the addresses in the tutorials to
+// those of this pair.
 func startDev(t *testing.T, binary, dir string) *strings.Replacer {
 	t.Helper()
 	a, err := harness.ReservePort()

@@ -18,16 +18,16 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// content shows the state that the program reads from the files: from the data directory, from the backup with and
-// without the archive, and from the snapshot. It changes none of the files.
+// content writes the state that the program reads from the data directory, from the backup with and without the
+// archive, and from the snapshot. It does not change the files.
 func (d *dumper) content() {
 	for _, source := range []struct {
 		name string
 		open func(t *testing.T, fsys *memfs.FS) *store.Store
 	}{
 		{"the data directory", func(t *testing.T, fsys *memfs.FS) *store.Store { return openStore(t, fsys, nodeDir) }},
-		{"the save-set", func(t *testing.T, fsys *memfs.FS) *store.Store { return restore(t, fsys, "") }},
-		{"the save-set and the archive", func(t *testing.T, fsys *memfs.FS) *store.Store {
+		{"the backup", func(t *testing.T, fsys *memfs.FS) *store.Store { return restore(t, fsys, "") }},
+		{"the backup and the archive", func(t *testing.T, fsys *memfs.FS) *store.Store {
 			return restore(t, fsys, archiveDir)
 		}},
 		{"the snapshot", install},
@@ -81,7 +81,7 @@ func install(t *testing.T, fsys *memfs.FS) *store.Store {
 	return s
 }
 
-// store shows the contents of a store and verifies it.
+// store writes the contents of a store, and verifies it.
 func (d *dumper) store(s *store.Store) {
 	queues, _, err := query.Queues(s, query.QueueRange{MaxQueues: 100, MaxSubscriptions: 100})
 	require.NoError(d.t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Names of the dumps.
+// Names of the dumps, as files in testdata.
 const (
 	dumpIdentity = "identity.txt"
 	dumpLog      = "log.txt"
@@ -29,18 +29,18 @@ const (
 	dumpContent  = "content.txt"
 )
 
-// shownBytes is the maximum length of a value that is shown completely; of a longer one, the start and the hash are
-// shown.
+// shownBytes is the maximum length of a value that a dump contains completely. For a longer one, it contains the start
+// and the hash.
 const shownBytes = 640
 
-// dump describes the files of the scenario, as text and byte for byte.
+// dump returns the dumps of the scenario's files, by name.
 func dump(t *testing.T, fsys vfs.FS) map[string]string {
 	t.Helper()
 	texts, _ := dumpSeen(t, fsys)
 	return texts
 }
 
-// dumpSeen is dump, and also returns the kinds of objects found, named as in kinds.
+// dumpSeen is like dump, but also returns the kinds of objects found, named as in kinds.
 func dumpSeen(t *testing.T, fsys vfs.FS) (texts map[string]string, seen map[string]bool) {
 	t.Helper()
 	d := dumper{t: t, fsys: fsys, seen: make(map[string]bool)}
@@ -102,7 +102,7 @@ func text(b []byte) string {
 	return fmt.Sprintf("%q", b)
 }
 
-// identity is a text file; its second line is the checksum of the first.
+// identity writes the identity file, a text file. Its second line is the checksum of the first.
 func (d *dumper) identity() {
 	raw := read(d.t, d.fsys, nodeDir+"/identity")
 	d.line(0, "%s", strings.TrimSuffix(strings.ReplaceAll(string(raw), `,"`, ",\n"+`"`), "\n"))
@@ -117,7 +117,7 @@ func (d *dumper) snapshot() {
 	}
 }
 
-// backup shows a backup.
+// backup writes the files of a backup.
 func (d *dumper) backup() {
 	for _, name := range names(d.t, d.fsys, backupDir) {
 		data := read(d.t, d.fsys, name)
@@ -143,7 +143,7 @@ func (d *dumper) backup() {
 	}
 }
 
-// archive shows the files of a log archive, which contain frames of the log.
+// archive writes the files of a log archive, which contain frames of the log.
 func (d *dumper) archive() {
 	for _, name := range names(d.t, d.fsys, archiveDir) {
 		if path.Ext(name) != ".frames" {
@@ -171,7 +171,7 @@ func le16(b []byte) uint16 { return binary.LittleEndian.Uint16(b) }
 func le32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
 func le64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 
-// zero fails unless all bytes are 0.
+// zero requires that all bytes are 0.
 func (d *dumper) zero(b []byte, label string) {
 	require.Empty(d.t, bytes.Trim(b, "\x00"), "%s is not zero", label)
 }

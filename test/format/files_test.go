@@ -20,10 +20,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// maxFileBytes limits a file of the scenario.
+// maxFileBytes limits the size of a file of the scenario.
 const maxFileBytes = 64 << 20
 
-// pieceFile returns the file of a snapshot piece, named by its offset in the page file.
+// pieceFile returns the path of the snapshot piece at an offset in the page file.
 func pieceFile(at uint64) string { return path.Join(snapshotDir, fmt.Sprintf("%012d.piece", at)) }
 
 func read(t *testing.T, fsys vfs.FS, name string) []byte {
@@ -51,7 +51,7 @@ func names(t *testing.T, fsys vfs.FS, dir string) (files []string) {
 	return files
 }
 
-// pack writes the files into an archive, deterministically.
+// pack returns an archive of the files. Equal files give equal archives.
 func pack(t *testing.T, fsys vfs.FS) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -66,7 +66,7 @@ func pack(t *testing.T, fsys vfs.FS) []byte {
 	return b.Bytes()
 }
 
-// unpack returns a filesystem with the files of an archive that pack wrote.
+// unpack returns a filesystem with the files of an archive written by pack.
 func unpack(t *testing.T, name string) *memfs.FS {
 	t.Helper()
 	z, err := zip.OpenReader(name)
@@ -83,7 +83,7 @@ func unpack(t *testing.T, name string) *memfs.FS {
 	return mem
 }
 
-// copyFiles returns a modifiable copy of the filesystem.
+// copyFiles returns a copy of the filesystem, which the caller may modify.
 func copyFiles(t *testing.T, fsys vfs.FS) *memfs.FS {
 	t.Helper()
 	mem := memfs.New()
@@ -104,7 +104,7 @@ func write(t *testing.T, fsys vfs.FS, name string, data []byte) {
 	require.NoError(t, f.Close())
 }
 
-// pieceOffset is the inverse of pieceFile.
+// pieceOffset returns the offset in the name of a snapshot piece.
 func pieceOffset(t *testing.T, name string) uint64 {
 	t.Helper()
 	at, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(name), ".piece"), 10, 64)

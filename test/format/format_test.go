@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	updateFlag  = flag.Bool("update", false, "write the dumps of what today's program writes")
+	updateFlag  = flag.Bool("update", false, "write the dumps of the current program's files")
 	releaseFlag = flag.String("release", "", "write the files and dumps of this release, for TestReleases")
 )
 
@@ -32,7 +32,7 @@ const (
 	filesArchive = "files.zip"
 )
 
-// The current program writes the same bytes as before.
+// The current program writes exactly the bytes in testdata/current.
 func TestCurrent(t *testing.T) {
 	texts := dump(t, scenario(t))
 	if *updateFlag {
@@ -41,8 +41,8 @@ func TestCurrent(t *testing.T) {
 	requireDumps(t, current, texts)
 }
 
-// The current program reads the files of each release, with the expected contents. With -release, the named one is
-// written first.
+// The current program reads the files of each release, with the expected contents. With -release, the test first writes
+// the files of that release.
 func TestReleases(t *testing.T) {
 	if *releaseFlag != "" {
 		writeRelease(t, *releaseFlag)
@@ -57,7 +57,7 @@ func TestReleases(t *testing.T) {
 	}
 }
 
-// writeRelease writes the files and dumps of a release. They must not exist.
+// writeRelease writes the files and dumps of a release, which must not exist.
 func writeRelease(t *testing.T, version string) {
 	t.Helper()
 	dir := filepath.Join(testdata, version)
@@ -67,8 +67,8 @@ func writeRelease(t *testing.T, version string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, filesArchive), pack(t, fsys), 0o644))
 }
 
-// The dumps show every operation, every kind of record, extent and value, and every field of a queue's configuration.
-// New ones must be added to the scenario.
+// The dumps contain every operation, every kind of record, extent and value, and every field of a queue's
+// configuration. New ones must be added to the scenario.
 func TestComplete(t *testing.T) {
 	_, seen := dumpSeen(t, scenario(t))
 	for _, kind := range kinds(t) {
@@ -87,7 +87,7 @@ func kinds(t *testing.T) (all []string) {
 			all = append(all, recordKind(k))
 		}
 		if k := page.Kind(code); !strings.HasPrefix(k.String(), "kind") {
-			all = append(all, runKind(k))
+			all = append(all, extentKind(k))
 		}
 	}
 	for field := range fields(reflect.TypeFor[txn.Config]()) {
@@ -97,13 +97,13 @@ func kinds(t *testing.T) (all []string) {
 		all = append(all, keyKind(letter))
 	}
 	all = append(all, packedPages)
-	require.GreaterOrEqual(t, len(all), 11+2+5+2+9, "operations, records, runs, fields, keys")
+	require.GreaterOrEqual(t, len(all), 11+2+5+2+9, "operations, records, extents, fields, keys")
 	return all
 }
 
-func opKind(op txn.OpCode) string  { return "operation " + op.String() }
-func recordKind(k wal.Kind) string { return "record " + k.String() }
-func runKind(k page.Kind) string   { return "run " + k.String() }
+func opKind(op txn.OpCode) string   { return "operation " + op.String() }
+func recordKind(k wal.Kind) string  { return "record " + k.String() }
+func extentKind(k page.Kind) string { return "extent " + k.String() }
 func configKind(field reflect.StructField) string {
 	return "field of a queue's configuration " + field.Name
 }
@@ -146,7 +146,7 @@ func writeDumps(t *testing.T, version string, texts map[string]string) {
 	}
 }
 
-// requireDumps compares the dumps with those of testdata, and reports the first different line.
+// requireDumps compares the dumps with those in testdata, and reports the first different line.
 func requireDumps(t *testing.T, version string, texts map[string]string) {
 	t.Helper()
 	dir := filepath.Join(testdata, version)
@@ -157,6 +157,6 @@ func requireDumps(t *testing.T, version string, texts map[string]string) {
 		for i := range min(len(wants), len(gots)) {
 			require.Equal(t, wants[i], gots[i], "%s/%s, line %d", dir, name, i+1)
 		}
-		require.Len(t, gots, len(wants), "%s/%s: its number of lines", dir, name)
+		require.Len(t, gots, len(wants), "%s/%s: number of lines", dir, name)
 	}
 }

@@ -21,7 +21,7 @@ import (
 // blocksAt is the offset of the first block of a segment.
 const blocksAt = 4096
 
-// log shows the segments of the log, the truncated tail, and the intent of that truncation.
+// log writes the segments of the log, the truncated tail, and the intent of the truncation.
 func (d *dumper) log() {
 	for _, name := range names(d.t, d.fsys, nodeDir) {
 		switch {
@@ -85,7 +85,7 @@ func (d *dumper) record(f wal.Frame) {
 	d.hex(3, f.Payload)
 }
 
-// transaction describes the operations; the bytes follow.
+// transaction writes the operations of a transaction.
 func (d *dumper) transaction(payload []byte) {
 	var r txn.Reader
 	require.NoError(d.t, r.Reset(payload))
@@ -117,7 +117,7 @@ func (d *dumper) seeConfig(config reflect.Value) {
 	}
 }
 
-// config shows all fields supported by releases before 0.2.0, and of the others those that are set.
+// config returns all fields that releases before 0.2.0 support, and other fields that are set.
 func config(c txn.Config) string {
 	s := fmt.Sprintf("MaxMessages:%d MaxBytes:%d", c.MaxMessages, c.MaxBytes)
 	for i, v := txn.ConfigMask(0), reflect.ValueOf(c); int(i) < v.NumField(); i++ {
@@ -128,7 +128,7 @@ func config(c txn.Config) string {
 	return "{" + s + "}"
 }
 
-// operation describes an operation in one line.
+// operation returns a description of an operation in one line.
 func operation(op *txn.Op) string {
 	s := fmt.Sprintf("%s %d:", op.Code, uint8(op.Code))
 	switch op.Code {
@@ -221,7 +221,7 @@ func operation(op *txn.Op) string {
 	return s
 }
 
-// shownMessages is the number of messages of one publish that are shown.
+// shownMessages is the number of messages per publish that a dump contains.
 const shownMessages = 4
 
 func (d *dumper) messages(op *txn.Op) {

@@ -26,27 +26,28 @@ import (
 
 // The stores in testdata/packed were written by the first program that packs small messages into 4 KiB extents
 // regardless of the page size (docs/decisions/0023). They represent that format until a release uses it, and never
-// change. If they are missing, this writes them:
+// change. If they are missing, this command writes them:
 //
 //	go test ./test/format -run TestPacked$ -packed
 var packedFlag = flag.Bool("packed", false, "write the stores of TestPacked, if missing")
 
-// packedDir is their directory, below testdata.
+// packedDir is the directory of the packed stores, below testdata.
 const packedDir = "packed"
 
-// packedSizes are their page sizes: an extent of 4 KiB has two pages with the smallest page size, otherwise one.
+// packedSizes returns the page sizes of the packed stores. An extent of 4 KiB has two pages of the smallest size, or
+// one page of 4 KiB.
 func packedSizes() []int { return []int{2 << 10, 4 << 10} }
 
 // packedExtentBytes is the maximum length of an extent with several messages, as in FORMAT.md.
 const packedExtentBytes = 4 << 10
 
-// The queues of these stores.
+// Queues of the packed stores.
 const (
 	smallQueue = 1 // messages of 512 bytes
-	mixedQueue = 2 // from 0 to 2.5 KB
+	mixedQueue = 2 // messages of 0 to 2.5 KB
 )
 
-// packedQueue is the expected content of a queue: all messages up to the last, some of them acknowledged.
+// packedQueue is the expected content of a queue: all messages up to the last one, some of them acknowledged.
 type packedQueue struct {
 	id, last uint64
 	size     func(sequence uint64) int
@@ -71,7 +72,7 @@ func packedBody(queue, sequence uint64, size int) []byte {
 
 func packedPath(pageSize int) string { return fmt.Sprintf("/pages-of-%d", pageSize) }
 
-// The current program, and a reader that follows FORMAT.md, find the written messages in these stores.
+// The current program, and a reader that follows FORMAT.md, find all messages in the packed stores.
 func TestPacked(t *testing.T) {
 	files := filepath.Join(testdata, packedDir, filesArchive)
 	if *packedFlag {
@@ -104,8 +105,7 @@ func TestPacked(t *testing.T) {
 	}
 }
 
-// A store written by the current program passes the same checks, so that they test the format and not just the
-// existing files.
+// A store written by the current program passes the same checks as the packed stores.
 func TestPackedNow(t *testing.T) {
 	for _, size := range packedSizes() {
 		mem := memfs.New()
@@ -116,7 +116,7 @@ func TestPackedNow(t *testing.T) {
 	}
 }
 
-// A wrong byte in any page of such an extent is detected, by a reader and by the check.
+// An incorrect byte in any page of an extent with several pages is detected, by a reader and by the check.
 func TestPackedCorruption(t *testing.T) {
 	fsys := unpack(t, filepath.Join(testdata, packedDir, filesArchive))
 	for _, size := range packedSizes() {
@@ -214,7 +214,7 @@ func checkPacked(t *testing.T, fsys vfs.FS, pageSize int) (packed []page.Extent,
 	for _, q := range packedQueues() {
 		for n := uint64(1); n <= q.last; n++ {
 			if !q.acked(n) && !found[[2]uint64{q.id, n}] {
-				return nil, fmt.Errorf("queue %d, sequence %d is in no run", q.id, n)
+				return nil, fmt.Errorf("queue %d, sequence %d is in no extent", q.id, n)
 			}
 		}
 	}
@@ -232,7 +232,7 @@ func comparePacked(queue, sequence uint64, record []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("queue %d, sequence %d: its body is %s", queue, sequence, text(m.Body))
+	return fmt.Errorf("queue %d, sequence %d: unexpected body %s", queue, sequence, text(m.Body))
 }
 
 // readPacked reads a queue as a consumer does: all unacknowledged messages in order.
@@ -257,12 +257,12 @@ func readPacked(t *testing.T, s *store.Store, q packedQueue) error {
 		got = got[1:]
 	}
 	if len(got) > 0 {
-		return fmt.Errorf("queue %d: there are %d messages more", q.id, len(got))
+		return fmt.Errorf("queue %d: %d unexpected messages", q.id, len(got))
 	}
 	return nil
 }
 
-// packedContent shows the extents of these stores and the contents that the program reads from them.
+// packedContent returns the extents of the packed stores, and the contents that the program reads from them.
 func packedContent(t *testing.T, fsys vfs.FS) string {
 	t.Helper()
 	d := &dumper{t: t, fsys: fsys, seen: map[string]bool{}}

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// pages shows the page file: header, meta slots, and every extent that the newer slot's checkpoint uses.
+// pages writes the page file: header, meta slots, and every extent used by the newer slot's checkpoint.
 func (d *dumper) pages() {
 	b := read(d.t, d.fsys, nodeDir+"/page.db")
 	d.line(0, "header: version %d, page size %d, store id %x", le32(b[12:]), le32(b[16:]), b[24:40])
@@ -24,7 +24,7 @@ func (d *dumper) pages() {
 	}
 	for _, r := range f.extents() {
 		kind, payload := f.read(r)
-		d.seen[runKind(kind)] = true
+		d.seen[extentKind(kind)] = true
 		if kind == page.KindPacked && r.Pages > 1 {
 			d.seen[packedPages] = true
 		}
@@ -43,8 +43,8 @@ func (d *dumper) slot(n int, b []byte) {
 	d.hex(1, b[:length])
 }
 
-// packedPages is the name of a kind: several messages in an extent of several pages.
-const packedPages = "run packed, of several pages"
+// packedPages is the name of the kind of extents with several messages and several pages.
+const packedPages = "extent packed, of several pages"
 
 // ref decodes a reference to an extent, with or without its length.
 func ref(b []byte, withPages bool) page.Extent {
@@ -123,7 +123,7 @@ func (f *pageFile) read(r page.Extent) (page.Kind, []byte) {
 	return kind, payload
 }
 
-// extents returns every extent that the checkpoint uses, by page.
+// extents returns every extent used by the checkpoint, ordered by page.
 func (f *pageFile) extents() (all []page.Extent) {
 	for _, dir := range f.dirs {
 		all = append(all, dir)
@@ -149,7 +149,7 @@ func (f *pageFile) extents() (all []page.Extent) {
 	return all
 }
 
-// walk visits the tree nodes below an extent, and all entries in order.
+// walk visits the tree nodes below an extent, and all their entries in order.
 func (f *pageFile) walk(at page.Extent, node func(page.Extent), entry func(key, value []byte)) {
 	node(at)
 	_, b := f.read(at)

@@ -35,8 +35,8 @@ const (
 	snapshotDir = "/snapshot"
 )
 
-// scenario writes every kind of file with every operation and every kind of value. Identities and times are fixed, so
-// the output is deterministic.
+// scenario writes every kind of file, with every operation and every kind of value. Identities and times are fixed, so
+// that the output is deterministic.
 func scenario(t *testing.T) *memfs.FS {
 	t.Helper()
 	mem := memfs.New()
@@ -61,7 +61,7 @@ func scenario(t *testing.T) *memfs.FS {
 	return mem
 }
 
-// writer is a store with a minimal committer.
+// writer writes a store through a minimal committer.
 type writer struct {
 	t    *testing.T
 	mem  *memfs.FS
@@ -73,7 +73,7 @@ type writer struct {
 func openWriter(t *testing.T, mem *memfs.FS, dir string, pageSize int) *writer {
 	t.Helper()
 	fsys := faultfs.New(mem)
-	fsys.SetHook(func(op faultfs.Op) error { // the intent of a truncation exists only briefly
+	fsys.SetHook(func(op faultfs.Op) error { // copy the intent of a truncation, which exists only briefly
 		if op.Kind == faultfs.OpRemove && path.Base(op.Name) == "cut.intent" {
 			intent, err := vfs.ReadFile(mem, op.Name, 1<<20)
 			return errors.Join(err, vfs.WriteFileAtomic(mem, dir+"/cut.intent.seen", intent))
@@ -147,7 +147,7 @@ func publish(queue uint64, bodies ...string) func(b *txn.Builder) {
 	}
 }
 
-// history writes the contents of the checkpoint. Queues are numbered from 1.
+// history writes the contents of the checkpoint. Queue IDs start at 1.
 func (w *writer) history() {
 	w.beginTerm(1)
 	w.commit(nil, func(b *txn.Builder) {
@@ -325,7 +325,7 @@ func (w *writer) prepared() {
 	w.commit(nil, func(b *txn.Builder) { b.RollbackPrepared("bank/18", txn.ByTimeout, w.s.End().LSN-2) })
 }
 
-// priorities fills a queue with priorities: one chunk with two of them.
+// priorities fills a queue with priorities. One chunk contains two priorities.
 func (w *writer) priorities() {
 	w.commit(nil, func(b *txn.Builder) { b.CreateQueue("urgent", txn.Config{Priorities: 1}, "default") })
 	w.commit(nil, func(b *txn.Builder) {
@@ -339,7 +339,7 @@ func (w *writer) priorities() {
 	})
 }
 
-// scheduled publishes messages with a delay or an expiry, and executes those that are due.
+// scheduled publishes messages with a delay or an expiry, and processes those that are due.
 func (w *writer) scheduled() {
 	made := w.commit(nil, func(b *txn.Builder) { b.CreateQueue("timed", txn.Config{}, "default") })
 	id := made.Ops[0].ID
@@ -389,7 +389,7 @@ func (w *writer) deadLetters() {
 	})
 }
 
-// described publishes messages with all attributes, and with one.
+// described publishes one message with all attributes, and one with a single attribute.
 func described(b *txn.Builder) {
 	b.BeginPublish(1)
 	b.MessageWith(1_600_000_000_003, &txn.Attributes{
@@ -412,7 +412,7 @@ func (w *writer) afterCheckpoint() {
 	w.commit(nil, func(b *txn.Builder) { b.Ack(1, 3, txn.Range{First: 1, Last: 2}) })
 }
 
-// truncate appends uncommitted records and truncates them.
+// truncate appends uncommitted records, and truncates them.
 func (w *writer) truncate() {
 	end := w.s.End()
 	w.record(wal.KindTxn, w.encode(nil, publish(1, "cut")))
@@ -422,7 +422,7 @@ func (w *writer) truncate() {
 	synctest.Wait()
 }
 
-// snapshot stores the pieces that another node would receive.
+// snapshot stores the pieces that another node would receive in a snapshot.
 func (w *writer) snapshot() {
 	sn, err := w.s.OpenSnapshot()
 	require.NoError(w.t, err)

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// treeKinds are the kinds of tree entries, by the first letter of the key.
+// treeKinds contains the kinds of tree entries, by the first letter of the key.
 var treeKinds = map[byte]struct {
 	name     string
 	describe func(key, value *reader) string
@@ -94,12 +94,12 @@ var treeKinds = map[byte]struct {
 	}},
 }
 
-// tree shows all entries of the tree: the checkpoint without the messages.
+// tree writes all entries of the tree: the checkpoint without the messages.
 func (d *dumper) tree() {
 	f := openPages(d, read(d.t, d.fsys, nodeDir+"/page.db"))
 	f.walk(f.root, func(page.Extent) {}, func(key, value []byte) {
 		kind, known := treeKinds[key[0]]
-		require.True(d.t, known, "a key of a kind that is not known: %q", key)
+		require.True(d.t, known, "key of an unknown kind: %q", key)
 		d.seen[keyKind(key[0])] = true
 		k, v := &reader{b: key[1:]}, &reader{b: value}
 		label := kind.describe(k, v)
@@ -265,7 +265,7 @@ func (r *reader) varint() int64 {
 	return v
 }
 
-// list reads a number of fields, and the fields.
+// list reads a count, and then that number of fields.
 func (r *reader) list() (all []uint64) {
 	for range r.u8() {
 		all = append(all, r.uvarint())

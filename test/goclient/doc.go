@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package goclient runs programs with packages client and client/admin on a node.
+// Package goclient contains runnable examples of packages client and client/admin. Each one runs with a real node.
 package goclient

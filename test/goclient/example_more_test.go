@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// withQueue runs an example on a new node with a queue that contains the messages.
+// withQueue runs an example with a new node, which has a queue with the given messages.
 func withQueue(queue string, bodies []string, example func(context.Context, *client.Client) error) {
 	c, done := openExample()
 	defer done()
@@ -33,7 +33,7 @@ func withQueue(queue string, bodies []string, example func(context.Context, *cli
 	}
 }
 
-// A batch is stored as a whole or not at all.
+// A batch is atomic: all its messages are stored, or none.
 func Example_publishBatch() {
 	withQueue("orders", nil, func(ctx context.Context, c *client.Client) error {
 		receipt, err := c.PublishBatch(ctx, "orders", []client.Message{
@@ -234,7 +234,7 @@ func Example_nodeStatus() {
 	// Output: ROLE_ACTIVE_ALONE 1
 }
 
-// Settings can be changed at run time.
+// Running settings are changed without a restart.
 func Example_changeRunningSettings() {
 	withQueue("orders", nil, func(ctx context.Context, c *client.Client) error {
 		settings, err := admin.New(c).ChangeRunningSettings(ctx, &pb.ChangeSettingsRequest{

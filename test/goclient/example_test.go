@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// openExample runs a real node in this process and opens a client for it. An application passes the addresses of both
-// nodes of its pair. A failure is printed, so that the output of the example differs.
+// openExample runs a real node in this process, and opens a client for it. An application passes the addresses of both
+// nodes of its pair. On an error, openExample prints it, so that the example fails.
 func openExample() (c *client.Client, done func()) {
 	dir, err := os.MkdirTemp("", "lockstep-example-")
 	if err != nil {
@@ -108,7 +108,7 @@ func Example_publishAsync() {
 		m := client.Message{Body: fmt.Appendf(nil, "event %d", i), Properties: map[string]string{"source": "example"}}
 		last = producer.PublishAsync(ctx, "events", m)
 	}
-	if err := producer.Flush(ctx); err != nil { // the errors of all publishes
+	if err := producer.Flush(ctx); err != nil { // contains the errors of all publishes
 		fmt.Println(err)
 		return
 	}
@@ -117,7 +117,7 @@ func Example_publishAsync() {
 	// Output: stored up to sequence 10000 <nil>
 }
 
-// A message has a content type and a reply address; its properties can be numbers.
+// A message has a content type and a reply address. Its properties can have types.
 func Example_message() {
 	c, done := openExample()
 	defer done()
@@ -150,7 +150,8 @@ func Example_message() {
 	// Output: order.created basket-17 answers 3.2 true <nil>
 }
 
-// Messages are consumed and their results published exactly once, even if a message is delivered several times.
+// Messages are processed exactly once, even if they are delivered several times: the acknowledgement and the result are
+// committed in one transaction.
 func Example_exactlyOnce() {
 	c, done := openExample()
 	defer done()
@@ -209,7 +210,7 @@ func Example_prepare() {
 	}
 	q, err := admin.New(c).GetQueue(ctx, "shipped")
 	fmt.Println(q.Messages, "messages", err)
-	for p, err := range admin.New(c).ListPrepared(ctx) { // recovery of the coordinator
+	for p, err := range admin.New(c).ListPrepared(ctx) { // a restarted coordinator lists its transactions
 		fmt.Println(p.XID, p.Queues, err)
 		_, err = admin.New(c).CommitPrepared(ctx, p.XID)
 		fmt.Println(err)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package golden compares the output of commands with files below testdata. Scripts depend on the names and types in
-// the output of --output json, so they must not change accidentally. UPDATE_GOLDEN=1 updates the files.
+// Package golden compares the output of commands with files below testdata. Scripts depend on names and types in the
+// output of --output json, so that these must not change accidentally. UPDATE_GOLDEN=1 updates the files.
 package golden
 
 import (
@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// JSON compares the JSON encoding of v with a file below testdata.
+// JSON compares the JSON encoding of v with the named file below testdata.
 func JSON(t *testing.T, name string, v any) {
 	t.Helper()
 	var b bytes.Buffer
@@ -32,7 +32,7 @@ func JSON(t *testing.T, name string, v any) {
 	Text(t, name+".json", b.String())
 }
 
-// Text compares a text with a file below testdata.
+// Text compares a text with the named file below testdata.
 func Text(t *testing.T, name, text string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -45,8 +45,8 @@ func Text(t *testing.T, name, text string) {
 	require.Equal(t, string(want), text, file)
 }
 
-// Shape returns the field names of a JSON document, in their order, with types instead of values. For a list it returns
-// the first element.
+// Shape returns the field names of a JSON document, in their order, with types instead of values. It includes only the
+// first element of a list.
 func Shape(t *testing.T, document string) string {
 	t.Helper()
 	dec := json.NewDecoder(strings.NewReader(document))
@@ -92,7 +92,7 @@ func Fill[M proto.Message](m M) M {
 	return m
 }
 
-// deepest is the maximum depth for recursive messages.
+// deepest is the maximum depth of recursive messages.
 const deepest = 6
 
 func fillMessage(m protoreflect.Message, depth int) {
@@ -149,11 +149,12 @@ func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	case protoreflect.StringKind:
 		return protoreflect.ValueOfString("a " + string(f.Name()))
 	default:
-		panic(fmt.Sprintf("golden: %v has a kind that no message had so far: %v", f.FullName(), f.Kind()))
+		panic(fmt.Sprintf("golden: %v has the unsupported kind %v", f.FullName(), f.Kind()))
 	}
 }
 
-// FillStruct is Fill for the struct that v points to. It skips functions, channels, interfaces and unexported fields.
+// FillStruct is like Fill, for the struct that v points to. It skips functions, channels, interfaces and unexported
+// fields.
 func FillStruct(v any) { fillValue(reflect.ValueOf(v).Elem(), "") }
 
 func fillValue(v reflect.Value, name string) {

@@ -13,21 +13,21 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Allocations of a pair per published message are within their windows.
+// A pair's allocations per published message are within their windows.
 func TestServerAllocations(t *testing.T) {
 	active, standby, conn := startPair(t)
 	var err error
 	next, stored := uint64(0), 0
 	for _, l := range []load{
 		{"pipelined requests of 100", 300, 100, 64, bodyBytes},
-		// One by one, each request is a separate batch on any machine, which is an upper bound for pipelining.
+		// Sent one by one, each request is a separate batch on any machine, which is an upper bound for pipelining.
 		{"100 at a time", 300, 100, 1, bodyBytes},
 		{"1 at a time", 600, 1, 1, bodyBytes},
 	} {
 		publish(t, conn, l, warmUp, &next)
 		stored += warmUp * l.messages
-		// The counts include background work, such as peer monitoring, and requests are slow on a busy machine. The
-		// minimum of three attempts is the cost of a message; there are further attempts while it is too high.
+		// The counts include background work, such as peer monitoring, and requests are slow on a busy machine. The cost of
+		// a message is the minimum of three attempts, or of more while it is too high.
 		tries, mostTries := 1, 1
 		if l.window == 1 {
 			tries, mostTries = 3, 20
@@ -46,7 +46,7 @@ func TestServerAllocations(t *testing.T) {
 		check(t, "active: allocations per message, "+l.name, a)
 		check(t, "standby: allocations per message, "+l.name, b)
 	}
-	// The published data is below the threshold at which a node must write pages.
+	// The published data is below the threshold at which a node writes pages.
 	before := active.counts()
 	_, err = pb.NewAdminServiceClient(conn).Checkpoint(t.Context(), &pb.CheckpointRequest{})
 	require.NoError(t, err)

@@ -13,8 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Allocations of a node per delivered message are within their windows, for a consumer that acknowledges each
-// response with one request: from memory, from pages, and from pages that another subscription has read before.
+// A node's allocations per delivered message are within their windows, for messages in memory, in pages, and in pages
+// that another subscription has read before. The consumer acknowledges each response with one request.
 func TestConsumeAllocations(t *testing.T) {
 	node := startNode(t, "a", nil)
 	conn := dial(t, node)
@@ -40,7 +40,7 @@ func TestConsumeAllocations(t *testing.T) {
 	count("again")
 }
 
-// consume reads and acknowledges the given number of messages, as the client does, and waits for the confirmation.
+// consume reads and acknowledges a number of messages, as the client does, and waits for the confirmation.
 func consume(t *testing.T, conn *grpc.ClientConn, subscription string, messages uint64) {
 	t.Helper()
 	const credit = 256

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guard limits the countable costs of a message: allocations, bytes written, syncs. They are independent of
-// the speed of the machine, so CI can reject a change that increases them.
+// Package guard limits the countable costs of a message: allocations, bytes written, and syncs. They do not depend on
+// the speed of the machine, so that CI can reject a change that increases them.
 package guard
 
 import (
@@ -14,13 +14,13 @@ import (
 // queue is the name of the only queue of a test.
 const queue = "guard"
 
-// window is the valid range of a count. A count below least is either an improvement, after which the window is
-// narrowed, or a missing operation: no syncs at all would be cheap.
+// window is the valid range of a count. If a count is below least, either the cost was reduced and the window must be
+// narrowed, or a required operation, such as a sync, is missing.
 type window struct{ least, most float64 }
 
-// windows returns the limits of a message's cost; comments contain the count at the last change. Bytes and syncs of a
-// store are independent of the machine; allocations of a node vary a little because of timers. A change that reduces
-// a cost lowers its limits; one that increases a cost justifies it in the commit message.
+// windows returns the limits of a message's cost. Comments contain the count at the last change. Bytes and syncs of a
+// store do not depend on the machine; allocations of a node vary slightly because of timers. A change that reduces a
+// cost lowers its limits. A change that increases a cost explains it in the commit message.
 func windows() map[string]window {
 	const (
 		off100, always100 = ", sync=off, 100 of 512 B", ", sync=always, 100 of 512 B"
@@ -28,8 +28,8 @@ func windows() map[string]window {
 		consumed          = ", sync=off, 100 of 512 B, consumed"
 	)
 	return map[string]window{
-		// Pipelining batches as many requests as the machine allows, so the counts vary (usually 0.3 and 0.03). They
-		// cannot exceed those of 100 at a time.
+		// The size of a pipelined batch depends on the machine, so the counts vary (usually 0.3 and 0.03). They cannot
+		// exceed those of 100 at a time.
 		"active: allocations per message, pipelined requests of 100":  {0.15, 0.65},
 		"standby: allocations per message, pipelined requests of 100": {0.005, 0.35},
 		"active: allocations per message, 100 at a time":              {0.4, 0.65}, // 0.51; 0.59 on a busy machine
@@ -39,10 +39,10 @@ func windows() map[string]window {
 		// 0.37; less if the pages were written before
 		"active: allocations per message, written to pages": {0.01, 0.43},
 
-		// To the log frame, which stream and memory share, and to the page.
+		// Copies to the log frame, which stream and memory share, and to the page.
 		"active: copies of a large body": {1.9, 2.3}, // 2.0
-		// To the page; and of a batch of several bodies, the first 16 KiB to the receive buffer of the rest. With two
-		// bodies in each batch that is 1.55.
+		// A copy to the page. In a batch of several bodies, the first 16 KiB are also copied to the receive buffer. With two
+		// bodies per batch, the count is 1.55.
 		"standby: copies of a large body":    {0.95, 1.65}, // 1.2
 		"active: checksums of a large body":  {0.95, 1.1},  // 1.0
 		"standby: checksums of a large body": {0.95, 1.1},  // 1.0
@@ -51,7 +51,7 @@ func windows() map[string]window {
 		"log: bytes per message" + always100: {510, 542},       // 525.9
 		"log: bytes per message" + always1:   {598, 634},       // 616
 		"log: bytes per message" + always5:   {15_000, 15_480}, // 15030
-		"log: bytes per message" + consumed:  {511, 543},       // 526.8: includes its acknowledgement
+		"log: bytes per message" + consumed:  {511, 543},       // 526.8, including the acknowledgement
 
 		"log: syncs per transaction" + off100:    {0, 0.01}, // 2 or 3 of 300
 		"log: syncs per transaction" + always100: {1, 1.02}, // 1
@@ -63,7 +63,7 @@ func windows() map[string]window {
 		"page.db: bytes per message" + always100: {570, 605},       // 587.8
 		"page.db: bytes per message" + always1:   {576, 612},       // 594.1
 		"page.db: bytes per message" + always5:   {15_914, 16_898}, // 16406
-		// 0.2: messages consumed in time are never written to it
+		// 0.2: messages consumed before a checkpoint are never written
 		"page.db: bytes per message" + consumed: {0.05, 1},
 
 		// A consumer with 256 messages of credit, like the client.
@@ -72,7 +72,7 @@ func windows() map[string]window {
 		// 0.34: messages that another subscription has read from the pages
 		"consume: allocations per message, again": {0.23, 0.40},
 
-		// 100 at a time, in the goroutine of the serial section.
+		// 100 at a time, counted in the goroutine of the serial section.
 		"serial: allocations per message, commit":  {0, 0.02},    // 0.000
 		"serial: allocations per message, send":    {0.05, 0.2},  // 0.14
 		"serial: allocations per message, receive": {0.02, 0.32}, // 0.23
@@ -85,7 +85,7 @@ func windows() map[string]window {
 	}
 }
 
-// windowOf returns the window of a count, which is larger with the race detector.
+// windowOf returns the window of a count. With the race detector, the window is larger.
 func windowOf(t *testing.T, label string) window {
 	t.Helper()
 	w, ok := windows()[label]
@@ -101,11 +101,11 @@ func check(t *testing.T, label string, got float64) {
 	t.Helper()
 	w := windowOf(t, label)
 	t.Logf("%-60s %10.3f, from %10.3f to %10.3f", label, got, w.least, w.most)
-	if got > w.most { // and continue: the other counts add information
+	if got > w.most { // continue after a failure, because the other counts add information
 		t.Errorf("%s: %.3f is above %.3f: the cost per message has increased; see windows in test/guard", label, got, w.most)
 	}
 	if got < w.least {
-		t.Errorf("%s: %.3f is below %.3f: is required work missing? See windows in test/guard", label,
+		t.Errorf("%s: %.3f is below %.3f: required work may be missing; see windows in test/guard", label,
 			got, w.least)
 	}
 }

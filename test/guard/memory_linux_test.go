@@ -26,14 +26,14 @@ import (
 
 const mib = 1 << 20
 
-// served is a node in a process as operators start it.
+// served is a node in a separate process, started as an operator would.
 type served struct {
 	t       *testing.T
 	cmd     *exec.Cmd
 	address string
 }
 
-// lines forwards the first written line, and discards the rest.
+// lines is a writer that forwards the first line, and discards the rest.
 type lines struct {
 	once  sync.Once
 	first chan string
@@ -70,12 +70,12 @@ func serve(t *testing.T, budgetBytes int) *served {
 	case line := <-out.first:
 		return &served{t: t, cmd: cmd, address: line[strings.LastIndex(line, " ")+1:]}
 	case <-time.After(testTimeout):
-		t.Fatal("the node does not log its address")
+		t.Fatal("the node has not logged its address")
 		return nil
 	}
 }
 
-// peak returns the peak resident memory of the process in bytes, as counted by the system, not by Go.
+// peak returns the peak resident memory of the process in bytes, as measured by the kernel.
 func (p *served) peak() int {
 	p.t.Helper()
 	return peakOf(p.t, p.cmd.Process.Pid)
@@ -92,28 +92,28 @@ func peakOf(t *testing.T, pid int) int {
 	return kib << 10
 }
 
-// Limits of docs/explanation/memory.md for a small budget, with a margin for the machine; the minimum proves that
-// memory was measured.
+// Limits from docs/explanation/memory.md for a small budget, with a margin for a busy machine. A value below the
+// minimum means that memory was not measured.
 const (
 	minSmall, smallMost = 40 * mib, 176 * mib // measured: 124 to 135
-	minLarge, largeMost = 64 * mib, 416 * mib // measured in 8 runs: 275 to 351, including 40 of the executable file
-	activeMost          = 704 * mib           // measured in 8 runs: 315 to 450; 662 once, with more messages
-	standbyMost         = 320 * mib           // measured in 8 runs: 198 to 235
+	minLarge, largeMost = 64 * mib, 416 * mib // measured 8 times: 275 to 351, including 40 for the executable file
+	activeMost          = 704 * mib           // measured 8 times: 315 to 450; once 662, with more messages
+	standbyMost         = 320 * mib           // measured 8 times: 198 to 235
 )
 
-// Memory is limited while a backlog of four times the budget is written and read.
+// A node's memory stays within its limit while a backlog of four times the budget is written and read.
 func TestMemoryOfSmallMessages(t *testing.T) {
 	const budget, backlog, body = 64 * mib, 256 * mib, 1 << 10
 	p, c := servedAndClient(t, budget)
 	fill(t, c, backlog/body, body)
 	published := p.peak()
 	drain(t, c, backlog/body)
-	t.Logf("a budget of %d MiB: %d MiB after publishing, %d after consuming", budget/mib, published/mib,
+	t.Logf("budget of %d MiB: %d MiB after publishing, %d MiB after consuming", budget/mib, published/mib,
 		p.peak()/mib)
 	within(t, p.peak(), minSmall, smallMost)
 }
 
-// Memory is limited with the largest possible messages, each as large as the budget.
+// A node's memory stays within its limit with messages of the maximum size, each as large as the budget.
 func TestMemoryOfLargeMessages(t *testing.T) {
 	const budget, body, count = 64 * mib, 64*mib - 4096, 5
 	p, c := servedAndClient(t, budget)
@@ -122,16 +122,16 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	}
 	published := p.peak()
 	drain(t, c, count)
-	t.Logf("a budget of %d MiB: %d MiB after publishing, %d after consuming", budget/mib, published/mib,
+	t.Logf("budget of %d MiB: %d MiB after publishing, %d MiB after consuming", budget/mib, published/mib,
 		p.peak()/mib)
 	within(t, p.peak(), minLarge, largeMost)
 }
 
-// Memory of both nodes is limited while three clients publish the largest possible messages, each as large as the
-// budget, and two others consume.
+// The memory of both nodes stays within its limits while three clients publish messages of the maximum size, each as
+// large as the budget, and two others consume.
 func TestMemoryOfLargeMessagesOnAPair(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes ten seconds or more")
+		t.Skip("the test takes more than ten seconds")
 	}
 	const budget, body, publishers, each = 64 * mib, 64*mib - 4096, 3, 2
 	binary, err := cluster.Build(t.Context(), t.TempDir())
@@ -163,14 +163,14 @@ func TestMemoryOfLargeMessagesOnAPair(t *testing.T) {
 	}
 	clients.Wait()
 	a, s := peakOf(t, active.PID()), peakOf(t, standby.PID())
-	t.Logf("a budget of %d MiB: the active %d MiB, the standby %d", budget/mib, a/mib, s/mib)
+	t.Logf("budget of %d MiB: active %d MiB, standby %d MiB", budget/mib, a/mib, s/mib)
 	within(t, a, minLarge, activeMost)
 	within(t, s, minLarge, standbyMost)
 }
 
 func within(t *testing.T, got, least, most int) {
 	t.Helper()
-	require.GreaterOrEqual(t, got, least, "the limit is too small")
+	require.GreaterOrEqual(t, got, least, "memory was not measured")
 	if raceFactor == 1 {
 		require.LessOrEqual(t, got, most, "%d MiB", got/mib)
 	}
@@ -179,7 +179,7 @@ func within(t *testing.T, got, least, most int) {
 func servedAndClient(t *testing.T, budgetBytes int) (*served, *client.Client) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("takes ten seconds or more")
+		t.Skip("the test takes more than ten seconds")
 	}
 	p := serve(t, budgetBytes)
 	c, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{p.address}})

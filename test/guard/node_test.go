@@ -30,22 +30,22 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// asNode makes the test binary run as a node, with the settings in its value: a separate process, so that allocations
-// of the client and the test are not counted.
+// asNode is the environment variable that makes the test binary run as a node, with the settings in its value. The
+// process is separate, so that allocations of the client and the test are not counted.
 const asNode = "GUARD_TEST_BINARY_IS_A_NODE"
 
 const (
-	// testTimeout bounds the wait for an event.
+	// testTimeout limits the wait for an event.
 	testTimeout = 2 * time.Minute
-	// pollEvery is how often a condition is polled.
+	// pollEvery is the interval at which a condition is polled.
 	pollEvery = 5 * time.Millisecond
 )
 
 // nodeSettings are the settings of a node of a test.
 type nodeSettings struct {
 	Name, Dir string
-	Endpoints []string // of the etcd; none: a standalone node
-	// Serial: the node also counts the allocations of its serial sections, for which it profiles each allocation.
+	Endpoints []string // endpoints of etcd; if empty, the node is standalone
+	// Serial makes the node also count the allocations of its serial sections, by profiling each allocation.
 	Serial bool
 }
 
@@ -54,9 +54,9 @@ type counts struct {
 	Allocations  uint64
 	WrittenBytes int64
 	Syncs        uint64
-	// Copied and Summed are bytes of large messages.
+	// Copied and Summed are the copied and the checksummed bytes of large messages.
 	Copied, Summed uint64
-	// Serial has the allocations of the serial sections, if counted.
+	// Serial contains the allocations of the serial sections, if counted.
 	Serial map[string]int64 `json:",omitempty"`
 }
 
@@ -86,13 +86,13 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// runNode runs a node until in ends. It prints its address, and then its counts for each line that it reads.
+// runNode runs a node until in ends. It prints its address, and then its counts for each line read from in.
 func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
 	large := crc.StartCounts()
 	codec.CountCopies(crc.Copied)
-	codec.Poison() // detects a body that was released too early
+	codec.Poison() // to detect a body that was released too early
 	c := config.Default()
-	c.Metrics.Listen = "127.0.0.1:0" // the metrics must add no countable cost
+	c.Metrics.Listen = "127.0.0.1:0" // metrics must not add a countable cost
 	c.Node.Name, c.Data.Dir, c.Listen = s.Name, s.Dir, "127.0.0.1:0"
 	c.Coordinator.Type = config.CoordinatorNone
 	if len(s.Endpoints) > 0 {
@@ -132,7 +132,7 @@ func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
 	return <-ended
 }
 
-// countingFS returns the disk, and a counter of the bytes written to it.
+// countingFS returns the disk's filesystem, and a counter of the bytes written to it.
 func countingFS() (*faultfs.FS, *atomic.Int64) {
 	fs, written := faultfs.New(vfs.OS()), &atomic.Int64{}
 	fs.SetHook(func(op faultfs.Op) error {
@@ -163,7 +163,7 @@ func start(t *testing.T, s nodeSettings) *process {
 	s.Dir = filepath.Join(t.TempDir(), s.Name)
 	text, err := json.Marshal(s)
 	require.NoError(t, err)
-	cmd := exec.Command(os.Args[0]) // this program; it ends with its input
+	cmd := exec.Command(os.Args[0]) // this program, which exits when its input ends
 	cmd.Env, cmd.Stderr = append(os.Environ(), asNode+"="+string(text)), os.Stderr
 	p := &process{t: t}
 	p.in, err = cmd.StdinPipe()
@@ -187,7 +187,7 @@ func (p *process) line() string {
 	return line
 }
 
-// counts requests the node's counts.
+// counts requests and returns the node's counts.
 func (p *process) counts() (c counts) {
 	p.t.Helper()
 	_, err := fmt.Fprintln(p.in, "counts")

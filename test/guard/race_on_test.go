@@ -4,5 +4,5 @@
 
 package guard
 
-// raceFactor: the race detector allocates, and makes pools drop some of their objects.
+// raceFactor multiplies the limits of allocations: the race detector allocates, and makes pools drop some objects.
 const raceFactor = 2

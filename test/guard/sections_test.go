@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// serialSections are the functions that run in one goroutine per node or queue, so further processors do not help.
+// serialSections returns the functions that run in one goroutine per node or queue, and cannot use more than one CPU.
 // Their cost per message limits the throughput of a pair on any machine.
 func serialSections() map[string]string {
 	return map[string]string{
@@ -22,12 +22,12 @@ func serialSections() map[string]string {
 	}
 }
 
-// serialAllocations returns the allocations of each section since the process started; nil if not counted.
+// serialAllocations returns the allocations of each section since the process started, or nil if counted is false.
 func serialAllocations(counted bool) map[string]int64 {
 	if !counted {
 		return nil
 	}
-	runtime.GC() // the profile is of the last collection but one
+	runtime.GC() // the profile describes the state at the second-to-last collection
 	runtime.GC()
 	n, ok := runtime.MemProfile(nil, true)
 	var records []runtime.MemProfileRecord

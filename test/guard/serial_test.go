@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Allocations of a pair's serial sections per message are within their windows, by goroutine. Time would differ
-// between machines, and allocations are most of the cost of a section apart from its copies.
+// The allocations per message of a pair's serial sections are within their windows. Apart from copies, allocations are
+// most of a section's cost, and unlike time, they do not depend on the machine.
 func TestSerialAllocations(t *testing.T) {
 	active, standby, conn := startPairOf(t, nodeSettings{Serial: true})
 	const requests, messages = 300, 100
@@ -21,8 +21,8 @@ func TestSerialAllocations(t *testing.T) {
 	stored := uint64(warmUp * messages)
 	nodes := map[string]*process{"commit": active, "send": active, "receive": standby, "apply": standby}
 	cost := map[string]float64{}
-	// On a busy machine a request is slow, and the count includes timers such as the standby's heartbeats. Then it is
-	// repeated, and the minimum is the cost of a message.
+	// On a busy machine, requests are slow, and the count includes timers such as the standby's heartbeats. In this case,
+	// the measurement is repeated, and the cost of a message is the minimum.
 	for i := 0; i == 0 || i < 20 && tooExpensive(t, cost); i++ {
 		before := map[*process]map[string]int64{active: active.counts().Serial, standby: standby.counts().Serial}
 		publish(t, conn, l, requests, &next)
@@ -47,11 +47,11 @@ func TestSerialAllocations(t *testing.T) {
 // serialWindow is the prefix of the window names of serial sections.
 const serialWindow = "serial: allocations per message, "
 
-// leastSerial records the minimum cost of a section per message. The total allocations must not be 0, which would
-// mean that the function was renamed.
+// leastSerial records the minimum cost of a section per message. It fails the test if the total is 0, because the
+// function was then probably renamed.
 func leastSerial(t *testing.T, cost map[string]float64, section string, allocated, inAll int64, messages uint64) {
 	t.Helper()
-	require.Positive(t, inAll, "%s: nothing was counted", section)
+	require.Positive(t, inAll, "%s: no allocations were counted", section)
 	c := float64(allocated) / float64(messages)
 	if least, ok := cost[section]; !ok || c < least {
 		cost[section] = c

@@ -16,8 +16,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// load is the traffic to the active on one stream: Requests, each with Messages of bodyBytes, Window of them
-// unanswered.
+// load is the traffic to the active on one stream: Requests, each with Messages of bodyBytes, and up to Window requests
+// in flight.
 type load struct {
 	name                       string
 	requests, messages, window int
@@ -26,7 +26,7 @@ type load struct {
 
 const (
 	bodyBytes = 512
-	// warmUp requests precede the counted ones: connections, pools and maps grow once.
+	// warmUp is the number of requests before the counted ones, because connections, pools and maps grow once.
 	warmUp = 100
 )
 
@@ -36,7 +36,7 @@ func startPair(t *testing.T) (active, standby *process, conn *grpc.ClientConn) {
 	return startPairOf(t, nodeSettings{})
 }
 
-// startPairOf is startPair with settings for both nodes.
+// startPairOf is like startPair, but with settings for both nodes.
 func startPairOf(t *testing.T, s nodeSettings) (active, standby *process, conn *grpc.ClientConn) {
 	t.Helper()
 	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
@@ -55,8 +55,8 @@ func startPairOf(t *testing.T, s nodeSettings) (active, standby *process, conn *
 	return active, standby, conn
 }
 
-// Nodes copy and checksum the bytes of large messages in memory a limited number of times, from the connection to the
-// log, to the standby and to the pages. Copies by the kernel into and out of sockets and files are not counted.
+// The number of times that nodes copy and checksum the bytes of large messages in memory, between the connection, the
+// log, the standby and the pages, is limited. Copies by the kernel into and out of sockets and files are not counted.
 // Consumers receive each body unchanged, although released buffers are overwritten.
 func TestCopiesOfLargeMessages(t *testing.T) {
 	const requests, largeBytes = 60, 15_000
@@ -112,7 +112,7 @@ func waitFor(t *testing.T, conn *grpc.ClientConn, role pb.Role) {
 	}, testTimeout, pollEvery)
 }
 
-// publish sends requests on one stream, as the client does: with the sequences of a producer, which *next counts.
+// publish sends requests on one stream, as the client does. Their sequences start at *next, which is increased.
 func publish(t *testing.T, conn *grpc.ClientConn, l load, requests int, next *uint64) {
 	t.Helper()
 	stream, err := pb.NewQueueServiceClient(conn).PublishStream(t.Context())

@@ -21,16 +21,16 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// written counts the writes of a store, by kind of file. The disk is in memory, so the counts do not depend on its
+// written counts the writes of a store, by kind of file. The disk is in memory, so that the counts do not depend on its
 // speed.
 type written struct {
 	mu                   sync.Mutex
 	log, pages, logSyncs int64
-	prepared             map[string]bool // the file's last write prepared it as a segment
+	prepared             map[string]bool // files that the last write prepared as segments
 }
 
-// prepareBytes exceeds any single log write of a test. Larger writes are zeros that prepare future segments. They
-// happen in the background as the disk permits, and reused segments need none.
+// prepareBytes is larger than any log write of a test. Larger writes are zeros that prepare future segments in the
+// background; their number depends on the disk, and reused segments are not prepared.
 const prepareBytes = 256 << 10
 
 func (w *written) fs(dir string) vfs.FS {
@@ -63,7 +63,7 @@ func (w *written) total() (log, pages, syncs float64) {
 	return float64(w.log), float64(w.pages), float64(w.logSyncs)
 }
 
-// Bytes and syncs are limited for transactions that are committed one by one, and for the following checkpoint.
+// The bytes and syncs of transactions that are committed one by one, and of the following checkpoint, are limited.
 func TestStoreWrites(t *testing.T) {
 	for _, c := range []struct {
 		name                 string
@@ -77,7 +77,7 @@ func TestStoreWrites(t *testing.T) {
 		{"sync=always, 5 of 15000 B", wal.SyncAlways, 15000, 5, 300, false},
 		{"sync=off, 100 of 512 B, consumed", wal.SyncOff, 512, 100, 300, true},
 	} {
-		// In a bubble no time passes, so no timed sync is counted.
+		// Simulated time does not advance, so no timed sync is counted.
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var w written
@@ -107,7 +107,7 @@ func TestStoreWrites(t *testing.T) {
 	}
 }
 
-// Allocations of a read are limited, for messages in memory and for messages in pages.
+// The allocations of a read are limited, for messages in memory and in pages.
 func TestStoreReads(t *testing.T) {
 	var w written
 	s := openStore(t, &w, wal.SyncOff)

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 )
 
-// etcdServer is an in-process coordinator that can be stopped and restarted with its data. Without a directory, it
-// represents an external one.
+// etcdServer is an in-process etcd that can be stopped and restarted with its data. Without a directory, it represents
+// an external etcd.
 type etcdServer struct {
 	o embedded.Options
 
@@ -38,7 +38,7 @@ func (e *etcdServer) start(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.o.Dir == "" {
-		return nil // run by the caller
+		return nil // external
 	}
 	if e.server != nil {
 		return fmt.Errorf("etcd is already running in %s", e.o.Dir)

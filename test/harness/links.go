@@ -16,27 +16,27 @@ import (
 func (p *Pair) linkHost() string { return cmp.Or(p.o.EtcdLinkHost, "127.0.0.1") }
 
 // Cut partitions the two nodes in both directions, without resetting connections. Clients with DialOptions still reach
-// both. It requires Options.Links, like the methods up to LoseCut.
+// both nodes. Cut, and the methods up to LoseCut, require Options.Links.
 func (p *Pair) Cut() {
 	for _, n := range p.Nodes {
 		n.link.Cut()
 	}
 }
 
-// Heal reverts Cut.
+// Heal ends all cuts between the nodes. Held data is delivered.
 func (p *Pair) Heal() {
 	for _, n := range p.Nodes {
 		n.link.Heal()
 	}
 }
 
-// CutFrom drops all data that a node sends to the other one, on any connection. The other direction works.
+// CutFrom holds all data that a node sends to the other one, on any connection. The other direction is not affected.
 func (p *Pair) CutFrom(n *Node) {
 	n.link.CutOneWay(faultproxy.FromTarget)
 	p.Other(n).link.CutOneWay(faultproxy.ToTarget)
 }
 
-// LoseCut reverts Cut. Held data is lost, since its connections are reset.
+// LoseCut ends all cuts between the nodes. Held data is lost, because its connections are reset.
 func (p *Pair) LoseCut() {
 	for _, n := range p.Nodes {
 		n.link.Reset()
@@ -44,16 +44,16 @@ func (p *Pair) LoseCut() {
 	p.Heal()
 }
 
-// CutFromEtcd partitions a node from etcd. It requires Options.EtcdLinks, like the methods up to StartEtcd.
+// CutFromEtcd partitions a node from etcd. It requires Options.EtcdLinks, as do the methods up to StartEtcd.
 func (p *Pair) CutFromEtcd(n *Node) { n.etcdLink.Cut() }
 
-// HealToEtcd reverts CutFromEtcd.
+// HealToEtcd ends CutFromEtcd, and delivers the held data.
 func (p *Pair) HealToEtcd(n *Node) { n.etcdLink.Heal() }
 
 // EtcdOf returns the address by which a node connects to etcd.
 func (p *Pair) EtcdOf(n *Node) string { return n.etcdLink.Address() }
 
-// StopEtcd stops etcd and keeps its data.
+// StopEtcd stops etcd. Its data is kept.
 func (p *Pair) StopEtcd() error { return p.etcd.stop() }
 
 // StartEtcd restarts etcd with its data.
@@ -69,7 +69,7 @@ func (p *Pair) StartEtcd(ctx context.Context) error {
 	return nil
 }
 
-// Held returns how often the cuts of all links have held data, which shows whether a cut had an effect.
+// Held returns how often the cuts of all links have held data. It is 0 if no cut had an effect.
 func (p *Pair) Held() (times uint64) {
 	for _, n := range p.all() {
 		for _, l := range []*faultproxy.Relay{n.link, n.etcdLink} {
@@ -81,12 +81,13 @@ func (p *Pair) Held() (times uint64) {
 	return times
 }
 
-// DialOptions returns options that bypass the links, which the nodes advertise. Cut does not affect such a client.
+// DialOptions returns options for clients that bypass the links, although the nodes advertise the addresses of the
+// links. Cut does not affect such a client.
 func (p *Pair) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(p.Dial)}
 }
 
-// Dial connects directly to the node if address is that of its link.
+// Dial connects to an address. If the address is that of a node's link, it connects directly to the node.
 func (p *Pair) Dial(ctx context.Context, address string) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", p.BypassLink(address))
@@ -96,7 +97,7 @@ func (p *Pair) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// BypassLink returns the address of the node itself if address is that of its link.
+// BypassLink returns the node's address if address is that of its link; otherwise it returns address.
 func (p *Pair) BypassLink(address string) string {
 	if n := p.Find(address); n != nil {
 		return n.Address

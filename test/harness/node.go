@@ -19,27 +19,28 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// Placement is the environment of a node, if not simply this machine.
+// Placement is the environment of a node.
 type Placement struct {
-	// Address that it listens on, host:port. Empty: a free port of 127.0.0.1, which stays reserved for the node.
+	// Address is the listen address of the node, a host:port. If empty, the node listens on a free port of 127.0.0.1,
+	// which is reserved for it.
 	Address string
-	// Command is a prefix of the command line, before the program.
+	// Command is a prefix of the command line.
 	Command []string
-	// Environment returns additional variables at each start.
+	// Environment returns additional environment variables, at each start.
 	Environment func() ([]string, error)
 }
 
 // Node is a node or the witness: a process that can be stopped and restarted with the same data.
 type Node struct {
-	// Name as in its configuration.
+	// Name is the name in the node's configuration.
 	Name string
-	// Address that it listens on, host:port.
+	// Address is the listen address, a host:port.
 	Address string
-	// Dir contains its data, its log and, if any, its configuration file.
+	// Dir is the directory of the node's data, its log and, if any, its configuration file.
 	Dir string
 
 	process
-	port     *Port // reserved port; nil if its address was given
+	port     *Port // reserved port; nil if the address was given
 	conn     *grpc.ClientConn
 	link     *faultproxy.Relay // for connections from the other node; nil without Options.Links
 	etcdLink *faultproxy.Relay // for connections to etcd; nil without Options.EtcdLinks
@@ -76,13 +77,13 @@ func newNode(name, dir, binary string, at Placement, secure credentials.Transpor
 	return n, nil
 }
 
-// DataDir is the node's data directory.
+// DataDir returns the path of the node's data directory.
 func (n *Node) DataDir() string { return filepath.Join(n.Dir, "data") }
 
-// ConfigFile is the file of its settings, with Options.ConfigFiles.
+// ConfigFile returns the path of the node's configuration file, which exists with Options.ConfigFiles.
 func (n *Node) ConfigFile() string { return filepath.Join(n.Dir, "node.yaml") }
 
-// Conn is a connection to this node, regardless of its role.
+// Conn returns a connection to this node, regardless of its role.
 func (n *Node) Conn() *grpc.ClientConn { return n.conn }
 
 // Status requests the node's status, without retries.

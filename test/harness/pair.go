@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package harness runs a pair as processes on one machine, with an etcd inside this process, and injects faults.
-// `lockstep demo`, `dev` and `bench`, and the tests use it (test/cluster is a layer above it). The nodes exit when this
+// Package harness runs a pair as processes on one machine, with an etcd in this process, and injects faults.
+// `lockstep demo`, `dev` and `bench` use it, and the tests through test/cluster. On Linux, the nodes exit when this
 // process exits for any reason.
 package harness
 
@@ -26,65 +26,69 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// Options of Start.
+// Options configures Start.
 type Options struct {
-	// Binary is the lockstep executable; empty: this program.
+	// Binary is the path of the lockstep executable. Default: this program.
 	Binary string
-	// Dir contains all data: one directory per node, with the log of its process, and one for etcd. It is not removed.
+	// Dir is the directory of all data. It contains a directory per node, with data and log, and one for etcd. It is not
+	// removed.
 	Dir string
-	// Listen are the addresses of the nodes, host:port; an empty one selects a free port of 127.0.0.1.
+	// Listen are the listen addresses of the nodes, as host:port. For an empty one, the node listens on a free port of
+	// 127.0.0.1.
 	Listen [2]string
-	// Standalone runs one node and no coordinator.
+	// Standalone runs a single node without a coordinator.
 	Standalone bool
-	// Raft stores the cluster record in a raft quorum of the nodes and a witness process, instead of an etcd.
+	// Raft stores the cluster record in a raft quorum of the nodes and a witness process, instead of etcd.
 	Raft bool
-	// Settings of all nodes by their dotted keys ("wal.keep-bytes"), and NodeSettings additional ones of one node by
-	// its name, "a" or "b". An empty value removes a setting that the pair would set.
+	// Settings are the settings of all nodes, by dotted key ("wal.keep-bytes"). NodeSettings are additional settings of a
+	// single node, by its name, "a" or "b". An empty value removes a default of the pair.
 	Settings     map[string]string
 	NodeSettings map[string]map[string]string
-	// ConfigFiles passes the settings to each node in a file, which the caller may change between two starts. Otherwise
-	// they are flags.
+	// ConfigFiles passes the settings to each node in a file, which the caller may change between two starts. Otherwise,
+	// they are passed as flags.
 	ConfigFiles bool
 
 	// Links adds a relay in front of each node for the traffic of the other node, which enables Cut. Clients with
-	// DialOptions and the connections of Node bypass it. A killed node is detected later, since its relay still accepts
-	// connections.
+	// DialOptions and the connections of Node bypass the relay. A killed node is detected later, because its relay still
+	// accepts connections.
 	Links bool
-	// EtcdLinks adds a relay between each node and etcd, which enables CutFromEtcd, StopEtcd and StartEtcd; not with
-	// Raft. The relays listen on EtcdLinkHost, an address of this machine; default 127.0.0.1.
+	// EtcdLinks adds a relay between each node and etcd, which enables CutFromEtcd, StopEtcd and StartEtcd. It cannot be
+	// combined with Raft. The relays listen on EtcdLinkHost, an address of this machine; default 127.0.0.1.
 	EtcdLinks    bool
 	EtcdLinkHost string
-	// EtcdAddress, if not empty, is an external etcd, host:port, used instead of the pair's own. StopEtcd and StartEtcd
-	// have no effect on it.
+	// EtcdAddress, if not empty, is the host:port of an external etcd, which is used instead of an etcd in this process.
+	// StopEtcd and StartEtcd do not affect it.
 	EtcdAddress string
-	// EtcdNoSync disables the syncs of etcd, for a machine that does not crash.
+	// EtcdNoSync disables the syncs of etcd. A crash of the machine then loses the cluster record.
 	EtcdNoSync bool
-	// WitnessFlags are additional flags of the witness, with Raft, such as "--raft-ca=ca.pem".
+	// WitnessFlags are additional flags of the witness, such as "--raft-ca=ca.pem", if Raft is set.
 	WitnessFlags []string
-	// Credentials of the connections to the nodes; nil: not encrypted. The nodes' own credentials are in the settings.
+	// Credentials secure the connections to the nodes. If nil, they are not encrypted. The credentials of the nodes are
+	// part of Settings.
 	Credentials credentials.TransportCredentials
-	// AFirst starts node b only after node a serves. If a already has data, the pair keeps that data.
+	// AFirst starts node b only when node a serves, so that the pair keeps the data of a.
 	AFirst bool
-	// Placement, if not nil, returns where a node runs: "a", "b" or "witness", with its directory.
+	// Placement, if not nil, returns the environment of the process with the given name ("a", "b" or "witness") and
+	// directory.
 	Placement func(name, dir string) (Placement, error)
 }
 
-// Pair is one or two nodes and their etcd or witness.
+// Pair is one or two nodes, and their etcd or witness.
 type Pair struct {
-	// Nodes "a" and "b", in this order regardless of their roles.
+	// Nodes are the nodes "a" and "b", in this order, regardless of their roles.
 	Nodes []*Node
-	// Witness is the third voter with raft; nil otherwise.
+	// Witness is the third voter; nil without Options.Raft.
 	Witness *Node
 
 	o         Options
 	lock      io.Closer // of Options.Dir
 	etcd      *etcdServer
-	voters    []*Port // of the nodes, with raft
+	voters    []*Port // ports of the nodes' voters, with raft
 	peerIndex []*Node // created by Peer
 }
 
-// Start starts etcd and the nodes. It does not wait until the nodes serve: see WaitReady. On an error it stops
-// everything.
+// Start starts etcd and the nodes. It does not wait until the nodes serve; see WaitReady. If it returns an error, no
+// process is running.
 func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	p := &Pair{o: o}
 	defer func() {
@@ -144,7 +148,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	return p, nil
 }
 
-// ErrInUse is returned if another pair runs in Options.Dir.
+// ErrInUse is returned if another pair is running in Options.Dir.
 var ErrInUse = errors.New("directory is in use by another pair")
 
 // ErrAddressInUse is returned if another process listens on one of Options.Listen.
@@ -167,8 +171,8 @@ func checkListen(ctx context.Context, address string) error {
 	return nil
 }
 
-// lockDir locks the pair's directory, so that a second pair in it fails immediately. Otherwise its etcd would wait
-// indefinitely for the file lock of the first one.
+// lockDir locks the pair's directory, so that a second pair in it fails immediately. Otherwise, the second etcd would
+// wait indefinitely for the file lock of the first one.
 func (p *Pair) lockDir() error {
 	if err := os.MkdirAll(p.o.Dir, 0o750); err != nil {
 		return fmt.Errorf("directory of the pair: %w", err)
@@ -184,12 +188,11 @@ func (p *Pair) lockDir() error {
 	return nil
 }
 
-// votersFile contains the comma-separated addresses of the voters. The quorum identifies them by these addresses, also
-// after a restart.
+// votersFile contains the comma-separated addresses of the voters, so that they keep these addresses after a restart.
 const votersFile = "voters"
 
-// startWitness reserves the ports of the nodes' voters and starts the witness. If they have run in this directory, it
-// uses the same ports.
+// startWitness reserves the ports of the nodes' voters, and starts the witness. It uses the same ports as an earlier
+// pair in this directory.
 func (p *Pair) startWitness() error {
 	file := filepath.Join(p.o.Dir, votersFile)
 	before := make([]string, 3)
@@ -293,9 +296,9 @@ func (p *Pair) coordinator(n *Node) map[string]string {
 	}
 }
 
-// Peer creates an additional node without starting it. It has the name and the settings of another one, and a
-// separate directory next to those of the pair. It is for a copy of the other node's data directory; its DataDir does
-// not exist yet. It is closed with the pair. Not with Options.Links or Raft.
+// Peer creates an additional node with the name and the settings of another one, for a copy of that node's data
+// directory. The additional node is not started, and is closed with the pair. Its directory is next to those of the
+// pair; its DataDir does not exist yet. Peer does not support Options.Links and Raft.
 func (p *Pair) Peer(like *Node, dir string) (*Node, error) {
 	n, err := p.newNode(like.Name, filepath.Join(p.o.Dir, dir), "")
 	if err == nil {
@@ -312,7 +315,7 @@ func (p *Pair) Processes() []*Node {
 	return append(slices.Clone(p.Nodes), p.Witness)
 }
 
-// all returns the nodes, those created by Peer, and the witness.
+// all returns the nodes, including those created by Peer, and the witness.
 func (p *Pair) all() []*Node {
 	all := slices.Concat(p.Nodes, p.peerIndex)
 	if p.Witness != nil {
@@ -330,15 +333,15 @@ func (p *Pair) Addresses() []string {
 	return out
 }
 
-// Voters returns the comma-separated addresses of the three voters, with Options.Raft.
+// Voters returns the comma-separated addresses of the three voters, if Options.Raft is set.
 func (p *Pair) Voters() string {
 	return strings.Join([]string{p.voters[0].Address(), p.voters[1].Address(), p.Witness.Address}, ",")
 }
 
-// VoterOf returns the address of a node's own voter, with Options.Raft.
+// VoterOf returns the address of a node's voter, if Options.Raft is set.
 func (p *Pair) VoterOf(n *Node) string { return p.voters[slices.Index(p.Nodes, n)].Address() }
 
-// Coordinator describes the coordinator; empty for a standalone node.
+// Coordinator returns a description of the coordinator, or "" for a standalone node.
 func (p *Pair) Coordinator() string {
 	switch {
 	case p.etcd != nil:
@@ -350,7 +353,7 @@ func (p *Pair) Coordinator() string {
 	}
 }
 
-// Find returns the node with that address, or with a link of that address, or nil.
+// Find returns the node with this address, or with a link at this address, or nil.
 func (p *Pair) Find(address string) *Node {
 	for _, n := range slices.Concat(p.Nodes, p.peerIndex) {
 		if n.Address == address || n.link != nil && n.link.Address() == address {
@@ -368,8 +371,8 @@ func (p *Pair) Other(n *Node) *Node {
 	return p.Nodes[0]
 }
 
-// Close stops the nodes, which write a checkpoint, then etcd, and releases everything except the directory. A second
-// call does nothing.
+// Close stops the nodes, which write a checkpoint, and then etcd. It releases all resources except the directory.
+// Further calls do nothing.
 func (p *Pair) Close() error { return p.close(false) }
 
 // KillAll is like Close, but kills the nodes.

@@ -6,7 +6,7 @@ package harness
 
 import "syscall"
 
-// Pause stops the process with SIGSTOP and waits until it has stopped. Its connections stay open.
+// Pause suspends the process with SIGSTOP, and waits until it is stopped. Its connections stay open.
 func (p *process) Pause() error {
 	if _, err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -14,7 +14,7 @@ func (p *process) Pause() error {
 	return waitStopped(p.PID())
 }
 
-// Wake resumes a paused process (SIGCONT), which is unaware of the elapsed time.
+// Wake resumes a paused process with SIGCONT.
 func (p *process) Wake() error {
 	_, err := p.signal(syscall.SIGCONT)
 	return err

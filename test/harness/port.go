@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// reserveAt reserves the port of an address of 127.0.0.1; empty: a free one.
+// reserveAt reserves the port of an address of 127.0.0.1, or a free port if the address is empty.
 func reserveAt(address string) (*Port, error) {
 	if address == "" {
 		return ReservePort()

@@ -15,9 +15,9 @@ type Port struct{ at string }
 // ReservePort returns a free port.
 func ReservePort() (*Port, error) { return reserve(0) }
 
-// reserve returns a port of 127.0.0.1; 0: a free one.
+// reserve returns a port of 127.0.0.1, or a free port if number is 0.
 func reserve(number int) (*Port, error) {
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", number)) //nolint:noctx // it does not wait for anything
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", number)) //nolint:noctx // does not block
 	if err != nil {
 		return nil, fmt.Errorf("reserve a free port: %w", err)
 	}
@@ -28,8 +28,8 @@ func reserve(number int) (*Port, error) {
 	return p, nil
 }
 
-// Address is 127.0.0.1:port.
+// Address returns "127.0.0.1:<port>".
 func (p *Port) Address() string { return p.at }
 
-// Close does nothing here.
+// Close does nothing on this system.
 func (p *Port) Close() error { return nil }

@@ -10,10 +10,9 @@ import (
 	"syscall"
 )
 
-// Port is a port of 127.0.0.1 that stays reserved while no node listens on it. A restarted node finds its address free.
-// Until then connections to it are refused, as after the death of a process. It is a socket that is bound and never
-// listens. A listener can bind to the same port, since both set SO_REUSEADDR, but the system does not assign the port
-// to other processes.
+// Port is a port of 127.0.0.1 that is reserved for a node even while the node is not running. In the meantime,
+// connections to the port are refused. A Port is a socket that is bound, but never listens. A listener can bind to the
+// same port, because both set SO_REUSEADDR, but the system does not assign the port to other processes.
 type Port struct {
 	fd     int
 	number int
@@ -22,7 +21,7 @@ type Port struct {
 // ReservePort reserves a free port.
 func ReservePort() (*Port, error) { return reserve(0) }
 
-// reserve reserves a port of 127.0.0.1; 0: a free one.
+// reserve reserves a port of 127.0.0.1, or a free port if number is 0.
 func reserve(number int) (_ *Port, err error) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -42,7 +41,7 @@ func reserve(number int) (_ *Port, err error) {
 		return nil, fmt.Errorf("reserve a free port: %w", err)
 	}
 	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return nil, fmt.Errorf("reserve port %d (0: a free one): %w", number, err)
+		return nil, fmt.Errorf("reserve port %d: %w", number, err)
 	}
 	name, err := syscall.Getsockname(fd)
 	if err != nil {
@@ -55,7 +54,7 @@ func reserve(number int) (_ *Port, err error) {
 	return &Port{fd: fd, number: address.Port}, nil
 }
 
-// Address is 127.0.0.1:port.
+// Address returns "127.0.0.1:<port>".
 func (p *Port) Address() string { return fmt.Sprintf("127.0.0.1:%d", p.number) }
 
 // Close releases the port.

@@ -15,21 +15,21 @@ import (
 	"time"
 )
 
-// stopBound is how long a process may take to exit after SIGTERM, and after SIGQUIT, before it is killed.
+// stopBound is how long a process may take to exit after SIGTERM, and after a following SIGQUIT, before it is killed.
 const stopBound = 20 * time.Second
 
-// ErrNotRunning is returned when stopping or pausing a process that is not running.
+// ErrNotRunning is returned if a signal is sent to a process that is not running.
 var ErrNotRunning = errors.New("process is not running")
 
 type process struct {
 	name        string // for errors
 	log         string // file for its output
 	command     []string
-	environment func() ([]string, error) // additional variables at each start; nil for none
+	environment func() ([]string, error) // additional variables at each start; may be nil
 
 	mu     sync.Mutex    // guards all fields below
 	cmd    *exec.Cmd     // nil before the first start, and after Kill or Stop
-	exited chan struct{} // of the last start; closed when the process is reaped
+	exited chan struct{} // closed when the last started process is reaped
 	err    error         // exit error
 }
 
@@ -45,7 +45,7 @@ func (p *process) Start() error {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
 	defer func() { _ = log.Close() }()                  // the process has its own descriptor
-	cmd := exec.Command(p.command[0], p.command[1:]...) //nolint:noctx // a node; it ends by Kill or Stop, not with a context
+	cmd := exec.Command(p.command[0], p.command[1:]...) //nolint:noctx // a node ends by Kill or Stop, not with a context
 	cmd.Env = Environment()
 	if p.environment != nil {
 		more, err := p.environment()
@@ -61,7 +61,7 @@ func (p *process) Start() error {
 	}
 	exited := make(chan struct{})
 	p.cmd, p.exited = cmd, exited
-	go func() { // ends with the process, which Close stops
+	go func() { // ends when the process exits; Close stops it
 		err := cmd.Wait()
 		p.mu.Lock()
 		p.err = err
@@ -71,7 +71,7 @@ func (p *process) Start() error {
 	return nil
 }
 
-// Environment returns the environment of this process without Lockstep variables, which do not apply to other nodes.
+// Environment returns the environment of this process without LOCKSTEP_ variables, which do not apply to the nodes.
 func Environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "LOCKSTEP_") })
 }
@@ -86,7 +86,7 @@ func (p *process) hasExited() bool {
 	}
 }
 
-// signal sends s and returns the channel that is closed when the process has exited.
+// signal sends s to the process, and returns a channel that is closed when the process has exited.
 func (p *process) signal(s syscall.Signal) (<-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,19 +106,19 @@ func (p *process) ended() error {
 	return p.err
 }
 
-// Kill kills the process with SIGKILL and waits until it has exited and its sockets are closed.
+// Kill kills the process with SIGKILL, and waits until it has exited. Its sockets are then closed.
 func (p *process) Kill() error {
 	exited, err := p.signal(syscall.SIGKILL)
 	if err != nil {
 		return err
 	}
 	<-exited
-	_ = p.ended() // ignores the expected "signal: killed"
+	_ = p.ended() // ignore the expected error "signal: killed"
 	return nil
 }
 
-// Stop sends SIGTERM and returns the exit error. After stopBound it sends SIGQUIT, which is an error; LogFile then
-// contains the goroutine dump.
+// Stop sends SIGTERM, waits until the process has exited, and returns its exit error. If the process does not exit
+// within 20 s, Stop sends SIGQUIT, and returns an error; LogFile then contains the goroutine dump.
 func (p *process) Stop() error {
 	exited, err := p.signal(syscall.SIGTERM)
 	if errors.Is(err, ErrNotRunning) {
@@ -135,11 +135,11 @@ func (p *process) Stop() error {
 		}
 		return nil
 	case <-timer.C:
-		return errors.Join(fmt.Errorf("%s did not exit within %v of SIGTERM", p.name, stopBound), p.Dump())
+		return errors.Join(fmt.Errorf("%s did not exit within %v after SIGTERM", p.name, stopBound), p.Dump())
 	}
 }
 
-// terminated reports whether SIGTERM itself ended a process, before it installed a handler.
+// terminated reports whether SIGTERM terminated the process, because it had not installed a handler yet.
 func terminated(err error) bool {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -155,7 +155,7 @@ func (p *process) Dump() error {
 	if err != nil {
 		return errors.Join(err, p.Kill())
 	}
-	_ = p.Wake() // a paused process must handle the signal, too
+	_ = p.Wake() // a paused process does not handle the signal
 	timer := time.NewTimer(stopBound)
 	defer timer.Stop()
 	select {
@@ -165,7 +165,7 @@ func (p *process) Dump() error {
 	return p.Kill()
 }
 
-// PID returns the process ID; 0 while the process is not running.
+// PID returns the process ID, or 0 while the process is not running.
 func (p *process) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,28 +175,28 @@ func (p *process) PID() int {
 	return p.cmd.Process.Pid
 }
 
-// Exited returns a channel that is closed when the last started process has exited; nil before the first start.
+// Exited returns a channel that is closed when the last started process has exited, or nil before the first start.
 func (p *process) Exited() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.exited
 }
 
-// Running reports whether the process was started and not stopped by Kill or Stop. It may have exited on its own.
+// Running reports whether the process was started, and not stopped by Kill or Stop. It may have exited unexpectedly.
 func (p *process) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd != nil
 }
 
-// Ended reports whether the started process has exited on its own.
+// Ended reports whether the process has exited unexpectedly: it was neither killed nor stopped.
 func (p *process) Ended() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd != nil && p.hasExited()
 }
 
-// Failure returns why the process has exited on its own, or nil.
+// Failure returns the reason why the process has exited unexpectedly, with the end of its log; nil if it has not.
 func (p *process) Failure() error {
 	if !p.Ended() {
 		return nil
@@ -210,10 +210,10 @@ func (p *process) Failure() error {
 	return fmt.Errorf("%s exited unexpectedly: %w\n--- end of %s:\n%s", p.name, err, p.log, p.LogTail())
 }
 
-// LogFile is the file with the output of the process.
+// LogFile returns the path of the file with the output of the process.
 func (p *process) LogFile() string { return p.log }
 
-// LogTail returns the end of the log.
+// LogTail returns the end of the process's output.
 func (p *process) LogTail() string {
 	const tail = 2000
 	b, err := os.ReadFile(p.log)
@@ -229,7 +229,7 @@ func (p *process) LogTail() string {
 	return string(b)
 }
 
-// end stops the process if it is running: with SIGTERM, or with SIGKILL if atOnce.
+// end stops the process, if it is running, with SIGTERM or, if atOnce is set, with SIGKILL.
 func (p *process) end(atOnce bool) error {
 	switch {
 	case !p.Running():

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processAttributes makes the kernel kill a node when this process dies for any reason, and keeps Ctrl-C in the
-// terminal from the nodes. The kernel tracks the thread that started the node; Go ends a thread only with a goroutine
-// that is locked to it, and none is locked here.
+// processAttributes makes the kernel kill a node when this process exits for any reason, and protects nodes from Ctrl-C
+// in the terminal. The kernel tracks the thread that started the node. Go ends a thread only with a goroutine locked to
+// it, and the starting goroutine is not locked.
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }
 
-// waitStopped waits until every thread of the child has stopped, since the signal is asynchronous.
+// waitStopped waits until every thread of the child has stopped, because the signal is asynchronous.
 func waitStopped(pid int) error {
 	for {
 		var info unix.Siginfo

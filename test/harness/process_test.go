@@ -34,14 +34,14 @@ func logs(t *testing.T, p *process, text string) {
 	}, time.Minute, PollInterval)
 }
 
-// A process that exits on its own is reported with the end of its log, and can be restarted.
+// A process that exits unexpectedly is reported with the end of its log, and can be restarted.
 func TestProcessExitsUnexpectedly(t *testing.T) {
 	p := newScript(t, "echo sorry; exit 3")
 	for range 2 {
 		require.NoError(t, p.Start())
 		<-p.Exited()
 		require.True(t, p.Ended())
-		require.True(t, p.Running(), "neither Kill nor Stop has ended it")
+		require.True(t, p.Running(), "neither Kill nor Stop was called")
 		require.Zero(t, p.PID())
 		err := p.Failure()
 		require.ErrorContains(t, err, "node a exited unexpectedly: exit status 3")
@@ -72,10 +72,11 @@ func TestProcessStops(t *testing.T) {
 	err := p.Stop()
 	require.ErrorContains(t, err, "node a stopped with exit status 4")
 	require.ErrorContains(t, err, "fails")
-	require.NoError(t, p.Failure(), "it must end")
+	require.NoError(t, p.Failure(), "the exit was expected")
 }
 
-// A process does not inherit the settings of the test process. It gets the variables that environment returns.
+// A process does not inherit the test process's LOCKSTEP_ variables. It receives the variables that environment
+// returns.
 func TestProcessEnvironment(t *testing.T) {
 	t.Setenv("LOCKSTEP_LISTEN", "127.0.0.1:1")
 	p := newScript(t, `echo "$LOCKSTEP_LISTEN,$MORE"`)
@@ -89,7 +90,7 @@ func TestProcessEnvironment(t *testing.T) {
 	require.ErrorIs(t, p.Start(), broken)
 }
 
-// The settings of a node are passed as flags, or in a file.
+// The settings of a node are passed as flags or in a file.
 func TestArguments(t *testing.T) {
 	n := &Node{Name: "a", Dir: t.TempDir()}
 	settings := map[string]string{"wal.keep-bytes": "1MiB", "listen": "127.0.0.1:1"}

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// SmallNodes returns settings for nodes that share a machine with an almost full disk.
+// SmallNodes returns settings for nodes that share a machine with a disk that may be almost full.
 func SmallNodes() map[string]string {
 	return map[string]string{"disk.low-watermark": "16MiB", "wal.segment-bytes": "16MiB", "memory.budget": "128MiB"}
 }
@@ -32,7 +32,7 @@ func (n *Node) arguments(settings map[string]string, inFile bool) ([]string, err
 	return args, nil
 }
 
-// yaml writes dotted keys as nested maps.
+// yaml returns settings as YAML, with nested maps for dotted keys.
 func yaml(settings map[string]string) string {
 	var b strings.Builder
 	var open []string

@@ -19,7 +19,7 @@ import (
 // PollInterval is the polling interval for conditions of a pair.
 const PollInterval = 5 * time.Millisecond
 
-// statusBound bounds a status request: a paused node never responds.
+// statusBound limits a status request, because a paused node does not respond.
 const statusBound = time.Second
 
 func (p *Pair) statuses(ctx context.Context) []*pb.GetStatusResponse {
@@ -38,8 +38,8 @@ func (p *Pair) statuses(ctx context.Context) []*pb.GetStatusResponse {
 	return out
 }
 
-// Wait waits until the condition on the statuses of Nodes holds; nil is a node that does not respond. label is part of
-// the error.
+// Wait waits until holds returns true for the statuses of Nodes. A status is nil if the node does not respond. label is
+// part of the error.
 func (p *Pair) Wait(ctx context.Context, label string, holds func([]*pb.GetStatusResponse) bool) error {
 	ticker := time.NewTicker(PollInterval)
 	defer ticker.Stop()
@@ -54,7 +54,7 @@ func (p *Pair) Wait(ctx context.Context, label string, holds func([]*pb.GetStatu
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w; %s", label, ctx.Err(), p.describe(last))
+			return fmt.Errorf("wait for %s: %w; %s", label, ctx.Err(), p.describe(last))
 		case <-ticker.C:
 		}
 	}
@@ -63,7 +63,7 @@ func (p *Pair) Wait(ctx context.Context, label string, holds func([]*pb.GetStatu
 func (p *Pair) describe(all []*pb.GetStatusResponse) string {
 	reported := make([]string, len(all))
 	for i, s := range all {
-		reported[i] = p.Nodes[i].Name + ": no answer"
+		reported[i] = p.Nodes[i].Name + ": no response"
 		if s == nil {
 			continue
 		}
@@ -75,8 +75,8 @@ func (p *Pair) describe(all []*pb.GetStatusResponse) string {
 	return strings.Join(reported, "; ")
 }
 
-// WaitReady waits until a pair is in sync, or a standalone node serves. It fails when a node exits. progress, if not
-// nil, is called with each set of statuses.
+// WaitReady waits until the pair is in sync, or the standalone node serves. It returns an error if a node exits.
+// progress, if not nil, is called with each set of statuses.
 func (p *Pair) WaitReady(ctx context.Context, progress func([]*pb.GetStatusResponse)) error {
 	var failed error
 	err := p.Wait(ctx, "nodes that are ready", func(s []*pb.GetStatusResponse) bool {
@@ -104,13 +104,12 @@ func (p *Pair) WaitReady(ctx context.Context, progress func([]*pb.GetStatusRespo
 	return err
 }
 
-// serves reports whether a node acknowledges in its role.
+// serves reports whether a node can acknowledge in its role.
 func serves(s *pb.GetStatusResponse) bool {
 	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
 }
 
-// activeOf returns the index of the active node of a pair in sync: the other node is its standby, and both report it.
-// -1 otherwise.
+// activeOf returns the index of the active node if the other node is its standby and both report it; otherwise -1.
 func activeOf(s []*pb.GetStatusResponse) int {
 	return slices.IndexFunc(s, func(active *pb.GetStatusResponse) bool {
 		return active.GetRole() == pb.Role_ROLE_ACTIVE && slices.ContainsFunc(s, func(o *pb.GetStatusResponse) bool {
@@ -131,8 +130,8 @@ func (p *Pair) WaitInSync(ctx context.Context) (active, standby *Node, err error
 	return active, standby, err
 }
 
-// WaitActive waits for a node that reports that it serves clients. If two nodes do, one of them has not yet noticed its
-// replacement; it returns the one with the higher term.
+// WaitActive waits for a node that reports that it serves clients. If both nodes do, one of them has not detected its
+// replacement yet, and WaitActive returns the one with the higher term.
 func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
 	var found *Node
 	err := p.Wait(ctx, "an active node", func(s []*pb.GetStatusResponse) bool {
@@ -165,9 +164,9 @@ func (p *Pair) WaitApplied(ctx context.Context) error {
 	})
 }
 
-// Digests reads the digests of both nodes at the same record. No client may publish in the meantime, but internal
-// records may still be added, such as the requeue of a disconnected consumer's messages. A read that fails with its
-// connection is retried.
+// Digests returns the digests of both nodes at the same record. No client may publish in the meantime. Internal records
+// may still be added, such as the requeue of a disconnected consumer's messages. A read that fails because its
+// connection was lost is retried.
 func (p *Pair) Digests(ctx context.Context) ([]*pb.GetDigestResponse, error) {
 	for {
 		if err := p.WaitApplied(ctx); err != nil {

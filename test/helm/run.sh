@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests the Helm chart: helm lint, helm-unittest, the schemas of Kubernetes' API (kubeconform, generated from the API
-# description in the module k8s.io/kubernetes), and the generated configuration, with a node. Without a cluster, so
-# scheduling and probes are not tested.
+# Tests the Helm chart with helm lint, helm-unittest and kubeconform, and the generated configuration with a node. The
+# schemas for kubeconform are generated from the API description in the module k8s.io/kubernetes. Scheduling and probes
+# are not tested, because that requires a cluster.
 # HELM, UNTT and KUBECONFORM are paths of programs; otherwise they are built from their modules, which takes minutes the
 # first time.
-# Exit code 3: it cannot run here.
+# Exit code 3: the test cannot run here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -27,7 +27,7 @@ fail() {
   exit 1
 }
 
-# The directory of a module, in the cache.
+# Prints the directory of a module in the module cache.
 module() { (cd "$work" && go mod download -json "$1" 2>/dev/null) | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'; }
 build() {
   GOBIN=$work/bin go install "$1" >"$work/build.log" 2>&1 || cannot "$1 cannot be built: $(tail -n 1 "$work/build.log")"
@@ -46,7 +46,7 @@ tools() {
   fi
   unittest=${UNTT:-$(command -v untt || true)}
   if [[ -z $unittest ]]; then
-    # Its go.mod has a replace directive, which `go install` rejects: build it in place.
+    # Build a copy: go.mod of helm-unittest has a replace directive, which `go install` rejects.
     local source
     source=$(module github.com/helm-unittest/helm-unittest@v1.1.2)
     [[ -n $source ]] || cannot "helm-unittest cannot be fetched"
@@ -67,7 +67,7 @@ refuses() {
   grep -q -- "$text" "$work/refused.out" || fail "$* is rejected without '$text': $(cat "$work/refused.out")"
 }
 
-# The Secrets that the chart references.
+# Creates the files of the Secrets that the chart references.
 secrets() {
   mkdir -p "$work/tls" "$work"/secrets/{peer,metrics,etcd-password,etcd-tls}
   "$work/bin/lockstep" cert init "$work/certs" >/dev/null
@@ -79,10 +79,10 @@ secrets() {
   chmod -R go= "$work/tls" "$work/secrets"
 }
 
-# A node reads the chart's configuration. It exits because it has no data directory here.
+# Checks that a node accepts the generated configuration. The node exits because its data directory cannot be created.
 node_reads() {
   local name=$1 output
-  # The text of node.yaml in the ConfigMap, without its indentation.
+  # Extract node.yaml from the ConfigMap, without its indentation.
   awk '/^  node.yaml: \|/ {on=1; next} on && !/^    / {exit} on {print substr($0, 5)}' "$work/$name.yaml" >"$work/node.yaml"
   [[ -s $work/node.yaml ]] || fail "$name: no node.yaml"
   sed -i -e "s,: /tls/,: $work/tls/," -e "s,: /secrets/,: $work/secrets/," "$work/node.yaml"
@@ -99,7 +99,7 @@ go build -o "$work/bin/lockstep" ./cmd/lockstep
 log "helm $("$helm" version --short 2>/dev/null), $("$kubeconform" -v)"
 
 swagger=$(module "k8s.io/kubernetes@$kubernetes")/api/openapi-spec/swagger.json
-[[ -f $swagger ]] || cannot "k8s.io/kubernetes $kubernetes, which has the description of the API, cannot be fetched"
+[[ -f $swagger ]] || cannot "k8s.io/kubernetes $kubernetes, which contains the API description, cannot be fetched"
 mkdir "$work/schemas"
 go run ./test/helm/schemas "$swagger" "$work/schemas"
 
@@ -108,14 +108,14 @@ for values in "$chart"/ci/*.yaml; do
   name=$(basename "$values" .yaml)
   "$helm" lint --strict --quiet --kube-version "$kubernetes" "$chart" -f "$values"
   render -f "$values" >"$work/$name.yaml"
-  # These two are not part of Kubernetes itself.
+  # ServiceMonitor and Certificate are not part of Kubernetes.
   "$kubeconform" -strict -summary -skip ServiceMonitor,Certificate \
     -schema-location "$work/schemas/{{.ResourceKind}}{{.KindSuffix}}.json" "$work/$name.yaml" >"$work/kubeconform.out" ||
     fail "$name: $(cat "$work/kubeconform.out")"
   log "$name: $(tail -n 1 "$work/kubeconform.out")"
   node_reads "$name"
 done
-# kubeconform rejects an unknown field.
+# kubeconform must reject an unknown field.
 sed 's/podManagementPolicy:/podManagmentPolicy:/' "$work/witness.yaml" >"$work/misspelt.yaml"
 ! "$kubeconform" -strict -skip ServiceMonitor,Certificate -schema-location "$work/schemas/{{.ResourceKind}}{{.KindSuffix}}.json" \
   "$work/misspelt.yaml" >/dev/null || fail "kubeconform accepts an unknown field"

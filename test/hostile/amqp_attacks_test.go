@@ -23,15 +23,15 @@ func amqpAttacks() []attack {
 		{"amqp http1", 4, http1},
 		{"amqp slow header", 100, slowHeader},
 		{"amqp silence", 100, silence},
-		{"amqp garbage inside", 4, garbageInside},
+		{"amqp invalid frames", 4, garbageInside},
 		{"amqp oversized frame", 4, oversizedAMQPFrame},
-		{"amqp hollow values", 4, sendEmptyValues},
-		{"amqp channels never begun", 4, unknownChannels},
+		{"amqp empty values", 4, sendEmptyValues},
+		{"amqp unknown channels", 4, unknownChannels},
 		{"amqp begin flood", 2, beginFlood},
 		{"amqp attach flood", 2, attachFlood},
 		{"amqp flow flood", 2, flowFlood},
 		{"amqp disposition flood", 2, dispositionFlood},
-		{"amqp half messages", 32, partialMessages},
+		{"amqp partial messages", 32, partialMessages},
 		{"amqp declare flood", 2, declareFlood},
 		{"amqp never-reading consumer", 32, neverReadsAMQP},
 		{"amqp closed window", 96, neverReadsAMQP},
@@ -46,7 +46,7 @@ func (a *attacker) joined(ctx context.Context, name string) *peer {
 	}
 	p := newPeer(c)
 	if err := p.open(fmt.Sprint("hostile-", rand.Uint64())); err != nil {
-		a.record(name, "not opened: "+end(ctx, err))
+		a.record(name, "connection not opened: "+end(ctx, err))
 		_ = c.Close()
 		pause(ctx, 10*time.Millisecond)
 		return nil
@@ -54,14 +54,14 @@ func (a *attacker) joined(ctx context.Context, name string) *peer {
 	return p
 }
 
-// watched reads everything that the node sends during an attack; ended receives how the connection ended.
+// watched reads all data that the node sends during an attack. ended receives a description of the connection's end.
 func (p *peer) watched(ctx context.Context) (ended <-chan string) {
 	c := make(chan string, 1)
 	go func() { c <- p.reaction(ctx) }()
 	return c
 }
 
-// until repeats an action until the node ends the connection, or for the duration of one connection of a flood.
+// until repeats an action until the node ends the connection, or the duration of a flood has elapsed.
 func until(ctx context.Context, ended <-chan string, once func(i int) error) string {
 	stop := time.After(flooding)
 	for i := 0; ; i++ {
@@ -73,7 +73,7 @@ func until(ctx context.Context, ended <-chan string, once func(i int) error) str
 		default:
 		}
 		if err := once(i); err != nil {
-			if ended == nil { // nothing is read
+			if ended == nil { // the connection is not read
 				return end(ctx, err)
 			}
 			select {
@@ -86,7 +86,7 @@ func until(ctx context.Context, ended <-chan string, once func(i int) error) str
 	}
 }
 
-// slowHeader sends the first 8 bytes one by one.
+// slowHeader sends the 8 bytes of the protocol header one by one.
 func slowHeader(ctx context.Context, a *attacker, name string, _ int) {
 	c := a.dial(ctx, name)
 	if c == nil {
@@ -104,7 +104,7 @@ func slowHeader(ctx context.Context, a *attacker, name string, _ int) {
 	a.record(name, p.reaction(ctx))
 }
 
-// silence stops sending at some point before the connection is open.
+// silence stops sending before the connection is open, at a point that depends on the worker.
 func silence(ctx context.Context, a *attacker, name string, worker int) {
 	c := a.dial(ctx, name)
 	if c == nil {
@@ -146,7 +146,7 @@ func garbageInside(ctx context.Context, a *attacker, name string, _ int) {
 	}))
 }
 
-// oversizedAMQPFrame announces a frame of 1 GiB and sends as much of it as it can.
+// oversizedAMQPFrame announces a frame of 1 GiB, and sends as much of it as possible.
 func oversizedAMQPFrame(ctx context.Context, a *attacker, name string, _ int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -166,7 +166,7 @@ func oversizedAMQPFrame(ctx context.Context, a *attacker, name string, _ int) {
 	}))
 }
 
-// sendEmptyValues opens with properties that are far larger once they are decoded.
+// sendEmptyValues opens a connection with properties that are much larger when they are decoded.
 func sendEmptyValues(ctx context.Context, a *attacker, name string, _ int) {
 	c := a.dial(ctx, name)
 	if c == nil {
@@ -180,10 +180,10 @@ func sendEmptyValues(ctx context.Context, a *attacker, name string, _ int) {
 	}
 	emptyValues := make(wire.List, 20_000)
 	for i := range emptyValues {
-		emptyValues[i] = wire.Array{nil, nil, nil, nil} // rewritten below to have 255 elements
+		emptyValues[i] = wire.Array{nil, nil, nil, nil} // changed to 255 elements below
 	}
 	frame := wire.AppendFrame(nil, 0, &wire.Open{
-		ContainerID: "hollow", Properties: wire.Fields{{Key: wire.Symbol("p"), Value: emptyValues}},
+		ContainerID: "empty", Properties: wire.Fields{{Key: wire.Symbol("p"), Value: emptyValues}},
 	}, nil)
 	for i := 0; i+3 < len(frame); i++ {
 		if string(frame[i:i+4]) == "\xe0\x02\x04\x40" {
@@ -210,7 +210,7 @@ func unknownChannels(ctx context.Context, a *attacker, name string, _ int) {
 	}))
 }
 
-// beginFlood begins and ends sessions: one on every channel, or the same one repeatedly.
+// beginFlood begins and ends sessions, on every channel once or on one channel repeatedly.
 func beginFlood(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -229,7 +229,7 @@ func beginFlood(ctx context.Context, a *attacker, name string, worker int) {
 	}))
 }
 
-// attachFlood attaches links as fast as it can: one for every handle, or the same one repeatedly.
+// attachFlood attaches links as fast as possible, with every handle once or with one handle repeatedly.
 func attachFlood(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -304,7 +304,7 @@ func partialMessages(ctx context.Context, a *attacker, name string, _ int) {
 		}
 	}
 	ended := p.watched(ctx)
-	pause(ctx, 100*time.Millisecond) // the node grants credit
+	pause(ctx, 100*time.Millisecond) // until the node grants credit
 	part := make([]byte, 64<<10)
 	for i := 0; i < 100*links; i++ {
 		t := &wire.Transfer{Handle: uint32(i % links), More: true}
@@ -338,7 +338,7 @@ func declareFlood(ctx context.Context, a *attacker, name string, _ int) {
 	declare := wiretest.Declare()
 	a.record(name, until(ctx, ended, func(i int) error {
 		if i == 0 {
-			pause(ctx, 50*time.Millisecond) // the node grants credit
+			pause(ctx, 50*time.Millisecond) // until the node grants credit
 		}
 		return p.send(0, &wire.Transfer{
 			DeliveryID: wire.Some(uint32(i)), DeliveryTag: binary.BigEndian.AppendUint32(nil, uint32(i)),
@@ -347,8 +347,8 @@ func declareFlood(ctx context.Context, a *attacker, name string, _ int) {
 	}))
 }
 
-// neverReadsAMQP receives from a subscription with maximum credit without reading, or with a session window that
-// allows no frame.
+// neverReadsAMQP consumes a subscription with maximum credit, but reads no data, or grants a session window of no
+// frames.
 func neverReadsAMQP(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {

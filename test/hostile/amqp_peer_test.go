@@ -24,7 +24,7 @@ type peer struct {
 	out []byte
 }
 
-// newPeer creates a peer on a connection. It reads frames of any size that the node may send.
+// newPeer creates a peer on a connection. It can read frames of the maximum size that a node sends.
 func newPeer(c net.Conn) *peer { return &peer{Conn: c, Reader: wire.NewReader(c, 1<<20)} }
 
 func (p *peer) send(channel uint16, body wire.Performative, payload []byte) error {
@@ -33,19 +33,19 @@ func (p *peer) send(channel uint16, body wire.Performative, payload []byte) erro
 	return err
 }
 
-// header sends a protocol header and reads the node's.
+// header sends a protocol header, and reads the node's.
 func (p *peer) header(id byte) error {
 	if _, err := p.Write(wire.AppendProtocolHeader(nil, id)); err != nil {
 		return err
 	}
 	got, _, err := p.ProtocolHeader()
 	if err == nil && got != id {
-		err = fmt.Errorf("the node answers with protocol %d", got)
+		err = fmt.Errorf("node responded with protocol %d", got)
 	}
 	return err
 }
 
-// signIn does the handshake up to the open.
+// signIn executes the handshake before the open.
 func (p *peer) signIn() error {
 	if err := p.header(wire.ProtocolSASL); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (p *peer) signIn() error {
 	return p.header(wire.ProtocolAMQP)
 }
 
-// open signs in and opens a connection with a session on channel 0.
+// open signs in, and opens a connection with a session on channel 0.
 func (p *peer) open(container string) error {
 	if err := p.signIn(); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (p *peer) attach(handle uint32, name string, role wire.Role, address string
 	return p.send(0, a, nil)
 }
 
-// awaited reads until a performative of a type arrives. A close, end or detach of the node is an error.
+// awaited reads until it receives a performative of type T. A close, end or detach by the node is an error.
 func awaited[T wire.Performative](p *peer) (T, error) {
 	var f wire.Frame
 	for {
@@ -143,7 +143,7 @@ func goAwayFlood(body wire.Performative) error {
 	return errors.New(label + " with " + string(reason.Condition))
 }
 
-// reaction reads until the node ends the connection, and returns the kind of end.
+// reaction reads until the node ends the connection, and returns a description of the end.
 func (p *peer) reaction(ctx context.Context) string {
 	var f wire.Frame
 	for {
@@ -156,10 +156,10 @@ func (p *peer) reaction(ctx context.Context) string {
 	}
 }
 
-// payload returns a message with these bytes.
+// payload returns a message with the given body.
 func payload(body []byte) []byte { return wiretest.AppendData(nil, body) }
 
-// publisher publishes messages synchronously, and waits until each is accepted.
+// publisher publishes messages synchronously: it waits until each one is accepted.
 func (g *legitimate) publisher(ctx context.Context, address string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", address)

@@ -53,11 +53,11 @@ func amqpVictim(t *testing.T) (p *cluster.Pair, active *cluster.Node, amqp, metr
 	return p, active, of[active.Name]["amqp.listen"], of[active.Name]["metrics.listen"]
 }
 
-// Attacks on the AMQP port cause no error for clients of either port, keep the node within its memory budget, and
-// leave no resources behind. LOCKSTEP_HOSTILE sets the duration, as in TestHostile.
+// Attacks on the AMQP port cause no error for clients of either port, do not make the node exceed its memory budget,
+// and leak no resources. LOCKSTEP_HOSTILE sets the duration, as in TestHostile.
 func TestHostileAMQP(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes some seconds")
+		t.Skip("the test takes several seconds")
 	}
 	total := 6 * time.Second
 	if long, ok := os.LookupEnv("LOCKSTEP_HOSTILE"); ok {
@@ -67,7 +67,7 @@ func TestHostileAMQP(t *testing.T) {
 	}
 	all := chosenFrom(amqpAttacks(), os.Getenv("LOCKSTEP_HOSTILE_ONLY"))
 	if len(all) == 0 {
-		t.Skip("none of the attacks that were asked for is one on this port")
+		t.Skip("no selected attack is on this port")
 	}
 	p, active, address, metrics := amqpVictim(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -76,7 +76,7 @@ func TestHostileAMQP(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = k.Close() }()
 	underAttack := plan{Address: address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
-	if runtime.GOOS == "linux" { // all of 127.0.0.0/8 is local: separates the attacker from the good clients
+	if runtime.GOOS == "linux" { // all addresses in 127.0.0.0/8 are local, so attacker and legitimate clients differ
 		underAttack.From = "127.0.0.2"
 	}
 	probe(t, k, &underAttack)
@@ -94,7 +94,7 @@ func TestHostileAMQP(t *testing.T) {
 	})
 	pause(ctx, time.Second)
 	_, baseline, n := byAMQP.all()
-	require.NotZero(t, n, "the legitimate AMQP client has published nothing")
+	require.NotZero(t, n, "the legitimate AMQP client published nothing")
 	goroutines, files := gauge(t, metrics, "go_goroutines"), openFiles(active.PID())
 
 	for i, a := range all {
@@ -107,10 +107,10 @@ func TestHostileAMQP(t *testing.T) {
 		median, p99, n := byAMQP.iterate()
 		_, other, _ := byGRPC.iterate()
 		logSummary(t, mine)
-		t.Logf("%-28s median %v, p99 %v of %d by AMQP, p99 %v by gRPC, processor %.0f %%, memory %d MiB", a.name,
+		t.Logf("%-28s median %v, p99 %v of %d by AMQP, p99 %v by gRPC, CPU %.0f %%, memory %d MiB", a.name,
 			rounded(median), rounded(p99), n, rounded(other), 100*spent.Seconds()/time.Since(start).Seconds(),
 			peakMemory(t, active.PID())>>20)
-		require.NotZero(t, n, "the legitimate AMQP client has published nothing during %s", a.name)
+		require.NotZero(t, n, "the legitimate AMQP client published nothing during %s", a.name)
 	}
 	_, p99, _ := byAMQP.all()
 	require.LessOrEqual(t, p99, max(20*baseline, time.Second),

@@ -24,38 +24,39 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// The attacker is a separate process, so that its resources are not the test's. It has the lowest priority, so that
-// the results reflect the node's cost.
+// The attacker is a separate process, so that its resources are not counted as the test's. It has the lowest priority,
+// so that the results reflect the node's cost.
 
 const (
 	envAttack = "HOSTILE_ATTACK" // a plan, as JSON
-	envLowest = "HOSTILE_LOWEST" // set: the process already has the lowest priority
+	envLowest = "HOSTILE_LOWEST" // set if the process already has the lowest priority
 	// testTimeout is how long an attack waits for the node's reaction.
 	testTimeout = 20 * time.Second
-	// halfOpen is the number of connections that are opened without sending anything.
+	// halfOpen is the number of connections on which nothing is sent.
 	halfOpen = 5000
 )
 
 // plan configures the attacker.
 type plan struct {
-	// Attack is the name of one of attacks; empty: half-open connections.
+	// Attack is the name of an attack. If empty, half-open connections are held.
 	Attack  string
 	Address string
-	// From is the source address of connections; empty: any. Anywhere: each has a different one in 127.0.0.0/8.
+	// From is the source address of connections; any if empty. With AllPorts, each connection has a different source
+	// address in 127.0.0.0/8.
 	From     string
 	AllPorts bool
-	// For is the duration; longer only until one attempt has ended.
+	// For is the duration. It is extended until one attempt has ended.
 	For time.Duration
 	// Files is the maximum number of open connections.
 	Files int
-	// Queue with messages, and a subscription for each never-reading consumer.
+	// Queue has messages, and a subscription for each never-reading consumer.
 	Queue         string
 	Subscriptions []string
 }
 
 // tally is the result of one attack.
 type tally struct {
-	// Fired counts the attempts, and Ends the ways in which they ended.
+	// Fired is the number of attempts. Ends counts them by how they ended.
 	Fired int
 	Ends  map[string]int
 }
@@ -68,7 +69,7 @@ type attacker struct {
 	tally map[string]*tally
 }
 
-// attack is one kind of attack: some workers call once repeatedly until ctx is done.
+// attack is a kind of attack: workers call once repeatedly, until ctx is done.
 type attack struct {
 	name    string
 	workers int
@@ -80,20 +81,20 @@ func attacks() []attack {
 		{"garbage", 4, garbage},
 		{"http1", 4, http1},
 		{"slow preface", 200, slowPreface},
-		{"headers never ended", 200, endlessHeaders},
+		{"endless headers", 200, endlessHeaders},
 		{"header flood", 4, headerFlood},
 		{"many streams", 1, manyStreams},
 		{"never-reading consumer", 32, neverReads},
 		{"oversized frame", 4, oversizedFrame},
 		{"truncated frame", 4, truncatedFrame},
 		{"oversized message", 4, oversizedMessage},
-		{"wrong token", 4, wrongToken},
+		{"invalid token", 4, wrongToken},
 		{"rapid reset", 2, rapidReset},
 		{"ping flood", 2, pingFlood},
 		{"settings flood", 2, settingsFlood},
 		{"empty frames", 2, emptyFrames},
 		{"many addresses", 4, truncatedFrame},
-		{"deaf publishers", 2, nonReadingPublishers},
+		{"never-reading publishers", 2, nonReadingPublishers},
 	}
 }
 
@@ -110,7 +111,7 @@ func runAttacker(text string) error {
 	defer cancel()
 	go func() {
 		pause(ctx, a.plan.For)
-		for i := 0; a.idle() && i < 1000; i++ { // at the lowest priority, and perhaps behind thousands of half-open ones
+		for i := 0; a.idle() && i < 1000; i++ { // slow: at the lowest priority, and after thousands of half-open connections
 			pause(ctx, testTimeout/1000)
 		}
 		cancel()
@@ -135,8 +136,8 @@ func runAttacker(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(a.tally)
 }
 
-// lowestPriority re-executes the process with the lowest priority. On Linux each thread has its own priority,
-// inherited from its creator, so a running Go program cannot change that of all its threads.
+// lowestPriority re-executes the process with the lowest priority. On Linux, each thread has its own priority,
+// inherited from its creator, so a running Go program cannot change the priority of all its threads.
 func lowestPriority() error {
 	if os.Getenv(envLowest) != "" {
 		return nil
@@ -148,7 +149,7 @@ func lowestPriority() error {
 	return syscall.Exec(os.Args[0], os.Args, append(os.Environ(), envLowest+"=1"))
 }
 
-// record counts one attempt and its end.
+// record counts one attempt, by how it ended.
 func (a *attacker) record(name, end string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -181,7 +182,7 @@ func (a *attacker) dial(ctx context.Context, name string) net.Conn {
 	c, err := d.DialContext(limited, "tcp", a.plan.Address)
 	if err != nil {
 		if ctx.Err() == nil {
-			a.record(name, "not let in")
+			a.record(name, "not accepted")
 			pause(ctx, 10*time.Millisecond)
 		}
 		return nil
@@ -198,7 +199,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// end classifies how a connection ended.
+// end returns a description of how a connection ended.
 func end(ctx context.Context, err error) string {
 	var timeout net.Error
 	switch {
@@ -284,7 +285,7 @@ func slowPreface(ctx context.Context, a *attacker, name string, _ int) {
 	a.record(name, end(ctx, err))
 }
 
-// h2 is a connection that implements HTTP/2 as far as the attack requires.
+// h2 is a connection that implements the parts of HTTP/2 that attacks require.
 type h2 struct {
 	net.Conn
 	*http2.Framer
@@ -293,7 +294,7 @@ type h2 struct {
 	hpack  *hpack.Encoder
 }
 
-// connect does the HTTP/2 handshake.
+// connect dials, and executes the HTTP/2 handshake.
 func (a *attacker) connect(ctx context.Context, name string, settings ...http2.Setting) *h2 {
 	c := a.dial(ctx, name)
 	if c == nil {
@@ -364,7 +365,7 @@ func (h *h2) outcome(ctx context.Context, stream uint32) string {
 				}
 			}
 			if f.StreamID == stream && f.StreamEnded() {
-				return "answered with HTTP " + f.PseudoValue("status")
+				return "HTTP status " + f.PseudoValue("status")
 			}
 		}
 	}

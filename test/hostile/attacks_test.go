@@ -19,7 +19,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// flooding is the duration of one connection of a flood, unless the node ends it.
+// flooding is the duration of one connection of a flood, unless the node ends it earlier.
 const flooding = 300 * time.Millisecond
 
 // endlessHeaders starts a call and sends the rest of its headers byte by byte, without end.
@@ -39,7 +39,7 @@ func endlessHeaders(ctx context.Context, a *attacker, name string, _ int) {
 	a.record(name, end(ctx, err))
 }
 
-// headerFlood sends headers that are far too large: many headers, or one header in many frames.
+// headerFlood sends headers that exceed the limits: many headers, or one header in many frames.
 func headerFlood(ctx context.Context, a *attacker, name string, worker int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -64,7 +64,7 @@ func headerFlood(ctx context.Context, a *attacker, name string, worker int) {
 	a.record(name, h.outcome(ctx, 1))
 }
 
-// manyStreams opens 10,000 calls on one connection, and sends nothing in them.
+// manyStreams opens 10,000 calls on one connection, and sends no data.
 func manyStreams(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -112,12 +112,12 @@ func neverReads(ctx context.Context, a *attacker, name string, worker int) {
 	a.record(name, end(ctx, err))
 }
 
-// framed prepends the prefix of a gRPC message.
+// framed returns a message with the prefix of a gRPC message.
 func framed(message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 }
 
-// oversizedFrame announces a frame of 16 MiB and sends it.
+// oversizedFrame announces a frame of 16 MiB, and sends it.
 func oversizedFrame(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -135,7 +135,7 @@ func oversizedFrame(ctx context.Context, a *attacker, name string, _ int) {
 	a.record(name, h.outcome(ctx, 1))
 }
 
-// truncatedFrame disconnects in the middle of a frame.
+// truncatedFrame disconnects within a frame.
 func truncatedFrame(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -170,7 +170,7 @@ func oversizedMessage(ctx context.Context, a *attacker, name string, _ int) {
 	a.record(name, h.outcome(ctx, 1))
 }
 
-// wrongToken uses tokens that no issuer has signed.
+// wrongToken uses tokens that were not signed by an accepted issuer.
 func wrongToken(ctx context.Context, a *attacker, name string, worker int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -178,7 +178,7 @@ func wrongToken(ctx context.Context, a *attacker, name string, worker int) {
 	}
 	defer func() { _ = h.Close() }()
 	tokens := []string{
-		// {"alg":"none"}, an expired one, a static one, and an invalid string
+		// {"alg":"none"}, an expired token, a static token, and an invalid string
 		"eyJhbGciOiJub25lIn0.eyJzdWIiOiJvcGVyYXRvciIsImV4cCI6OTk5OTk5OTk5OX0.",
 		"eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJvcGVyYXRvciIsImV4cCI6MX0.c2lnbmF0dXJl",
 		"lockstep_0123456789abcdef0123456789abcdef", strings.Repeat("\x7f", 1000),
@@ -224,11 +224,11 @@ func flooded(a *attacker, name string, h *h2, err error, ended <-chan string) {
 		case end := <-ended:
 			a.record(name, end)
 			return
-		case <-time.After(time.Second): // it has unread frames
+		case <-time.After(time.Second): // frames are unread
 		}
 		_ = h.Close()
 		<-ended
-		a.record(name, "served to its end")
+		a.record(name, "served until its end")
 		return
 	}
 	a.record(name, <-ended)
@@ -249,7 +249,7 @@ func pingFlood(ctx context.Context, a *attacker, name string, _ int) {
 	flooded(a, name, h, err, ended)
 }
 
-// settingsFlood sends settings without reading their acknowledgements.
+// settingsFlood sends settings, and does not read their acknowledgements.
 func settingsFlood(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -265,11 +265,11 @@ func settingsFlood(ctx context.Context, a *attacker, name string, _ int) {
 		a.record(name, end(ctx, err))
 		return
 	}
-	a.record(name, "served to its end")
+	a.record(name, "served until its end")
 	_, _ = io.CopyN(io.Discard, h.Conn, 1<<10)
 }
 
-// emptyFrames sends empty data frames without an end of stream, in an accepted call.
+// emptyFrames sends empty data frames in an accepted call, and does not end the stream.
 func emptyFrames(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {

@@ -18,12 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The baseline cost of an attacker on the same machine for a good client: the same attacks target a process unrelated
-// to the pair.
+// A decoy is a process unrelated to the pair. Attacks on it measure how an attacker on the same machine affects a
+// legitimate client.
 
-const envDecoy = "HOSTILE_DECOY" // set: run as that process
+const envDecoy = "HOSTILE_DECOY" // if set, run as the decoy
 
-// runDecoy accepts connections and reads from them, until its input ends.
+// runDecoy accepts connections, and reads from them, until its input ends.
 func runDecoy() error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -48,7 +48,7 @@ func runDecoy() error {
 	return err
 }
 
-// decoy starts the process, until the test ends, and returns its address.
+// decoy starts a decoy, which runs until the test ends, and returns its address.
 func decoy(t *testing.T) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -62,7 +62,7 @@ func decoy(t *testing.T) string {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_ = in.Close()
-		_ = cmd.Wait() // it may have been killed with the test's context
+		_ = cmd.Wait() // the process may have been killed with the test's context
 	})
 	return strings.TrimSpace(line)
 }

@@ -26,7 +26,8 @@ import (
 )
 
 const (
-	// envFrozen makes the test binary a consumer: address of a node and queue, separated by a space.
+	// envFrozen is the environment variable that makes the test binary a consumer. Its value is the address of a node
+	// and a queue, separated by a space.
 	envFrozen = "LOCKSTEP_TEST_FROZEN"
 
 	frozenRounds   = 50
@@ -35,7 +36,8 @@ const (
 	frozenDeadline = time.Second
 )
 
-// runFrozen consumes with handlers that never return: Run extends their messages until the process is stopped.
+// runFrozen consumes with handlers that never return. Run extends the deadlines of their messages until the process is
+// stopped.
 func runFrozen(text string) error {
 	address, queue, _ := strings.Cut(text, " ")
 	c, err := client.OpenWith(context.Background(), client.Options{
@@ -52,8 +54,8 @@ func runFrozen(text string) error {
 	return co.Run(context.Background(), func(context.Context, *client.Delivery) error { select {} }, 3)
 }
 
-// A consumer process that is stopped loses its messages to another one within the acknowledgement deadline and a
-// second, and none is lost. Until then, Run has extended them.
+// When a consumer process is stopped (SIGSTOP), its messages are redelivered to another consumer within the
+// acknowledgement deadline and a second, and none is lost. Until then, Run extends their deadlines.
 func TestFrozenConsumer(t *testing.T) {
 	p, active, _, _ := victim(t, nil)
 	k, err := p.NewClient(t.Context())
@@ -88,8 +90,8 @@ func TestFrozenConsumer(t *testing.T) {
 	require.LessOrEqual(t, longest, frozenDeadline+time.Second)
 }
 
-// freeze stops a consumer process that holds all messages of a queue, and returns the time until another consumer has
-// received them.
+// freeze stops a consumer process with all messages of a queue in flight, and returns the time until another consumer
+// has received them.
 func freeze(ctx context.Context, k *client.Client, address, queue string) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -138,7 +140,7 @@ func freeze(ctx context.Context, k *client.Client, address, queue string) (took 
 		took = time.Since(stopped)
 		received[string(d.Body)] = true
 		if d.DeliveryCount != 1 {
-			return 0, fmt.Errorf("message %s has delivery count %d: Run has not extended it", d.Body, d.DeliveryCount)
+			return 0, fmt.Errorf("message %s has delivery count %d: Run has not extended its deadline", d.Body, d.DeliveryCount)
 		}
 		if err := d.Ack(); err != nil {
 			return 0, err
@@ -149,7 +151,7 @@ func freeze(ctx context.Context, k *client.Client, address, queue string) (took 
 	}
 	q, err := a.GetQueue(ctx, queue)
 	if err == nil && q.Messages > 0 {
-		err = fmt.Errorf("%d messages left", q.Messages)
+		err = fmt.Errorf("%d messages remain", q.Messages)
 	}
 	return took, err
 }

@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// A stopping node sends GOAWAY on each connection, and ends its streams with a status, before it closes them.
+// A stopping node sends GOAWAY on each connection, and ends its streams with a status, before it closes the connection.
 func TestGoAway(t *testing.T) {
 	_, active, _, _ := victim(t, nil)
 	a := &attacker{plan: plan{Address: active.Address}, tally: map[string]*tally{}}

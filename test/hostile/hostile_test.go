@@ -2,14 +2,14 @@
 
 //go:build unix && deep
 
-// Package hostile attacks a real node with a process that sends arbitrary TCP and HTTP/2, while good clients work
-// concurrently. The attacks run in turn; thousands of half-open connections are held throughout. It takes about half
-// a minute by default; with
+// Package hostile attacks a real node with a process that sends arbitrary TCP, HTTP/2 and AMQP data, while legitimate
+// clients publish and consume. The attacks run in turn, with thousands of half-open connections throughout. By default,
+// TestHostile takes about half a minute. With
 //
 //	LOCKSTEP_HOSTILE=10m go test -tags deep ./test/hostile -run 'TestHostile$' -v -timeout 30m
 //
-// the attacks last that long, and the good client's p99 may at most double compared with idle times. This requires an
-// otherwise idle machine. LOCKSTEP_HOSTILE_ONLY selects attacks, separated by commas.
+// the attacks take that long, and the legitimate client's p99 may at most double compared with the time without
+// attacks. This requires an otherwise idle machine. LOCKSTEP_HOSTILE_ONLY selects attacks, separated by commas.
 package hostile
 
 import (
@@ -81,7 +81,7 @@ type legitimate struct {
 
 	mu    sync.Mutex // guards all fields below
 	took  []time.Duration
-	ever  []time.Duration // durations of earlier laps since the last call of all
+	ever  []time.Duration // durations before the last call of iterate, since the last call of all
 	fails int
 }
 
@@ -97,14 +97,14 @@ func (g *legitimate) work(ctx context.Context) {
 		g.took = append(g.took, took)
 		if err != nil {
 			g.fails++
-			g.t.Errorf("the good client: %v", err)
+			g.t.Errorf("the legitimate client: %v", err)
 		}
 		g.mu.Unlock()
 		pause(ctx, 2*time.Millisecond)
 	}
 }
 
-// iterate returns median, p99 and number of the publishes since the last lap.
+// iterate returns median, p99 and number of the publishes since the last call of iterate.
 func (g *legitimate) iterate() (median, p99 time.Duration, n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,7 +114,7 @@ func (g *legitimate) iterate() (median, p99 time.Duration, n int) {
 	return percentiles(took)
 }
 
-// all returns the same since the last call of all.
+// all returns median, p99 and number of the publishes since the last call of all.
 func (g *legitimate) all() (median, p99 time.Duration, n int) {
 	_, _, _ = g.iterate()
 	g.mu.Lock()
@@ -170,7 +170,7 @@ func newConnections(ctx context.Context, t *testing.T, address string) (took []t
 	return took
 }
 
-// mayOpen returns the number of connections that the attacker may hold: slightly less than the open file limit.
+// mayOpen returns the number of connections that the attacker may hold, slightly less than the limit of open files.
 func mayOpen(t *testing.T) int {
 	t.Helper()
 	var r syscall.Rlimit
@@ -182,7 +182,7 @@ func mayOpen(t *testing.T) int {
 	return max(n, 10)
 }
 
-// own returns the name of a node's own file, or "" if none is configured.
+// own returns the name of a node's separate file, or "" if none is configured.
 func own(file, node string) string {
 	if file == "" {
 		return ""
@@ -190,7 +190,7 @@ func own(file, node string) string {
 	return file + "." + node
 }
 
-// victim starts a pair with queues. It returns both nodes and the address of the active's metrics.
+// victim starts a pair with queues. It also returns the address of the active's metrics.
 func victim(t *testing.T, settings map[string]string) (p *cluster.Pair, active, standby *cluster.Node, metrics string) {
 	t.Helper()
 	binary, err := cluster.Build(t.Context(), t.TempDir())
@@ -224,15 +224,15 @@ func victim(t *testing.T, settings map[string]string) (p *cluster.Pair, active, 
 	return p, active, standby, ports[active.Name]
 }
 
-// Garbage, half-open connections, floods and consumers that never read cause no error and hardly any delay for good
-// clients, keep the node within its memory budget, and leave no resources behind.
+// Garbage, half-open connections, floods and consumers that never read cause no error and little delay for legitimate
+// clients, do not make the node exceed its memory budget, and leak no resources.
 func TestHostile(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes half a minute")
+		t.Skip("the test takes half a minute")
 	}
 	all := chosen(os.Getenv("LOCKSTEP_HOSTILE_ONLY"))
 	if len(all) == 0 {
-		t.Skip("none of the attacks that were asked for is one on this port")
+		t.Skip("no selected attack is on this port")
 	}
 	long, strict := os.LookupEnv("LOCKSTEP_HOSTILE")
 	total, settings := 20*time.Second, map[string]string{"limits.handshake-timeout": "1s"}
@@ -244,8 +244,8 @@ func TestHostile(t *testing.T) {
 	}
 	p, active, standby, metrics := victim(t, settings)
 	underAttack := plan{Address: active.Address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
-	if runtime.GOOS == "linux" { // all of 127.0.0.0/8 is local: separates the attacker from the good clients
-		underAttack.From = "127.0.0.2" // one address for each attack
+	if runtime.GOOS == "linux" { // all addresses in 127.0.0.0/8 are local, so attacker and legitimate clients differ
+		underAttack.From = "127.0.0.2" // incremented for each attack
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -279,7 +279,7 @@ func TestHostile(t *testing.T) {
 	halfOpened := make(chan struct{})
 	go func() {
 		defer close(halfOpened)
-		attackAll(t, half, report) //nolint:testifylint // it asserts, and does not end the test
+		attackAll(t, half, report) //nolint:testifylint // asserts without ending the test
 	}()
 	rows := []string{fmt.Sprintf("%-24s %10s %10s %10s %12s", "attack", "attempts", "median", "p99", "processor")}
 	for i, a := range all {
@@ -316,7 +316,7 @@ func TestHostile(t *testing.T) {
 
 	require.Zero(t, g.fails)
 	require.LessOrEqual(t, peak, int64(budget+budget/10), "memory")
-	most := max(20*baseline, time.Second) // for a machine with other load
+	most := max(20*baseline, time.Second) // the machine may have other load
 	if strict {
 		most = 2 * baseline
 	}
@@ -341,8 +341,8 @@ func requireNoLeaks(t *testing.T, metrics string, pid int, goroutines float64, f
 
 func rounded(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// from returns the plan with a separate source address, where available: limits reached by one attacker must not
-// affect another.
+// from returns the plan with a separate source address, where available, so that limits reached by one attacker do not
+// affect another one.
 func (p plan) from(i int) plan {
 	if p.From != "" {
 		p.From = fmt.Sprint("127.0.0.", 2+i)
@@ -350,8 +350,8 @@ func (p plan) from(i int) plan {
 	return p
 }
 
-// control runs some attacks against another process, and logs their effect on the good client. This is the cost of
-// sharing processors with the attacker, which no node can avoid.
+// control runs some attacks against another process, and logs their effect on the legitimate client. This is the effect
+// of sharing CPUs with the attacker, which no node can avoid.
 func control(t *testing.T, g *legitimate, attack plan, each time.Duration) {
 	t.Helper()
 	attack.Address = decoy(t)
@@ -366,7 +366,7 @@ func control(t *testing.T, g *legitimate, attack plan, each time.Duration) {
 	_, _, _ = g.all()
 }
 
-// chosen returns the attacks in a comma-separated list; all of them if it is empty.
+// chosen returns the attacks in a comma-separated list, or all attacks if the list is empty.
 func chosen(names string) []attack { return chosenFrom(attacks(), names) }
 
 func chosenFrom(all []attack, names string) []attack {
@@ -394,7 +394,7 @@ func probe(t *testing.T, k *client.Client, attack *plan) {
 	}
 }
 
-// attackAll runs an attacker to its end and records its results.
+// attackAll runs an attacker to its end, and records its results.
 func attackAll(t *testing.T, attack plan, report map[string]*tally) {
 	text, err := json.Marshal(attack)
 	require.NoError(t, err)
@@ -405,7 +405,7 @@ func attackAll(t *testing.T, attack plan, report map[string]*tally) {
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	assert.NoError(t, cmd.Run(), "%s", errs.String())
 	assert.NoError(t, json.Unmarshal(out.Bytes(), &report), "%s", out.String())
-	assert.NotEmpty(t, report, "%s never fired", attack.Attack)
+	assert.NotEmpty(t, report, "%s made no attempt", attack.Attack)
 }
 
 // logSummary logs how the attacks ended.
@@ -426,7 +426,7 @@ func logSummary(t *testing.T, report map[string]*tally) {
 	t.Logf("%s", strings.TrimSpace(b.String()))
 }
 
-// recovers restarts the standby in the middle of the attack: it must connect and return in sync.
+// recovers restarts the standby during the attack, and waits until it is in sync again.
 func recovers(t *testing.T, p *cluster.Pair, standby *cluster.Node) {
 	t.Helper()
 	start := time.Now()

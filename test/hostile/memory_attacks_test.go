@@ -15,21 +15,21 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Attacks on memory: many calls on one connection, each with the maximum size of a single call.
+// Attacks on memory make many calls on one connection, each with the maximum size of a single call.
 
 const (
 	// callsAtOnce is the node's limit of concurrent calls on a connection.
 	callsAtOnce = 4096
-	// partialBytes is the announced size of each half request, and firstWindow the initial flow-control window.
+	// partialBytes is the announced size of each partial request, and firstWindow the initial flow-control window.
 	partialBytes = 64 << 20
 	firstWindow  = 1 << 20
 )
 
-// memoryAttacks fill the memory of the node.
+// memoryAttacks returns attacks that try to exhaust the node's memory.
 func memoryAttacks() []attack {
 	return []attack{
-		{"half requests", 1, partialRequests(16 << 10)},
-		{"half requests in small pieces", 1, partialRequests(600)},
+		{"partial requests", 1, partialRequests(16 << 10)},
+		{"partial requests in small frames", 1, partialRequests(600)},
 		{"more than one request", 1, moreThanOne},
 		{"never-reading browsers", 1, unread(pb.QueueService_Browse_FullMethodName, func(p *plan, _ int) proto.Message {
 			return &pb.BrowseRequest{Queue: p.Queue}
@@ -81,7 +81,7 @@ func (w *windows) follow(h *h2, done chan<- string) {
 	}
 }
 
-// take returns a call with the given window; 0 when the connection has ended.
+// take returns a call with at least the given window, or 0 when the connection has ended.
 func (w *windows) take(ctx context.Context, calls int, from *int, bytes int) uint32 {
 	for {
 		w.mu.Lock()
@@ -107,7 +107,7 @@ func (w *windows) take(ctx context.Context, calls int, from *int, bytes int) uin
 }
 
 // partialRequests announces a large request in each of thousands of calls, and sends all but its last bytes, in frames
-// of that size.
+// of frameBytes.
 func partialRequests(frameBytes int) func(ctx context.Context, a *attacker, name string, worker int) {
 	return func(ctx context.Context, a *attacker, name string, _ int) {
 		h := a.connect(ctx, name)
@@ -126,7 +126,7 @@ func partialRequests(frameBytes int) func(ctx context.Context, a *attacker, name
 	}
 }
 
-// moreThanOne sends further requests in unary calls, and reads no response.
+// moreThanOne sends more than one request in unary calls, and reads no response.
 func moreThanOne(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 	if h == nil {
@@ -143,7 +143,7 @@ func moreThanOne(ctx context.Context, a *attacker, name string, _ int) {
 	fill(ctx, a, name, h, 16<<10, err)
 }
 
-// fill sends as much as the node accepts in the calls of the connection.
+// fill sends as much data as the node accepts in the calls of the connection.
 func fill(ctx context.Context, a *attacker, name string, h *h2, frameBytes int, err error) {
 	w := windows{bytes: make(map[uint32]int, callsAtOnce), grown: make(chan struct{}, 1)}
 	for i := range callsAtOnce {
@@ -165,7 +165,7 @@ func fill(ctx context.Context, a *attacker, name string, h *h2, frameBytes int, 
 	a.record(name, <-done)
 }
 
-// unread makes a request in each of thousands of calls, with a window that admits no response.
+// unread sends a request in each of thousands of calls, with windows that allow no response.
 func unread(
 	method string, request func(p *plan, call int) proto.Message,
 ) func(context.Context, *attacker, string, int) {

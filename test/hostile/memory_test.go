@@ -22,15 +22,15 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-// Thousands of calls on one connection stay within the memory limit of a client, and the good client continues to
-// work.
+// Thousands of calls on one connection do not exceed the memory limit of a client, and the legitimate client is not
+// affected.
 func TestMemoryOfOneClient(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes 15 seconds")
+		t.Skip("the test takes 15 seconds")
 	}
 	all := chosenFrom(memoryAttacks(), os.Getenv("LOCKSTEP_HOSTILE_ONLY"))
 	if len(all) == 0 {
-		t.Skip("none of the attacks that were asked for is one on memory")
+		t.Skip("no selected attack is on memory")
 	}
 	each := time.Second
 	if long, ok := os.LookupEnv("LOCKSTEP_HOSTILE"); ok {
@@ -46,7 +46,7 @@ func TestMemoryOfOneClient(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = k.Close() }()
 	probe(t, k, &attack)
-	for i := range 500 { // makes a listing long
+	for i := range 500 { // so that the list of queues is long
 		_, _, err := admin.New(k).CreateQueue(ctx, fmt.Sprint(strings.Repeat("long.", 40), i), admin.CreateQueueOptions{})
 		require.NoError(t, err)
 	}
@@ -63,7 +63,7 @@ func TestMemoryOfOneClient(t *testing.T) {
 		report := map[string]*tally{}
 		go func() {
 			defer close(over)
-			attackAll(t, one, report) //nolint:testifylint // it asserts, and does not end the test
+			attackAll(t, one, report) //nolint:testifylint // asserts without ending the test
 		}()
 		slowest := publishUntil(t, k, over)
 		logSummary(t, report)
@@ -72,15 +72,15 @@ func TestMemoryOfOneClient(t *testing.T) {
 			peak>>20, budget>>20, slowest)
 		assert.LessOrEqual(t, peak, int64(budget+budget/10), "memory, with %s", a.name)
 		if t.Failed() {
-			return // the peak hides those of the other attacks
+			return // the peak would hide those of other attacks
 		}
 	}
 	var g, c float64
 	if !assert.Eventually(t, func() bool {
 		g, c = gauge(t, metrics, "go_goroutines"), gauge(t, metrics, "lockstep_connections")
-		return g <= goroutines+20 && c <= connections+1 // the nodes may open one more connection to compare their contents
+		return g <= goroutines+20 && c <= connections+1 // the nodes may open another connection to compare their contents
 	}, bound, 200*time.Millisecond, "goroutines and connections do not return to %v and %v", goroutines, connections) {
-		t.Logf("there are %v goroutines and %v connections; the goroutines are:\n%s", g, c, stacks(t, metrics))
+		t.Logf("%v goroutines and %v connections; goroutines:\n%s", g, c, stacks(t, metrics))
 	}
 }
 
@@ -112,7 +112,7 @@ func publishUntil(t *testing.T, k *client.Client, over <-chan struct{}) (slowest
 		start := time.Now()
 		_, err := k.Publish(ctx, "good", client.Message{Body: body})
 		cancel()
-		assert.NoError(t, err, "the legitimate client") //nolint:testifylint // the attack has to be waited for
+		assert.NoError(t, err, "the legitimate client") //nolint:testifylint // the test must wait for the attack
 		slowest = max(slowest, time.Since(start))
 		pause(t.Context(), 20*time.Millisecond)
 	}

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// yieldProcessor makes the scheduler run this thread only while no other process is runnable, not even for the rest
-// of a time slice.
+// yieldProcessor makes the scheduler run this thread only while no other process is runnable.
 func yieldProcessor() error {
 	return unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
 }

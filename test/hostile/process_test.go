@@ -41,7 +41,7 @@ func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		t.Skip("the memory of a process cannot be read here")
+		t.Skip("the memory of a process cannot be read on this system")
 	}
 	for line := range strings.Lines(string(status)) {
 		if text, ok := strings.CutPrefix(line, "VmHWM:"); ok {
@@ -54,8 +54,8 @@ func peakMemory(t *testing.T, pid int) int64 {
 	return 0
 }
 
-// openFiles returns the number of open files of a process, by kind, except for those of its log, whose number grows
-// until a checkpoint releases the oldest. nil if unavailable.
+// openFiles returns the number of open files of a process, by kind, or nil if unavailable. It excludes log segments,
+// whose number grows until a checkpoint releases the oldest ones.
 func openFiles(pid int) map[string]int {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
@@ -66,7 +66,7 @@ func openFiles(pid int) map[string]int {
 	for _, e := range entries {
 		name, err := os.Readlink(filepath.Join(dir, e.Name()))
 		if err != nil || filepath.Ext(name) == ".seg" || filepath.Ext(name) == ".spare" {
-			continue // closed in the meantime, or part of the log
+			continue // closed in the meantime, or a log segment
 		}
 		kind, _, _ := strings.Cut(name, ":[") // socket:[4711]
 		opened[kind]++
@@ -74,7 +74,7 @@ func openFiles(pid int) map[string]int {
 	return opened
 }
 
-// count returns the total number.
+// count returns the total number of open files.
 func count(opened map[string]int) (n int) {
 	for _, k := range opened {
 		n += k
@@ -87,7 +87,7 @@ func processorTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0 // unavailable on this system
+		return 0 // not available on this system
 	}
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	var ticks int64

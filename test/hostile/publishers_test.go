@@ -23,7 +23,7 @@ const (
 	nonReadingBytes  = 256 << 10
 )
 
-// nonReadingPublishers sends requests in many publish streams as fast as the node accepts them, and reads no response.
+// nonReadingPublishers sends requests in many publish streams, as fast as the node accepts them, and reads no response.
 func nonReadingPublishers(ctx context.Context, a *attacker, name string, _ int) {
 	d := net.Dialer{}
 	if ip := net.ParseIP(a.plan.From); ip != nil {

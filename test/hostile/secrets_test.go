@@ -27,7 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// The planted secrets. Each is long enough to exclude accidental matches.
+// Planted secrets. Each is long enough to prevent accidental matches.
 const (
 	secretBody     = "PLANTED-body-3f9c"
 	secretProperty = "PLANTED-property-81ab"
@@ -58,8 +58,8 @@ func findings(text string) (found []string) {
 	return found
 }
 
-// Bodies, properties and tokens, planted in all requests of clients, operators and nodes with debug logging, do not
-// appear in logs, audit, status, metrics, profiles, command lines and errors.
+// With debug logging, no bodies, properties and tokens from requests of clients, operators and nodes appear in logs,
+// audit records, status, metrics, profiles, command lines and errors.
 func TestSecretsAreRedacted(t *testing.T) {
 	dir := t.TempDir()
 	secret := func(name, content string) string {
@@ -88,7 +88,7 @@ func TestSecretsAreRedacted(t *testing.T) {
 	}
 	flows(ctx, t, k, active, record)
 	administration(ctx, active, record)
-	// With the other node active, from the start of the former active.
+	// Repeat the requests with the other node active.
 	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(ctx, &pb.SwitchoverRequest{})
 	require.NoError(t, err)
 	require.NoError(t, active.Kill())
@@ -158,7 +158,7 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 		DeadLetter: "dead", MaxDeliveries: 2, MaxMessages: 20,
 	}})
 	require.NoError(t, err)
-	for i := range 30 { // the queue becomes full
+	for i := range 30 { // until the queue is full
 		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
 		_, err := k.Publish(limited, "q", message(fmt.Sprint(i)))
 		cancel()
@@ -195,7 +195,7 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 	}
 	_, err = clientadmin.New(k).ReplayDeadLetters(ctx, "dead", clientadmin.ReplayOptions{})
 	record(err)
-	// A raw gRPC client: invalid requests, and a token without an issuer.
+	// Send invalid requests, and a token without an issuer, with a plain gRPC client.
 	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secretToken)
 	queues := pb.NewQueueServiceClient(active.Conn())
 	for _, c := range []context.Context{ctx, shown} {
@@ -210,10 +210,10 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 	}
 }
 
-// secretName returns an invalid queue name; names are not secret.
+// secretName returns an invalid queue name. Names are not secret.
 func secretName() string { return "a name with spaces" }
 
-// administration makes the requests of operators, including one with an unsigned token.
+// administration sends the requests of operators, including one with an unsigned token.
 func administration(ctx context.Context, active *cluster.Node, record func(error)) {
 	upkeep := pb.NewMaintenanceServiceClient(active.Conn())
 	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secretToken)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package issuer implements an issuer of JWTs for tests: it has keys, signs tokens, and serves its discovery document
-// and its JSON Web Key Set.
+// Package issuer implements an issuer of JWTs for tests. It signs tokens, and serves its OpenID discovery document and
+// its JSON Web Key Set.
 package issuer
 
 import (
@@ -27,12 +27,12 @@ import (
 // Audience is the default audience of the tokens.
 const Audience = "lockstep"
 
-// Claims of a token. They replace the default claims of Token; nil removes one.
+// Claims are claims of a token. They replace the default claims of Token; a nil value removes a claim.
 type Claims map[string]any
 
-// Issuer of tokens.
+// Issuer issues tokens. It is safe for concurrent use.
 type Issuer struct {
-	// URL is its name and its address.
+	// URL is the issuer's name and address.
 	URL string
 
 	t      *testing.T
@@ -45,7 +45,7 @@ type Issuer struct {
 	down    bool
 }
 
-// New creates an issuer with one key, which serves until the test ends.
+// New creates an issuer with one key, which serves on a free port until the test ends.
 func New(t *testing.T) *Issuer {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -53,7 +53,7 @@ func New(t *testing.T) *Issuer {
 	return On(t, l)
 }
 
-// On creates an issuer with one key, which serves on a listener until the test ends.
+// On creates an issuer with one key, which serves on the listener l until the test ends.
 func On(t *testing.T, l net.Listener) *Issuer {
 	t.Helper()
 	i := &Issuer{URL: "http://" + l.Addr().String(), t: t}
@@ -81,7 +81,7 @@ func (i *Issuer) serve(label func() any) http.HandlerFunc {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		if i.down {
-			http.Error(w, "out of order", http.StatusServiceUnavailable)
+			http.Error(w, "unavailable", http.StatusServiceUnavailable)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -92,21 +92,21 @@ func (i *Issuer) serve(label func() any) http.HandlerFunc {
 // KeysURL returns the URL of the keys.
 func (i *Issuer) KeysURL() string { return i.URL + "/keys" }
 
-// SetDown makes it respond to every request with an error, or ends that.
+// SetDown makes the issuer respond to every request with an error, if down is true, or normally again.
 func (i *Issuer) SetDown(down bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.down = down
 }
 
-// Fetches returns the number of successful requests for its keys.
+// Fetches returns the number of successful requests for the keys.
 func (i *Issuer) Fetches() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.fetches
 }
 
-// Rotate creates a new key, which signs from now on. The previous ones stay in the set.
+// Rotate creates a new key, which signs tokens from now on. The previous keys stay in the set.
 func (i *Issuer) Rotate() {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(i.t, err)
@@ -134,7 +134,7 @@ func (i *Issuer) public() jose.JSONWebKeySet {
 	return set
 }
 
-// KeysFile writes the set of keys into a file, and returns its path; empty: a new file.
+// KeysFile writes the set of keys to the file at path, or to a new file if path is empty, and returns the path.
 func (i *Issuer) KeysFile(path string) string {
 	i.mu.Lock()
 	raw, err := json.Marshal(i.public())
@@ -148,7 +148,7 @@ func (i *Issuer) KeysFile(path string) string {
 	return path
 }
 
-// Token returns a signed token of a principal that expires in an hour.
+// Token returns a signed token of a principal, which expires in an hour unless more contains another time.
 func (i *Issuer) Token(principal string, more Claims) string {
 	i.mu.Lock()
 	key := i.keys[len(i.keys)-1]
@@ -163,7 +163,7 @@ func (i *Issuer) PublicKey() crypto.PublicKey {
 	return i.keys[len(i.keys)-1].Public().Key
 }
 
-// SignedBy is Token with another key.
+// SignedBy is like Token, but signs with another key.
 func (i *Issuer) SignedBy(key jose.SigningKey, principal string, more Claims) string {
 	signer, err := jose.NewSigner(key, (&jose.SignerOptions{}).WithType("JWT"))
 	require.NoError(i.t, err)
@@ -174,7 +174,7 @@ func (i *Issuer) SignedBy(key jose.SigningKey, principal string, more Claims) st
 	return token
 }
 
-// Payload returns the claims of a token.
+// Payload returns the claims of a token, as JSON.
 func (i *Issuer) Payload(principal string, more Claims) []byte {
 	now := time.Now()
 	claims := Claims{

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// insertion is a hook that is not in the source, because applications link the package. The deep tier builds the
-// package with the hook inserted.
+// insertion is a hook of package client. It is not in the source, because applications link the package; the deep tier
+// builds the package with the hook inserted.
 type insertion struct{ file, old, with string }
 
 var insertions = []insertion{
@@ -51,7 +51,7 @@ var insertions = []insertion{
 	},
 }
 
-// inserted returns the contents of the files with their hooks, by path relative to root.
+// inserted returns the contents of files with inserted hooks, by path relative to root.
 func inserted(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -68,7 +68,7 @@ func inserted(t *testing.T) map[string]string {
 	return files
 }
 
-// Each hook can be inserted.
+// Each insertion applies to the current source.
 func TestInsertions(t *testing.T) {
 	for name, text := range inserted(t) {
 		_, err := format.Source([]byte(text))

@@ -20,10 +20,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// testTimeout is the timeout of one test. Each takes a few seconds on an idle machine.
+// testTimeout is the timeout of one test. On an idle machine, each test takes a few seconds.
 const testTimeout = 10 * time.Minute
 
-// Each test in the table passes, and fails with its hook switched off.
+// Each test in the table passes, and fails when its rule is disabled.
 func TestTableMatchesCode(t *testing.T) {
 	binaries := map[string]string{}
 	for _, r := range table(t) {
@@ -33,21 +33,21 @@ func TestTableMatchesCode(t *testing.T) {
 	}
 	for _, r := range table(t) {
 		t.Run(r.hook, func(t *testing.T) {
-			t.Parallel() // some wait more than they compute
+			t.Parallel() // many tests are idle most of the time
 			out, err := run(t, binaries[r.pkg], r, "")
 			require.NoError(t, err, "%s of %s fails without a mutation:\n%s", r.test, r.pkg, out)
 			require.NotContains(t, out, "no tests to run")
 			out, err = run(t, binaries[r.pkg], r, r.hook)
 			require.Error(t, err, "%s of %s does not fail:\n%s", r.test, r.pkg, out)
-			require.True(t, failed(out, r.test), "it crashed instead of failing:\n%s", out)
+			require.True(t, failed(out, r.test), "the test crashed instead of failing:\n%s", out)
 			require.NotEmpty(t, r.output, "the row differs from the test's output:\n%s", out)
-			require.Contains(t, out, r.output, "it failed for another reason")
+			require.Contains(t, out, r.output, "the test failed for another reason")
 		})
 	}
 }
 
-// failed reports whether the named test failed, or one of its parents before it started; failures of other tests do
-// not count.
+// failed reports whether the named test failed, or one of its parents failed before it started. It ignores failures of
+// other tests.
 func failed(out, test string) bool {
 	if strings.Contains(out, "--- FAIL: "+test+" (") {
 		return true
@@ -56,8 +56,8 @@ func failed(out, test string) bool {
 	return strings.Contains(out, "--- FAIL: "+top+" (") && !strings.Contains(out, "--- FAIL: "+top+"/")
 }
 
-// Mutations that the table's tests detect in one package are also detected by two whole nodes and their clients, in
-// test/simulation. MUTATIONS.md lists the exceptions and their reasons.
+// The simulation of whole nodes and clients also detects mutations that the table's tests detect in one package.
+// MUTATIONS.md lists the exceptions and their reasons.
 func TestSimulationReportsErrors(t *testing.T) {
 	simulation := row{pkg: "test/simulation", test: "TestSimulation"}
 	binary := build(t, simulation.pkg)
@@ -67,7 +67,7 @@ func TestSimulationReportsErrors(t *testing.T) {
 	} {
 		out, err := run(t, binary, simulation, hook)
 		require.Error(t, err, "%s", out)
-		// INV-13 makes the nodes often detect the mutation themselves, and stop before anything is lost.
+		// Because of INV-13, the nodes often detect the mutation, and stop before a message is lost.
 		require.Regexp(t, "violations:|histories differ|may have lost acknowledged transactions", out)
 		require.Contains(t, out, "replay: go test ./test/simulation -run TestSimulation -seed=")
 	}
@@ -85,7 +85,7 @@ func build(t *testing.T, pkg string) string {
 	return name
 }
 
-// overlay writes the files with insertions, and returns the name of the file that lists them for the go command.
+// overlay writes the files with insertions, and returns the path of the overlay file for the go command.
 func overlay(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -114,7 +114,7 @@ func run(t *testing.T, binary string, r row, off string) (string, error) {
 	return string(out), err
 }
 
-// pattern matches only the test and its subtest.
+// pattern returns a pattern that matches only the test and its subtest.
 func pattern(test string) string {
 	parts := strings.Split(test, "/")
 	for i := range parts {

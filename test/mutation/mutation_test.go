@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mutation checks test/MUTATIONS.md: with the hook of a row switched off, the named test fails, and otherwise
-// it passes (build tag deep). The default tier checks that the table lists every hook.
+// Package mutation checks test/MUTATIONS.md: if the rule of a row is disabled, the named test fails, and otherwise it
+// passes (build tag deep). The default tier checks that the table lists every hook.
 package mutation
 
 import (
@@ -17,7 +17,7 @@ import (
 
 const root = "../.."
 
-// row of the table: with the hook, the test of the package fails with this output.
+// row is a row of the table: with the hook, the test of the package fails with this output.
 type row struct{ hook, pkg, test, output string }
 
 var (
@@ -57,10 +57,10 @@ func hooks(t *testing.T) (names []string) {
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names) // a hook used in two places counts once
+	return slices.Compact(names) // a hook may be used in two places
 }
 
-// Every hook is in the table, every invariant has one, and every row has an existing hook.
+// Every hook is in the table, every invariant has a hook, and every row has an existing hook.
 func TestTableIsComplete(t *testing.T) {
 	var listed []string
 	for _, r := range table(t) {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The part of run.sh that runs in the root in which the packages are installed.
+# The part of run.sh that runs in the separate root, in which the packages are installed.
 set -eEuo pipefail
 export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
 trap 'echo "failed: $BASH_SOURCE:$LINENO: $BASH_COMMAND" >&2' ERR
@@ -15,7 +15,7 @@ rm -f /etc/dpkg/dpkg.cfg.d/*
 deb() { echo /packages/lockstep_"$1"-1_*.deb; }
 rpm_of() { echo /packages/lockstep-"$1"-1.*.rpm; }
 
-# Starts a node like the unit, with its process ID in $node.
+# Starts a node with the command of the unit, and sets $node to its process ID.
 start_node() {
   setpriv --reuid lockstep --regid lockstep --clear-groups \
     /usr/bin/lockstep serve --config /etc/lockstep/node.yaml >/tmp/node.log 2>&1 &
@@ -56,12 +56,12 @@ installed() {
   if command -v man >/dev/null; then
     man -l /usr/share/man/man1/lockstep-queue-create.1.gz 2>/dev/null | grep -q -- --max-deliveries
   fi
-  # The unit runs the program installed by the package.
+  # The unit must run the program that the package installs.
   is "ExecStart" "$(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/lockstep.service)" \
     "/usr/bin/lockstep serve --config /etc/lockstep/node.yaml"
 }
 
-# Simulates shell completion, which runs the program.
+# Checks shell completion, which runs the program, by simulating bash.
 completes() {
   local answer
   answer=$(bash -c '
@@ -79,14 +79,14 @@ verify_units() {
     return
   }
   local output
-  # Only messages about these units, not other units of the machine.
+  # Messages about other units of the machine are ignored.
   output=$(systemd-analyze verify --man=no /usr/lib/systemd/system/lockstep.service /usr/lib/systemd/system/lockstep-witness.service 2>&1 |
     grep -i lockstep || true)
   [[ -z $output ]] || fail "systemd-analyze verify: $output"
   log "systemd-analyze verify accepts the units"
 }
 
-# The life cycle of one package: $1 installs a version, $2 removes.
+# Tests the life cycle of a package: $1 installs a version, $2 removes the package.
 life() {
   local install=$1 remove=$2
   "$install" 0.1.0
@@ -125,7 +125,7 @@ life_of_deb() {
   [[ -s /var/lib/lockstep/page.db ]] || fail "purge deleted the messages"
   is "the owner of the data" "$(owner /var/lib/lockstep)" "lockstep:lockstep 700"
   grep -q 'keeping the messages' /tmp/dpkg.log
-  # After reinstallation the node has its messages; after a purge with LOCKSTEP_PURGE_DATA, nothing remains.
+  # After a reinstallation the node has its messages. After a purge with LOCKSTEP_PURGE_DATA, nothing remains.
   install_deb 0.2.0
   alone
   start_node

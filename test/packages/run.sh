@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the packages for this machine's platform twice and compares the bytes. Installs, upgrades, removes and purges
-# them in a separate root, with a running node (inside.sh). The root is a temporary overlay over this machine's, or the
-# contents of a tar file, such as
+# Builds the packages for this machine's platform twice and compares the bytes. Then inside.sh installs, upgrades,
+# removes and purges them in a separate root, with a running node. That root is a temporary overlay over the root of
+# this machine, or the contents of a tar file, such as
 #   mmdebstrap --variant=essential --include=man-db,passwd bookworm root.tar
-# Requires root, dpkg and overlayfs; with rpm, the .rpm is tested as well. Exit code 3: it cannot run here.
+# Requires root, dpkg and overlayfs. If rpm is installed, the .rpm is tested as well. Exit code 3: the test cannot run
+# here.
 # Usage: test/packages/run.sh [root.tar]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -19,7 +20,7 @@ command -v dpkg-deb >/dev/null || cannot "no dpkg-deb"
 command -v ip >/dev/null || cannot "no ip (package iproute2)"
 unshare --mount --pid --fork --net true 2>/dev/null || cannot "unshare is not permitted"
 
-# The second half runs in separate namespaces, which remove its mounts and processes.
+# This part runs in separate namespaces. Their end removes its mounts and processes.
 if [[ -n ${PACKAGES_WORK:-} ]]; then
   work=$PACKAGES_WORK
   ip link set lo up
@@ -45,7 +46,7 @@ mkdir "$work/root"
 cd "$here/../.."
 arch=$(go env GOARCH)
 if [[ -z ${NFPM:-} ]]; then
-  # Compiled once, not for each package.
+  # Compile nfpm once, not for each package.
   GOBIN="$work/bin" go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2 2>"$work/nfpm.log" ||
     cannot "nfpm cannot be fetched: $(tail -n 1 "$work/nfpm.log")"
   export NFPM=$work/bin/nfpm

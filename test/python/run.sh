@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks the Python client: formatting, types, tests against pairs whose actives are killed, test/conformance, and a
 # wheel that is built and installed. It creates a virtual environment and installs the pinned
-# client/python/requirements-dev.txt from PyPI. Exit code 0: success; 3: it cannot run here. Usage:
+# client/python/requirements-dev.txt from PyPI. Exit code 0: success; 3: the test cannot run here. Usage:
 #   test/python/run.sh        everything
 #   PYTHON=python3.13 test/python/run.sh
 set -euo pipefail
@@ -11,7 +11,7 @@ top=$PWD
 
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-  echo "$python is missing, older than 3.10, or lacks venv"
+  echo "$python is missing, older than 3.10, or has no module venv"
   exit 3
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-python.XXXXXX")
@@ -25,7 +25,7 @@ building=$!
 "$python" -m venv "$work/venv"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 if ! timeout 300 "$work/venv/bin/pip" install --quiet --no-compile -r client/python/requirements-dev.txt >"$work/pip.log" 2>&1; then
-  echo "PyPI cannot be reached, or lacks a package for this machine: $(tail -n 1 "$work/pip.log")"
+  echo "PyPI cannot be reached, or has no package for this machine: $(tail -n 1 "$work/pip.log")"
   exit 3
 fi
 wait "$building"
@@ -54,7 +54,8 @@ conformance() {
   LOCKSTEP_ADAPTER="$bin/python -m lockstep_mq.conformance" go test -tags deep -count=1 -timeout 15m ./test/conformance
 }
 
-# The clean environment has only the requirements of the wheel: tracing is an extra.
+# The clean environment contains only the requirements of the wheel. Tracing is an extra, so OpenTelemetry must be
+# missing.
 wheel() {
   "$bin/python" -m build --no-isolation --outdir "$work/dist" client/python >"$work/build.log" 2>&1 || {
     cat "$work/build.log"
@@ -73,7 +74,7 @@ print("lockstep-mq", lockstep_mq.__version__, "can be installed and imported")
 }
 
 parts=(tests conformance generated_and_style wheel)
-step "at the same time: ${parts[*]}"
+step "in parallel: ${parts[*]}"
 declare -A running
 for part in "${parts[@]}"; do
   (

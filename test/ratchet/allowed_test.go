@@ -21,7 +21,7 @@ import (
 
 const root = "../.."
 
-var updateFlag = flag.Bool("update", false, "lower the allowed counts in testdata to the present ones")
+var updateFlag = flag.Bool("update", false, "lower the allowed counts in testdata to the current ones")
 
 // finding is one counted occurrence.
 type finding struct {
@@ -52,7 +52,7 @@ func check(t *testing.T, name string, found map[string][]finding) {
 	}
 }
 
-// readAllowed reads lines of a count and a file.
+// readAllowed reads the allowed counts: lines with a count and a file name.
 func readAllowed(t *testing.T, path string) map[string]int {
 	t.Helper()
 	data, err := os.ReadFile(path)

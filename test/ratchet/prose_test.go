@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// literary returns the words and phrases of testdata/words.txt, which have up to three words.
+// literary returns the words, and phrases of up to three words, in testdata/words.txt.
 func literary(t *testing.T) map[string]bool {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", "words.txt"))
@@ -29,7 +29,7 @@ func literary(t *testing.T) map[string]bool {
 
 var wordPattern = regexp.MustCompile(`[A-Za-z]+`)
 
-// literaryIn returns the phrases in a text.
+// literaryIn returns the words and phrases that occur in a text.
 func literaryIn(phrases map[string]bool, text string) (found []string) {
 	words := wordPattern.FindAllString(strings.ToLower(text), -1)
 	for i := range words {
@@ -42,7 +42,7 @@ func literaryIn(phrases map[string]bool, text string) (found []string) {
 	return found
 }
 
-// No file gets more literary words in comments, strings and documents than its allowed count.
+// No file has more literary words in comments, strings and documents than allowed.
 func TestProse(t *testing.T) {
 	found, phrases := map[string][]finding{}, literary(t)
 	for _, name := range files(t) {
@@ -76,7 +76,7 @@ func read(t *testing.T, name string) string {
 	return string(data)
 }
 
-// goProse returns comments and string literals by line.
+// goProse returns the comments and string literals of a Go file, by line.
 func goProse(t *testing.T, name string) map[int]string {
 	t.Helper()
 	source := []byte(read(t, name))
@@ -105,7 +105,7 @@ func goProse(t *testing.T, name string) map[int]string {
 	}
 }
 
-// markdownProse returns the lines outside of code.
+// markdownProse returns the lines of a Markdown file outside of code blocks.
 func markdownProse(t *testing.T, name string) map[int]string {
 	t.Helper()
 	lines, n, code := map[int]string{}, 0, false
@@ -120,7 +120,7 @@ func markdownProse(t *testing.T, name string) map[int]string {
 	return lines
 }
 
-// protoProse returns the comments.
+// protoProse returns the comments of a .proto file, by line.
 func protoProse(t *testing.T, name string) map[int]string {
 	t.Helper()
 	lines, n := map[int]string{}, 0

@@ -18,12 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// shortest is the minimum bound of a wait for a real event.
+// shortest is the minimum timeout of a wait for a real event.
 const shortest = time.Minute
 
-// Tests of the default tier do not sleep, and do not fail because a machine is slow. Counted are time.Sleep,
-// time.After, Never, bounds below a minute and upper bounds on time.Since, in functions that a test reaches outside
-// of a synctest bubble.
+// Tests of the default tier do not sleep, and do not fail because a machine is slow. The test counts time.Sleep,
+// time.After, Never, timeouts below a minute and upper bounds on time.Since, in functions that a test calls outside of
+// a synctest bubble.
 func TestRealTime(t *testing.T) {
 	packages := map[string][]*testFile{}
 	for _, name := range files(t) {
@@ -43,7 +43,7 @@ func TestRealTime(t *testing.T) {
 	check(t, "realtime.txt", found)
 }
 
-// The check finds each construct, and none in a bubble.
+// The check finds each construct outside of bubbles, and none in a bubble.
 func TestRealTimeFindsConstructs(t *testing.T) {
 	const source = `package p
 func TestA(t *testing.T) {
@@ -81,7 +81,7 @@ type testFile struct {
 	file *ast.File
 }
 
-// parseTest parses a file; nil if the default tier does not compile it.
+// parseTest parses a file. It returns nil if the default tier does not compile the file.
 func parseTest(t *testing.T, name string) *testFile {
 	t.Helper()
 	path := filepath.Join(root, name)
@@ -122,7 +122,7 @@ func newScan(files []*testFile) *scan {
 		files: files, durations: map[string]time.Duration{}, runners: map[string]bool{}, refs: map[string][]string{},
 		hits: map[string][]hit{},
 	}
-	for range 3 { // constants defined by other constants, runners that call other runners
+	for range 3 { // constants may be defined by other constants, and runners may call other runners
 		for _, f := range files {
 			s.declarations(f)
 		}
@@ -139,7 +139,7 @@ func newScan(files []*testFile) *scan {
 	return s
 }
 
-// declarations collects constants and runners.
+// declarations collects the constants and runners of a file.
 func (s *scan) declarations(f *testFile) {
 	for _, d := range f.file.Decls {
 		switch d := d.(type) {
@@ -192,7 +192,7 @@ func (s *scan) isRunner(call *ast.CallExpr) bool {
 	}
 }
 
-// callee returns the function as written: "f", "pkg.F"; empty if it is not a name.
+// callee returns the called function as written, such as "f" or "pkg.F", or "" if it is not a name.
 func callee(call *ast.CallExpr) string {
 	switch fun := call.Fun.(type) {
 	case *ast.Ident:
@@ -206,9 +206,9 @@ func callee(call *ast.CallExpr) string {
 	return ""
 }
 
-// walk records references and waits of a function outside of bubbles.
+// walk records the references and waits of a function outside of bubbles.
 func (s *scan) walk(f *testFile, function string, n ast.Node) {
-	elapsed := map[string]bool{} // variables that hold time.Since
+	elapsed := map[string]bool{} // variables assigned from time.Since
 	ast.Inspect(n, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.Ident:
@@ -234,7 +234,7 @@ func (s *scan) walk(f *testFile, function string, n ast.Node) {
 	})
 }
 
-// usesSince reports whether an expression has time.Since, or one of these variables.
+// usesSince reports whether an expression contains time.Since, or one of the variables.
 func usesSince(e ast.Expr, variables map[string]bool) (uses bool) {
 	ast.Inspect(e, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -248,7 +248,7 @@ func usesSince(e ast.Expr, variables map[string]bool) (uses bool) {
 	return uses
 }
 
-// waits describes a wait or bound of a call in real time; empty if none.
+// waits returns a description of a call's wait or time limit in real time, or "" if it has none.
 func (s *scan) waits(call *ast.CallExpr, elapsed map[string]bool) string {
 	name := callee(call)
 	short := func(i int) bool {

@@ -14,15 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// textAssertions are the assertions that compare texts.
+// textAssertions contains the names of the assertions that compare texts.
 var textAssertions = map[string]bool{
 	"Contains": true, "NotContains": true, "Equal": true, "EqualError": true, "ErrorContains": true, "Regexp": true,
 }
 
 var englishWord = regexp.MustCompile(`[A-Za-z]{2,}`)
 
-// Tests assert codes, reasons and fields. Counted are ErrorContains, and comparisons with a text of three or more
-// words.
+// Tests assert codes, reasons and fields. The ratchet counts calls of ErrorContains, and comparisons with a text of
+// three or more words.
 func TestSentences(t *testing.T) {
 	found := map[string][]finding{}
 	for _, name := range files(t) {
@@ -36,7 +36,7 @@ func TestSentences(t *testing.T) {
 	check(t, "sentences.txt", found)
 }
 
-// The check finds both kinds, and no messages of assertions.
+// The check finds both kinds of assertions, and ignores their messages.
 func TestSentencesFindsAssertions(t *testing.T) {
 	const source = `package p
 func TestA(t *testing.T) {

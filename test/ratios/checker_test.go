@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// good is the base of the cases of TestParse.
+// good is the valid document that the cases of TestParse modify.
 const good = `{
   "measured": "today",
   "runs": [{"name": "a", "command": "store --rounds 1"}, {"name": "b", "command": "store --rounds 2", "peer": "p"}],
@@ -32,22 +32,22 @@ func TestParse(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
 		{`"today"`, `""`, "when and where"},
 		{`"lowest"`, `"least"`, "unknown field"},
-		{`"lowest": 0.5`, `"lowest": 1.5`, "no range"},
-		{`"lowest": 0.5`, `"lowest": 0`, "no range"},
-		{`[0.5, 1.5]`, `[1]`, "at least twice"},
-		{`[0.5, 1.5]`, `[0.5, 1.6]`, "1.6, which was measured, is out of its range"},
-		{`[0.5, 1.5]`, `[0.4, 1.5]`, "0.4, which was measured, is out of its range"},
-		{`{"run": "a", "line"`, `{"run": "c", "line"`, `there is no run "c"`},
-		{`{"run": "a", "line"`, `{"run": "b", "line"`, `no ratio needs the run "a"`},
-		{`"documented": 0.88`, `"documented": 1.88`, "1.88, which is documented, is out of its range"},
+		{`"lowest": 0.5`, `"lowest": 1.5`, "not a range"},
+		{`"lowest": 0.5`, `"lowest": 0`, "not a range"},
+		{`[0.5, 1.5]`, `[1]`, "at least two measurements"},
+		{`[0.5, 1.5]`, `[0.5, 1.6]`, "measured value 1.6 is out of range"},
+		{`[0.5, 1.5]`, `[0.4, 1.5]`, "measured value 0.4 is out of range"},
+		{`{"run": "a", "line"`, `{"run": "c", "line"`, `run "c" does not exist`},
+		{`{"run": "a", "line"`, `{"run": "b", "line"`, `run "a" is not used by any ratio`},
+		{`"documented": 0.88`, `"documented": 1.88`, "documented value 1.88 is out of range"},
 		{`"documented": 0.88`, `"documented": 0.89`, "does not contain 0.89"},
-		{`, "documented": 0.88`, ``, "0, which is documented, is out"},
-		{`"name": "b"`, `"name": "a"`, `the run "a" is there twice`},
+		{`, "documented": 0.88`, ``, "documented value 0 is out"},
+		{`"name": "b"`, `"name": "a"`, `run "a" is duplicate`},
 		{`"name": "one"`, `"name": ""`, "is empty"},
-		{`{"phase": "write"}`, `{}`, "neither line nor field"},
-		{`"phase": "write"`, `"phase": []`, "phase is no plain value"},
-		{`"deep.rate"`, `""`, "neither line nor field"},
-		{`store --rounds 2`, `store --output json`, "is no command"},
+		{`{"phase": "write"}`, `{}`, "line and field are required"},
+		{`"phase": "write"`, `"phase": []`, "phase must be a string, number or boolean"},
+		{`"deep.rate"`, `""`, "line and field are required"},
+		{`store --rounds 2`, `store --output json`, "is not a valid command"},
 		{`"ratios": [`, `"ratios": [], "x": [`, "unknown field"},
 	} {
 		text := strings.Replace(good, c.from, c.to, 1)
@@ -56,13 +56,13 @@ func TestParse(t *testing.T) {
 		require.ErrorContains(t, err, c.want, "%s for %s", c.to, c.from)
 	}
 	_, err = parse([]byte(`{"measured": "today"}`))
-	require.ErrorContains(t, err, "no ratio")
+	require.ErrorContains(t, err, "no ratios")
 	_, list, found := strings.Cut(good, `"ratios": [`)
 	require.True(t, found)
 	one, _, found := strings.Cut(list, "\n  ]")
 	require.True(t, found)
 	_, err = parse([]byte(strings.Replace(good, one, one+","+one, 1)))
-	require.ErrorContains(t, err, `"one" is empty or there twice`)
+	require.ErrorContains(t, err, `"one" is empty or duplicate`)
 }
 
 // A ratio is the quotient of two values; a missing value has no default.
@@ -87,9 +87,9 @@ func TestQuotient(t *testing.T) {
 	require.NoError(t, err)
 	require.InDelta(t, 0.75, got, 1e-9)
 	for _, c := range []struct{ a, b, want string }{
-		{"", b, "0 lines have"},
-		{a + a, b, "2 lines have"},
-		{a, strings.ReplaceAll(b, "512", "513"), "0 lines have"},
+		{"", b, "0 of "},
+		{a + a, b, "2 of "},
+		{a, strings.ReplaceAll(b, "512", "513"), "0 of "},
 		{a, strings.Replace(b, "4", "0", 1), "not a number above 0"},
 		{a, strings.Replace(b, "4", "-4", 1), "not a number above 0"},
 		{a, strings.Replace(b, "4", `"4"`, 1), "not a number above 0"},
@@ -109,11 +109,11 @@ func TestQuotient(t *testing.T) {
 	require.InDelta(t, 3, got, 1e-9)
 }
 
-// TestMeasure runs this test binary with this variable as the measured program.
+// fakeVariable makes TestFake act as the measured program. Its value is the prefix of the files that count calls.
 const fakeVariable = "RATIOS_FAKE"
 
-// Each round executes each run, and the verdict is based on the median. A ratio out of its range, or without a
-// measurement, is a failure.
+// Each round executes every command, and the verdict is based on the median of the rounds. A ratio that is out of
+// range, or has no measurement, is a failure.
 func TestMeasure(t *testing.T) {
 	t.Setenv(fakeVariable, t.TempDir()+"/calls")
 	value := func(run string) *value {
@@ -148,25 +148,25 @@ func TestMeasure(t *testing.T) {
 	require.Contains(t, text, "simulated failure")
 	kept, err := os.ReadDir(m.keep)
 	require.NoError(t, err)
-	require.Len(t, kept, 9, "the output of three runs in three rounds")
+	require.Len(t, kept, 9, "output of three commands in three rounds")
 
 	e.only(regexp.MustCompile("^(in|peer)$"))
-	require.Len(t, e.Runs, 3, "%v: the ones that both require", e.Runs)
+	require.Len(t, e.Runs, 3, "commands used by the two ratios: %v", e.Runs)
 	_, failures = table(m.measure(t.Context(), e, 1))
-	require.Equal(t, 1, failures, "10/10 in the one round is too low")
+	require.Equal(t, 1, failures, "the ratio 10/10 of the only round is too low")
 }
 
-// TestFake is not a test: it is the program that TestMeasure runs. It takes `rates R1 R2 R3 --output json`, and
-// prints the rate at the index of the current call with the same rates.
+// TestFake is not a test, but the program that TestMeasure runs. Its arguments are `rates R1 R2 R3 --output json`. Call
+// n with the same rates prints the rate with the index n.
 func TestFake(t *testing.T) {
 	calls := os.Getenv(fakeVariable)
 	args := os.Args[1:]
 	if calls == "" || len(args) < 2 || args[1] != "rates" {
-		t.Skip("it is called by TestMeasure")
+		t.Skip("TestMeasure runs this")
 	}
 	rates := args[2 : len(args)-2]
 	file := calls + strings.Join(rates, "-")
-	before, _ := os.ReadFile(file) // missing at the first call
+	before, _ := os.ReadFile(file) // does not exist before the first call
 	if err := os.WriteFile(file, append(before, '.'), 0o600); err != nil {
 		panic(err)
 	}

@@ -13,9 +13,9 @@ import (
 
 // expectations is the content of ratios.json.
 type expectations struct {
-	// Measured is the date and machine of the figures of the ratios, as text.
+	// Measured states, as text, when and on which machine the values of the ratios were measured.
 	Measured string `json:"measured"`
-	// Runs are executed in this order, in each round.
+	// Runs are executed in this order in each round.
 	Runs   []run   `json:"runs"`
 	Ratios []ratio `json:"ratios"`
 }
@@ -25,7 +25,7 @@ type run struct {
 	Name string `json:"name"`
 	// Command contains the arguments of `lockstep-lab`, without --output and --peers.
 	Command string `json:"command"`
-	// Peer that must be installed; empty for most.
+	// Peer is the peer that must be installed; empty for none.
 	Peer string `json:"peer,omitempty"`
 }
 
@@ -33,20 +33,20 @@ type run struct {
 type ratio struct {
 	Name string `json:"name"`
 	Of   value  `json:"of"`
-	// To is the divisor of Of; nil if Of is already a ratio.
+	// To is the divisor of Of; nil if Of is itself a ratio.
 	To *value `json:"to,omitempty"`
-	// Lowest and Highest are accepted as well.
+	// Lowest and Highest are the inclusive limits of the range.
 	Lowest  float64 `json:"lowest"`
 	Highest float64 `json:"highest"`
 	// Measured are the medians from which the range was derived.
 	Measured []float64 `json:"measured"`
-	// Figure is the text of docs/decisions/measurements.md, outside of the table of these ratios, with the same
-	// ratio, and Text the number in it; empty if only the table has it.
+	// Figure is the text outside the table in docs/decisions/measurements.md that contains this ratio, and Text is the
+	// number in it. Figure is empty if only the table contains the ratio.
 	Figure string  `json:"figure,omitempty"`
 	Text   float64 `json:"documented,omitempty"`
 }
 
-// value is a field of the line that a run prints.
+// value selects a field in the output of a run.
 type value struct {
 	Run string `json:"run"`
 	// Line selects exactly one line, by these fields and values.
@@ -69,36 +69,36 @@ func parse(data []byte) (*expectations, error) {
 			errs = append(errs, fmt.Errorf("ratios.json: "+format, args...))
 		}
 	}
-	wrong(e.Measured == "", "it does not state when and where it was measured")
-	wrong(len(e.Ratios) == 0, "there is no ratio")
+	wrong(e.Measured == "", "measured must state when and where the values were measured")
+	wrong(len(e.Ratios) == 0, "no ratios")
 	used, names := map[string]bool{}, map[string]bool{}
 	for _, r := range e.Ratios {
-		wrong(r.Name == "" || names[r.Name], "the name %q is empty or there twice", r.Name)
+		wrong(r.Name == "" || names[r.Name], "name %q is empty or duplicate", r.Name)
 		names[r.Name] = true
-		wrong(r.Lowest <= 0 || r.Lowest >= r.Highest, "%s: %v to %v is no range above 0", r.Name, r.Lowest, r.Highest)
-		wrong(len(r.Measured) < 2, "%s: its range was not measured at least twice", r.Name)
+		wrong(r.Lowest <= 0 || r.Lowest >= r.Highest, "%s: %v to %v is not a range above 0", r.Name, r.Lowest, r.Highest)
+		wrong(len(r.Measured) < 2, "%s: the range must be based on at least two measurements", r.Name)
 		for _, m := range r.Measured {
-			wrong(r.verdict(m) != holds, "%s: %v, which was measured, is out of its range", r.Name, m)
+			wrong(r.verdict(m) != holds, "%s: measured value %v is out of range", r.Name, m)
 		}
 		if r.Figure != "" || r.Text != 0 {
-			wrong(r.verdict(r.Text) != holds, "%s: %v, which is documented, is out of its range", r.Name, r.Text)
+			wrong(r.verdict(r.Text) != holds, "%s: documented value %v is out of range", r.Name, r.Text)
 			wrong(!strings.Contains(r.Figure, fmt.Sprint(r.Text)), "%s: %q does not contain %v", r.Name, r.Figure, r.Text)
 		}
 		for _, v := range r.values() {
 			used[v.Run] = true
-			wrong(e.run(v.Run) == nil, "%s: there is no run %q", r.Name, v.Run)
+			wrong(e.run(v.Run) == nil, "%s: run %q does not exist", r.Name, v.Run)
 			for name, want := range v.Line {
 				_, object := want.(map[string]any)
 				_, list := want.([]any)
-				wrong(object || list, "%s: %s is no plain value", r.Name, name)
+				wrong(object || list, "%s: %s must be a string, number or boolean", r.Name, name)
 			}
-			wrong(v.Field == "" || len(v.Line) == 0, "%s: neither line nor field may be empty", r.Name)
+			wrong(v.Field == "" || len(v.Line) == 0, "%s: line and field are required", r.Name)
 		}
 	}
 	for i, r := range e.Runs {
-		wrong(e.run(r.Name) != &e.Runs[i], "the run %q is there twice", r.Name)
-		wrong(!used[r.Name], "no ratio needs the run %q", r.Name)
-		wrong(r.Command == "" || strings.Contains(r.Command, "--output"), "%s: %q is no command", r.Name, r.Command)
+		wrong(e.run(r.Name) != &e.Runs[i], "run %q is duplicate", r.Name)
+		wrong(!used[r.Name], "run %q is not used by any ratio", r.Name)
+		wrong(r.Command == "" || strings.Contains(r.Command, "--output"), "%s: %q is not a valid command", r.Name, r.Command)
 	}
 	return &e, errors.Join(errs...)
 }
@@ -112,7 +112,7 @@ func (e *expectations) run(name string) *run {
 	return &e.Runs[i]
 }
 
-// values returns one value, or the two that are divided.
+// values returns the dividend and, if there is one, the divisor.
 func (r *ratio) values() []value {
 	if r.To == nil {
 		return []value{r.Of}
@@ -138,7 +138,7 @@ func (r *ratio) verdict(measured float64) verdict {
 	case measured > r.Highest:
 		return tooHigh
 	}
-	return tooLow // or not a number
+	return tooLow // or NaN
 }
 
 // documentation returns the table for docs/decisions/measurements.md.

@@ -15,13 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var onlyFlag = flag.String("only", "", "measure only the ratios with names that match this")
+var onlyFlag = flag.String("only", "", "measure only the ratios with names that match this regular expression")
 
-// The measured ratios are within their ranges.
+// All measured ratios are within their ranges.
 func TestRatios(t *testing.T) {
 	text := cmp.Or(os.Getenv("LOCKSTEP_RATIOS"), "3")
 	rounds, err := strconv.Atoi(text)
-	require.NoError(t, err, "LOCKSTEP_RATIOS is a number of rounds")
+	require.NoError(t, err, "LOCKSTEP_RATIOS must be a number of rounds")
 	require.Positive(t, rounds)
 	e := expected(t)
 	only, err := regexp.Compile(*onlyFlag)
@@ -39,5 +39,5 @@ func TestRatios(t *testing.T) {
 	}
 	shown, failures := table(m.measure(t.Context(), e, rounds))
 	t.Logf("medians of %d rounds:\n%s", rounds, shown)
-	require.Zero(t, failures, "ratios are not within their ranges:\n%s", shown)
+	require.Zero(t, failures, "ratios out of range:\n%s", shown)
 }

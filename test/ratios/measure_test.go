@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// runTimeout bounds one run, which takes two minutes at most on an idle machine.
+// runTimeout is the limit for one run, which takes at most two minutes on an idle machine.
 const runTimeout = 15 * time.Minute
 
 // line is one JSON object that a run printed.
@@ -28,21 +28,21 @@ type line map[string]any
 // measurer executes the runs of expectations.
 type measurer struct {
 	program []string // prefix of each command
-	peers   string   // directory of the peers; empty: no peers
-	keep    string   // directory for the output of the runs; empty: discarded
+	peers   string   // directory of the peers; empty for none
+	keep    string   // directory for the output of the runs; empty to discard it
 	log     func(format string, args ...any)
 }
 
 // outcome is the result of a ratio.
 type outcome struct {
 	ratio    *ratio
-	rounds   []float64 // of each round, in order
+	rounds   []float64 // ratios of the rounds, in order
 	verdict  verdict
-	measured float64 // the median of the rounds
-	reason   error   // why it was skipped or failed
+	measured float64 // median of rounds
+	reason   error   // cause of a skipped or failed measurement
 }
 
-// errSkipped is the cause of intentionally skipped runs.
+// errSkipped marks runs that are skipped on purpose.
 var errSkipped = errors.New("skipped")
 
 // measure executes all runs in turn, for the given number of rounds, and returns the outcome of each ratio. A failed
@@ -82,7 +82,7 @@ func describe(err error, otherwise string) string {
 	return err.Error()
 }
 
-// check sets the verdict from the measured value.
+// check computes the median and sets the verdict.
 func (o *outcome) check() {
 	switch {
 	case errors.Is(o.reason, errSkipped):
@@ -106,14 +106,14 @@ func (m *measurer) do(ctx context.Context, r run, round int) ([]line, error) {
 	args := slices.Concat(m.program[1:], strings.Fields(r.Command), []string{"--output", "json"})
 	if r.Peer != "" {
 		if _, err := os.Stat(filepath.Join(m.peers, r.Peer, "run")); m.peers == "" || err != nil {
-			return nil, fmt.Errorf("%w: %s is not installed; LOCKSTEP_PEERS is the directory of the peers", errSkipped, r.Peer)
+			return nil, fmt.Errorf("%w: %s is not installed in LOCKSTEP_PEERS", errSkipped, r.Peer)
 		}
 		args = append(args, "--peers", m.peers)
 	}
 	ctx, cancel := context.WithTimeout(ctx, runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, m.program[0], args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it then stops its nodes
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets the program stop its nodes
 	cmd.WaitDelay = time.Minute
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -130,19 +130,19 @@ func (m *measurer) do(ctx context.Context, r run, round int) ([]line, error) {
 	return decode(out)
 }
 
-// decode decodes a sequence of objects.
+// decode decodes a sequence of JSON objects.
 func decode(out []byte) (lines []line, err error) {
 	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
 		var l line
 		if err := d.Decode(&l); err != nil {
-			return nil, fmt.Errorf("its output is not JSON: %w", err)
+			return nil, fmt.Errorf("output is not JSON: %w", err)
 		}
 		lines = append(lines, l)
 	}
 	return lines, nil
 }
 
-// quotient returns the ratio of one round. why contains the causes of missing runs.
+// quotient returns the ratio of one round. reason contains the errors of the failed runs, by name.
 func (r *ratio) quotient(lines map[string][]line, reason map[string]error) (float64, error) {
 	result := 1.0
 	for i, v := range r.values() {
@@ -162,7 +162,7 @@ func (r *ratio) quotient(lines map[string][]line, reason map[string]error) (floa
 	return result, nil
 }
 
-// in returns the value, which must be above 0, in the output of its run.
+// in returns the value from the output of its run. A value that is not above 0 is an error.
 func (v *value) in(lines []line) (found float64, err error) {
 	matches := 0
 	for _, l := range lines {
@@ -175,16 +175,16 @@ func (v *value) in(lines []line) (found float64, err error) {
 			at = inside(at, name)
 		}
 		if found, _ = at.(float64); found <= 0 || math.IsInf(found, 0) {
-			return 0, fmt.Errorf("%s is %v in the line with %v, and not a number above 0", v.Field, at, v.Line)
+			return 0, fmt.Errorf("%s in the line with %v is %v, not a number above 0", v.Field, v.Line, at)
 		}
 	}
 	if matches != 1 {
-		return 0, fmt.Errorf("%d lines have %v, of %d, and not one", matches, v.Line, len(lines))
+		return 0, fmt.Errorf("%d of %d lines have %v, want 1", matches, len(lines), v.Line)
 	}
 	return found, nil
 }
 
-// inside returns a field of an object, or an element of a list; nil if missing.
+// inside returns the named field of an object, or the list element with that index; nil if it does not exist.
 func inside(at any, name string) any {
 	switch at := at.(type) {
 	case map[string]any:
@@ -197,7 +197,7 @@ func inside(at any, name string) any {
 	return nil
 }
 
-// has reports whether the line has all these fields with these values; a missing field equals false.
+// has reports whether the line has all given fields with these values. A missing field counts as false.
 func (l line) has(fields map[string]any) bool {
 	for name, want := range fields {
 		if got := l[name]; got != want && (want != false || got != nil) {

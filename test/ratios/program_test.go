@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The program accepts the commands and their flags; none is executed.
+// The program accepts all commands and their flags. The commands are not executed.
 func TestCommands(t *testing.T) {
 	binary := program(t)
 	for _, r := range expected(t).Runs {
@@ -27,7 +27,8 @@ func TestCommands(t *testing.T) {
 	require.Error(t, err, "%s", out)
 }
 
-// helpOf returns the help invocation of a command: the preceding flags must be valid.
+// helpOf returns the arguments of a command followed by the help flag. The program rejects invalid flags before it
+// prints the help.
 func helpOf(r run) []string {
 	return slices.Concat(strings.Fields(r.Command), []string{"--output", "json", "--help"})
 }

@@ -17,7 +17,7 @@ var updateFlag = flag.Bool("update", false, "write the table of the ratios into 
 
 const documented = "../../docs/decisions/measurements.md"
 
-// Markers of the table in the documentation.
+// tableBegins and tableEnds enclose the table in the documentation.
 const (
 	tableBegins = "<!-- ratios: go test ./test/ratios -update -->\n"
 	tableEnds   = "<!-- end of ratios -->"
@@ -38,7 +38,7 @@ func TestDocumented(t *testing.T) {
 	}
 	require.Equal(t, e.documentation(), have, "run: go test ./test/ratios -update")
 	for _, r := range e.Ratios {
-		require.Contains(t, before+after, r.Figure, "%s: the figure", r.Name)
+		require.Contains(t, before+after, r.Figure, "%s", r.Name)
 	}
 }
 
@@ -51,7 +51,7 @@ func expected(t *testing.T) *expectations {
 	return e
 }
 
-// only removes all ratios with other names, and unused runs.
+// only removes ratios with names that do not match, and runs that are no longer used.
 func (e *expectations) only(match *regexp.Regexp) {
 	e.Ratios = slices.DeleteFunc(e.Ratios, func(r ratio) bool { return !match.MatchString(r.Name) })
 	e.Runs = slices.DeleteFunc(e.Runs, func(r run) bool {

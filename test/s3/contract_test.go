@@ -22,12 +22,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// The directory implements backup.Objects.
+// A directory satisfies the contract of backup.Objects.
 func TestContractDirectory(t *testing.T) {
 	contract(t, backup.Directory(nil, filepath.Join(t.TempDir(), "place")))
 }
 
-// The bucket implements the same contract, with and without a prefix, and with versions and locks.
+// A bucket satisfies the contract, with and without a prefix, and with versioning and object locks.
 func TestContractServer(t *testing.T) {
 	t.Run("prefix", func(t *testing.T) {
 		s := startServer(t)
@@ -78,7 +78,7 @@ func get(t *testing.T, store backup.Objects, name string) []byte {
 	return b
 }
 
-// contract checks one implementation.
+// contract checks an implementation of backup.Objects.
 func contract(t *testing.T, store backup.Objects) {
 	t.Helper()
 	ctx := t.Context()
@@ -96,7 +96,7 @@ func contract(t *testing.T, store backup.Objects) {
 	for name, n := range sizes {
 		require.NoError(t, put(t, store, name, content(n)), name)
 		require.True(t, bytes.Equal(content(n), get(t, store, name)), name)
-		require.ErrorIs(t, put(t, store, name, []byte("another")), fs.ErrExist, "written once")
+		require.ErrorIs(t, put(t, store, name, []byte("another")), fs.ErrExist, "an object is written only once")
 		require.True(t, bytes.Equal(content(n), get(t, store, name)), name)
 	}
 	entries, err := store.List(ctx, "set")
@@ -134,14 +134,14 @@ func contract(t *testing.T, store backup.Objects) {
 		require.NoError(t, store.Delete(ctx, name))
 	}
 	_, err = store.List(ctx, "set")
-	require.ErrorIs(t, err, fs.ErrNotExist, "a folder is removed with its contents")
+	require.ErrorIs(t, err, fs.ErrNotExist, "a folder without objects does not exist")
 	require.NoError(t, store.Delete(ctx, "top"))
 	available, err := store.Available(ctx)
 	require.NoError(t, err)
 	require.Positive(t, available)
 }
 
-// contractReads reads at any offset.
+// contractReads checks reads at arbitrary offsets.
 func contractReads(t *testing.T, store backup.Objects) {
 	t.Helper()
 	o, err := store.Open(t.Context(), "set/parts")
@@ -164,7 +164,7 @@ func contractReads(t *testing.T, store backup.Objects) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// Uploads of crashed processes are removed after a short time.
+// Sweep removes the unfinished uploads of crashed processes that are older than its time limit.
 func TestAbortedUploadsAreRemoved(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -186,14 +186,14 @@ func TestAbortedUploadsAreRemoved(t *testing.T) {
 	}
 	require.Len(t, left(), 2)
 	require.NoError(t, store.Sweep(t.Context(), "set", time.Now().Add(-time.Hour)))
-	require.Len(t, left(), 2, "they are newer")
+	require.Len(t, left(), 2, "newer uploads are kept")
 	require.NoError(t, store.Sweep(t.Context(), "set", time.Time{}))
 	require.Equal(t, []string{"p/other/pages.pack"}, left())
 	require.NoError(t, store.Sweep(t.Context(), "", time.Time{}))
 	require.Empty(t, left())
 }
 
-// Each error contains the cause and the action, and no secret key.
+// Each error states the cause and the remedy, and contains no secret key.
 func TestServerErrors(t *testing.T) {
 	s := startServer(t)
 	o := options(t, s.endpoint())
@@ -227,7 +227,7 @@ func TestServerErrors(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", accessKey)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", secretKey)
 	_, err = openStore(t, "p", nobody).List(t.Context(), "")
-	require.ErrorIs(t, err, fs.ErrNotExist, "the environment has the keys")
+	require.ErrorIs(t, err, fs.ErrNotExist, "the keys come from the environment")
 	s.kill()
 	require.ErrorContains(t, list(o), "no response from http://")
 }

@@ -27,8 +27,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// The same contract holds over TLS. A server certificate of another CA, or a wrong scheme, returns an error with the
-// cause.
+// A bucket satisfies the contract over TLS. If another CA issued the server certificate, or the scheme is wrong,
+// requests return an error with the cause, without retries.
 func TestTLS(t *testing.T) {
 	s := startTLS(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -37,7 +37,7 @@ func TestTLS(t *testing.T) {
 	contract(t, openStore(t, "sets", o))
 
 	other := options(t, s.endpoint())
-	other.CA = certs.New(t, "another authority").File
+	other.CA = certs.New(t, "another CA").File
 	plain := options(t, "http://"+s.addr)
 	plain.RetryFor = time.Second
 	for _, refused := range []struct {
@@ -45,8 +45,8 @@ func TestTLS(t *testing.T) {
 		with backup.Objects
 		text string
 	}{
-		{"another authority", openStore(t, "sets", other), "certificate"},
-		{"no authority", openStore(t, "sets", options(t, s.endpoint())), "certificate"},
+		{"another CA", openStore(t, "sets", other), "certificate"},
+		{"no CA", openStore(t, "sets", options(t, s.endpoint())), "certificate"},
 		{"no TLS", openStore(t, "sets", plain), ""},
 	} {
 		start := time.Now()
@@ -54,7 +54,7 @@ func TestTLS(t *testing.T) {
 		require.ErrorIs(t, err, backup.ErrRemote, refused.name)
 		require.ErrorContains(t, err, refused.text, refused.name)
 		require.NotContains(t, err.Error(), secretKey)
-		require.Less(t, time.Since(start), 10*time.Second, "%s: waiting does not help", refused.name)
+		require.Less(t, time.Since(start), 10*time.Second, "%s: must not be retried", refused.name)
 	}
 }
 
@@ -62,11 +62,11 @@ func TestTLS(t *testing.T) {
 type bucketWorld struct {
 	t      *testing.T
 	binary string
-	store  map[string]string // settings of the bucket
+	store  map[string]string // the settings for the bucket
 	pair   *harness.Pair
 }
 
-// program returns the command line: LOCKSTEP_BINARY, or built here.
+// program returns the path of the program: LOCKSTEP_BINARY, or one built from this module.
 func program(t *testing.T) string {
 	t.Helper()
 	if path := os.Getenv("LOCKSTEP_BINARY"); path != "" {
@@ -79,7 +79,7 @@ func program(t *testing.T) string {
 	return path
 }
 
-// start starts a pair in a directory, in which node a may already have data.
+// start starts a pair in a directory, which may already contain data of node a.
 func (w *bucketWorld) start(dir string) (active, standby *harness.Node) {
 	w.t.Helper()
 	all := harness.SmallNodes()
@@ -100,7 +100,7 @@ func (w *bucketWorld) start(dir string) (active, standby *harness.Node) {
 	return active, standby
 }
 
-// run runs a command; flags configure the bucket if it uses no node.
+// run runs a command. If the command uses no node, the caller passes the flags of reach.
 func (w *bucketWorld) run(args ...string) (string, error) {
 	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
 	cmd.Env = append(harness.Environment(), "LOCKSTEP_ADDR="+strings.Join(w.pair.Addresses(), ","))
@@ -119,7 +119,7 @@ func (w *bucketWorld) ok(args ...string) string {
 	return out
 }
 
-// reach returns the flags for a command without a node.
+// reach returns the flags that configure the bucket for a command without a node.
 func (w *bucketWorld) reach() (flags []string) {
 	for key, value := range w.store {
 		flags = append(flags, "--"+strings.ReplaceAll(key, ".", "-")+"="+value)
@@ -127,7 +127,7 @@ func (w *bucketWorld) reach() (flags []string) {
 	return flags
 }
 
-// publisher publishes numbered messages until it is stopped, and records the acknowledged ones.
+// publisher publishes numbered messages until it is stopped, and records which are acknowledged.
 type publisher struct {
 	stop  context.CancelFunc
 	acked chan int
@@ -145,7 +145,7 @@ func (w *bucketWorld) publish() *publisher {
 	go func() {
 		n := 0
 		for ctx.Err() == nil {
-			// Each publish is retried until it succeeds, and stored once despite failures.
+			// Each publish is retried until it succeeds, and stores its message once despite failures.
 			_, err := c.Publish(context.WithoutCancel(ctx), "orders",
 				client.Message{Body: fmt.Appendf(nil, "%06d %s", n, filler)})
 			if err != nil {
@@ -159,9 +159,8 @@ func (w *bucketWorld) publish() *publisher {
 	return p
 }
 
-// A pair publishes, the standby backs up to a bucket over TLS, and the active is killed during the backup. The backup
-// is complete, the new active continues the archive, and a new pair restored from the bucket has every acknowledged
-// message once.
+// The active is killed while the standby writes a backup to a bucket over TLS. The backup completes, the new active
+// continues the archive, and a new pair restored from the bucket contains each acknowledged message once.
 func TestPair(t *testing.T) {
 	s := startTLS(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -172,7 +171,7 @@ func TestPair(t *testing.T) {
 	}}
 	active, standby := w.start(t.TempDir())
 	p := w.publish()
-	// Enough messages that records after the backup are part of the restore, and that the kill hits the backup.
+	// The messages suffice for a kill during the backup, and for a restore with records after the backup.
 	require.Eventually(t, func() bool {
 		st, err := standby.Status(t.Context())
 		return err == nil && st.GetStore().GetMessageBytes() > 6<<20
@@ -185,7 +184,7 @@ func TestPair(t *testing.T) {
 	s.waitForMark()
 	select {
 	case err := <-made:
-		require.FailNow(t, "the backup has ended before the active was killed", "%v", err)
+		require.FailNow(t, "the backup ended before the active was killed", "%v", err)
 	default:
 	}
 	require.NoError(t, active.Kill())
@@ -194,7 +193,7 @@ func TestPair(t *testing.T) {
 	now, err := w.pair.WaitActive(ctx)
 	require.NoError(t, err)
 	require.Equal(t, standby.Name, now.Name)
-	require.NoError(t, <-made, "a backup does not depend on the active node")
+	require.NoError(t, <-made, "a backup must not depend on the active node")
 	w.moreMessages(now, 200) // only the archive contains them
 	p.stop()
 	acked := <-p.acked
@@ -224,7 +223,7 @@ func TestPair(t *testing.T) {
 		"--output", "json")), &set))
 	require.True(t, set.Check.Restorable)
 	require.Empty(t, set.Check.Problem)
-	require.Equal(t, flushed.LastLSN, set.Check.Reach.LSN, "the node's own check agrees")
+	require.Equal(t, flushed.LastLSN, set.Check.Reach.LSN, "the check by the node must reach the same LSN")
 	require.Greater(t, flushed.LastLSN, set.Position.LSN)
 	require.NoError(t, w.pair.KillAll())
 
@@ -237,7 +236,7 @@ func TestPair(t *testing.T) {
 	w.holds(acked)
 }
 
-// moreMessages waits until the given number of messages has arrived.
+// moreMessages waits until the given number of further messages is stored.
 func (w *bucketWorld) moreMessages(n *harness.Node, count uint64) {
 	w.t.Helper()
 	first, err := n.Status(w.t.Context())
@@ -257,7 +256,7 @@ func (s *server) waitForMark() {
 	}, bound, 5*time.Millisecond)
 }
 
-// holds checks that all messages up to a number exist, in order, each once.
+// holds checks that the queue contains all messages up to a number, in order, each once.
 func (w *bucketWorld) holds(acked int) {
 	w.t.Helper()
 	c, err := client.OpenWith(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
@@ -270,5 +269,5 @@ func (w *bucketWorld) holds(acked int) {
 		n++
 	}
 	require.Equal(w.t, acked, n)
-	w.t.Logf("%d messages were acknowledged; all are in the new pair", n)
+	w.t.Logf("all %d acknowledged messages are in the new pair", n)
 }

@@ -18,12 +18,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// The rate of a backup is compared with a plain copy of the same bytes to the same server by the same client library,
-// in turn and with parts of the same size: LOCKSTEP_S3_RATE=1 test/s3/run.sh -run TestRate -v. The limit is low,
-// because other processes may use the machine.
+// A backup is at least a fifth as fast as a plain copy of the same bytes, to the same server, by the same client
+// library, with parts of the same size. The limit is low because other processes may use the machine. To run it:
+//
+//	LOCKSTEP_S3_RATE=1 test/s3/run.sh -run TestRate -v
 func TestRate(t *testing.T) {
 	if os.Getenv("LOCKSTEP_S3_RATE") == "" {
-		t.Skip("LOCKSTEP_S3_RATE is not set: this measures, and takes half a minute")
+		t.Skip("LOCKSTEP_S3_RATE is not set: this measurement takes half a minute")
 	}
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -54,7 +55,7 @@ func TestRate(t *testing.T) {
 	for _, l := range [][]float64{copies, backups, ratios} {
 		slices.Sort(l)
 	}
-	t.Logf("%.0f MB: plain copy %.0f MB/s, backup %.0f MB/s (medians of 5, in turn); the ratio %.2f, from %.2f to %.2f",
+	t.Logf("%.0f MB: plain copy %.0f MB/s, backup %.0f MB/s (medians of 5, alternating); ratio %.2f (%.2f to %.2f)",
 		mb, copies[2], backups[2], ratios[2], ratios[0], ratios[4])
 	require.Greater(t, ratios[2], 0.2)
 }

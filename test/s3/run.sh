@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Tests backups and the log archive against a real S3 server: installs versitygw into a separate directory and runs the
-# tests of this package. Exit code 0: success; 3, with a one-line reason: it cannot run here.
+# Tests backups and the log archive with a real S3 server: installs versitygw into a separate directory and runs the
+# tests of this package. Exit code 0: success; 3, with a one-line reason: the test cannot run here.
 set -eu
 cd "$(dirname "$0")/../.."
 version=v1.8.0

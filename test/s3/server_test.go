@@ -45,11 +45,11 @@ type server struct {
 	addr string
 	cmd  *exec.Cmd
 	more []string
-	// cert and key are the files of a certificate: the server then requires TLS. ca is the CA that verifies it.
+	// cert and key are the files of the certificate, with which the server requires TLS. ca is the file of its CA.
 	cert, key, ca string
 }
 
-// startServer starts a server with an empty bucket; more are options of its posix backend.
+// startServer starts a server without TLS and without buckets. more contains options of its posix backend.
 func startServer(t *testing.T, more ...string) *server {
 	t.Helper()
 	return startWith(t, server{more: more})
@@ -58,7 +58,7 @@ func startServer(t *testing.T, more ...string) *server {
 // startTLS starts a server with TLS.
 func startTLS(t *testing.T) *server {
 	t.Helper()
-	ca := certs.New(t, "authority of the S3 server")
+	ca := certs.New(t, "CA of the S3 server")
 	_, cert, key := ca.Issue(t, "s3")
 	return startWith(t, server{cert: cert, key: key, ca: ca.File})
 }
@@ -66,7 +66,7 @@ func startTLS(t *testing.T) *server {
 func startWith(t *testing.T, like server) *server {
 	t.Helper()
 	if os.Getenv(envServer) == "" {
-		t.Skipf("%s is not set: test/s3/run.sh sets it", envServer)
+		t.Skipf("%s is not set; test/s3/run.sh sets it", envServer)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func (s *server) start() {
 			return false
 		}
 		return c.Close() == nil
-	}, bound, 10*time.Millisecond, "versitygw does not answer")
+	}, bound, 10*time.Millisecond, "versitygw does not respond")
 }
 
 // kill kills the process.
@@ -119,7 +119,7 @@ func (s *server) kill() {
 	}
 }
 
-// client returns a plain client.
+// client returns a client of the minio library.
 func (s *server) client() *minio.Client {
 	s.t.Helper()
 	o := &minio.Options{Creds: credentials.NewStaticV4(accessKey, secretKey, "")}
@@ -141,7 +141,7 @@ func (s *server) makeBucket(o minio.MakeBucketOptions) {
 	require.NoError(s.t, s.client().MakeBucket(s.t.Context(), bucket, o))
 }
 
-// options returns the options for the server, or its proxy.
+// options returns the options for the server or proxy at endpoint.
 func options(t *testing.T, endpoint string) s3.Options {
 	t.Helper()
 	dir := t.TempDir()
@@ -164,12 +164,12 @@ func openStore(t *testing.T, prefix string, o s3.Options) *s3.Store {
 	return p
 }
 
-// between is a proxy of a server: it limits the rate in bytes per second, and rejects requests itself, like a busy
+// between is a proxy in front of a server. It limits the rate in bytes per second, and rejects requests like a busy
 // server.
 type between struct {
 	endpoint string
-	busy     atomic.Int64 // percentage of requests answered with 503
-	answered atomic.Int64 // number of those
+	busy     atomic.Int64 // percentage of requests that the proxy rejects with 503
+	answered atomic.Int64 // number of rejected requests
 	passed   atomic.Int64
 }
 
@@ -186,7 +186,7 @@ func startBetween(t *testing.T, s *server, bytesPerSecond int) *between {
 	}}
 	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(target)
-		r.Out.Host = r.In.Host // part of the signature
+		r.Out.Host = r.In.Host // the signature covers it
 	}}
 	b := &between{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -27,7 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// places runs a test with a directory, which requires no server, and with a bucket.
+// places runs a test in a directory, which requires no server, and in a bucket.
 func places(t *testing.T, run func(t *testing.T, open func(prefix string) backup.Objects)) {
 	t.Helper()
 	t.Run("directory", func(t *testing.T) {
@@ -41,13 +41,13 @@ func places(t *testing.T, run func(t *testing.T, open func(prefix string) backup
 	})
 }
 
-// A backup, the following log, and restores to the end, to a record and to a time work with each kind of place; after
-// two more generations the oldest backup is removed.
+// A backup and the archived log can be restored to the end, to a record and to a time, from a directory and from a
+// bucket. After two more generations the oldest backup is removed.
 func TestSetsAndArchive(t *testing.T) {
 	places(t, func(t *testing.T, open func(string) backup.Objects) { setsAndArchive(t, open, nil, nil) })
 }
 
-// The same works with encryption. A wrong or missing identity returns an error with the cause.
+// Encrypted backups and archives can be restored. A wrong or missing identity returns an error with the cause.
 func TestEncrypted(t *testing.T) {
 	id, err := age.GenerateX25519Identity()
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestEncrypted(t *testing.T) {
 			require.ErrorContains(t, err, id.Recipient().String())
 			require.NotContains(t, err.Error(), "AGE-SECRET")
 			_, err = os.Stat(target)
-			require.ErrorIs(t, err, os.ErrNotExist, "nothing was written")
+			require.ErrorIs(t, err, os.ErrNotExist, "a failed restore must write nothing")
 			_, err = backup.VerifyArchive(t.Context(), open("log"), with)
 			require.ErrorIs(t, err, want)
 		}
@@ -105,7 +105,7 @@ func setsAndArchive(
 	d.publish(100)
 	require.NoError(t, a.Flush(ctx))
 	require.NoError(t, a.Close())
-	a = begin() // it continues from the end of the other one
+	a = begin() // continues from the end of the first archiver
 	d.publish(30)
 	require.NoError(t, a.Flush(ctx))
 	require.Equal(t, d.s.End(), a.Status().Last)
@@ -151,12 +151,12 @@ func setsAndArchive(
 	require.Equal(t, last.Name, sets[1].Name)
 	files, err := open("log").List(ctx, "")
 	require.NoError(t, err)
-	require.False(t, strings.HasPrefix(files[0].Name, "00000000000000000001-"), "the log before the oldest set is removed")
+	require.False(t, strings.HasPrefix(files[0].Name, "00000000000000000001-"), "log before the oldest backup")
 	return last
 }
 
-// The server is killed during backups and restores, and returns before or after the node's timeout. A listed backup
-// is complete, and a restore succeeds or leaves nothing.
+// The server is killed during backups and restores, and restarts before or after the client's retry limit. A backup
+// that is listed as complete is complete, and a failed restore leaves no files.
 func TestKilled(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -205,28 +205,29 @@ func TestKilled(t *testing.T) {
 		count[fmt.Sprintf("restore %t", err == nil)]++
 		if err != nil {
 			require.ErrorIs(t, err, backup.ErrRemote)
-			require.NoError(t, datadir.CheckRestore(vfs.OS(), target), "it can be restored again")
+			require.NoError(t, datadir.CheckRestore(vfs.OS(), target), "a restore to the same directory must be possible")
 			require.NoError(t, restore(location))
 		}
 		got, _ := restored(t, target)
 		require.Equal(t, want, got)
 		require.NoError(t, os.RemoveAll(target))
 	}
-	t.Logf("a backup took %v; of %d kills in each direction: %v", took, kills, count)
-	require.Len(t, count, 4, "some clients stopped, and some continued: %v", count)
+	t.Logf("a backup took %v; outcomes of %d kills in each direction: %v", took, kills, count)
+	require.Len(t, count, 4, "some operations must fail, and some succeed: %v", count)
 }
 
 // commitSmall makes a small change to the store.
 func (d *data) commitSmall() { d.publish(1) }
 
-// during kills the server while do runs, and restarts it: alternately soon, and after do has failed.
+// during kills the server while do runs. It restarts the server immediately if i is odd, otherwise after do has
+// returned.
 func (s *server) during(i int, took time.Duration, o s3.Options, do func(p *s3.Store) error) error {
 	s.t.Helper()
 	o.RetryFor = []time.Duration{100 * time.Millisecond, 20 * time.Second}[i%2]
 	store := openStore(s.t, "sets", o)
 	done := make(chan error, 1)
 	go func() { done <- do(store) }()
-	select { // a moment during the operation, not a wait for an event
+	select { // until a random moment of the operation
 	case err := <-done:
 		done <- err
 	case <-time.After(rand.N(took)):
@@ -241,11 +242,11 @@ func (s *server) during(i int, took time.Duration, o s3.Options, do func(p *s3.S
 	return err
 }
 
-// nothingElse checks that the bucket has one backup and no leftovers.
+// nothingElse checks that the bucket contains only the named backup, and no unfinished uploads.
 func (s *server) nothingElse(name string) {
 	s.t.Helper()
 	for u := range s.client().ListIncompleteUploads(s.t.Context(), bucket, "", true) {
-		require.Failf(s.t, "an upload was left", "%v", u)
+		require.Failf(s.t, "unfinished upload", "%v", u)
 	}
 	for o := range s.client().ListObjects(s.t.Context(), bucket, minio.ListObjectsOptions{Recursive: true}) {
 		require.NoError(s.t, o.Err)
@@ -253,7 +254,7 @@ func (s *server) nothingElse(name string) {
 	}
 }
 
-// Backup and restore work with a server that answers a third of all requests with SlowDown.
+// Backup and restore succeed although the server rejects a third of all requests with SlowDown.
 func TestBusy(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -271,7 +272,7 @@ func TestBusy(t *testing.T) {
 	require.Equal(t, contents(t, d.s), got)
 	require.Greater(t, b.answered.Load(), int64(5))
 
-	// A server that accepts no request causes an error with that cause, after the configured time.
+	// If the server rejects all requests, the backup fails after the retry limit with an error that contains the cause.
 	b.busy.Store(1_000_000)
 	o := options(t, b.endpoint)
 	o.RetryFor = 300 * time.Millisecond
@@ -281,7 +282,7 @@ func TestBusy(t *testing.T) {
 	require.ErrorContains(t, err, "after retries for 300ms")
 }
 
-// Backups complete over a slow link, and a cancelled backup ends immediately.
+// Backups complete over a slow link, and a cancelled backup ends soon and leaves no objects.
 func TestSlow(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -303,13 +304,13 @@ func TestSlow(t *testing.T) {
 	require.Less(t, time.Since(start), took+cleanBound)
 	sets, err := backup.List(t.Context(), store)
 	require.NoError(t, err)
-	require.Len(t, sets, 1, "a cancelled upload leaves no parts")
+	require.Len(t, sets, 1, "a cancelled backup must leave no objects")
 }
 
-// cleanBound limits the end of a cancelled backup.
+// cleanBound is the time limit for a cancelled backup to end.
 const cleanBound = 10 * time.Second
 
-// A node starts, serves and stops without the server of its archive, and loses nothing of it.
+// An archiver starts and stops while its server is down, and archives the missing log when the server is back.
 func TestArchiveUnreachable(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
@@ -332,7 +333,7 @@ func TestArchiveUnreachable(t *testing.T) {
 	require.NoError(t, a.Status().Err)
 	s.kill()
 	d.publish(5)
-	require.Error(t, a.Close(), "the rest is archived at the next start")
+	require.Error(t, a.Close(), "Close must report the log that is not archived")
 	s.start()
 	a, err = backup.StartArchiver(d.s, backup.ArchiveOptions{Location: openStore(t, "log", o), Interval: time.Hour})
 	require.NoError(t, err)
@@ -344,7 +345,7 @@ func TestArchiveUnreachable(t *testing.T) {
 	require.Equal(t, d.s.End(), chains[0].Last)
 }
 
-// Unfinished uploads of another node are kept; leftovers of this node are removed.
+// A backup of a node removes the unfinished backups of that node, and keeps those of other nodes.
 func TestConcurrentClients(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})

@@ -18,14 +18,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// data is a store with its own committer.
+// data is a store that the test commits to directly.
 type data struct {
 	t   *testing.T
 	s   *store.Store
 	rng *rand.ChaCha8
 }
 
-// epoch is the time of the first transaction; each later one is a second after the previous one.
+// epoch returns the time of the first transaction. Each further transaction is one second later.
 func epoch() time.Time { return time.Date(2026, 11, 21, 0, 45, 0, 0, time.UTC) }
 
 func openData(t *testing.T, dir string) *data {
@@ -41,7 +41,7 @@ func openData(t *testing.T, dir string) *data {
 	return d
 }
 
-// log writes one transaction to the log.
+// log appends one transaction to the log, without committing it.
 func (d *data) log(build func(b *txn.Builder)) {
 	d.t.Helper()
 	end := d.s.End()
@@ -54,7 +54,7 @@ func (d *data) log(build func(b *txn.Builder)) {
 	require.NoError(d.t, d.s.Append(frames, end))
 }
 
-// commit commits the log.
+// commit makes the appended transactions durable and applies them.
 func (d *data) commit() {
 	d.t.Helper()
 	require.NoError(d.t, d.s.Sync())
@@ -76,7 +76,7 @@ func (d *data) publish(n int) {
 	d.commit()
 }
 
-// contents returns the digest of a store.
+// contents returns the digest of the store's contents.
 func contents(t *testing.T, s *store.Store) (d checkpoint.Digest) {
 	t.Helper()
 	require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
@@ -86,7 +86,7 @@ func contents(t *testing.T, s *store.Store) (d checkpoint.Digest) {
 	return d
 }
 
-// restored opens a restored store, applies its log, and returns its digest and its end.
+// restored opens a restored store, applies its log, and returns the digest and the last LSN.
 func restored(t *testing.T, dir string) (checkpoint.Digest, uint64) {
 	t.Helper()
 	s, err := store.Open(store.Options{Dir: dir, SegmentBytes: 4 << 20})

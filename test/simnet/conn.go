@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// listener is a bound port.
+// listener is a bound port. It implements net.Listener.
 type listener struct {
 	p      *Process
 	at     string
@@ -54,7 +54,7 @@ func (l *listener) Close() error {
 // Addr implements net.Listener.
 func (l *listener) Addr() net.Addr { return addr(l.at) }
 
-// addr returns a *net.TCPAddr if the host is an IP address.
+// addr returns a net.Addr: a *net.TCPAddr if the host is an IP address, otherwise an address.
 func addr(at string) net.Addr {
 	if ip, err := netip.ParseAddrPort(at); err == nil {
 		return net.TCPAddrFromAddrPort(ip)
@@ -68,14 +68,14 @@ type address string
 func (a address) Network() string { return "simulated" }
 func (a address) String() string  { return string(a) }
 
-// conn is one end of a connection.
+// conn is one end of a connection. It implements net.Conn.
 type conn struct {
 	p             *Process
 	in, out       *pipe
 	local, remote net.Addr
 }
 
-// register adds the connection to its process. It reports false if that is dead.
+// register adds the connection to its process. It returns false if the process has been killed.
 func (c *conn) register() bool {
 	c.p.mu.Lock()
 	defer c.p.mu.Unlock()
@@ -86,7 +86,8 @@ func (c *conn) register() bool {
 	return true
 }
 
-// end ends this end with an error for its own user. The other end reads it after all bytes sent before.
+// end closes this end of the connection. Later calls on it return an error; the other end reads reason after all bytes
+// sent before.
 func (c *conn) end(reason error) {
 	c.p.mu.Lock()
 	delete(c.p.conns, c)

@@ -15,21 +15,21 @@ import (
 type pipe struct {
 	n    *Network
 	way  Way
-	wake chan struct{} // capacity 1: a field below has changed
+	wake chan struct{} // has capacity 1; receives a value when a field below changes
 
 	mu       sync.Mutex // guards the fields below
 	chunks   []chunk
 	last     time.Time // arrival of the newest chunk
-	finished error     // the sender's end: read after all chunks; nil until then
+	finished error     // set when the sender has closed; the reader receives it after all chunks
 	finishAt time.Time
-	gone     error // the reader's end: every call fails
+	gone     error // set when the reader has closed; every read returns it
 	deadline time.Time
 }
 
 // chunk is the data of one write.
 type chunk struct {
 	data []byte
-	at   time.Time // when it arrives, if the link is not cut then
+	at   time.Time // time of arrival, unless the link is cut then
 }
 
 func newPipe(n *Network, w Way) *pipe { return &pipe{n: n, way: w, wake: make(chan struct{}, 1)} }
@@ -41,7 +41,7 @@ func (p *pipe) signal() {
 	}
 }
 
-// arrivalLocked returns when data sent now arrives: not before the data sent earlier.
+// arrivalLocked returns the time at which data sent now arrives. Data never arrives before data sent earlier.
 func (p *pipe) arrivalLocked() time.Time {
 	at := time.Now().Add(p.n.latency(p.way))
 	if at.Before(p.last) {
@@ -60,14 +60,14 @@ func (p *pipe) write(b []byte) (int, error) {
 	case p.finished != nil:
 		return 0, p.finished
 	case p.gone != nil:
-		return len(b), nil // the other end has closed: this end detects it when its EOF arrives
+		return len(b), nil // the other end has closed; this end detects that when the EOF arrives
 	}
 	p.chunks = append(p.chunks, chunk{append([]byte(nil), b...), p.arrivalLocked()})
 	p.signal()
 	return len(b), nil
 }
 
-// finish ends the sending side.
+// finish closes the sending side. The reader receives reason after all data.
 func (p *pipe) finish(reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +77,7 @@ func (p *pipe) finish(reason error) {
 	p.signal()
 }
 
-// abandon ends the reading side.
+// abandon closes the reading side. Reads then return reason.
 func (p *pipe) abandon(reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +95,7 @@ func (p *pipe) setDeadline(t time.Time) {
 	p.signal()
 }
 
-// take returns data that has arrived, or how long to wait for it: 0 means until the next signal.
+// take copies data that has arrived to b, or returns how long to wait for data; 0 means until the next signal.
 func (p *pipe) take(b []byte, open bool) (n int, wait time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -3,12 +3,12 @@
 // Package simnet implements an in-memory network for tests that run in a testing/synctest bubble: gRPC and HTTP
 // clients and servers run over it in simulated time.
 //
-// Connections behave like TCP connections: bytes arrive in order, and bytes held back by a cut link arrive when it
-// heals. Links have a latency, and can be cut in one direction. A Process owns listeners and connections; killing it
-// resets them. Writes never block, so that no goroutine waits for the network with a lock held, which would stop the
-// clock of the bubble.
+// Connections behave like TCP connections: bytes arrive in order, and bytes held back by a cut link arrive when the
+// link is restored. Links have a latency, and can be cut in one direction. A Process owns listeners and connections;
+// killing it resets them. Writes never block. Otherwise a goroutine could wait for the network with a lock held, which
+// would stop the clock of the bubble.
 //
-// A host is named by an IP address or by any other string without a colon. Create a Network inside the bubble that
+// The name of a host is an IP address, or any other string without a colon. Create a Network inside the bubble that
 // uses it.
 package simnet
 
@@ -24,11 +24,11 @@ import (
 	"time"
 )
 
-// Options of a Network. The zero value is a network without latency.
+// Options configures a Network. The zero value is a network without latency.
 type Options struct {
-	// Delay and Jitter of a healthy link. Each message takes Delay plus a random part of Jitter.
+	// Delay and Jitter define the latency of a link that is not changed: Delay plus a random part of Jitter.
 	Delay, Jitter time.Duration
-	// Rand is the source of the jitter; nil if Jitter is 0 on all links.
+	// Rand is the source of the jitter. It may be nil if Jitter is 0 on all links.
 	Rand *rand.Rand
 }
 
@@ -40,7 +40,7 @@ type Network struct {
 	links     map[Way]*Link
 	listeners map[string]*listener
 	processes map[*Process]struct{}
-	off       map[string]bool // hosts without power: they do not respond
+	off       map[string]bool // hosts without power, which do not respond
 	lastPort  int             // last port that was assigned
 	changed   chan struct{}   // closed and replaced whenever a link or a host changes
 }
@@ -57,7 +57,7 @@ type Link struct {
 	Delay, Jitter time.Duration
 }
 
-// firstPort is the first port that the network assigns.
+// firstPort is the lowest port that the network assigns.
 const firstPort = 32768
 
 // New creates a network.
@@ -78,7 +78,7 @@ func (n *Network) linkLocked(w Way) *Link {
 	return l
 }
 
-// Change changes the state of a direction. Bytes in flight are affected by a cut, not by a new latency.
+// Change calls f to change the state of a direction. A cut affects bytes in flight; a new latency does not.
 func (n *Network) Change(w Way, f func(*Link)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -86,14 +86,14 @@ func (n *Network) Change(w Way, f func(*Link)) {
 	n.wakeLocked()
 }
 
-// SetCut cuts both directions between two hosts, or heals them.
+// SetCut cuts both directions between two hosts, or restores them.
 func (n *Network) SetCut(a, b string, cut bool) {
 	for _, w := range Both(a, b) {
 		n.Change(w, func(l *Link) { l.Cut = cut })
 	}
 }
 
-// Heal makes all links healthy.
+// Heal restores all links, including their latency.
 func (n *Network) Heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -107,14 +107,14 @@ func (n *Network) wakeLocked() {
 	n.changed = make(chan struct{})
 }
 
-// passes reports whether bytes sent along w arrive now. If not, changed is closed when the caller should check again.
+// passes reports whether bytes along w can arrive now. If not, changed is closed when the caller must check again.
 func (n *Network) passes(w Way) (ok bool, changed <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return !n.linkLocked(w).Cut && !n.off[w.From] && !n.off[w.To], n.changed
 }
 
-// latency returns how long a message along w takes.
+// latency returns the latency of a message along w.
 func (n *Network) latency(w Way) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -146,8 +146,8 @@ func (n *Network) ResetLink(a, b string) {
 	}
 }
 
-// SetPower turns a host off or on. Other hosts are not notified when it goes off. When it is on again, the resets that
-// Kill sent arrive.
+// SetPower turns a host off or on. Other hosts are not notified of a power-off. The resets sent by Kill arrive when the
+// host is on again.
 func (n *Network) SetPower(host string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -155,7 +155,7 @@ func (n *Network) SetPower(host string, on bool) {
 	n.wakeLocked()
 }
 
-// Process is the owner of listeners and connections on a host.
+// Process owns listeners and connections on a host.
 type Process struct {
 	n    *Network
 	host string
@@ -174,8 +174,8 @@ func (n *Network) NewProcess(host string) *Process {
 	return p
 }
 
-// Kill closes the listeners of the process and resets its connections. The other ends see the reset when the link lets
-// it through. Kill must be called at most once.
+// Kill closes the listeners of the process and resets its connections. The resets reach the other ends unless the link
+// is cut. Kill must be called at most once.
 func (p *Process) Kill() {
 	close(p.dead)
 	p.n.mu.Lock()
@@ -190,17 +190,17 @@ func (p *Process) Kill() {
 	p.Reset("")
 }
 
-// Connections returns how many connections the process has open.
+// Connections returns the number of open connections of the process.
 func (p *Process) Connections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns)
 }
 
-// Dead returns a channel that Kill closes.
+// Dead returns a channel that is closed by Kill.
 func (p *Process) Dead() <-chan struct{} { return p.dead }
 
-// Reset resets the connections with a host; "" means all hosts.
+// Reset resets the connections of the process with a host; "" means all hosts.
 func (p *Process) Reset(host string) {
 	p.mu.Lock()
 	conns := maps.Clone(p.conns)
@@ -222,9 +222,9 @@ func (p *Process) isDead() bool {
 }
 
 // errDead is returned by calls of a process after Kill.
-var errDead = fmt.Errorf("simnet: process is dead: %w", syscall.ECONNABORTED)
+var errDead = fmt.Errorf("simnet: process was killed: %w", syscall.ECONNABORTED)
 
-// Listen binds an address "host:port". It assigns a port if that is 0.
+// Listen binds an address of the form "host:port". It assigns a port if port is 0.
 func (p *Process) Listen(_ context.Context, at string) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(at)
 	if err != nil {
@@ -246,7 +246,7 @@ func (p *Process) Listen(_ context.Context, at string) (net.Listener, error) {
 	return l, nil
 }
 
-// Dial connects to an address "host:port".
+// Dial connects to an address of the form "host:port".
 func (p *Process) Dial(ctx context.Context, at string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(at)
 	if err != nil {
@@ -274,7 +274,7 @@ func (p *Process) Dial(ctx context.Context, at string) (net.Conn, error) {
 	return mine, nil
 }
 
-// travel waits until a message along w has arrived.
+// travel waits until a message sent along w arrives, or ctx or the process ends.
 func (p *Process) travel(ctx context.Context, w Way) error {
 	if d := p.n.latency(w); d > 0 {
 		timer := time.NewTimer(d)

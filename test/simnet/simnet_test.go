@@ -35,7 +35,7 @@ func TestLatency(t *testing.T) {
 		start := time.Now()
 		n := simnet.New(simnet.Options{Delay: time.Second})
 		client, server := connect(t, n.NewProcess("10.0.0.2"), n.NewProcess("10.0.0.1"))
-		require.Equal(t, 2*time.Second, time.Since(start), "a round trip")
+		require.Equal(t, 2*time.Second, time.Since(start), "round trip")
 		_, err := client.Write([]byte("hello"))
 		require.NoError(t, err)
 		require.NoError(t, client.Close())

@@ -27,14 +27,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// ErrLeak is returned when connections of a node are open after node.Run has returned.
-var ErrLeak = errors.New("simpair: connections outlive node.Run")
+// ErrLeak is returned by Node.Err and Node.Stop when the node has open connections after node.Run has returned.
+var ErrLeak = errors.New("simpair: open connections after node.Run")
 
-// Node is a process: one call of node.Run.
+// Node is a simulated process: one call of node.Run.
 type Node struct {
-	// Config contains the settings that it was started with.
+	// Config contains the settings of the node.
 	Config config.Config
-	// Ready is set when it listens.
+	// Ready is set before Launch returns, if the node listens.
 	Ready node.Ready
 
 	w       *World
@@ -51,9 +51,9 @@ type Node struct {
 	conn        *grpc.ClientConn
 }
 
-// Launch starts a node on the host of its listen address, and waits until it listens or has ended. It sets the
-// environment, and the disk if Options have none: that of the operating system unless the data directory is from
-// World.Dir.
+// Launch starts a node on the host of its listen address, and waits until it listens or has ended. Launch sets the
+// node's environment. If o contains no filesystem, it uses w.Disk for a data directory from World.Dir, and otherwise
+// the filesystem of the operating system.
 func (w *World) Launch(c config.Config, o node.Options) *Node {
 	w.T.Helper()
 	w.awaitKilled(c.Data.Dir)
@@ -113,7 +113,7 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 	return n
 }
 
-// Start starts a node, which must listen.
+// Start is Launch for a node that must listen: otherwise the test fails.
 func (w *World) Start(c config.Config, o node.Options) *Node {
 	w.T.Helper()
 	n := w.Launch(c, o)
@@ -121,7 +121,7 @@ func (w *World) Start(c config.Config, o node.Options) *Node {
 	return n
 }
 
-// awaitKilled waits for killed processes on a data directory, which still hold its lock.
+// awaitKilled waits for the killed processes on a data directory, which hold its lock until they have ended.
 func (w *World) awaitKilled(dir string) {
 	w.mu.Lock()
 	nodes := slices.Clone(w.nodes)
@@ -143,7 +143,7 @@ func (n *Node) connectCoordinator(failover.NodeInfo) (failover.Coordinator, erro
 	return n.coordinator, nil
 }
 
-// SetCoordinatorReachable cuts the node off from the coordinator, or restores the connection.
+// SetCoordinatorReachable makes the coordinator unreachable for the node, or reachable again.
 func (n *Node) SetCoordinatorReachable(reachable bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -175,7 +175,7 @@ func (n *Node) Admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n
 // Queues returns the queue service of the node.
 func (n *Node) Queues() pb.QueueServiceClient { return pb.NewQueueServiceClient(n.Conn()) }
 
-// Role returns the role that the node reports; ROLE_UNSPECIFIED if it does not respond.
+// Role returns the role that the node reports, or ROLE_UNSPECIFIED if the node does not respond.
 func (n *Node) Role() pb.Role {
 	st, err := n.Admin().GetStatus(n.w.T.Context(), &pb.GetStatusRequest{})
 	if err != nil {
@@ -184,7 +184,7 @@ func (n *Node) Role() pb.Role {
 	return st.GetRole()
 }
 
-// WaitFor waits until the node has a role.
+// WaitFor waits until the node reports the role.
 func (n *Node) WaitFor(role pb.Role) {
 	n.w.T.Helper()
 	n.w.Eventually(func() bool { return n.Role() == role }, "%s should become %s", n.Config.Node.Name, role)
@@ -199,7 +199,7 @@ func (n *Node) Err() error {
 	return n.err
 }
 
-// Shutdown asks the node to stop, without waiting for it.
+// Shutdown requests a stop of the node, and does not wait for it.
 func (n *Node) Shutdown() { n.cancel() }
 
 // Stop stops the node and returns the error of node.Run. The error is nil after Kill.
@@ -213,16 +213,16 @@ func (n *Node) Stop() error {
 	return n.err
 }
 
-// Kill ends the node like SIGKILL: it loses network, disk and coordinator immediately. Its writes stay in the page
-// cache, and its lease lasts until it expires.
+// Kill ends the node like SIGKILL: it immediately loses the network, the disk and the coordinator. Its writes stay in
+// the page cache, and its lease lasts until it expires.
 func (n *Node) Kill() {
 	n.killed.Store(true)
-	n.SetCoordinatorReachable(false) // first: it must not drop a standby whose connection is reset
+	n.SetCoordinatorReachable(false) // first, so that the node cannot drop a standby whose connection is reset
 	n.ended.Do(n.process.Kill)
 	n.cancel()
 }
 
-// Restart stops the node if it runs, starts it again with the same settings and address, and waits until it listens.
+// Restart stops the node if it is running, starts it with the same settings and address, and waits until it listens.
 func (n *Node) Restart() *Node {
 	n.w.T.Helper()
 	require.NoError(n.w.T, n.Stop())

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simpair runs whole nodes in simulated time, for tests.
+// Package simpair runs complete nodes in simulated time, for tests.
 //
-// Test runs a test in a testing/synctest bubble. Nodes started in it are complete: node.Run with its store,
-// replication, failover and all services. Simulated are the network (test/simnet), the disk (test/vfs/memfs), etcd
-// (failover/coordinator/memory) and the clock. Voters of the raft coordinator use the simulated network, and files of
-// the operating system. A bound in simulated time is exact and does not depend on the machine.
+// Test runs a test in a testing/synctest bubble. A node in it is a call of node.Run, with store, replication, failover
+// and all services. The network (test/simnet), the disk (test/vfs/memfs), etcd (failover/coordinator/memory) and the
+// clock are simulated. Voters of the raft coordinator use the simulated network, and files of the operating system.
+// Durations in simulated time are exact and do not depend on the machine.
 //
 //	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 //		a := w.Start(w.PairConfig("a"), node.Options{})
@@ -15,12 +15,12 @@
 //		...
 //	})
 //
-// Rules of a bubble:
+// A bubble has these rules:
 //   - t.Run, t.Parallel and t.Deadline are not allowed inside; start a bubble per subtest.
 //   - Real sockets and processes are not allowed inside: the clock stops while a goroutine waits for them. Files of the
 //     operating system are allowed.
-//   - A goroutine that waits for a sync.Mutex is not idle: the clock stops if its holder sleeps.
-//   - All goroutines must end before the test does. Test stops nodes and closes connections that are left.
+//   - A goroutine that waits for a sync.Mutex is not idle: the clock stops if the holder of the mutex sleeps.
+//   - All goroutines must end before the test. Test stops the running nodes and closes the open connections.
 //   - The clock starts at 2000-01-01. Create certificates inside the bubble.
 package simpair
 
@@ -50,22 +50,22 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Timeout is how long the fixture waits for a condition, in simulated time.
+// Timeout is the longest simulated time for which the package waits for a condition.
 const Timeout = time.Minute
 
-// Poll is how often a condition is checked, in simulated time.
+// Poll is the interval at which conditions are checked, in simulated time.
 const Poll = time.Millisecond
 
-// Latency of a message in the network. It is not 0, so that a client that retries in a loop does not stop the clock.
+// Latency is the latency of each message in the network. With 0, a client that retries in a loop would stop the clock.
 const Latency = time.Millisecond
 
 // World is the environment shared by the nodes and clients of one test.
 type World struct {
 	T   *testing.T
 	Net *simnet.Network
-	// Disk holds the data directories of all nodes that are started without their own FS.
+	// Disk contains the data directories of all nodes that are started without an FS in their options.
 	Disk *memfs.FS
-	// WrapCoordinator, if set, replaces a node's connection to the coordinator. Set it before nodes start.
+	// WrapCoordinator, if not nil, wraps the connection of each node to the coordinator. Set it before nodes start.
 	WrapCoordinator func(failover.Coordinator) failover.Coordinator
 
 	clients *simnet.Process
@@ -74,11 +74,11 @@ type World struct {
 	hosts map[string]string
 	nodes []*Node
 	dirs  int
-	// coordinators by endpoints and prefix
+	// coordinators contains the coordinators by endpoints and prefix.
 	coordinators map[string]*memory.Server
 }
 
-// worlds are those of the running tests: *testing.T → *World.
+// worlds contains the World of each running test, by its *testing.T.
 var worlds sync.Map //nolint:gochecknoglobals // test helpers only have a *testing.T in common
 
 // Test runs f in a new bubble.
@@ -97,15 +97,15 @@ func Test(t *testing.T, f func(t *testing.T, w *World)) {
 	})
 }
 
-// Of returns the World of a test; nil if it does not run in Test.
+// Of returns the World of a test, or nil if the test does not run in Test.
 func Of(t *testing.T) *World {
 	w, _ := worlds.Load(t)
 	found, _ := w.(*World)
 	return found
 }
 
-// Host returns the IP address of the named host, and assigns one on first use. It is a loopback address, which does not
-// require TLS.
+// Host returns the IP address of the named host, which it assigns on first use. It is a loopback address, because those
+// do not require TLS.
 func (w *World) Host(name string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,7 +126,7 @@ func (w *World) Dir() string {
 	return fmt.Sprint(dirPrefix, w.dirs)
 }
 
-// Config returns the settings of a node without a coordinator, on the host of the same name.
+// Config returns the settings of a node without a coordinator. The node runs on the host of the same name.
 func (w *World) Config(name string) config.Config {
 	c := config.Default()
 	c.Node.Name = name
@@ -147,7 +147,8 @@ func (w *World) PairConfig(name string) config.Config {
 	return c
 }
 
-// CoordinatorOf returns the coordinator in the settings of a node of a pair: one for each endpoint and prefix.
+// CoordinatorOf returns the coordinator that the settings of a node refer to. Each combination of endpoints and prefix
+// has its own.
 func (w *World) CoordinatorOf(c *config.Config) *memory.Server {
 	key := strings.Join(c.Coordinator.Etcd.Endpoints, ",") + " " + c.Coordinator.Etcd.Prefix
 	w.mu.Lock()
@@ -158,22 +159,22 @@ func (w *World) CoordinatorOf(c *config.Config) *memory.Server {
 	return w.coordinators[key]
 }
 
-// Listen binds an address for a process other than a node.
+// Listen binds an address for the process of the clients.
 func (w *World) Listen(ctx context.Context, address string) (net.Listener, error) {
 	return w.clients.Listen(ctx, address)
 }
 
-// Dial connects to an address as a client.
+// Dial connects to an address from the process of the clients.
 func (w *World) Dial(ctx context.Context, address string) (net.Conn, error) {
 	return w.clients.Dial(ctx, address)
 }
 
-// ClientOptions returns the options with which a client reaches nodes.
+// ClientOptions returns the gRPC options that clients need to connect to nodes.
 func (w *World) ClientOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(w.Dial), grpc.WithIdleTimeout(0)}
 }
 
-// Connect returns a client connection to an address, without TLS unless set by the options.
+// Connect returns a client connection to an address, without TLS unless the options set it.
 func (w *World) Connect(address string, options ...grpc.DialOption) *grpc.ClientConn {
 	w.T.Helper()
 	all := append(w.ClientOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -195,7 +196,7 @@ func (w *World) Eventually(holds func() bool, message string, args ...any) {
 	}
 }
 
-// WaitInSync waits until active is active with standby as its standby, and both report it.
+// WaitInSync waits until active and standby report these roles in a pair in sync.
 func (w *World) WaitInSync(active, standby *Node) {
 	w.T.Helper()
 	w.Eventually(func() bool {
@@ -203,7 +204,7 @@ func (w *World) WaitInSync(active, standby *Node) {
 	}, "%s active, %s standby", active.Config.Node.Name, standby.Config.Node.Name)
 }
 
-// StartPair starts two nodes, a and b, and waits until they are in sync, with a as the active.
+// StartPair starts two nodes, a and b, and waits until they are in sync with a as the active.
 func (w *World) StartPair() (a, b *Node) {
 	w.T.Helper()
 	a = w.Start(w.PairConfig("a"), node.Options{})
@@ -224,7 +225,8 @@ func (w *World) stop() {
 	w.clients.Kill()
 }
 
-// Logger returns a logger: for the log of the test if LOCKSTEP_TEST_LOGS is set, otherwise a no-op logger.
+// Logger returns a logger that writes to the log of the test if LOCKSTEP_TEST_LOGS is set, and otherwise discards
+// everything.
 func (w *World) Logger(name string) *zap.Logger {
 	if os.Getenv("LOCKSTEP_TEST_LOGS") == "" {
 		return zap.NewNop()

@@ -12,8 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// The standby takes over in no simulated time after the active is killed, and the killed node rejoins after a
-// restart.
+// The standby takes over immediately after the active is killed, and the killed node rejoins after a restart.
 func TestKill(t *testing.T) {
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 		a, b := w.StartPair()
@@ -30,7 +29,7 @@ func TestKill(t *testing.T) {
 	})
 }
 
-// A pair with a cut link has one active, and is in sync again after the link is restored.
+// A pair has one active while its link is cut, and is in sync again after the link is restored.
 func TestCut(t *testing.T) {
 	simpair.Test(t, func(_ *testing.T, w *simpair.World) {
 		a, b := w.StartPair()

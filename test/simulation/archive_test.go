@@ -23,9 +23,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// A log archive that cannot be written is reported after the delay in the condition's definition, and not before.
-// When the retained log exceeds its limit, the archive has a gap, which is reported until a backup of that node
-// covers it. The clock is simulated; the archive is on the real disk.
+// A node reports an unwritable log archive exactly after the delay in the condition's definition. When the retained log
+// exceeds its limit, the archive has a gap, which the node reports until one of its backups covers the gap. The clock
+// is simulated; the archive is on the real disk.
 func TestArchiveConditions(t *testing.T) {
 	dir := t.TempDir()
 	archive, away := filepath.Join(dir, "archive"), filepath.Join(dir, "away")
@@ -68,10 +68,10 @@ func TestArchiveConditions(t *testing.T) {
 		require.Equal(t, pb.Severity_SEVERITY_WARNING, lag.GetSeverity())
 
 		for range 8 {
-			publish(1 << 20) // more than is retained
+			publish(1 << 20) // in total more than the limit
 			sleep(ctx, every)
 		}
-		require.Nil(t, w.reports(ctx, w.hosts[0], conditions.ArchiveGap), "without an archive there is no gap")
+		require.Nil(t, w.reports(ctx, w.hosts[0], conditions.ArchiveGap), "the archive is unavailable")
 		require.NoError(t, os.Remove(archive))
 		require.NoError(t, os.Rename(away, archive))
 		w.waitReports(ctx, t, w.hosts[0], conditions.ArchiveLag, false)

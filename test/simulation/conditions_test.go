@@ -17,27 +17,27 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// Each condition of a pair in sync is reported by the node that can detect it, after the delay in the condition's
-// definition and not before, and ends with its cause. The clock is simulated, so minutes take no real time.
+// Each condition is reported by the node that can detect it, exactly after the delay in the condition's definition, and
+// ends when its cause is repaired. The clock is simulated, so minutes take no real time.
 func TestConditions(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		kind          conditions.Kind
-		byStandby     bool // the standby reports it
+		byStandby     bool // the standby reports the condition
 		cause, repair func(ctx context.Context, w *world, active, standby *host)
 	}{
 		{
-			name: "the standby dies", kind: conditions.StandbyAbsent,
+			name: "the standby was killed", kind: conditions.StandbyAbsent,
 			cause:  func(_ context.Context, _ *world, _, standby *host) { standby.kill(false) },
 			repair: func(_ context.Context, _ *world, _, standby *host) { standby.restart() },
 		},
 		{
-			name: "one node is in sync", kind: conditions.OneCopyOnly,
+			name: "only one node is in sync", kind: conditions.OneCopyOnly,
 			cause:  func(_ context.Context, _ *world, _, standby *host) { standby.kill(false) },
 			repair: func(_ context.Context, _ *world, _, standby *host) { standby.restart() },
 		},
 		{
-			name: "the standby follows and is not named in sync", kind: conditions.StandbyCatchingUp,
+			name: "the standby follows but is not in sync", kind: conditions.StandbyCatchingUp,
 			cause: func(ctx context.Context, w *world, active, standby *host) {
 				w.isolate(active, standby, true)
 				for w.reports(ctx, active, conditions.OneCopyOnly) == nil && ctx.Err() == nil {
@@ -52,12 +52,12 @@ func TestConditions(t *testing.T) {
 			repair: func(_ context.Context, w *world, active, _ *host) { w.store.stopResponding(active.name, false) },
 		},
 		{
-			name: "the standby does not see the active", kind: conditions.ActiveUnreachable, byStandby: true,
+			name: "the active is unreachable for the standby", kind: conditions.ActiveUnreachable, byStandby: true,
 			cause:  func(_ context.Context, w *world, active, standby *host) { w.isolate(active, standby, true) },
 			repair: func(_ context.Context, w *world, active, standby *host) { w.isolate(active, standby, false) },
 		},
 		{
-			name: "the coordinator is away", kind: conditions.CoordinatorLost, byStandby: true,
+			name: "the coordinator is down", kind: conditions.CoordinatorLost, byStandby: true,
 			cause:  func(_ context.Context, w *world, _, _ *host) { w.store.server.SetDown(true) },
 			repair: func(_ context.Context, w *world, _, _ *host) { w.store.server.SetDown(false) },
 		},
@@ -86,8 +86,8 @@ func TestConditions(t *testing.T) {
 				start := w.now()
 				w.waitReports(ctx, t, reporter, c.kind, true)
 				after := conditions.Find(c.kind).After
-				require.GreaterOrEqual(t, w.now()-start, after-time.Second, "too soon")
-				require.LessOrEqual(t, w.now()-start, after+5*time.Second, "too late")
+				require.GreaterOrEqual(t, w.now()-start, after-time.Second, "reported too early")
+				require.LessOrEqual(t, w.now()-start, after+5*time.Second, "reported too late")
 				c.repair(ctx, w, active, standby)
 				w.waitReports(ctx, t, reporter, c.kind, false)
 				require.NoError(t, w.waitInSync(ctx))
@@ -103,7 +103,7 @@ func index(w *world, h *host) int {
 	return 1
 }
 
-// reports returns the condition of a kind that a node reports, or nil.
+// reports returns the condition of the given kind that a node reports, or nil.
 func (w *world) reports(ctx context.Context, by *host, kind conditions.Kind) *pb.Condition {
 	for _, c := range w.statuses(ctx)[index(w, by)].GetConditions() {
 		if c.GetKind() == string(kind) {
@@ -122,6 +122,6 @@ func (w *world) waitReports(ctx context.Context, t *testing.T, by *host, kind co
 	for ; (c != nil) != reported && ctx.Err() == nil; c = w.reports(ctx, by, kind) {
 		sleep(ctx, time.Second)
 	}
-	require.NoError(t, ctx.Err(), "%s, wanted: %v", kind, reported)
+	require.NoError(t, ctx.Err(), "%s: want reported: %v", kind, reported)
 	return c
 }

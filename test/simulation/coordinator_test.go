@@ -17,7 +17,7 @@ import (
 // store is the coordinator with a simulated link for each host.
 type store struct {
 	server *memory.Server
-	within *memory.Coordinator // executes the requests that arrive
+	within *memory.Coordinator // executes the requests that reach the coordinator
 
 	mu      sync.Mutex // guards all fields below
 	rng     *rand.Rand
@@ -26,13 +26,13 @@ type store struct {
 	ended   chan struct{} // closed at the end of the simulation
 	delayed sync.WaitGroup
 	leases  bool   // the lease of a killed process lasts until it expires; set before the nodes start
-	failed  func() // called when the outcome of a swap is withheld from its node
+	failed  func() // called when a node does not receive the outcome of a swap
 }
 
 // connectivity is a host's link to the coordinator.
 type connectivity struct {
 	unresponsive bool        // drops all requests and responses
-	next         swapOutcome // fate of the next swap
+	next         swapOutcome // outcome of the next swap
 	conns        map[*coordinator]struct{}
 }
 
@@ -42,8 +42,8 @@ type swapOutcome uint8
 const (
 	swapNormal    swapOutcome = iota
 	swapReplyLost             // executed, but the response is lost
-	swapLost                  // not executed, and without a response
-	swapDelayed               // executed only after the node's timeout
+	swapLost                  // not executed, and no response
+	swapDelayed               // no response, and executed up to 3 s later
 )
 
 func newRecordStore(rng *rand.Rand) *store {
@@ -54,7 +54,7 @@ func newRecordStore(rng *rand.Rand) *store {
 	}
 }
 
-// end waits for pending requests.
+// end cancels the delayed swaps.
 func (a *store) end() {
 	close(a.ended)
 	a.delayed.Wait()
@@ -70,8 +70,8 @@ func (a *store) connectivityOf(host string) *connectivity {
 	return r
 }
 
-// stopResponding drops all traffic between a host and the coordinator, or restores it. The host is not notified: see
-// notice.
+// stopResponding drops all traffic between a host and the coordinator, or restores it. The host does not detect that
+// until notify is called.
 func (a *store) stopResponding(host string, unresponsive bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,7 +85,7 @@ func (a *store) report() {
 	a.changed = make(chan struct{})
 }
 
-// notify makes the host's connections detect whether the coordinator is reachable.
+// notify informs the host's connections whether the coordinator is reachable.
 func (a *store) notify(host string, reachable bool) {
 	a.mu.Lock()
 	conns := make([]*coordinator, 0, 1)
@@ -98,8 +98,8 @@ func (a *store) notify(host string, reachable bool) {
 	}
 }
 
-// disconnect ends the connections of a host whose process is killed, without a farewell message. Without leases its
-// announcements are removed immediately.
+// disconnect ends the connections of a host after a kill of its process, if leases is set: the announcements of the
+// process then remain until the lease expires. Otherwise it does nothing.
 func (a *store) disconnect(host string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -110,7 +110,7 @@ func (a *store) disconnect(host string) {
 	for c := range r.conns {
 		c.inner.SetReachable(false)
 	}
-	clear(r.conns) // they must not become reachable again
+	clear(r.conns) // so that notify cannot make them reachable again
 }
 
 // outcome sets the outcome of the next swap of a host.
@@ -238,7 +238,8 @@ func (c *coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	return m, err
 }
 
-// later executes a delayed swap. By then its node may have resolved the outcome, or be replaced or dead.
+// later executes a swap after a delay. By then its node may have resolved the outcome, or may have been killed or
+// replaced.
 func (c *coordinator) later(expect failover.Revision, next failover.Record) {
 	c.a.mu.Lock()
 	delay := time.Duration(c.a.rng.Int64N(int64(3 * time.Second)))
@@ -248,14 +249,14 @@ func (c *coordinator) later(expect failover.Revision, next failover.Record) {
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-			_, _ = c.a.within.Swap(context.Background(), expect, next) // no node waits for it
+			_, _ = c.a.within.Swap(context.Background(), expect, next) // no node receives the outcome
 		case <-c.a.ended:
 		}
 	})
 }
 
-// Watch implements failover.Coordinator. Observations are delayed as well; of the pending ones only the newest is
-// delivered.
+// Watch implements failover.Coordinator. Observations are delayed while the link drops traffic. Then only the newest
+// one is delivered.
 func (c *coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 	in, out := c.inner.Watch(ctx), make(chan failover.Observation)
 	go func() {
@@ -281,8 +282,9 @@ func (c *coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 	return out
 }
 
-// arrives waits until an observation has reached the node, or there is a newer one; neither when ctx is done. The
-// node itself detects that the coordinator is unreachable.
+// arrives waits until an observation can reach the node, and then returns true. If a newer observation replaces it,
+// arrives returns that one; if ctx or in ends, it returns false and nil. An observation of an unreachable coordinator
+// is not delayed, because the node itself makes it.
 func (c *coordinator) arrives(
 	ctx context.Context, in <-chan failover.Observation, o failover.Observation,
 ) (bool, *failover.Observation) {

@@ -20,7 +20,7 @@ import (
 // errFsync is the kernel's error for failed writeback.
 var errFsync = errors.New("simulated: input/output error")
 
-// disk is the view of one process of its host's filesystem. It can be slow, hang, fail, and be revoked.
+// disk is the filesystem of a host as seen by one process. It can be slow, block, fail, and be revoked.
 type disk struct {
 	vfs.FS
 	mem *memfs.FS
@@ -31,10 +31,10 @@ type disk struct {
 	delay      time.Duration // maximum delay of each write and sync of the log
 	stalled    bool
 	failSync   bool          // the next sync of the log fails
-	losesSyncs bool          // the kernel has dropped unwritten pages and does not report it again (INV-7)
+	losesSyncs bool          // syncs report success without effect: the kernel has dropped the dirty pages (INV-7)
 	low        bool          // the disk is nearly full
 	failed     func()        // called once, when delay, stalled or failSync affects an operation; may be nil
-	full       func()        // called once, when low is detected; may be nil
+	full       func()        // called once, when the node queries the free space while low is set; may be nil
 	changed    chan struct{} // closed and replaced when a field above changes
 }
 
@@ -45,7 +45,7 @@ func newDisk(mem *memfs.FS, rng *rand.Rand) *disk {
 	return d
 }
 
-// change updates the state and wakes the waiting operations.
+// change updates the state and wakes the blocked operations.
 func (d *disk) change(f func(*disk)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *disk) Usage(dir string) (vfs.Usage, error) {
 	return u, err
 }
 
-// failures calls struck, once. The caller holds mu.
+// failures calls failed, once. The caller holds mu.
 func (d *disk) failures() {
 	if f := d.failed; f != nil {
 		d.failed = nil
@@ -80,8 +80,8 @@ func (d *disk) failures() {
 	}
 }
 
-// before is the hook of every operation. Only writes and syncs of the log wait, because the locks held around them do
-// not stop the clock of a synctest bubble.
+// before is the hook of every operation. It delays only writes and syncs of the log, because the locks held around them
+// do not stop the clock of a synctest bubble.
 func (d *disk) before(op faultfs.Op) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,7 +98,7 @@ func (d *disk) before(op faultfs.Op) error {
 			d.failures()
 			delay := time.Duration(d.rng.Int64N(int64(d.delay)))
 			d.mu.Unlock()
-			time.Sleep(delay) //nolint:forbidigo // the bubble's clock: what a disk takes
+			time.Sleep(delay) //nolint:forbidigo // the bubble's clock
 			d.mu.Lock()
 		}
 		for d.stalled && !d.dead {
@@ -115,6 +115,5 @@ func (d *disk) before(op faultfs.Op) error {
 	return nil
 }
 
-// inLogDir reports whether a file is, or will be, a segment of the log: a file keeps the name that it was opened
-// under.
+// inLogDir reports whether a file is a segment of the log, possibly still under the name with which it was created.
 func inLogDir(name string) bool { return filepath.Base(filepath.Dir(name)) == "log" }

@@ -16,14 +16,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// This file executes the moves of disks.
+// This file executes the disk moves, which disks_test.go generates.
 
 const (
 	// operatorAfter is the simulated reaction time of an operator.
 	operatorAfter = 4 * time.Second
-	// leaseOver exceeds the time that the coordinator considers an unreachable node to be running.
+	// leaseOver is longer than the coordinator considers an unreachable node to be running.
 	leaseOver = 6 * time.Second
-	// inTransit exceeds the latency of any sent message.
+	// inTransit is longer than the latency of any message.
 	inTransit = 10 * time.Millisecond
 )
 
@@ -46,7 +46,7 @@ func (w *world) moveDisks(h *historycheck.History, plan []diskMove) error {
 	return nil
 }
 
-// moveDisk executes one move and the operator's response. Afterwards the pair recovers automatically.
+// moveDisk executes one move and the response of the operator. After that the pair recovers without an operator.
 func (w *world) moveDisk(ctx context.Context, h *historycheck.History, m diskMove) error {
 	hosts := w.find(ctx, m.Target)
 	switch m.Move {
@@ -67,7 +67,8 @@ func (w *world) moveDisk(ctx context.Context, h *historycheck.History, m diskMov
 	}
 }
 
-// imageFor returns the image that a move requires: an old one may be from long ago.
+// imageFor returns the image for a move: a recent one, or a random one that is behind the coordinator's high-water
+// mark.
 func (w *world) imageFor(ctx context.Context, m diskMove, h *host) (image, error) {
 	var rng *mathrand.Rand
 	if m.Rand%2 == 0 {
@@ -88,12 +89,12 @@ func (w *world) imageFor(ctx context.Context, m diskMove, h *host) (image, error
 	return i, w.makeOutdated(ctx, i)
 }
 
-// crash ends processes at the same instant, and waits until they have exited. It reports whether both nodes are in
-// sync according to the cluster record, so that each disk has all acknowledged messages.
+// crash ends the processes of hosts at the same instant, and waits until they have exited. It reports whether both
+// nodes are in sync according to the cluster record. Then each disk contains all acknowledged messages.
 func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, error) {
 	for _, h := range hosts {
 		if !h.kill(m.Power) {
-			return false, fmt.Errorf("%s does not run", h.name)
+			return false, fmt.Errorf("%s is not running", h.name)
 		}
 	}
 	for _, h := range hosts {
@@ -106,8 +107,8 @@ func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, er
 	return len(rec.InSync) == 2, err
 }
 
-// startMoved starts the node of a host on a moved disk. The move is counted when the node responds, because it has
-// then accepted the disk.
+// startMoved starts the node of a host with a moved disk, and waits until the node responds. Then the node has accepted
+// the disk, and the move is counted.
 func (w *world) startMoved(ctx context.Context, h *host, count string) error {
 	h.restart()
 	w.record("%s is started", h.name)
@@ -120,10 +121,10 @@ func (w *world) startMoved(ctx context.Context, h *host, count string) error {
 		}
 		sleep(ctx, poll)
 	}
-	return fmt.Errorf("%s does not answer with the disk that was moved into it", h.name)
+	return fmt.Errorf("%s does not respond with the moved disk", h.name)
 }
 
-// startBoth starts the nodes after a crash, in the order of the plan, except for those that it omits.
+// startBoth starts the nodes that m.Order includes after a crash, in that order.
 func (w *world) startBoth(ctx context.Context, m diskMove, moved, other *host) error {
 	switch m.Order {
 	case otherFirst:
@@ -142,7 +143,7 @@ func (w *world) startBoth(ctx context.Context, m diskMove, moved, other *host) e
 	return w.startMoved(ctx, moved, m.Move.String())
 }
 
-// replace replaces a node's disk by an older image or an empty disk.
+// replace replaces the disk of a node by an older image or an empty disk.
 func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
 	by := newVolume()
 	if m.Move != emptyDisk {
@@ -157,7 +158,7 @@ func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove
 		down = down[:1]
 	}
 	if both, err := w.crash(ctx, m, down...); err != nil || !both && m.Order != otherUp {
-		return err // if they were not in sync, one may have been alone, with the only complete disk
+		return err // without a pair in sync, the replaced disk may be the only complete one
 	}
 	if sleep(ctx, m.Down); m.Rand%3 == 0 {
 		sleep(ctx, leaseOver)
@@ -169,10 +170,10 @@ func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove
 	}
 	sleep(ctx, operatorAfter)
 	if at, ok := h.AckedAfter(since, ""); ok {
-		return fmt.Errorf("%s serves at %v with a disk without acknowledged messages", victim.name, at)
+		return fmt.Errorf("%s serves at %v, but acknowledged messages are missing on its disk", victim.name, at)
 	}
 	if m.Move == emptyDisk {
-		return nil // it waits for the other one, which starts next
+		return nil // the node waits for the other one, which starts next
 	}
 	if err := w.requireWaits(ctx, victim); err != nil {
 		return err
@@ -184,7 +185,7 @@ func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove
 	return nil
 }
 
-// rollBackBoth restores older images of both disks: both nodes wait.
+// rollBackBoth restores older images of both disks. Both nodes must wait for an operator.
 func (w *world) rollBackBoth(ctx context.Context, h *historycheck.History, m diskMove, hosts [2]*host) error {
 	var by, own [2]*volume
 	for i, x := range hosts {
@@ -209,7 +210,7 @@ func (w *world) rollBackBoth(ctx context.Context, h *historycheck.History, m dis
 	}
 	sleep(ctx, operatorAfter)
 	if at, ok := h.AckedAfter(since, ""); ok {
-		return fmt.Errorf("one serves at %v, and both disks lack acknowledged messages", at)
+		return fmt.Errorf("a node serves at %v, but acknowledged messages are missing on both disks", at)
 	}
 	if err := w.requireWaits(ctx, hosts[:]...); err != nil {
 		return err
@@ -223,18 +224,18 @@ func (w *world) rollBackBoth(ctx context.Context, h *historycheck.History, m dis
 	return nil
 }
 
-// requireWaits: the nodes have older images and no node with the missing data. One reports that it waits for the
-// data, and none has a role.
+// requireWaits checks the nodes after a start with older images and without a node that has the missing data: none is
+// active or standby, and at least one reports that it waits for the data.
 func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 	var reported []string
 	for _, h := range hosts {
 		s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{})
 		if err != nil {
-			return fmt.Errorf("%s waits, and does not answer: %w", h.name, err)
+			return fmt.Errorf("%s should wait, but does not respond: %w", h.name, err)
 		}
 		w.record("%s is %v: %s", h.name, s.GetRole(), s.GetReason())
 		if r := s.GetRole(); r != pb.Role_ROLE_RECOVERING && r != pb.Role_ROLE_CATCHING_UP {
-			return fmt.Errorf("%s has an older disk, and is %v (%s)", h.name, r, s.GetReason())
+			return fmt.Errorf("%s has an older disk, but is %v (%s)", h.name, r, s.GetReason())
 		}
 		for _, label := range []string{waitedRollback, waitedOtherStore, waitedActive, waitedTakeover} {
 			if strings.Contains(s.GetReason(), label) {
@@ -244,12 +245,12 @@ func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 		}
 	}
 	if len(reported) == 0 {
-		return errors.New("no node reports the action for an older disk")
+		return errors.New("no node reports that its disk is older")
 	}
 	return nil
 }
 
-// cloneNextTo starts a copy of a node's disk in the other host while the original runs.
+// cloneNextTo starts a copy of a node's disk on the other host while the original is running.
 func (w *world) cloneNextTo(ctx context.Context, m diskMove, original, other *host) error {
 	i, err := w.imageFor(ctx, m, original)
 	if err != nil {
@@ -268,13 +269,13 @@ func (w *world) cloneNextTo(ctx context.Context, m diskMove, original, other *ho
 		if _, err := w.crash(ctx, m, original); err != nil {
 			return err
 		}
-		w.record("the original dies")
+		w.record("the original is killed")
 		sleep(ctx, leaseOver)
 	}
 	return w.stopOne(ctx, m, original, other, moved)
 }
 
-// cloneBefore starts a copy of a disk in the other host after both went down, and then the original.
+// cloneBefore stops both nodes, starts a copy of a node's disk on the other host, and then the original.
 func (w *world) cloneBefore(ctx context.Context, m diskMove, original, other *host) error {
 	if both, err := w.crash(ctx, m, original, other); err != nil || !both {
 		return err
@@ -294,9 +295,9 @@ func (w *world) cloneBefore(ctx context.Context, m diskMove, original, other *ho
 	return w.stopOne(ctx, m, original, other, moved)
 }
 
-// cloneUnreachable starts a copy of a disk in the other host while the original runs without any connection to other
-// hosts. The original acknowledges nothing in the meantime, because the clients do not reach it. Otherwise a loss
-// could not be prevented.
+// cloneUnreachable starts a copy of a node's disk on the other host while the original is running without a connection
+// to any host. The clients do not reach the original either: with a message that only the original acknowledges, no
+// node could prevent a loss.
 func (w *world) cloneUnreachable(ctx context.Context, m diskMove, original, other *host) error {
 	if _, err := w.crash(ctx, m, other); err != nil {
 		return err
@@ -305,7 +306,7 @@ func (w *world) cloneUnreachable(ctx context.Context, m diskMove, original, othe
 	w.setAlone(original, true)
 	w.store.stopResponding(original.name, true)
 	w.store.notify(original.name, false)
-	sleep(ctx, time.Second) // earlier requests are on its disk
+	sleep(ctx, time.Second) // until all earlier requests are on its disk
 	original.mu.Lock()
 	v := original.vol
 	i := image{mem: v.mem.CrashClone(nil)}
@@ -325,18 +326,18 @@ func (w *world) cloneUnreachable(ctx context.Context, m diskMove, original, othe
 	return w.stopOne(ctx, m, original, other, moved)
 }
 
-// stopOne is the operator who has found two processes of one identity. The one that is active or standby stays, and
-// the other host gets its original disk.
+// stopOne acts as the operator who has found two processes with one identity. The process that is active or standby
+// continues, and the other host gets its own disk back.
 func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host, moved *volume) error {
 	first, second := w.rank(ctx, original), w.rank(ctx, copied)
 	if first == 2 && second == 2 {
-		return errors.New("two processes of one identity have the active role")
+		return errors.New("two processes with one identity are active")
 	}
 	stays, goes := original, copied
 	if second > max(first, 0) {
 		stays, goes = copied, original
 	}
-	w.record("%s stays, %s gets the stored disk", stays.name, goes.name)
+	w.record("%s continues, %s gets its own disk back", stays.name, goes.name)
 	if goes.alive() {
 		if _, err := w.crash(ctx, m, goes); err != nil {
 			return err
@@ -345,19 +346,19 @@ func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host,
 	goes.put(moved)
 	goes.restart()
 	if w.rank(ctx, stays) == 0 && stays.stopForNow() {
-		w.record("%s is started again", stays.name)
+		w.record("%s is restarted", stays.name)
 		stays.restart()
 	}
 	return nil
 }
 
-// rank returns the usefulness of a node: 2 active, 1 standby, 0 waiting, -1 no response.
+// rank returns 2 for an active, 1 for a standby, 0 for a waiting node, and -1 for no response.
 func (w *world) rank(ctx context.Context, h *host) int {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{})
 	if err != nil {
-		w.record("%s does not answer: %v", h.name, err)
+		w.record("%s does not respond: %v", h.name, err)
 		return -1
 	}
 	w.record("%s is %v: %s", h.name, s.GetRole(), s.GetReason())
@@ -367,7 +368,7 @@ func (w *world) rank(ctx context.Context, h *host) int {
 		}
 	}
 	switch s.GetRole() {
-	// with min_in_sync 2, alone, it does not serve
+	// with min_in_sync 2, an active without a standby does not serve
 	case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE, pb.Role_ROLE_ACTIVATING:
 		return 2
 	case pb.Role_ROLE_STANDBY:

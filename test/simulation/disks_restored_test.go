@@ -19,9 +19,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// restoreNextTo starts a node with a restored backup in place of its disk. A restored store belongs to no pair, while
-// the coordinator has a cluster record. So the node waits with a condition, and the other one behaves as if the node
-// had stayed down, until the operator restores the node's own disk.
+// restoreNextTo replaces the disk of a node by a restored backup. A restored store belongs to no pair, but the
+// coordinator has a cluster record. So the node reports a condition and waits, until the operator gives the node its
+// own disk back. The other node behaves as if the node were down.
 func (w *world) restoreNextTo(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
 	by, err := w.restoredBackup(ctx, victim)
 	if err != nil {
@@ -48,10 +48,10 @@ func (w *world) restoreNextTo(ctx context.Context, h *historycheck.History, m di
 	}
 	sleep(ctx, operatorAfter)
 	if at, ok := h.AckedAfter(since, ""); ok && m.Order == alone {
-		return fmt.Errorf("%s serves at %v, which is of no pair", victim.name, at)
+		return fmt.Errorf("%s serves at %v with a store that belongs to no pair", victim.name, at)
 	}
 	if w.reports(ctx, victim, conditions.RecordRejected) == nil {
-		return fmt.Errorf("%s with a restored backup does not report that", victim.name)
+		return fmt.Errorf("%s does not report a condition for its restored backup", victim.name)
 	}
 	victim.shutDown()
 	w.countMove(m.Move.String())
@@ -59,7 +59,7 @@ func (w *world) restoreNextTo(ctx context.Context, h *historycheck.History, m di
 	return nil
 }
 
-// shutDown stops a node that may be between two starts, and keeps it down.
+// shutDown stops a node, or prevents its next start, and keeps it down.
 func (h *host) shutDown() {
 	h.mu.Lock()
 	h.down, h.lost = true, false
@@ -87,7 +87,7 @@ func (w *world) restoredBackup(ctx context.Context, h *host) (*volume, error) {
 	}
 	sets, err := backup.List(ctx, backup.Directory(nil, dir))
 	if err != nil || len(sets) != 1 {
-		return nil, fmt.Errorf("backup of %s: %d save-sets: %w", h.name, len(sets), err)
+		return nil, fmt.Errorf("backup of %s: %d backups: %w", h.name, len(sets), err)
 	}
 	v := newVolume()
 	set := "/" + sets[0].Name

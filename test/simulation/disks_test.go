@@ -20,15 +20,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// This file generates the moves of disks: a data directory is neither unique nor always the newest
-// (docs/decisions/0010).
+// This file generates disk moves: a data directory may be a copy or out of date (docs/decisions/0010).
 
-// disksSeeds is the default number of seeds of TestDisks; every move must take effect in so many.
+// disksSeeds is the default number of seeds of TestDisks, and the number from which every move must have taken effect.
 const disksSeeds = 60
 
-// Disks are replaced by older images, copied while the original runs, swapped and emptied. The pair recovers
-// automatically. Where docs/explanation/failover.md describes a wait for an operator, no node serves an older image
-// and the nodes report the reason. The operator, who restores the newest disk or stops the copy, loses nothing.
+// A pair recovers after its disks are replaced by older images, copied while the original is running, swapped and
+// emptied. Where docs/explanation/failover.md states that the nodes wait for an operator, no node serves with an older
+// image, and the nodes report the reason. No message is lost when the operator restores the newest disk or stops the
+// copy.
 func TestDisks(t *testing.T) {
 	var total totals
 	defer func() {
@@ -38,13 +38,13 @@ func TestDisks(t *testing.T) {
 		}
 		for _, label := range append(moveNames[:], outcomes()...) {
 			if total.sum.moves[label] == 0 {
-				t.Errorf("in %d seeds this never occurred, so it is untested: %s", total.seeds, label)
+				t.Errorf("never occurred in %d seeds, and so was not tested: %s", total.seeds, label)
 			}
 		}
 	}()
 	runSeeds(t, &total, disksSeeds, func(t *testing.T, seed uint64, verbose bool) result {
 		return simulate(t, seed, verbose, func(w *world) scenario {
-			// otherwise a power failure alone may lose data that the other node must have, which this test excludes
+			// with another mode, a power failure alone may lose data that the other node must have
 			w.options.Sync = always
 			w.store.leases = true
 			plan := drawMoves(rngOf(seed))
@@ -58,18 +58,18 @@ func TestDisks(t *testing.T) {
 // volume is a disk, independent of the host it is in.
 type volume struct {
 	mem    *memfs.FS
-	images []image // older states of it, the oldest first
+	images []image // older states of the disk, the oldest first
 }
 
 // image is a past state of a disk, as after a power failure or in a machine snapshot.
 type image struct {
 	mem *memfs.FS
-	end lsn.Position // upper limit of the log in the image
+	end lsn.Position // the log in the image ends here or before
 }
 
 func newVolume() *volume { return &volume{mem: memfs.New()} }
 
-// copied creates a disk from an image. An image can be used more than once.
+// copied creates a disk from an image. The image stays usable.
 func (v *volume) copied(i image) *volume {
 	return &volume{mem: i.mem.CrashClone(nil), images: v.images}
 }
@@ -83,8 +83,8 @@ func (h *host) put(v *volume) *volume {
 	return old
 }
 
-// takeImage saves the current state of a host's disk. rng nil: only synced data; otherwise an arbitrary part of the
-// rest as well.
+// takeImage saves the current state of a host's disk: the synced data and, if rng is not nil, a random part of the
+// other data.
 func (w *world) takeImage(ctx context.Context, h *host, rng *mathrand.Rand) (image, error) {
 	h.mu.Lock()
 	v := h.vol
@@ -92,10 +92,10 @@ func (w *world) takeImage(ctx context.Context, h *host, rng *mathrand.Rand) (ima
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
-	// read afterwards: the log of the image is not longer
+	// The end is read after the image was taken, so the log of the image is not longer.
 	s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{})
 	if err != nil {
-		return image{}, fmt.Errorf("status of %s, of which an image is taken: %w", h.name, err)
+		return image{}, fmt.Errorf("status of %s after taking an image: %w", h.name, err)
 	}
 	i.end = lsn.Position{LSN: s.GetStore().GetLogEnd().GetLsn(), Term: s.GetStore().GetLogEnd().GetTerm()}
 	h.mu.Lock()
@@ -142,32 +142,32 @@ const (
 	// a node's disk is replaced by an older image; the coordinator has a later high-water mark
 	oldImage      move = iota
 	recentImage        // the same, usually without a later high-water mark
-	oldImages          // both disks are replaced by older images
-	clone              // a copy of a node's disk starts at the other one's address, while the original runs
-	cloneFirst         // … after both went down, and before the original
-	cloneIsolated      // … while no host can reach the original
-	swapDisks          // both go down, and their disks are exchanged
+	oldImages          // the disks of both nodes are replaced by older images
+	clone              // a copy of a node's disk starts on the other host while the original is running
+	cloneFirst         // … after both nodes went down, and before the original
+	cloneIsolated      // … while the original has no connection to any host
+	swapDisks          // both nodes go down, and their disks are exchanged
 	emptyDisk          // a node returns with an empty disk
-	restored           // a node returns with a restored backup, and so belongs to no pair
+	restored           // a node returns with a restored backup, which belongs to no pair
 	moves
 )
 
 var moveNames = [moves]string{
-	"old-image", "young-image", "old-image-of-both", "clone", "clone-first", "clone-apart", "swap", "empty-disk",
+	"old-image", "recent-image", "old-image-of-both", "clone", "clone-first", "clone-apart", "swap", "empty-disk",
 	"restored-backup",
 }
 
 func (m move) String() string { return moveNames[m] }
 
-// order of the starts of the node with another disk and the other node.
+// order is the order in which the node with the moved disk and the other node start.
 type order uint8
 
 const (
-	otherUp    order = iota // the other one was not down
-	movedFirst              // the other one starts soon after it
+	otherUp    order = iota // the other node was not down
+	movedFirst              // the other node starts less than 500 ms later
 	otherFirst
 	together
-	alone // the other one starts only when an operator intervenes
+	alone // the other node starts only when the operator intervenes
 	orders
 )
 
@@ -181,9 +181,9 @@ type diskMove struct {
 	Target target
 	Order  order
 	Power  bool          // the hosts lose power; otherwise the processes are killed
-	Age    time.Duration // of a young image
+	Age    time.Duration // of a recent image
 	Down   time.Duration // how long the hosts are down
-	Gap    time.Duration // between two starts: less than a node waits for the other one
+	Gap    time.Duration // between the two starts; shorter than a node waits for the other one
 	Rand   uint64
 }
 
@@ -196,7 +196,7 @@ func (m diskMove) String() string {
 		m.Move, m.Target, m.Order, power, m.After, m.Age, m.Down, m.Gap, m.Rand)
 }
 
-// drawMoves generates the moves of one simulation, which run in sequence, each with the pair in sync.
+// drawMoves generates the moves of one simulation. They are executed in sequence, each with the pair in sync.
 func drawMoves(rng *rand.Rand) []diskMove {
 	plan := make([]diskMove, 1+rng.IntN(3))
 	upTo := func(d time.Duration) time.Duration {
@@ -211,22 +211,22 @@ func drawMoves(rng *rand.Rand) []diskMove {
 			Rand: rng.Uint64N(1 << 32),
 		}
 		if m.Order == alone && m.Move == recentImage {
-			m.Order = together // undetectable by any node: see docs/explanation/failover.md
+			m.Order = together // a node alone cannot detect a recent image: see docs/explanation/failover.md
 		}
 		plan[i] = m
 	}
 	return plan
 }
 
-// outcomes are the required effects of moves, as reported by the nodes.
+// outcomes returns the parts of reasons that nodes must have reported.
 func outcomes() []string { return []string{waitedRollback, waitedCopy, superseded} }
 
 const (
-	// it has copied the other one's content since, and the image is older
+	// the node has since copied the content of the other node, and the image is older
 	waitedOtherStore = "lists another store of this node"
 	waitedActive     = "only the active has all records"
 	waitedTakeover   = "waiting for the other node to take over"
 	waitedRollback   = "was rolled back"
-	waitedCopy       = "two processes with one identity"
+	waitedCopy       = "duplicate node identity"
 	superseded       = "superseded"
 )

@@ -25,8 +25,9 @@ import (
 // switchoverLimit is an operator's timeout for a switchover.
 const switchoverLimit = 5 * time.Second
 
-// breakIt executes the plan and returns when all of its faults have ended; heal removes their lasting effects. It
-// returns an error if the pair was not in sync again in time, between faults that run one by one.
+// breakIt executes the plan and returns when all of its faults have ended; heal removes their lasting effects. If the
+// setting sync is not "always", it executes the faults one by one, and returns an error if the pair is not in sync in
+// time after a fault.
 func (w *world) breakIt(ctx context.Context, plan []fault) error {
 	start := time.Now()
 	var faults sync.WaitGroup
@@ -60,8 +61,8 @@ func (w *world) breakIt(ctx context.Context, plan []fault) error {
 	return nil
 }
 
-// waitSettled waits for a pair in sync without a running plan. With sync=off, a power loss of one node while a plan
-// restarts the other one loses acknowledged messages, as documented.
+// waitSettled waits until the pair is in sync and no maintenance plan is running. With sync=off, a power loss of one
+// node while a plan restarts the other one loses acknowledged messages, as documented.
 func (w *world) waitSettled(ctx context.Context) error {
 	if err := w.waitInSync(ctx); err != nil || !w.maintenanceRequested {
 		return err
@@ -92,8 +93,8 @@ func (w *world) find(ctx context.Context, principal target) [2]*host {
 	}
 }
 
-// fault returns the functions that start and end a fault. begin reports whether it took effect immediately; a fault
-// with a later effect counts itself. A nil end: no duration.
+// fault returns the functions that start and end a fault. begin reports whether the fault took effect immediately; a
+// fault with a later effect counts itself. end is nil for a fault without a duration.
 func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func() bool, end func()) {
 	h, other := hosts[0], hosts[1]
 	switch f.Kind {
@@ -153,7 +154,7 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func(
 			}
 	case isolated:
 		return func() bool {
-				if f.Rand%2 == 0 { // the request in flight may, or may not, have been executed
+				if f.Rand%2 == 0 { // the node does not receive the outcome of the request in flight
 					w.store.outcome(h.name, swapReplyLost+swapOutcome(f.Rand/2%3))
 				}
 				w.isolate(h, other, true)
@@ -168,7 +169,8 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func(
 	}
 }
 
-// down is a fault that ends a process. It has no effect if none runs.
+// down returns a fault that ends a process with kill, which reports whether one was running, and starts it with
+// restart.
 func (w *world) down(kill func() bool, restart func()) (begin func() bool, end func()) {
 	killed := false
 	return func() bool {
@@ -181,7 +183,7 @@ func (w *world) down(kill func() bool, restart func()) (begin func() bool, end f
 		}
 }
 
-// later is a fault that takes effect, if at all, only after begin.
+// later returns a begin function for a fault that may take effect later.
 func later(begin func()) func() bool {
 	return func() bool {
 		begin()
@@ -217,7 +219,8 @@ func (w *world) diskFault(f fault, h *host) (begin func() bool, end func()) {
 	}
 }
 
-// coordinatorFault: a node detects a silent coordinator immediately or only after a while.
+// coordinatorFault returns a fault of the coordinator: an outage, or an unresponsive coordinator, which the node
+// detects after up to 2 s.
 func (w *world) coordinatorFault(ctx context.Context, f fault, h *host) (begin func() bool, end func()) {
 	if f.Kind == coordinatorDown {
 		return func() bool {
@@ -285,10 +288,10 @@ func (w *world) linkFault(f fault, h, other *host) (begin func() bool, end func(
 	}
 }
 
-// isolate cuts the hosts off from each other, or undoes that.
+// isolate cuts the link between two hosts, or restores it.
 func (w *world) isolate(a, b *host, apart bool) { w.setCut(apart, simnet.Both(a.name, b.name)...) }
 
-// setAlone cuts a host off from all others, or undoes that.
+// setAlone cuts the links between a host and all others, or restores them.
 func (w *world) setAlone(h *host, alone bool) {
 	for _, name := range []string{w.hosts[0].name, w.hosts[1].name, clientHost} {
 		if name != h.name {
@@ -318,7 +321,7 @@ func (w *world) switchOver(ctx context.Context, h *host) {
 	})
 }
 
-// startPlan starts a maintenance plan. The pair continues it after any fault, and recovered waits for its end.
+// startPlan starts a maintenance plan. The pair continues the plan after any fault, and recovered waits for its end.
 func (w *world) startPlan(ctx context.Context, h *host, rng uint64) {
 	kinds := []pb.PlanKind{pb.PlanKind_PLAN_KIND_RESIZE, pb.PlanKind_PLAN_KIND_COMPACT, pb.PlanKind_PLAN_KIND_RESTART}
 	req := &pb.StartPlanRequest{Kind: kinds[rng%uint64(len(kinds))]}
@@ -330,15 +333,15 @@ func (w *world) startPlan(ctx context.Context, h *host, rng uint64) {
 		ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
 		defer cancel()
 		if _, err := pb.NewMaintenanceServiceClient(w.ConnTo(h.address)).StartPlan(ctx, req); err != nil {
-			w.record("no plan %v: %v", req, err)
+			w.record("plan %v is not started: %v", req, err)
 			return
 		}
 		w.count(maintenance)
-		w.record("plan started: %v", req)
+		w.record("plan %v is started", req)
 	})
 }
 
-// limitQueues sets the message limit of the applications' queues, directly or by policies; 0: no limit.
+// limitQueues sets the message limit of the applications' queues, directly or by policies; 0 removes it.
 func (w *world) limitQueues(ctx context.Context, messages, choice uint64) {
 	w.running.Go(func() {
 		for _, queue := range w.refusable {
@@ -346,11 +349,11 @@ func (w *world) limitQueues(ctx context.Context, messages, choice uint64) {
 				return limit(ctx, queues, queue, messages, choice%2 == 0)
 			})
 			if err != nil {
-				w.record("the limit of %s is not altered: %v", queue, err)
+				w.record("the limit of %s is not changed: %v", queue, err)
 				return
 			}
 		}
-		w.record("queues may hold %d messages (0: any number)", messages)
+		w.record("the limit of the queues is %d messages (0: no limit)", messages)
 		if messages > 0 {
 			w.count(fullQueue)
 		}
@@ -370,7 +373,7 @@ func limit(ctx context.Context, queues pb.QueueServiceClient, queue string, mess
 	return err
 }
 
-// pauseQueues pauses the applications' queues: publishing, delivery or both. It closes done after the last call.
+// pauseQueues pauses publishing, delivery or both on the applications' queues. It closes done after the last call.
 func (w *world) pauseQueues(ctx context.Context, choice uint64, done chan<- struct{}) {
 	w.running.Go(func() {
 		defer close(done)
@@ -391,12 +394,12 @@ func (w *world) pauseQueues(ctx context.Context, choice uint64, done chan<- stru
 	})
 }
 
-// resumeQueues resumes the applications' queues after paused is closed. It retries until a node responds, because the
+// resumeQueues resumes the applications' queues after paused is closed. It retries until it succeeds, because the
 // simulation cannot end with a paused queue.
 func (w *world) resumeQueues(ctx context.Context, paused <-chan struct{}) {
 	w.running.Go(func() {
 		<-paused
-		ctx := context.WithoutCancel(ctx) // the plan may end before
+		ctx := context.WithoutCancel(ctx) // the plan may end earlier
 		for _, queue := range w.refusable {
 			resume := func(ctx context.Context, queues pb.QueueServiceClient) error {
 				_, err := queues.ResumeQueue(ctx, &pb.ResumeQueueRequest{Queue: queue})
@@ -422,9 +425,9 @@ func (w *world) onQueue(ctx context.Context, call func(context.Context, pb.Queue
 	return call(ctx, pb.NewQueueServiceClient(w.ConnTo(h.address)))
 }
 
-// identities marks the transaction producers that existed when the fault took effect and that nodes have forgotten.
+// identities records the transaction producers of the workload, to simulate their eviction.
 type identities struct {
-	removed atomic.Uint64 // how often nodes have forgotten all producers
+	removed atomic.Uint64 // number of simulated evictions of all producers
 
 	mu       sync.Mutex // guards all fields below
 	known    map[string]uint64
@@ -432,8 +435,8 @@ type identities struct {
 }
 
 // removeIdentity is an interceptor of the clients' calls. A node evicts a producer only after 100,000 others, which a
-// simulation does not reach. So the interceptor returns that error instead, for every commit and queue change under an
-// identity older than the fault.
+// simulation does not reach. So the interceptor returns the error for an evicted producer, for every commit and queue
+// change of a producer that is older than the fault.
 func (w *world) removeIdentity(
 	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	o ...grpc.CallOption,
@@ -465,8 +468,9 @@ func (w *world) isRemoved(id string) bool {
 	return is
 }
 
-// operator adopts the pair's record until the pair is in sync, on whichever node can do it without a loss. A pair
-// that has its record rejects the request, and so does the wrong node. If both reject it, the remedy is a restart.
+// operator requests the adoption of the pair's record from both nodes until ctx ends. A pair that has its record
+// rejects the request, and so does a node that would lose messages. If both nodes reject it, the operator restarts them
+// in every other round.
 func (w *world) operator(ctx context.Context) {
 	for round := 1; ctx.Err() == nil; round++ {
 		rebuilt := false
@@ -474,9 +478,9 @@ func (w *world) operator(ctx context.Context) {
 			resp, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).AdoptRecord(ctx,
 				&pb.AdoptRecordRequest{Confirm: true})
 			if rebuilt = rebuilt || err == nil; err == nil {
-				w.record("%s adopted the pair: %v", h.name, resp)
+				w.record("%s adopted the pair's record: %v", h.name, resp)
 			} else if ctx.Err() == nil {
-				w.record("%s does not adopt the pair: %v", h.name, err)
+				w.record("%s does not adopt the pair's record: %v", h.name, err)
 			}
 		}
 		for _, h := range w.hosts {
@@ -502,5 +506,5 @@ func (w *world) heal() {
 	}
 }
 
-// rngOf creates the source of the plan, which is generated before the simulation starts.
+// rngOf creates the random source of the plan, which is generated before the simulation starts.
 func rngOf(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 2)) }

@@ -22,21 +22,21 @@ import (
 // clientHost is the host of the clients.
 const clientHost = "client"
 
-// restartAfter is the delay of a service manager before it restarts an exited node.
+// restartAfter is the delay after which the simulated service manager restarts a node that has exited.
 const restartAfter = 200 * time.Millisecond
 
-// host is a machine with one node on it.
+// host is a machine with one node.
 type host struct {
 	w       *world
 	name    string
 	address string
 
 	mu   sync.Mutex // guards all fields below
-	vol  *volume    // the disk that is in it
+	vol  *volume    // the disk in this host
 	boot int
 	run  *run // the last started process
-	down bool // killed, and started only by the fault that killed it
-	lost bool // … by a power failure
+	down bool // ended by a fault or operator, and not restarted automatically
+	lost bool // down because of a power failure
 	over bool // the simulation has ended
 }
 
@@ -44,13 +44,14 @@ type run struct {
 	net      *simnet.Process
 	disk     *disk
 	cancel   context.CancelFunc
-	killed   bool          // it no longer has network, coordinator and disk; guarded by host.mu
-	stopping bool          // it was asked to stop; guarded by host.mu
+	killed   bool          // network, coordinator and disk were revoked; guarded by host.mu
+	stopping bool          // a stop was requested; guarded by host.mu
 	done     chan struct{} // closed when node.Run has returned
 	err      error         // set before done is closed
 }
 
-// settings returns the settings of a node. The small sizes cause segments, checkpoints and snapshots within seconds.
+// settings returns the settings of the node. Its sizes are so small that segments, checkpoints and snapshots occur
+// within seconds.
 func (h *host) settings() config.Config {
 	c := config.Default()
 	o := h.w.options
@@ -72,8 +73,7 @@ func (h *host) settings() config.Config {
 	return c
 }
 
-// start starts the node on its disk. A process killed earlier may still be shutting down, without access to any
-// resource.
+// start starts the node. A process that was killed earlier may still be running, without access to any resource.
 func (h *host) start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,7 +107,7 @@ func (h *host) startLocked() {
 	h.w.running.Go(func() { h.supervise(r) })
 }
 
-// supervise restarts the node when it exits.
+// supervise restarts the node when its process r exits unexpectedly.
 func (h *host) supervise(r *run) {
 	<-r.done
 	h.mu.Lock()
@@ -136,8 +136,8 @@ func (h *host) supervise(r *run) {
 	}
 }
 
-// endLocked revokes network, coordinator and disk of a process. The order matters: no response to the clients or the
-// other node may depend on data that the disk loses.
+// endLocked revokes the network, the coordinator and the disk of a process. The network is first: no response to
+// clients or to the other node may depend on data that the disk loses.
 func (h *host) endLocked(r *run) {
 	r.killed = true
 	r.net.Kill()
@@ -146,13 +146,13 @@ func (h *host) endLocked(r *run) {
 	r.disk.change(func(d *disk) { d.dead = true })
 }
 
-// loseUnsynced leaves a possible disk state after a power failure.
+// loseUnsynced changes the disk to a random state that a power failure could leave.
 func (h *host) loseUnsynced() {
 	h.vol.mem = h.vol.mem.CrashClone(mathrand.New(mathrand.NewSource(h.w.rand().Int64())))
 }
 
-// kill ends the node immediately. With power its host fails as well: it sends nothing further, and loses unsynced
-// data.
+// kill ends the node immediately, and reports whether it was running. With power, the host loses power: it sends
+// nothing more, and loses unsynced data.
 func (h *host) kill(power bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -172,7 +172,7 @@ func (h *host) kill(power bool) bool {
 	return true
 }
 
-// stopForNow asks the node to stop, without waiting for it.
+// stopForNow requests a stop of the node without waiting for it, and reports whether the node was running.
 func (h *host) stopForNow() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -195,12 +195,12 @@ func (h *host) restart() {
 	}
 	h.w.net.SetPower(h.name, true)
 	if !lost {
-		<-r.done // if the page cache is kept, so are the locks of a process that has not exited
+		<-r.done // the process holds its file locks until it has exited
 	}
 	h.start()
 }
 
-// onDisk changes the disk of the running process. It returns false if none runs.
+// onDisk calls f on the disk of the last process, and reports whether that process is running.
 func (h *host) onDisk(f func(*disk)) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -227,7 +227,7 @@ func (h *host) stop() error {
 	}
 	h.mu.Unlock()
 	if r == nil {
-		return errors.New("was never started")
+		return errors.New("node was never started")
 	}
 	<-r.done
 	return r.err
@@ -238,7 +238,7 @@ func newHost(w *world, name string) *host {
 	return &host{w: w, name: name, address: name + ":7420", vol: newVolume()}
 }
 
-// logger returns the logger of the nodes, which discards everything unless one seed is replayed.
+// logger returns the logger of the nodes, which discards everything unless verbose.
 func logger(out zap.Option, verbose bool) *zap.Logger {
 	if !verbose {
 		return zap.NewNop()

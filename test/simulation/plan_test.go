@@ -12,38 +12,38 @@ import (
 	"time"
 )
 
-// kind of a fault.
+// kind is the kind of a fault.
 type kind uint8
 
-// The kinds of faults. Those with a duration end automatically.
+// The kinds of faults. A fault with a duration ends automatically.
 const (
-	// a process is killed; its writes stay in the page cache. Restarted after the duration
+	// a process is killed, and restarted after the duration; its writes stay in the page cache
 	kill                    kind = iota
-	powerLoss                    // a host loses power and unsynced data; on again after the duration
-	powerLossOfBoth              // both do, at most 50 ms apart
-	stopped                      // a node is shut down in order; restarted after the duration
-	frozen                       // a process is inactive for a while: no traffic, no disk, no coordinator
-	isolated                     // a node reaches neither the other one nor the coordinator, but the clients
+	powerLoss                    // a host loses power and its unsynced data; powered on after the duration
+	powerLossOfBoth              // both hosts lose power, at most 50 ms apart
+	stopped                      // a node is stopped, and restarted after the duration
+	frozen                       // a process has no network, disk and coordinator for the duration
+	isolated                     // a node reaches the clients, but neither the other node nor the coordinator
 	partition                    // the nodes do not reach each other
 	oneWay                       // traffic in one direction between the nodes is dropped
 	reset                        // all connections between the nodes break
 	slowLink                     // messages between the nodes take up to 400 ms
-	clientCut                    // clients and a node do not reach each other
-	clientOneWay                 // one of the two directions
+	clientCut                    // the clients and a node do not reach each other
+	clientOneWay                 // traffic in one direction between the clients and a node is dropped
 	clientReset                  // all connections of clients to a node break
 	coordinatorUnresponsive      // a node and the coordinator do not reach each other
 	coordinatorDown              // the coordinator responds to no node
-	swapUnsettled                // the outcome of a node's next swap is withheld from it
+	swapUnsettled                // a node does not receive the outcome of its next swap
 	slowDisk                     // writes and syncs of a node's log take up to 150 ms
-	stalledDisk                  // they hang for the duration
+	stalledDisk                  // writes and syncs of a node's log block for the duration
 	failedSync                   // a node's next fsync fails
 	switchover                   // an operator hands over the active role
 	maintenance                  // both nodes are resized, compacted or restarted in turn
 	lowDisk                      // a node's disk is nearly full
-	fullQueue                    // the queues of the applications are at their limit
-	pausedQueue                  // they are paused, in both directions or in one
-	removed                      // nodes have evicted the producers of transactions
-	recordLost                   // the coordinator loses the cluster record; an operator finally adopts the pair
+	fullQueue                    // the applications' queues are at their limit
+	pausedQueue                  // publishing, delivery or both are paused on the applications' queues
+	removed                      // nodes have evicted all transaction producers
+	recordLost                   // the coordinator loses the cluster record; an operator later rebuilds it
 	kinds
 )
 
@@ -57,24 +57,24 @@ var kindNames = [kinds]string{
 
 func (k kind) String() string { return kindNames[k] }
 
-// target is the target of a fault.
+// target selects the node that a fault affects.
 type target uint8
 
 const (
 	nodeA target = iota
 	nodeB
 	activeNode  // the node that serves when the fault starts
-	standbyNode // the other one
+	standbyNode // the other node
 )
 
 func (w target) String() string { return [...]string{"a", "b", "active", "standby"}[w] }
 
 type fault struct {
-	At     time.Duration // since the pair is in sync
+	At     time.Duration // since the pair was first in sync
 	Kind   kind
 	Target target
 	For    time.Duration
-	Rand   uint64 // further random choices
+	Rand   uint64 // source of further random choices
 }
 
 func (f fault) String() string {
@@ -89,10 +89,10 @@ func drawPlan(rng *rand.Rand, o options) []fault {
 			At: time.Duration(rng.Int64N(int64(o.Length))), Kind: drawKind(rng, o), Target: target(rng.IntN(4)),
 			Rand: rng.Uint64N(1 << 32),
 		}
-		if i > 0 && rng.IntN(3) == 0 { // many bugs require two faults at nearly the same time
+		if i > 0 && rng.IntN(3) == 0 { // many bugs require two faults within milliseconds
 			f.At = plan[rng.IntN(i)].At + time.Duration(rng.Int64N(int64(50*time.Millisecond)))
 		}
-		switch rng.IntN(3) { // well below the timeouts, close to them, and beyond
+		switch rng.IntN(3) { // well below the timeouts, close to them, and above them
 		case 0:
 			f.For = time.Duration(rng.Int64N(int64(300 * time.Millisecond)))
 		case 1:
@@ -102,7 +102,8 @@ func drawPlan(rng *rand.Rand, o options) []fault {
 		}
 		f.At, f.For = f.At.Round(time.Microsecond), f.For.Round(time.Microsecond)
 		plan[i] = f
-		if f.Kind == failedSync && rng.IntN(2) == 0 { // and continues to fail: is unwritten data treated as durable?
+		// A power loss soon after a failed sync shows whether the node treats unwritten data as durable.
+		if f.Kind == failedSync && rng.IntN(2) == 0 {
 			plan = append(plan, fault{
 				At: f.At + time.Duration(rng.Int64N(int64(time.Second))), Kind: powerLossOfBoth, Target: f.Target,
 				For: f.For, Rand: f.Rand,
@@ -115,12 +116,12 @@ func drawPlan(rng *rand.Rand, o options) []fault {
 
 func drawKind(rng *rand.Rand, o options) kind {
 	if o.Sync != always && rng.IntN(2) == 0 {
-		return powerLoss // the most productive fault with these modes
+		return powerLoss // the fault that finds the most bugs in these modes
 	}
 	for {
 		k := kind(rng.IntN(int(kinds)))
 		switch {
-		case k == recordLost && rng.IntN(3) > 0: // few faults have an effect after it
+		case k == recordLost && rng.IntN(3) > 0: // few faults have an effect after this one
 		// may lose acknowledged messages
 		case o.Sync != always && (k == powerLossOfBoth || k == failedSync || k == recordLost):
 		default:

@@ -41,8 +41,8 @@ func (w *world) putSchedule(ctx context.Context) error {
 	return err
 }
 
-// checkSchedule verifies that each occurrence was published once, up to one after the call (INV-24). A node with low
-// disk space refuses publishes, so that occurrences may be omitted.
+// checkSchedule waits for an occurrence after the call, and verifies that each one until then was published once
+// (INV-24). After a lowDisk fault occurrences may be missing, because a node with low disk space rejects publishes.
 func (w *world) checkSchedule(ctx context.Context) error {
 	w.mu.Lock()
 	failure := w.searchFailure

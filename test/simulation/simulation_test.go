@@ -38,23 +38,23 @@ var (
 )
 
 const (
-	// faultsLimit bounds the duration of all faults together.
+	// faultsLimit is the limit for the duration of all faults together.
 	faultsLimit = 3 * time.Minute
-	// recoveryLimit bounds the time until a pair is in sync after the last fault, in simulated time.
+	// recoveryLimit is the limit for the time until the pair is in sync after the last fault.
 	recoveryLimit = 20 * time.Second
-	// finishLimit bounds the delivery of all remaining messages after that.
+	// finishLimit is the limit for the delivery of the remaining messages after that.
 	finishLimit = time.Minute
-	// maxFailures is the number of failed seeds after which no further ones start; one with -failfast.
+	// maxFailures is the number of failed seeds after which no further seeds start; with -failfast it is 1.
 	maxFailures = 5
-	// realLimit bounds a simulation in wall time, for the slowest machine.
+	// realLimit is the limit for a simulation in real time, on the slowest machine.
 	realLimit = 4 * time.Minute
 	// progressSeeds is the number of seeds between two progress reports.
 	progressSeeds = 1000
-	// featureSeeds: in one of so many seeds, applications use additional queue features.
+	// In one of featureSeeds seeds, applications use additional queue features.
 	featureSeeds = 3
 )
 
-// everyKind is the number of seeds from which every kind of fault must have taken effect, and every outcome occurred.
+// everyKind is the number of seeds from which every kind of fault must have taken effect and every outcome occurred.
 const everyKind = 300
 
 func TestSimulation(t *testing.T) {
@@ -62,7 +62,7 @@ func TestSimulation(t *testing.T) {
 	defer func() {
 		t.Log(total.String())
 		if never := total.never(); total.seeds >= everyKind && len(never) > 0 {
-			t.Errorf("in %d seeds these never occurred, so they are untested: %v", total.seeds, never)
+			t.Errorf("never occurred in %d seeds, and so were not tested: %v", total.seeds, never)
 		}
 	}()
 	runSeeds(t, &total, 300, func(t *testing.T, seed uint64, verbose bool) result {
@@ -73,8 +73,8 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// runSeeds runs the seed of -seed, or -seeds seeds, or by default the given number in the deep tier and a fifteenth
-// of it in the default tier.
+// runSeeds runs the seed that -seed selects, or as many seeds as -seeds states. By default it runs the given number of
+// seeds in the deep tier, and a fifteenth of them in the default tier.
 func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, seed uint64, verbose bool) result) {
 	t.Helper()
 	if *seedFlag != 0 {
@@ -90,7 +90,7 @@ func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, see
 	if f := flag.Lookup("test.failfast"); f != nil && f.Value.String() == "true" {
 		limit = 1
 	}
-	// No subtest for each seed: with -v they would hide the totals.
+	// Seeds are not subtests: with -v their output would hide the totals.
 	var next atomic.Uint64
 	t.Run("seeds", func(t *testing.T) {
 		for i := range runtime.GOMAXPROCS(0) {
@@ -109,7 +109,7 @@ func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, see
 
 // scenario is the sequence of events in one simulation.
 type scenario struct {
-	plan string // for human readers
+	plan string // as text
 	run  func() error
 }
 
@@ -130,17 +130,17 @@ func simulate(t *testing.T, seed uint64, verbose bool, draw func(w *world) scena
 		if done = w.done; err != nil {
 			done.failure = fmt.Sprintf("%v\n\nreplay: go test ./test/simulation -run %s -seed=%d -v\noptions: "+
 				"%+v\nplan: %v\n"+
-				"what happened:\n%s", err, test, seed, w.options, s.plan, strings.Join(w.notes, "\n"))
+				"events:\n%s", err, test, seed, w.options, s.plan, strings.Join(w.notes, "\n"))
 		}
 	})
 	if done.failure != "" {
-		t.Error(done.failure) // not in the bubble: that would end the loop over seeds
+		t.Error(done.failure) // outside the bubble, because a failure in it ends the loop over seeds
 	}
 	return done
 }
 
-// watch ends the process when a seed does not end. It counts elapsed seconds, without those in which the process was
-// suspended. The caller is outside the bubble, whose clock is stopped then.
+// watch ends the process if a seed does not end within realLimit, not counting time in which the process was suspended.
+// It must be called outside the bubble, because the clock of the bubble may be stopped.
 func watch(seed uint64) (stop func()) {
 	done := make(chan struct{})
 	go func() {
@@ -154,12 +154,12 @@ func watch(seed uint64) (stop func()) {
 			}
 		}
 		panic(fmt.Sprintf("seed %d does not end: a goroutine of the bubble waits for something that is not "+
-			"simulated, or runs for ever", seed))
+			"simulated, or does not end", seed))
 	}()
 	return func() { close(done) }
 }
 
-// run is a whole simulation of a plan of faults.
+// run executes a simulation with the faults of a plan.
 func (w *world) run(plan []fault) error {
 	return w.runWith(func(*historycheck.History) error {
 		faults, cancel := context.WithTimeout(context.Background(), faultsLimit)
@@ -168,7 +168,7 @@ func (w *world) run(plan []fault) error {
 	})
 }
 
-// runWith is a whole simulation: a pair in sync, faults, and a check of all responses that clients received.
+// runWith executes a simulation: it starts a pair, injects faults, and checks all responses that clients received.
 func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error) {
 	for _, h := range w.hosts {
 		h.start()
@@ -217,7 +217,7 @@ func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error)
 	return w.checkHistory(load.History())
 }
 
-// recovered waits until the pair is in sync and serves.
+// recovered waits until the pair is in sync and acknowledges messages.
 func (w *world) recovered(h *historycheck.History) error {
 	healed := h.Now()
 	w.record("healed")
@@ -230,7 +230,7 @@ func (w *world) recovered(h *historycheck.History) error {
 		defer stop()
 		operating.Go(func() { w.operator(octx) })
 	}
-	for { // a running pair continues without its record until an operator rebuilds it
+	for { // until an operator has rebuilt a lost record, without which a running pair continues
 		if err := w.waitSettled(ctx); err != nil {
 			return fmt.Errorf("not recovered: %w", err)
 		}
@@ -247,10 +247,10 @@ func (w *world) recovered(h *historycheck.History) error {
 		}
 		sleep(ctx, poll)
 	}
-	return errors.New("not recovered: the pair is in sync, and nothing is acknowledged")
+	return errors.New("not recovered: the pair is in sync, but acknowledges nothing")
 }
 
-// checkHistory checks the history.
+// checkHistory checks the responses and the contents of the queues against all guarantees.
 func (w *world) checkHistory(h *historycheck.History) error {
 	for _, p := range h.Publishes {
 		switch p.Outcome {
@@ -262,7 +262,7 @@ func (w *world) checkHistory(h *historycheck.History) error {
 			if !p.Limit || w.done.faults[lowDisk] == 0 {
 				h.AddBroken(historycheck.Violation{
 					Rule: historycheck.RuleRefused,
-					Text: fmt.Sprintf("%v was refused for no reason: %s", p.ID, p.Error),
+					Text: fmt.Sprintf("%v was rejected for no reason: %s", p.ID, p.Error),
 				})
 			}
 		}
@@ -297,7 +297,7 @@ func (w *world) checkHistory(h *historycheck.History) error {
 	return nil
 }
 
-// end stops everything in order, and verifies the files.
+// end stops the clients and both nodes, and verifies the files.
 func (w *world) end() error {
 	close(w.over)
 	for _, c := range w.conns {
@@ -306,7 +306,7 @@ func (w *world) end() error {
 	w.heal()
 	var errs []error
 	for _, h := range w.hosts {
-		if err := h.stop(); err != nil && !errors.Is(err, node.ErrRestart) { // a plan may request that at any moment
+		if err := h.stop(); err != nil && !errors.Is(err, node.ErrRestart) { // a plan may request a restart at any moment
 			errs = append(errs, fmt.Errorf("%s at the end: %w", h.name, err))
 		}
 	}
@@ -323,7 +323,7 @@ func (w *world) end() error {
 			err = fmt.Errorf("%v", report.Problems)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("the files of %s: %w", h.name, err))
+			errs = append(errs, fmt.Errorf("files of %s: %w", h.name, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -374,7 +374,7 @@ func (s *totals) add(r result) {
 	}
 }
 
-// never lists the faults without effect, and the outcomes that no call had.
+// never returns the faults that never took effect, and the outcomes of calls that never occurred.
 func (s *totals) never() (never []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -389,8 +389,8 @@ func (s *totals) never() (never []string) {
 		"purge acked", "purge refused", "purge unknown", "create acked", "create refused", "create unknown",
 		"delete acked", "delete refused",
 		"delete unknown",
-		"unknown, then acked", "unknown, then unknown", "refused, then acked", "limit", "stray acked", "stray refused",
-		"stray unknown", "pinned acked", "pinned refused", "pinned unknown",
+		"unknown, then acked", "unknown, then unknown", "refused, then acked", "limit", "side client acked",
+		"side client refused", "side client unknown", "pinned acked", "pinned refused", "pinned unknown",
 	} {
 		if s.sum.calls[call] == 0 {
 			never = append(never, call)
@@ -413,11 +413,12 @@ func (s *totals) String() string {
 	fmt.Fprintf(&b, "\n%d messages acknowledged, %d with an unknown outcome, %d deliveries, %d acks confirmed, %d "+
 		"searches, %d takeovers, longest recovery %v",
 		s.sum.acked, s.sum.unknown, s.sum.deliveries, s.sum.confs, s.sum.searches, s.sum.takeovers, s.sum.recovery)
-	fmt.Fprintf(&b, "\ncalls of applications and strays: %v", s.sum.calls)
+	fmt.Fprintf(&b, "\ncalls of applications and side clients: %v", s.sum.calls)
 	if len(s.sum.moves) > 0 {
-		fmt.Fprintf(&b, "\nmoves of disks, and what became of them: %v", s.sum.moves)
+		fmt.Fprintf(&b, "\ndisk moves and their effects: %v", s.sum.moves)
 	}
-	fmt.Fprintf(&b, "\nlost %d, doubled %d", s.sum.rules[historycheck.RuleLost], s.sum.rules[historycheck.RuleDuplicate])
+	fmt.Fprintf(&b, "\nlost %d, duplicated %d", s.sum.rules[historycheck.RuleLost],
+		s.sum.rules[historycheck.RuleDuplicate])
 	for _, rule := range slices.Sorted(maps.Keys(s.sum.rules)) {
 		fmt.Fprintf(&b, ", %s %d", rule, s.sum.rules[rule])
 	}

@@ -18,9 +18,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
-// The time from the loss of the active to the next acknowledged publish on the other node is bounded. The clock is
-// simulated and a message takes at most 0.3 ms, so the result consists of the timeouts of nodes and client, on any
-// machine. A lost process is detected by its connections; a silent host by the default of failover.timeout, 2 s.
+// The other node acknowledges a publish within a limit after the loss of the active. The clock is simulated and a
+// message takes at most 0.3 ms, so the time depends only on the timeouts of nodes and client. The loss of a process is
+// detected by its connections, the loss of a host by failover.timeout, which is 2 s by default.
 func TestFailoverTime(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -42,14 +42,14 @@ func TestFailoverTime(t *testing.T) {
 				})
 				require.NoError(t, err, "seed %d", seed)
 				t.Logf("seed %d: %v", seed, took)
-				require.GreaterOrEqual(t, took, c.least, "seed %d: too early to decide", seed)
+				require.GreaterOrEqual(t, took, c.least, "seed %d: the takeover was too early", seed)
 				require.LessOrEqual(t, took, c.most, "seed %d", seed)
 			}
 		})
 	}
 }
 
-// failover ends the active of a pair in sync, and measures the time until the other node acknowledges.
+// failover kills the active of a pair in sync, and measures the time until the other node acknowledges a publish.
 func (w *world) failover(power bool) (took time.Duration, err error) {
 	for _, h := range w.hosts {
 		h.start()
@@ -67,11 +67,11 @@ func (w *world) failover(power bool) (took time.Duration, err error) {
 	if err := w.waitInSync(ctx); err != nil {
 		return 0, err
 	}
-	sleep(ctx, time.Second) // all connections are established
+	sleep(ctx, time.Second) // until all connections are established
 	active := w.find(ctx, activeNode)[0]
 	since := load.History().Now()
 	if !active.kill(power) {
-		return 0, errors.New("the active did not run")
+		return 0, errors.New("the active was not running")
 	}
 	for ctx.Err() == nil {
 		if at, ok := load.History().AckedAfter(since, active.address); ok {

@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// Latency of a healthy link.
+// The latency of a healthy link is normalDelay plus up to normalJitter.
 const (
 	normalDelay  = 100 * time.Microsecond
 	normalJitter = 200 * time.Microsecond
@@ -34,13 +34,13 @@ const (
 // poll is the interval at which conditions are checked, in simulated time.
 const poll = 100 * time.Millisecond
 
-// always is the default of the setting sync.
+// always is the default value of the setting sync.
 const always = "always"
 
-// options of one simulation: everything derived from the seed except the faults.
+// options contains everything that is derived from the seed of a simulation, except the faults.
 type options struct {
-	// Sync is the setting. Without an fsync for each transaction, a host may lose power only while the other one has
-	// everything. Faults then run one by one, each with the pair in sync.
+	// Sync is the setting sync. Unless it is always, a host may lose power only while the other one has all data. Then the
+	// faults are executed one by one, each with the pair in sync.
 	Sync               string
 	MinInSync          int
 	PageSize           map[string]int
@@ -49,10 +49,11 @@ type options struct {
 	LogKeepBytes       int64
 	PerSecond          int
 	Length             time.Duration
-	// Archive is the directory of the log archive of node a, on the real disk; empty for none. No seed has one.
+	// Archive is the directory of the log archive of node a, on the real disk; empty for none. drawOptions leaves it
+	// empty.
 	Archive string
-	// LosesSyncs: once the pair is in sync, every fsync of a log reports success without any effect. It tests the
-	// simulation itself.
+	// LosesSyncs makes every fsync of a log report success without effect once the pair is in sync, to test the simulation
+	// itself.
 	LosesSyncs bool
 }
 
@@ -87,11 +88,11 @@ type world struct {
 	over    chan struct{}  // closed at the end
 
 	identities
-	refusable                        []string // queues on which publishes may be made to fail
-	recordLost, maintenanceRequested bool     // by the plan
+	refusable                        []string // queues on which faults may make publishes fail
+	recordLost, maintenanceRequested bool     // set by faults of the plan
 
 	mu    sync.Mutex // guards all fields below
-	rng   *rand.Rand // source of the seeds of separate generators
+	rng   *rand.Rand // source of the seeds of other generators
 	notes []string
 	done  result
 	// searchFailure is the first wrong result of a search.
@@ -100,7 +101,7 @@ type world struct {
 
 var _ cluster.Target = (*world)(nil)
 
-// result is one simulation's contribution to the totals.
+// result contains the results of one simulation, or their totals.
 type result struct {
 	failure                           string
 	faults                            [kinds]int
@@ -109,18 +110,18 @@ type result struct {
 	takeovers                         uint64
 	recovery                          time.Duration
 	calls                             map[string]int
-	moves                             map[string]int // moves of disks, and their effects
+	moves                             map[string]int // number of disk moves and of their effects, by label
 	rules                             map[historycheck.Rule]int
 }
 
-// count counts an effective fault.
+// count counts a fault that took effect.
 func (w *world) count(k kind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done.faults[k]++
 }
 
-// countMove counts an effective move of a disk, or its result.
+// countMove counts a disk move that took effect, or an effect that a node reported.
 func (w *world) countMove(label string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,21 +148,21 @@ func newWorld(seed uint64, log *zap.Logger) (*world, error) {
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithContextDialer(w.clients.Dial), grpc.WithIdleTimeout(0))
 		if err != nil {
-			return nil, fmt.Errorf("connection to %s: %w", name, err)
+			return nil, fmt.Errorf("connect to %s: %w", name, err)
 		}
 		w.conns[h.address] = conn
 	}
 	return w, nil
 }
 
-// rand returns a separate generator for a component with its own order of random choices.
+// rand returns a new random generator for a component. Its choices do not depend on other components.
 func (w *world) rand() *rand.Rand {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return rand.New(rand.NewPCG(w.seed, w.rng.Uint64()))
 }
 
-// now is the simulated time since the start.
+// now returns the simulated time since the start.
 func (w *world) now() time.Duration { return time.Since(w.began) }
 
 // record records an event.
@@ -205,7 +206,7 @@ func (w *world) Addresses() []string { return []string{w.hosts[0].address, w.hos
 // ConnTo implements cluster.Target.
 func (w *world) ConnTo(address string) *grpc.ClientConn { return w.conns[address] }
 
-// statuses returns the statuses of both nodes; nil for one that does not respond.
+// statuses returns the statuses of both nodes; nil for a node that does not respond.
 func (w *world) statuses(ctx context.Context) (out [2]*pb.GetStatusResponse) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -222,12 +223,12 @@ func (w *world) statuses(ctx context.Context) (out [2]*pb.GetStatusResponse) {
 	return out
 }
 
-// wait waits for a condition over the statuses of both nodes.
+// wait waits until holds returns true for the statuses of both nodes.
 func (w *world) wait(ctx context.Context, label string, holds func(s [2]*pb.GetStatusResponse) bool) error {
 	var s [2]*pb.GetStatusResponse
 	for {
 		if now := w.statuses(ctx); ctx.Err() == nil || s == [2]*pb.GetStatusResponse{} {
-			s = now // ignores a result cut off by the end of ctx
+			s = now // a result that the end of ctx cut off is ignored
 		}
 		if holds(s) {
 			return nil
@@ -235,21 +236,21 @@ func (w *world) wait(ctx context.Context, label string, holds func(s [2]*pb.GetS
 		select {
 		case <-time.After(poll):
 		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w; a: %s; b: %s", label, ctx.Err(), describe(s[0]), describe(s[1]))
+			return fmt.Errorf("wait for %s: %w; a: %s; b: %s", label, ctx.Err(), describe(s[0]), describe(s[1]))
 		}
 	}
 }
 
 func describe(s *pb.GetStatusResponse) string {
 	if s == nil {
-		return "no answer"
+		return "no response"
 	}
 	return fmt.Sprintf("%v (%s), config %d term %d, applied %d, log end %d", s.GetRole(), s.GetReason(),
 		s.GetPair().GetConfig(),
 		s.GetPair().GetTerm(), s.GetStore().GetAppliedLsn(), s.GetStore().GetLogEnd().GetLsn())
 }
 
-// waitInSync waits until one node is active, the other one its standby, and both report it.
+// waitInSync waits until the nodes report that one is active and the other one its standby.
 func (w *world) waitInSync(ctx context.Context) error {
 	return w.wait(ctx, "a pair in sync", func(s [2]*pb.GetStatusResponse) bool {
 		return s[0].GetPair().GetConfig() == s[1].GetPair().GetConfig() &&
@@ -257,7 +258,7 @@ func (w *world) waitInSync(ctx context.Context) error {
 	})
 }
 
-// waitMaintained waits until no plan is running.
+// waitMaintained waits until no maintenance plan is running.
 func (w *world) waitMaintained(ctx context.Context) error {
 	return w.wait(ctx, "the end of a plan", func(s [2]*pb.GetStatusResponse) bool {
 		for _, n := range s {
@@ -308,7 +309,7 @@ func (w *world) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	}
 }
 
-// serving returns the host whose node reports that it serves clients; nil for none.
+// serving returns the host of the node that reports that it serves clients, or nil.
 func (w *world) serving(ctx context.Context) *host {
 	var found *host
 	var term uint64

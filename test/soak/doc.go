@@ -2,6 +2,6 @@
 
 //go:build deep
 
-// Package soak runs a pair under mixed load for hours, kills its nodes every few minutes, and checks for growth of
-// memory, goroutines, open files, files on disk, log, page.db, and the coordinator's own store.
+// Package soak runs a pair under mixed load for hours, kills a node every few minutes, and checks that memory,
+// goroutines, open files, files on disk, the log, page.db and the coordinator's store do not grow.
 package soak

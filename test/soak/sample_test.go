@@ -23,23 +23,23 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// quantities that must not grow, in the order of the columns. For node quantities, the larger value of the two nodes
-// counts.
+// quantities contains the names of the quantities that must not grow, in the order of the columns. For a quantity of a
+// node, the larger value of the two nodes counts.
 var quantities = []string{ // a table
 	"resident_bytes", "goroutines", "open_files", "data_files", "log_bytes", "page_bytes", "coordinator_bytes",
 }
 
-// sample contains all quantities at one time.
+// sample contains the values of all quantities at one time.
 type sample struct {
 	at     time.Duration
 	values map[string]float64
 }
 
-// sampler reads the quantities externally: from the nodes' process metrics and the directories.
+// sampler reads the quantities from the process metrics of the nodes and from their directories.
 type sampler struct {
 	t       *testing.T
 	p       *cluster.Pair
-	metrics map[string]string // the address of each node's metrics, by the name of the node
+	metrics map[string]string // addresses of the nodes' metrics, by node name
 	began   time.Time
 	samples []sample
 	csv     *csv.Writer
@@ -59,7 +59,7 @@ func newSampler(t *testing.T, p *cluster.Pair, metrics map[string]string, path s
 	return &sampler{t: t, p: p, metrics: metrics, began: time.Now(), csv: w}
 }
 
-// take reads all quantities; both nodes must run.
+// take reads all quantities. Both nodes must be running.
 func (s *sampler) take() {
 	s.t.Helper()
 	values := make(map[string]float64)
@@ -90,7 +90,7 @@ func (s *sampler) take() {
 	s.csv.Flush()
 }
 
-// scrape reads the metrics without labels.
+// scrape returns the values of the metrics without labels.
 func (s *sampler) scrape(address string) map[string]float64 {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
@@ -110,7 +110,7 @@ func (s *sampler) scrape(address string) map[string]float64 {
 	return values
 }
 
-// tree returns the number and disk space of the wanted files below a directory, which may change concurrently.
+// tree returns the number and the disk space of the wanted files below a directory. Files may change concurrently.
 func (s *sampler) tree(dir string, wanted func(path string) bool) (files, bytes float64) {
 	s.t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -130,7 +130,7 @@ func (s *sampler) tree(dir string, wanted func(path string) bool) (files, bytes 
 	return files, bytes
 }
 
-// between returns the median of a quantity over a part of the run, given as fractions of the samples.
+// between returns the median of a quantity over the samples from the fraction from to the fraction to.
 func (s *sampler) between(name string, from, to float64) float64 {
 	n := float64(len(s.samples))
 	part := s.samples[int(n*from):max(int(n*to), int(n*from)+1)]
@@ -142,7 +142,8 @@ func (s *sampler) between(name string, from, to float64) float64 {
 	return values[len(values)/2]
 }
 
-// table shows the median of each quarter of the run, and the ratio of the last one to the second.
+// table returns, as text, the median of each quantity in each quarter of the test, and the ratio of the fourth to the
+// second quarter.
 func (s *sampler) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d samples in %v\n%-18s %14s %14s %14s %14s %8s\n", len(s.samples),
@@ -157,7 +158,8 @@ func (s *sampler) table() string {
 	return b.String()
 }
 
-// growth is the ratio of the medians of the last and the second quarter: the first one fills caches.
+// growth returns the ratio of the median in the last quarter to the median in the second one. In the first quarter
+// caches fill.
 func (s *sampler) growth(name string) float64 {
 	return s.between(name, 0.75, 1) / max(s.between(name, 0.25, 0.5), 1)
 }

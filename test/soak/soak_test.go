@@ -23,20 +23,21 @@ import (
 
 const (
 	bound = 60 * time.Second
-	// defaultTime is sufficient to check the test itself: it kills each node once.
+	// defaultTime is long enough to kill each node once, which checks the test itself.
 	defaultTime = 6 * time.Second
-	// flatFrom: a shorter run does not show growth, because it includes the first checkpoints and caches.
+	// flatFrom is the duration from which growth is checked. A shorter test includes the first checkpoints and the filling
+	// of caches.
 	flatFrom = 30 * time.Minute
-	// maxGrowth of the last quarter relative to the second one.
+	// maxGrowth is the largest accepted ratio of the last quarter to the second one.
 	maxGrowth = 1.25
-	// minGrowthBytes, minGrowthCount: smaller growth is noise regardless of the ratio.
+	// minGrowthBytes and minGrowthCount are the smallest differences that count as growth.
 	minGrowthBytes, minGrowthCount = 16 << 20, 16
 )
 
-// No quantity grows in a pair with etcd and in a pair with a witness, for LOCKSTEP_SOAK (a duration; default some
-// seconds), under the load of the recording workload with its applications. A node is killed or stopped every
-// LOCKSTEP_SOAK_KILLS (default 3m, or a third of the run). All responses to clients are checked after every two
-// kills. The samples go to soak-*.csv in LOCKSTEP_KEEP, and a table of the quarters to the log. LOCKSTEP_SOAK_RATE is
+// No quantity grows in a pair with etcd, and in a pair with a witness, under the load of a cluster.Workload with
+// applications. The test takes LOCKSTEP_SOAK (a duration; default 6s), and kills or stops a node every
+// LOCKSTEP_SOAK_KILLS (default 3m, or a third of the test). After every two kills it checks all responses to clients.
+// It writes the samples to soak-*.csv in LOCKSTEP_KEEP, and a table of the quarters to the log. LOCKSTEP_SOAK_RATE is
 // the rate of each of three producers in messages per second (default 60).
 func TestSoak(t *testing.T) {
 	binary, err := cluster.Build(t.Context(), t.TempDir())
@@ -77,7 +78,7 @@ func soak(t *testing.T, binary, coordinator string) {
 	s.requireFlat(length)
 }
 
-// run is the run of one pair.
+// run is the test of one pair.
 type run struct {
 	t       *testing.T
 	p       *cluster.Pair
@@ -98,7 +99,7 @@ func (s *run) start(binary, coordinator string) {
 		Binary: binary, Dir: dir, Raft: coordinator == "raft",
 		Settings: map[string]string{
 			"checkpoint.bytes": "16MiB", "checkpoint.interval": "5s", "memory.budget": "64MiB", "log.level": "info",
-			"wal.keep-bytes": "16MiB", // the log fills up to it, which is not growth
+			"wal.keep-bytes": "16MiB", // small, because the log grows until it reaches this size
 		},
 		NodeSettings: map[string]map[string]string{
 			"a": {"metrics.listen": s.metrics["a"]}, "b": {"metrics.listen": s.metrics["b"]},
@@ -116,7 +117,7 @@ func (s *run) start(binary, coordinator string) {
 	s.inSync()
 }
 
-// reserved returns an address for a node's metrics that no other process uses.
+// reserved returns an unused address for the metrics of a node.
 func reserved(t *testing.T) string {
 	t.Helper()
 	p, err := harness.ReservePort()
@@ -134,7 +135,8 @@ func (s *run) inSync() (active, standby *cluster.Node) {
 	return active, standby
 }
 
-// history is one workload from the creation of its queues to their removal, with two kills in it.
+// history runs one workload, from the creation of its queues to their removal, with two kills, and checks its
+// responses.
 func (s *run) history(n int) {
 	s.t.Helper()
 	w, err := cluster.StartWorkload(s.t.Context(), s.p, cluster.WorkloadOptions{
@@ -155,7 +157,7 @@ func (s *run) history(n int) {
 	require.NoError(s.t, w.Cleanup(ctx))
 }
 
-// sampleFor waits with the load running, and takes a sample every ten seconds, and one at the end.
+// sampleFor waits under load, and takes a sample every ten seconds and one at the end.
 func (s *run) sampleFor(d time.Duration) {
 	s.t.Helper()
 	end := time.After(d)
@@ -172,7 +174,7 @@ func (s *run) sampleFor(d time.Duration) {
 	}
 }
 
-// kill stops a node, alternately the active and the standby, by SIGKILL or SIGTERM, and restarts it.
+// kill ends a node by SIGKILL or SIGTERM, alternately the active and the standby, and restarts it.
 func (s *run) kill() {
 	s.t.Helper()
 	active, standby := s.inSync()
@@ -190,11 +192,11 @@ func (s *run) kill() {
 	s.inSync()
 }
 
-// requireFlat fails if a quantity has grown.
+// requireFlat fails the test if a quantity has grown.
 func (s *run) requireFlat(length time.Duration) {
 	s.t.Helper()
 	if length < flatFrom {
-		s.t.Logf("a run of less than %v does not measure growth", flatFrom)
+		s.t.Logf("a test of less than %v does not measure growth", flatFrom)
 		return
 	}
 	for _, name := range quantities {
@@ -204,7 +206,7 @@ func (s *run) requireFlat(length time.Duration) {
 		}
 		grown := s.sampler.between(name, 0.75, 1) - s.sampler.between(name, 0.25, 0.5)
 		if grown > least && s.sampler.growth(name) > maxGrowth {
-			s.t.Errorf("%s has grown to %.2f times its size in the second quarter", name, s.sampler.growth(name))
+			s.t.Errorf("%s has grown to %.2f times its value in the second quarter", name, s.sampler.growth(name))
 		}
 	}
 }

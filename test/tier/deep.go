@@ -4,5 +4,5 @@
 
 package tier
 
-// Deep is true in the deep tier.
+// Deep reports whether the tests run in the deep tier.
 const Deep = true

@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// receiver opens a link on which the node confirms each acknowledgement.
+// receiver opens a receiving link on which the node confirms each acknowledgement.
 func (p *pair) receiver(n *simpair.Node, queue string, credit int32) *amqp.Receiver {
 	p.t.Helper()
 	raw, err := p.w.Dial(p.t.Context(), n.Ready.AMQP)
@@ -75,7 +75,7 @@ func killWithAcks(t *testing.T, p *pair, wait time.Duration) (confirmed, inFligh
 	var acks sync.WaitGroup
 	for i := range taken {
 		if i%10 == 0 {
-			sleep(simpair.Latency) // so that acknowledgements are in flight at each stage
+			sleep(simpair.Latency) // spreads the acknowledgements over all stages of their processing
 		}
 		m, err := r.Receive(t.Context(), nil)
 		require.NoError(t, err)

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-// A transaction waits for a silent standby, so its Commit returns an unknown outcome after 100 ms. While no node
-// responds, the outcome remains unknown. When both respond again, another Commit returns the outcome, and the
+// While the standby does not respond, Commit returns an unknown outcome after its deadline of 100 ms. While no node
+// responds, the outcome remains unknown. When both nodes respond again, another Commit returns the outcome, and the
 // transaction is stored once.
 func TestCommitUnknownOutcome(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
@@ -39,10 +39,10 @@ func TestCommitUnknownOutcome(t *testing.T) {
 			_, noActive := c.WaitActive(p.within(10 * time.Millisecond))
 			asked := time.Now()
 			_, err = uncertain.Commit(p.within(300 * time.Millisecond))
-			require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has answered")
+			require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node responds")
 			require.LessOrEqual(t, time.Since(asked), 300*time.Millisecond)
 			if noActive != nil {
-				break // this Commit found no node
+				break // this Commit reached no node
 			}
 			require.Less(t, time.Since(start), 10*time.Second, "the client should detect that no node responds")
 		}
@@ -54,6 +54,6 @@ func TestCommitUnknownOutcome(t *testing.T) {
 		require.Len(t, r.Results, 1)
 		q, err := admin.New(c).GetQueue(t.Context(), "doubt")
 		require.NoError(t, err)
-		require.EqualValues(t, 2, q.Messages, "the first one, and the one of unknown outcome once")
+		require.EqualValues(t, 2, q.Messages, "the first transaction, and the one with the unknown outcome once")
 	})
 }

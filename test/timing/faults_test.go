@@ -19,11 +19,11 @@ type faultCase struct {
 	name  string
 	begin func(p *pair, active, standby *simpair.Node)
 	end   func(p *pair, active, standby *simpair.Node)
-	// after is the silence after which the in-sync set changes; 0 if it always changes.
+	// after is the shortest duration of the fault that changes the in-sync set; 0 if the fault always changes it.
 	after time.Duration
-	// takeover: the standby then takes over.
+	// takeover is set if the standby then takes over.
 	takeover bool
-	// pause is the longest interval without a response to a publish.
+	// pause returns the limit for the interval without a response to a publish.
 	pause func(lasts time.Duration) time.Duration
 }
 
@@ -40,11 +40,11 @@ func faultCases() []faultCase {
 			begin: func(p *pair, _, _ *simpair.Node) { p.cut(true) },
 		},
 		{
-			name: "cut to the standby", after: takeoverAfter, takeover: true, pause: upTo(takeoverAfter), end: heal,
+			name: "link to the standby cut", after: takeoverAfter, takeover: true, pause: upTo(takeoverAfter), end: heal,
 			begin: func(p *pair, active, standby *simpair.Node) { p.cutFrom(active, standby) },
 		},
 		{
-			name: "cut to the active", after: dropAfter, pause: upTo(dropAfter), end: heal,
+			name: "link to the active cut", after: dropAfter, pause: upTo(dropAfter), end: heal,
 			begin: func(p *pair, active, standby *simpair.Node) { p.cutFrom(standby, active) },
 		},
 		{
@@ -72,9 +72,9 @@ func faultCases() []faultCase {
 	}
 }
 
-// A fault changes the roles and the in-sync set exactly as often as necessary, in an idle pair and in a busy one.
-// Clients see no error, and publishers wait no longer than documented. Within 20 ms of the end of the fault the pair
-// is in sync.
+// A fault changes the roles and the in-sync set exactly as often as necessary, in an idle pair and under load. Clients
+// receive no errors, and publishers wait no longer than documented. The pair is in sync within 20 ms after the fault
+// ends.
 func TestFaults(t *testing.T) {
 	for _, c := range faultCases() {
 		for _, lasts := range []time.Duration{200 * time.Millisecond, 1400 * time.Millisecond, 4 * time.Second} {
@@ -96,7 +96,7 @@ func (c *faultCase) inject(t *testing.T, p *pair, lasts time.Duration, idle bool
 	active, standby := p.inSync()
 	want, from := p.fence(), time.Now()
 	if lasts > c.after {
-		want.Config += 2 // one node, and both again
+		want.Config += 2 // the in-sync set shrinks to one node, and grows to both again
 		if c.takeover {
 			want.Term++
 		}

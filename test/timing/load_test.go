@@ -23,11 +23,10 @@ const (
 	consuming = "consumer "
 )
 
-// answer is a completed call.
+// answer contains the start and the end of a completed call.
 type answer struct{ asked, answered time.Time }
 
-// load is clients that work during an event on the pair. Any error of a client is one that its application would have
-// seen.
+// load is a set of clients that use the pair during an event. It records all errors that an application would receive.
 type load struct {
 	p     *pair
 	queue string
@@ -38,7 +37,7 @@ type load struct {
 	errors  []string
 }
 
-// load starts a synchronous publisher, a pipelining publisher, and two consumers that confirm.
+// load starts a synchronous publisher, a pipelining publisher, and two consumers that confirm their acknowledgements.
 func (p *pair) load() *load {
 	p.t.Helper()
 	l := &load{p: p, queue: "load", answers: map[string][]answer{}}
@@ -122,7 +121,7 @@ func (l *load) consume(ctx context.Context, c *client.Client, principal string) 
 	}
 }
 
-// count returns the number of answered calls of each client that were made after a time.
+// count returns, for each client, the number of completed calls that were made after since.
 func (l *load) count(since time.Time) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,7 +136,7 @@ func (l *load) count(since time.Time) map[string]int {
 	return counts
 }
 
-// more waits for responses to 20 further calls of each client.
+// more waits until each client has completed 20 further calls.
 func (l *load) more() {
 	l.p.t.Helper()
 	since := time.Now()
@@ -148,7 +147,7 @@ func (l *load) more() {
 			}
 		}
 		return true
-	}, "clients should get answers: %v", l.failures())
+	}, "clients should receive responses: %v", l.failures())
 }
 
 func (l *load) failures() []string {
@@ -157,7 +156,7 @@ func (l *load) failures() []string {
 	return append([]string(nil), l.errors...)
 }
 
-// pause returns the longest interval without a response to a publisher that overlaps the given range.
+// pause returns the longest interval without a response to a publisher, among those that overlap the given range.
 func (l *load) pause(from, to time.Time) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +171,7 @@ func (l *load) pause(from, to time.Time) (longest time.Duration) {
 	return longest
 }
 
-// slowest returns the longest duration of the publishes made in a range.
+// slowest returns the longest duration of the publishes that were made in the given range.
 func (l *load) slowest(from, to time.Time) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,7 +185,7 @@ func (l *load) slowest(from, to time.Time) (longest time.Duration) {
 	return longest
 }
 
-// end stops the clients. It fails if one of them saw an error.
+// end stops the clients. It fails the test if one of them received an error.
 func (l *load) end() {
 	l.p.t.Helper()
 	l.stop()

@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// The loss of the coordinator delays no publish while both nodes are up. When it returns, failover works again.
+// An outage of the coordinator delays no publish while both nodes are up. After the outage a failover succeeds.
 func TestCoordinatorOutage(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		w, l := p.work(), p.load()
@@ -21,13 +21,13 @@ func TestCoordinatorOutage(t *testing.T) {
 		usual := l.slowest(time.Now().Add(-time.Second), time.Now())
 		from := time.Now()
 		p.stopCoordinatorResponses(true)
-		sleep(15 * time.Second) // longer than each lease and timeout
+		sleep(15 * time.Second) // longer than all leases and timeouts
 		for _, n := range p.nodes {
 			require.False(t, p.status(n).GetPair().GetCoordinatorReachable())
 		}
 		require.Equal(t, pb.Role_ROLE_ACTIVE, active.Role())
 		slowest := l.slowest(from, time.Now())
-		t.Logf("a publish takes up to %v, without the coordinator %v", usual, slowest)
+		t.Logf("a publish took up to %v, and without the coordinator up to %v", usual, slowest)
 		require.LessOrEqual(t, slowest, usual+roundTrip)
 		p.stopCoordinatorResponses(false)
 		sleep(time.Second)

@@ -29,14 +29,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// Times guaranteed by the default settings; see failover.timeout and failover.drop-timeout.
+// Durations that follow from the defaults of failover.timeout and failover.drop-timeout.
 const (
 	heartbeat = 40 * time.Millisecond
-	// dropAfter is the silence after which an active drops a standby.
+	// dropAfter is the time without messages after which an active drops its standby.
 	dropAfter = 1500 * time.Millisecond
-	// takeoverAfter is the silence after which a standby takes over.
+	// takeoverAfter is the time without messages after which a standby takes over.
 	takeoverAfter = 2 * time.Second
-	// roundTrip of a request in the simulated network.
+	// roundTrip is the duration of a request and its response in the simulated network.
 	roundTrip = 2 * simpair.Latency
 )
 
@@ -48,12 +48,12 @@ type pair struct {
 	conns [2]*grpc.ClientConn
 	disks [2]*faultfs.FS
 	away  *outage
-	seen  failover.Coordinator // connection of the test
+	seen  failover.Coordinator // the connection of the test to the coordinator
 }
 
 var _ cluster.Target = (*pair)(nil)
 
-// run runs a test in a bubble, with a pair in sync. edit changes the settings.
+// run runs a test in a bubble with a pair in sync. edit changes the settings of the nodes.
 func run(t *testing.T, f func(t *testing.T, p *pair), edit ...func(*config.Config)) {
 	t.Helper()
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
@@ -77,7 +77,7 @@ func run(t *testing.T, f func(t *testing.T, p *pair), edit ...func(*config.Confi
 	})
 }
 
-// inSync waits until one node is active and the other one its standby, and both report it.
+// inSync waits until the nodes report that one is active and the other one its standby.
 func (p *pair) inSync() (active, standby *simpair.Node) {
 	p.t.Helper()
 	p.w.Eventually(func() bool {
@@ -92,7 +92,7 @@ func (p *pair) inSync() (active, standby *simpair.Node) {
 	return active, standby
 }
 
-// restart restarts a node that was killed or has stopped.
+// restart restarts a node that was killed or stopped.
 func (p *pair) restart(n *simpair.Node) *simpair.Node {
 	p.t.Helper()
 	i := slices.Index(p.nodes[:], n)
@@ -100,14 +100,14 @@ func (p *pair) restart(n *simpair.Node) *simpair.Node {
 	return p.nodes[i]
 }
 
-// outage makes requests to the coordinator block until their contexts end.
+// outage makes requests to the coordinator block while it is on.
 type outage struct{ on atomic.Bool }
 
 func (s *outage) wrap(c failover.Coordinator) failover.Coordinator {
 	return &unresponsiveCoordinator{c, s}
 }
 
-// unresponsiveCoordinator is a connection to a coordinator that may be silent.
+// unresponsiveCoordinator is a connection to a coordinator that may be unresponsive.
 type unresponsiveCoordinator struct {
 	failover.Coordinator
 	s *outage
@@ -141,21 +141,21 @@ func (c *unresponsiveCoordinator) LoadMark(ctx context.Context) (failover.Mark, 
 	return c.Coordinator.LoadMark(ctx)
 }
 
-// stopCoordinatorResponses makes the coordinator unreachable, so that requests to it block; or restores it.
+// stopCoordinatorResponses makes the coordinator unresponsive, so that requests to it block, or responsive again.
 func (p *pair) stopCoordinatorResponses(silent bool) {
 	p.away.on.Store(silent)
 	p.w.CoordinatorOf(&p.nodes[0].Config).SetDown(silent)
 }
 
-// cut cuts the network between the nodes, or restores it. Clients and the coordinator reach both.
+// cut cuts the link between the nodes, or restores it. Clients and the coordinator reach both nodes.
 func (p *pair) cut(cut bool) { p.w.Net.SetCut(p.nodes[0].Host(), p.nodes[1].Host(), cut) }
 
-// cutFrom cuts the network from one node to the other; the other direction works. Net.Heal undoes it.
+// cutFrom cuts the direction from one node to the other. Net.Heal restores it.
 func (p *pair) cutFrom(from, to *simpair.Node) {
 	p.w.Net.Change(simnet.Way{From: from.Host(), To: to.Host()}, func(l *simnet.Link) { l.Cut = true })
 }
 
-// freeze stops all network traffic of a node, or resumes it.
+// freeze stops the network traffic of a node, or resumes it.
 func (p *pair) freeze(n *simpair.Node, frozen bool) {
 	for _, host := range []string{p.nodes[0].Host(), p.nodes[1].Host(), p.w.Host("client")} {
 		if host != n.Host() {
@@ -164,7 +164,8 @@ func (p *pair) freeze(n *simpair.Node, frozen bool) {
 	}
 }
 
-// stallSyncs blocks each later sync of a node's disk until end is called.
+// stallSyncs blocks all further syncs of a node's disk until end is called. stalled returns the number of blocked
+// syncs.
 func (p *pair) stallSyncs(n *simpair.Node) (stalled func() int64, end func()) {
 	disk := p.disks[slices.Index(p.nodes[:], n)]
 	var count atomic.Int64
@@ -182,8 +183,8 @@ func (p *pair) stallSyncs(n *simpair.Node) (stalled func() int64, end func()) {
 	}
 }
 
-// fence returns the term and the configuration of the cluster record, which change with each change of roles and of
-// the in-sync set.
+// fence returns the term and the configuration number of the cluster record. The term changes with each takeover, the
+// configuration number with each change of the in-sync set.
 func (p *pair) fence() failover.Fence {
 	p.t.Helper()
 	record, _, err := p.seen.Load(p.t.Context())
@@ -265,7 +266,7 @@ func (p *pair) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 	}
 }
 
-// status returns the status of a node; nil if it does not respond.
+// status returns the status of a node, or nil if the node does not respond.
 func (p *pair) status(n *simpair.Node) *pb.GetStatusResponse {
 	st, err := n.Admin().GetStatus(p.t.Context(), &pb.GetStatusRequest{})
 	if err != nil {
@@ -274,7 +275,7 @@ func (p *pair) status(n *simpair.Node) *pb.GetStatusResponse {
 	return st
 }
 
-// work starts a workload that records all responses.
+// work starts a workload, which records all responses.
 func (p *pair) work() *cluster.Workload {
 	p.t.Helper()
 	w, err := cluster.StartWorkload(p.t.Context(), p, cluster.WorkloadOptions{
@@ -285,7 +286,7 @@ func (p *pair) work() *cluster.Workload {
 	return w
 }
 
-// verify ends a workload and checks all recorded responses.
+// verify ends a workload and checks its responses.
 func (p *pair) verify(w *cluster.Workload) {
 	p.t.Helper()
 	p.inSync()

@@ -21,14 +21,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// plain is a client that uses only the .proto files and grpc-go. It publishes synchronously and retries each message
-// until a node responds: at the address in a NotActive error, or at the other node after a transport error.
+// plain is a client that uses only grpc-go and the generated code. It publishes synchronously and retries each message
+// until a node acknowledges it: at the address in a NotActive error, or at the other node after a transport error.
 type plain struct {
 	p        *pair
 	at       int // index of the current node
 	producer string
 	sequence uint64
-	broken   int // errors other than NotActive
+	broken   int // number of errors other than NotActive
 }
 
 // publish sends one message and returns when it is acknowledged.
@@ -49,7 +49,7 @@ func (c *plain) publish() {
 		if err == nil {
 			return
 		}
-		require.NoError(t, ctx.Err(), "the last answer: %v", err)
+		require.NoError(t, ctx.Err(), "last error: %v", err)
 		c.turn(err)
 	}
 }
@@ -74,7 +74,7 @@ func (c *plain) turn(err error) {
 	}
 }
 
-// pause publishes during an event on the pair, and returns the longest interval between two acknowledgements.
+// pause publishes while happen runs, and returns the longest interval between two acknowledgements.
 func (c *plain) pause(happen func()) (longest time.Duration) {
 	done := make(chan struct{})
 	go func() {
@@ -99,13 +99,13 @@ func (c *plain) pause(happen func()) (longest time.Duration) {
 	return longest
 }
 
-// The interval without an acknowledgement for a client without the library is bounded when the active is stopped,
-// switches over, or is killed. A stop and a switchover cause no error.
+// When the active stops, switches over or is killed, a client that does not use the client package receives the next
+// acknowledgement within a limit. A stop and a switchover cause no transport errors.
 func TestPauses(t *testing.T) {
 	for _, s := range []struct {
 		name    string
 		longest time.Duration
-		errors  bool // the client may see errors
+		errors  bool // the client may receive transport errors
 		restart bool
 		do      func(active *simpair.Node) error
 	}{

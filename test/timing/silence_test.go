@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// A node keeps its role while its network traffic stops for 200 ms 30 times, and its peer keeps it in sync. Clients
-// wait for those 200 ms.
+// A node keeps its role and stays in sync although its network traffic stops 30 times for 200 ms. Clients wait for
+// those 200 ms.
 func TestStalls(t *testing.T) {
 	for _, stalled := range []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} {
 		t.Run(stalled.String(), func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestStalls(t *testing.T) {
 					sleep(stall)
 					p.freeze(n, false)
 					to := time.Now()
-					sleep(time.Duration(100+7*i) * time.Millisecond) // another phase of the heartbeats
+					sleep(time.Duration(100+7*i) * time.Millisecond) // varies the phase of the heartbeats
 					require.Equal(t, before, p.fence())
 					require.LessOrEqual(t, l.slowest(from, to), stall+6*roundTrip)
 				}
@@ -45,8 +45,8 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// If the link between the nodes is cut and both reach the coordinator, the active drops the standby before the
-// standby would take over, and continues. When the link is restored, the standby returns in sync.
+// If the link between the nodes is cut and both reach the coordinator, the active drops the standby before the standby
+// takes over, and continues. After the link is restored, the pair is in sync again.
 func TestCut(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		w, l := p.work(), p.load()
@@ -74,7 +74,7 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// Syncs that take 300 ms affect only the duration of publishes.
+// Disk syncs of 300 ms affect only the duration of publishes.
 func TestSlowSyncs(t *testing.T) {
 	for _, slow := range []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} {
 		t.Run(slow.String(), func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestSlowSyncs(t *testing.T) {
 					end()
 					require.Positive(t, stalled())
 					l.more()
-					sleep(time.Duration(7*i) * time.Millisecond) // another phase of the heartbeats
+					sleep(time.Duration(7*i) * time.Millisecond) // varies the phase of the heartbeats
 					require.Equal(t, before, p.fence())
 					require.InDelta(t, stall, l.slowest(from.Add(-stall), from.Add(stall)), float64(6*roundTrip))
 				}
@@ -103,8 +103,8 @@ func TestSlowSyncs(t *testing.T) {
 	}
 }
 
-// A silence shorter than a timeout by a detector step and a heartbeat changes nothing. One longer by a step and the
-// latency drops the standby, or makes it take over.
+// If no messages arrive for a time shorter than the timeout by a detector step and a heartbeat, nothing changes. If
+// none arrive for a time longer by a step and the latency, the standby is dropped or takes over.
 func TestTimeouts(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -114,7 +114,7 @@ func TestTimeouts(t *testing.T) {
 	}{
 		{
 			"standby", dropAfter, func(p *pair, active, standby *simpair.Node) { p.cutFrom(standby, active) },
-			failover.Fence{Config: 2}, // one node, and both again
+			failover.Fence{Config: 2}, // the in-sync set shrinks to one node, and grows to both again
 		},
 		{
 			"active", takeoverAfter, func(p *pair, active, standby *simpair.Node) { p.cutFrom(active, standby) },
@@ -144,8 +144,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// An active that ran alone restarts. Its standby, which found no active in the meantime, returns in sync and does not
-// take over.
+// After the restart of an active without a standby, the other node rejoins in sync and does not take over, although it
+// found no active in the meantime.
 func TestRestartAlone(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		active, standby := p.inSync()
@@ -154,7 +154,7 @@ func TestRestartAlone(t *testing.T) {
 		before := p.fence()
 		require.NoError(t, active.Stop())
 		p.cut(false)
-		sleep(time.Minute) // longer than a node defers to the previous active after its start
+		sleep(time.Minute) // longer than a node waits for the previous active after its start
 		active = p.restart(active)
 		p.inSync()
 		sleep(2 * time.Second)
@@ -164,8 +164,8 @@ func TestRestartAlone(t *testing.T) {
 	})
 }
 
-// Records from the active to its standby are lost, and then the active is killed. No message that only the active had
-// was acknowledged (INV-2).
+// If records from the active to its standby are lost, and then the active is killed, no message that only the active
+// had was acknowledged (INV-2).
 func TestAcksWaitForTheStandby(t *testing.T) {
 	for _, delay := range []time.Duration{5, 50, 110, 170, 300, 600, 1400} {
 		delay *= time.Millisecond
@@ -179,10 +179,10 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 				sleep(delay)
 				require.Equal(t, pb.Role_ROLE_ACTIVE, active.Role())
 				require.Greater(t, p.status(active).GetStore().GetLogEnd().GetLsn(),
-					p.status(standby).GetStore().GetLogEnd().GetLsn(), "the standby has all records of the active")
-				// An acknowledgement that the active sent before the cut takes one latency to its client.
+					p.status(standby).GetStore().GetLogEnd().GetLsn(), "the standby must not have all records of the active")
+				// An acknowledgement that the active sent before the cut arrives at its client one latency later.
 				_, alone := w.History().AckedAfter(cut+roundTrip, standby.Ready.Advertise)
-				require.False(t, alone, "acknowledged without the standby")
+				require.False(t, alone, "the active acknowledged a message without the standby")
 				killed := time.Now()
 				active.Kill()
 				p.w.Net.ResetLink(active.Host(), standby.Host())

@@ -18,11 +18,12 @@ import (
 // stopCase is a state of a pair in which a node is asked to stop.
 type stopCase struct {
 	name string
-	// prepare sets up the state, and returns the node to stop.
+	// prepare sets up the state and returns the node to stop.
 	prepare func(p *pair) *simpair.Node
-	// pause is the longest interval without a response to a publisher; 0: until the node is back.
+	// pause is the limit for the interval without a response to a publisher; 0 if the interval lasts until the node is
+	// back.
 	pause time.Duration
-	// within limits the duration of the stop.
+	// within is the limit for the duration of the stop.
 	within time.Duration
 	// after undoes prepare.
 	after func(p *pair)
@@ -83,7 +84,7 @@ func stopCases() []stopCase {
 			after: func(p *pair) { p.stopCoordinatorResponses(false) },
 		},
 		{
-			name: "with a standby that is silent", within: 10 * time.Second,
+			name: "with an unresponsive standby", within: 10 * time.Second,
 			prepare: func(p *pair) *simpair.Node {
 				active, _ := p.inSync()
 				p.cut(true)
@@ -94,8 +95,8 @@ func stopCases() []stopCase {
 	}
 }
 
-// A node stops in bounded time while clients publish and consume, and no client sees an error, for either node and
-// any state of the pair. With a successor in sync publishers hardly wait.
+// A node stops within a limit while clients publish and consume, and no client receives an error. This holds for either
+// node and in any state of the pair. With a standby in sync, publishers wait only briefly.
 func TestStop(t *testing.T) {
 	for _, c := range stopCases() {
 		t.Run(c.name, func(t *testing.T) {
@@ -103,7 +104,7 @@ func TestStop(t *testing.T) {
 				l := p.load()
 				for range tier.Count(2, 3) {
 					victim := c.prepare(p)
-					if c.name != "with a standby that is silent" {
+					if c.name != "with an unresponsive standby" {
 						l.more()
 					}
 					from := time.Now()

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// compare compares both nodes. The comparison must find no difference, or be rejected.
+// compare compares the contents of both nodes. The comparison must find no difference, or be rejected.
 func compare(t *testing.T, n *simpair.Node, deep bool) error {
 	t.Helper()
 	r, err := n.Admin().Verify(t.Context(), &pb.VerifyRequest{Deep: deep, FullSpeed: true})
@@ -34,8 +34,8 @@ func compare(t *testing.T, n *simpair.Node, deep bool) error {
 	return nil
 }
 
-// A comparison of the nodes is never rejected while the pair is in sync, regardless of clients and its frequency.
-// After a standby has reconnected, it is rejected exactly until the standby is in sync.
+// While the pair is in sync, a comparison of the nodes is never rejected, regardless of load and frequency. After a
+// standby has reconnected, comparisons are rejected only until the standby is in sync.
 func TestVerify(t *testing.T) {
 	for _, deep := range []bool{false, true} {
 		t.Run(fmt.Sprint("deep=", deep), func(t *testing.T) {
@@ -75,8 +75,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// The standby is briefly lost while both nodes read everything for a deep comparison. The comparison waits until the
-// standby is in sync again, and succeeds.
+// If the standby is briefly lost while both nodes read their stores for a deep comparison, the comparison waits until
+// the standby is in sync again, and succeeds.
 func TestVerifyAcrossReconnect(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		c := p.client()
@@ -108,7 +108,7 @@ func TestVerifyAcrossReconnect(t *testing.T) {
 		sleep(reading - 300*time.Millisecond)
 		p.cut(true)
 		active.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
-		sleep(reading) // the nodes have read everything
+		sleep(reading) // until the nodes have read their stores
 		p.cut(false)
 		require.NoError(t, <-done)
 		p.inSync()

@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
-// An endpoint that accepts connections or requests without responding delays a swap only slightly: another one is
-// used.
+// An endpoint that accepts connections or requests without responding delays a swap only slightly, because another
+// endpoint is used.
 func TestBlackholedEndpoint(t *testing.T) {
 	s := start(t)
 	hole, err := cluster.NewProxy(s.etcd.Address())
@@ -31,10 +31,10 @@ func TestBlackholedEndpoint(t *testing.T) {
 	rec := coordtest.SampleRecord("first")
 	rev, err := c.Swap(t.Context(), 0, rec)
 	require.NoError(t, err)
-	t.Logf("first swap with a dead first endpoint: %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("first swap with a silent first endpoint: %v", time.Since(began).Round(time.Millisecond))
 
-	// Both connections are established, and then one of them breaks. Keep-alive pings detect that after some seconds;
-	// until then every second request would hang.
+	// Both connections are established, and then one of them breaks. Keep-alive pings detect it only after some seconds;
+	// until then, every second request would hang.
 	hole.Reset()
 	hole.Heal()
 	other, err := cluster.NewProxy(s.etcd.Address())
@@ -66,11 +66,11 @@ func TestBlackholedEndpoint(t *testing.T) {
 		rec = next
 	}
 	t.Logf("worst of 20 swaps while one of two endpoints is silent: %v", worst.Round(time.Millisecond))
-	require.Less(t, worst, time.Second, "a swap has waited for the silent endpoint")
+	require.Less(t, worst, time.Second, "a swap waited for the silent endpoint")
 	began = time.Now()
 	coordtest.Await(t, watcher, "the last change",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID && o.Reachable })
-	t.Logf("the watch had it after another %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("the watch reported the last change after another %v", time.Since(began).Round(time.Millisecond))
 	until := coordtest.Await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
 	coordtest.Await(t, c, "renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
 }

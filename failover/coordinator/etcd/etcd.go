@@ -40,11 +40,13 @@ const (
 
 // Options configures Open.
 type Options struct {
+	// Endpoints are the addresses of the etcd members: host:port, or URLs. At least one is required.
 	Endpoints []string
 	// Prefix is the prefix of all keys of this pair. Default DefaultPrefix.
 	Prefix string
 	TLS    *tls.Config
-	// Credentials, if not nil, replace TLS, so that certificates can change. They do not apply to http:// endpoints.
+	// Credentials, if not nil, are used instead of TLS, so that certificates can change. They are ignored if an endpoint
+	// begins with http://.
 	Credentials        credentials.TransportCredentials
 	Username, Password string
 	// LeaseTTL is the time to live of the liveness key, rounded up to whole seconds. Default 3 s.
@@ -184,7 +186,8 @@ func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOp
 	return resp, err
 }
 
-// txn writes through the first endpoint that responds. For outcomeUnknown, see hedged.
+// txn commits a transaction through the first endpoint that responds, and returns its response. For outcomeUnknown, see
+// hedged.
 func (c *Coordinator) txn(
 	ctx context.Context, request func(clientv3.Txn) clientv3.Txn,
 ) (resp *clientv3.TxnResponse, outcomeUnknown bool, err error) {
@@ -198,8 +201,8 @@ func (c *Coordinator) txn(
 	return resp, outcomeUnknown, err
 }
 
-// attempts returns the number of attempts per request: one per connection, and more at larger intervals, since requests
-// sent during a leader election get no response.
+// attempts returns the number of attempts per request: one per connection, and more at larger intervals, because
+// requests that are sent during a leader election get no response.
 func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + hedgedAttempts }
 
 func (c *Coordinator) why(err error) string {

@@ -67,7 +67,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// A compaction ends a watch that is behind; the coordinator lists again.
+// A compaction ends a watch that is behind; the coordinator then lists the keys again.
 func TestWatchSurvivesCompaction(t *testing.T) {
 	s := start(t)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
@@ -107,7 +107,7 @@ func TestWatchSurvivesCompaction(t *testing.T) {
 	require.FailNow(t, "the change was not observed")
 }
 
-func TestRecordThatCannotBeRead(t *testing.T) {
+func TestUnreadableRecord(t *testing.T) {
 	s := start(t)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
 	require.NoError(t, err)
@@ -154,7 +154,7 @@ func TestEmbeddedErrors(t *testing.T) {
 	require.ErrorContains(t, err, "no data directory")
 }
 
-// A mark outlives the record, and is replaced by that of another pair.
+// A mark outlives the record, and is replaced by the mark of another pair.
 func TestMarkOfAnotherPair(t *testing.T) {
 	s := start(t)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
@@ -193,8 +193,8 @@ func TestMarkOfAnotherPair(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A process of 0.1.0 only writes the node's key. It is detected when it overwrites this process's announcement; after
-// it has terminated, that is restored.
+// A process of 0.1.0 only writes the node's key. It is detected when it overwrites this process's announcement, which
+// is written again after that process has terminated.
 func TestDuplicateOfOlderRelease(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -14,5 +14,5 @@ func (c *Coordinator) Begin(live failover.Live) {
 	c.track(func(t *dupdetect.Tracker) { t.Begin(live) })
 }
 
-// Apply applies changes that a watch has delivered together.
+// Apply applies changes that one watch response contains.
 func (c *Coordinator) Apply(events []*clientv3.Event) { c.apply(events) }

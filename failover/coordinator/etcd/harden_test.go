@@ -27,7 +27,7 @@ func sampleLive(name string) failover.Live {
 }
 
 // With three members, swaps, the watch and the lease survive a leader change and the loss of one member.
-func TestMembersComeAndGo(t *testing.T) {
+func TestLeaderChangeAndMemberLoss(t *testing.T) {
 	t.Parallel()
 	all := members(t, 3, nil)
 	a := open(t, etcd.Options{Endpoints: endpoints(all)})
@@ -50,7 +50,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	old := -1
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	require.Eventually(t, func() bool { // on a slow machine it may lose an election at that moment
+	require.Eventually(t, func() bool { // on a slow machine, an election may be lost at that moment
 		if old = leader(); old < 0 {
 			return false
 		}
@@ -64,14 +64,14 @@ func TestMembersComeAndGo(t *testing.T) {
 	now := -1
 	require.Eventually(t, func() bool { now = leader(); return now >= 0 && now != old }, bound, 10*time.Millisecond)
 	began := time.Now()
-	go all[now].kill() // the end of the test waits for it
+	go all[now].kill() // the test's cleanup waits for it
 	_, _ = swap(t, a, rec, rev, "leader killed")
-	t.Logf("a swap after the leader was killed: done after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("swap after the leader was killed: %v", time.Since(began).Round(time.Millisecond))
 	o := coordtest.Await(t, b, "a change after the leader was killed",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader killed" })
-	require.Len(t, o.Live, 1, "the lease has outlived the leader")
+	require.Len(t, o.Live, 1, "the lease outlives the leader")
 	until := coordtest.Await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	coordtest.Await(t, a, "a lease that is renewed by the others",
+	coordtest.Await(t, a, "a lease renewed by the other members",
 		func(o failover.Observation) bool { return o.LeaseUntil.After(until) && o.Reachable })
 }
 
@@ -115,7 +115,7 @@ func TestTLS(t *testing.T) {
 		o    etcd.Options
 		want string
 	}{
-		"wrong authority": {
+		"wrong CA": {
 			at("https://", clientTLS(other, &clientCert)),
 			"was not issued by the CA in coordinator.etcd.tls.ca",
 		},
@@ -174,7 +174,7 @@ func TestUserAndTokenExpiry(t *testing.T) {
 	idle := time.Now()
 	require.Eventually(t, func() bool { return time.Since(idle) > 2500*time.Millisecond }, bound, 50*time.Millisecond)
 	rec, rev = swap(t, a, rec, rev, "tokens expired")
-	coordtest.Await(t, b, "a change after the tokens have ended",
+	coordtest.Await(t, b, "a change after the tokens expired",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "tokens expired" })
 	do(admin.UserAdd(ctx, "another", "user"))
 	_, _ = swap(t, b, rec, rev, "auth changed")
@@ -233,7 +233,7 @@ func TestOutOfSpace(t *testing.T) {
 	next.Config, next.OpID = 2, "while full"
 	require.Eventually(t, func() bool { // the alarm is raised with a delay
 		_, err = coordtest.Swap(ctx, c, rev, next)
-		if err == nil { // it was the last write within the quota
+		if err == nil { // the last write within the quota
 			rec, rev, err = c.Load(ctx)
 			require.NoError(t, err)
 			next = rec.Clone()
@@ -244,7 +244,7 @@ func TestOutOfSpace(t *testing.T) {
 		return true
 	}, bound, 10*time.Millisecond)
 	require.ErrorIs(t, err, failover.ErrRefused)
-	require.NotErrorIs(t, err, failover.ErrUnknownOutcome, "it is known that it was not done")
+	require.NotErrorIs(t, err, failover.ErrUnknownOutcome, "the swap was not applied")
 	require.ErrorContains(t, err, "out of space (alarm NOSPACE)")
 	now, at, err := c.Load(ctx)
 	require.NoError(t, err)
@@ -275,7 +275,7 @@ func TestTwoPairsInOneEtcd(t *testing.T) {
 		_, err := one.Swap(t.Context(), 0, recOne)
 		require.NoError(t, err)
 		_, err = two.Swap(t.Context(), 0, recTwo)
-		require.NoError(t, err, "the other pair's record is not this one's")
+		require.NoError(t, err, "the pairs have separate records")
 		for c, want := range map[*etcd.Coordinator]failover.Record{one: recOne, two: recTwo} {
 			o := coordtest.Await(t, c, "its own record", func(o failover.Observation) bool {
 				return o.Record != nil &&

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// endpoints answers requests in turn, each after its delay; never for a negative one.
+// endpoints responds to requests in turn, each after its delay; it never responds if the delay is negative.
 type endpoints struct {
 	delays []time.Duration
 	calls  atomic.Int64
@@ -33,8 +33,8 @@ func (e *endpoints) call(ctx context.Context) (int, error) {
 	}
 }
 
-// Compares the time until the response, the number of requests, and whether some outcome is unknown. Only in that
-// case may a conflict be caused by the request's own write.
+// A hedged request returns the expected response time, number of attempts, and unknown outcome. Only with an unknown
+// outcome may a conflict be caused by the request's own write.
 func TestHedged(t *testing.T) {
 	const silent = -1
 	for _, tt := range []struct {

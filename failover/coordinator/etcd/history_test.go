@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
-// proxy simulates a proxy in front of an etcd. It keeps the watches of its clients when that etcd is replaced, and
-// reports no changes.
+// proxy simulates a proxy in front of etcd. It keeps its clients' watches open when etcd is replaced, and reports no
+// changes.
 type proxy struct {
 	etcdserverpb.UnimplementedKVServer
 	etcdserverpb.UnimplementedWatchServer
@@ -66,7 +66,7 @@ func (p *proxy) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	return nil
 }
 
-// The response to any request shows that etcd has another history, which triggers a new list.
+// A response that proves that etcd was replaced triggers a new list of the keys.
 func TestReplacedBehindAProxy(t *testing.T) {
 	encoded := func(op string) []byte {
 		rec := coordtest.SampleRecord(op)
@@ -78,7 +78,7 @@ func TestReplacedBehindAProxy(t *testing.T) {
 	p.replace(7, 50, encoded("new"))
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	// The keepalive pings of the client must not end the watch: a new watch would list the keys, too.
+	// The client's keep-alive pings must not end the watch, because a new watch would list the keys anyway.
 	server := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 		MinTime: time.Millisecond, PermitWithoutStream: true,
 	}))

@@ -203,16 +203,16 @@ func (k *keepAlive) send(
 		timer.Stop()
 		if err != nil {
 			cancel()
-			return nil, err //nolint:wrapcheck // renewOnce says what it is
+			return nil, err //nolint:wrapcheck // renewOnce adds the context
 		}
 		k.stream, k.cancel = stream, cancel
 	}
 	timer := time.AfterFunc(limit, k.cancel)
 	defer timer.Stop()
 	if err := k.stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err //nolint:wrapcheck // renewOnce says what it is
+		return nil, err //nolint:wrapcheck // renewOnce adds the context
 	}
-	return k.stream.Recv() //nolint:wrapcheck // renewOnce says what it is
+	return k.stream.Recv() //nolint:wrapcheck // renewOnce adds the context
 }
 
 func (c *Coordinator) leased(sent time.Time, ttlSeconds int64) {

@@ -44,7 +44,8 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.
 	}
 }
 
-// raiseMark writes the mark, or caches the current one if another connection has written it since. c.marks.mu is held.
+// raiseMark writes the mark and returns true. If another connection has written the mark since, it caches that one and
+// returns false. The caller holds c.marks.mu.
 func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, error) {
 	k := &c.marks
 	value, err := json.Marshal(m)

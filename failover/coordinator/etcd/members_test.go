@@ -69,7 +69,7 @@ func members(t *testing.T, n int, change configure) []*member {
 	return out
 }
 
-// tryMembers starts the members on free ports. After an error, none is left running.
+// tryMembers starts the members on free ports. If it returns an error, no member is running.
 func tryMembers(t *testing.T, n int, change configure) (out []*member, err error) {
 	t.Helper()
 	var cfgs []*embed.Config

@@ -21,9 +21,9 @@ func (s *server) empty(t *testing.T) {
 	s.rollBack(t, t.TempDir())
 }
 
-// etcd's data is replaced, by an older copy or by nothing, while the connection is broken, so no request fails. After
-// the reconnect the current state and later changes are reported. (RequestTimeout is long: nothing here may depend on
-// a request timeout.)
+// While the connection is broken, etcd's data is replaced by an older copy, or deleted, so that no request fails. After
+// the reconnect, the current state and later changes are reported. RequestTimeout is long, because the test must not
+// depend on a request timeout.
 func TestReplacedWhileDisconnected(t *testing.T) {
 	t.Parallel()
 	type fits = func(failover.Observation) bool
@@ -77,7 +77,7 @@ func TestReplacedWhileDisconnected(t *testing.T) {
 	}
 }
 
-// An announced process is visible again in an emptied etcd, and so is one that is started later.
+// After etcd was emptied, an announced process becomes visible again, and a process started later is also visible.
 func TestEmptiedUnderAnnouncement(t *testing.T) {
 	s := start(t)
 	a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second})

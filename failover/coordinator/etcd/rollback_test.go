@@ -38,9 +38,8 @@ func (s *server) rollBack(t *testing.T, image string) {
 	s.run(t, address)
 }
 
-// etcd is restored to an older state under an open connection, which then reports the restored state. (The node
-// rejects a record older than its own: INV-9.) Revisions are assigned a second time, and a lost mark is written
-// again.
+// etcd is restored to an older state under an open connection, which then reports the restored state. Revisions are
+// assigned a second time, and a lost mark is written again. (The node rejects a record older than its own: INV-9.)
 func TestRolledBackUnderConnection(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -89,13 +88,13 @@ func TestRolledBackUnderConnection(t *testing.T) {
 	mark, err := b.LoadMark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 5}, mark)
-	// The active continues and marks its further commits.
+	// The active continues, and writes marks for its further commits.
 	_, err = a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 51})
 	require.NoError(t, err)
 	mark, err = b.LoadMark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 51}, mark)
-	// The same applies to a connection that has written a higher mark before, and now writes a lower one.
+	// A connection that has written a higher mark before can also write a lower one now.
 	s.rollBack(t, image)
 	require.Eventually(t, func() bool {
 		_, err := a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 40})
@@ -105,7 +104,7 @@ func TestRolledBackUnderConnection(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 40}, mark)
 
-	// A swap with the old revision is rejected while that revision was not assigned again.
+	// A swap with the old revision is rejected until that revision is assigned again.
 	lost := rec
 	lost.Config, lost.OpID = rec.Config+1, "lost"
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -124,8 +123,8 @@ func TestRolledBackUnderConnection(t *testing.T) {
 	}
 }
 
-// The connection breaks before etcd stops, as if its machine failed. A client library's watch would resume from a
-// revision that the restored etcd reaches only later, and receive nothing until then.
+// The connection breaks before etcd stops, as in a machine failure. The client library's watch would resume from a
+// revision that the restored etcd reaches only later, and receive no events until then.
 func TestRolledBackUnderBrokenWatch(t *testing.T) {
 	s := start(t)
 	way, err := cluster.NewProxy(s.etcd.Address())

@@ -50,7 +50,7 @@ func (c *Coordinator) watch(ctx context.Context) {
 //
 // Unlike the client library's watch, the stream is never resumed. If etcd was restored from a backup, or emptied, its
 // new history may reach a previously seen revision only later, and a watch from that revision reports nothing until
-// then. The effective list is read after the stream was opened, so a replaced history ends the stream.
+// then. So the keys are listed after the stream is opened, which detects a replaced history.
 func (c *Coordinator) watchOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

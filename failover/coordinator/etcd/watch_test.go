@@ -17,12 +17,12 @@ import (
 	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
-// A process has announced itself twice, its duplicate once in between, and the watch delivers all three together. The
-// duplicate is running, because it announced itself after this process.
+// One watch response contains two announcements of a process, and one of its duplicate in between. The duplicate is
+// reported as running, because it announced itself after this process.
 func TestDuplicateBetweenTwoAnnouncements(t *testing.T) {
 	c := open(t, etcd.Options{Endpoints: []string{"127.0.0.1:1"}, Prefix: "/p", RequestTimeout: time.Minute})
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
-	own, duplicate := failover.Live{Node: node, Process: "own"}, failover.Live{Node: node, Process: "twin"}
+	own, duplicate := failover.Live{Node: node, Process: "own"}, failover.Live{Node: node, Process: "duplicate"}
 	put := func(live failover.Live, created, modified int64) *clientv3.Event {
 		value, err := json.Marshal(live)
 		require.NoError(t, err)
@@ -36,7 +36,7 @@ func TestDuplicateBetweenTwoAnnouncements(t *testing.T) {
 	}
 	c.Begin(own)
 	c.Apply([]*clientv3.Event{put(duplicate, 5, 5)})
-	require.True(t, seen().Duplicate.Stale, "it may have been killed before this process began")
+	require.True(t, seen().Duplicate.Stale, "the other process may have been killed before this one started")
 	c.Apply([]*clientv3.Event{put(own, 10, 10), put(duplicate, 5, 11), put(own, 10, 12)})
 	require.Equal(t, failover.Duplicate{Live: duplicate}, *seen().Duplicate)
 }

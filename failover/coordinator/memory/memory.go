@@ -48,7 +48,7 @@ type lease struct {
 	timer       *time.Timer
 }
 
-// NewServer returns a coordinator without a record. leaseTTL 0 means DefaultLeaseTTL.
+// NewServer returns a Server without a record. If leaseTTL is not positive, DefaultLeaseTTL is used.
 func NewServer(leaseTTL time.Duration) *Server {
 	if leaseTTL <= 0 {
 		leaseTTL = DefaultLeaseTTL
@@ -56,9 +56,9 @@ func NewServer(leaseTTL time.Duration) *Server {
 	return &Server{ttl: leaseTTL, live: make(map[process]lease)}
 }
 
-// Standalone returns a coordinator for a node without a partner. It derives the record from the fence in the store's
-// identity, and the node activates in the next term. For a new store, or one restored from a backup, it has no record,
-// so the node creates the first one.
+// Standalone returns a Server for a node without a partner. Its record is derived from the fence in the store's
+// identity, and the node activates in the next term. For a new store, or one restored from a backup, the Server has no
+// record, so the node creates the first one.
 func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
 	s := NewServer(0)
 	if id.Empty() || id.Restored {
@@ -101,7 +101,7 @@ func (s *Server) Forget() {
 	s.notify()
 }
 
-// Image is a snapshot of a coordinator's state.
+// Image is a snapshot of a Server's record and mark.
 type Image struct {
 	record *failover.Record
 	rev    failover.Revision
@@ -115,7 +115,8 @@ func (s *Server) Image() Image {
 	return Image{record: s.record, rev: s.rev, mark: s.mark}
 }
 
-// Restore restores a snapshot, to simulate a restored coordinator: it assigns the same revisions again.
+// Restore restores a snapshot, to simulate a coordinator that was restored from a backup and assigns the same revisions
+// again.
 func (s *Server) Restore(i Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

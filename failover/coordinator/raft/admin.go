@@ -45,7 +45,7 @@ func NewAdmin(o AdminOptions) (*Admin, error) {
 	}
 	for _, v := range o.Voters {
 		if err := checkAddress(v); err != nil {
-			return nil, fmt.Errorf("raft: the voter %q: %w", v, err)
+			return nil, fmt.Errorf("raft: voter %q: %w", v, err)
 		}
 	}
 	if err := o.TLS.check(); err != nil {

@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// A file that github.com/hashicorp/raft-boltdb/v2 2.3.1 wrote is readable, and new files are the same.
+// A file written by github.com/hashicorp/raft-boltdb/v2 2.3.1 is readable, and new files have the same content.
 func TestBoltStoreReadsRaftBoltDB(t *testing.T) {
 	content, err := os.ReadFile("testdata/raft-boltdb-2.3.1.db")
 	require.NoError(t, err)

@@ -25,7 +25,7 @@ type change struct {
 	Add    string `json:"add,omitempty"`    // address
 }
 
-// changeMembers is idempotent.
+// changeMembers executes a membership change on the leader, and returns the added member, if any. It is idempotent.
 func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return Member{}, err
@@ -59,7 +59,8 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	return v.add(incoming.Status.ID, c.Add)
 }
 
-// checkJoining checks the voter to be added. It retries, because the voter may have just been started.
+// checkJoining checks the voter to be added, and returns its hello. It retries, because the voter may have just been
+// started.
 func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error) {
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
@@ -115,7 +116,7 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	if m.ID == v.disk.id {
 		// Another voter must remove this one.
 		err := wait(ctx, v.raft.LeadershipTransfer())
-		v.log.Info("transferring leadership before the removal of this voter", zap.Error(err))
+		v.log.Info("leadership transfer requested before the removal of this voter", zap.Error(err))
 		return errNotLeader
 	}
 	if err := v.committed(v.raft.RemoveServer(hraft.ServerID(m.ID), 0, changeLimit)); err != nil {

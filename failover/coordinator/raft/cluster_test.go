@@ -20,12 +20,12 @@ import (
 // bound limits all waits.
 const bound = time.Minute
 
-// The voters of every test. The names belong to the test's network; the kernel assigns the listen addresses.
+// Voters of every test. The names are resolved by the test's network; the kernel assigns the listen addresses.
 const (
 	nodeA   = "a.test:1"
 	nodeB   = "b.test:1"
 	witness = "w.test:1"
-	spare   = "x.test:1" // a fourth, for replacements
+	spare   = "x.test:1" // fourth voter, for replacements
 )
 
 func names() []string { return []string{nodeA, nodeB, witness} }
@@ -58,7 +58,7 @@ func newNetwork() *network {
 	}
 }
 
-var errCut = errors.New("the link is cut")
+var errCut = errors.New("link is cut")
 
 // dialFrom returns the Dial function of one voter.
 func (n *network) dialFrom(from string) func(context.Context, string) (net.Conn, error) {
@@ -117,7 +117,7 @@ func (l *link) lost() bool {
 	return l.n.holes[l.from] || l.n.holes[l.to]
 }
 
-// swallow drops all traffic of a voter silently, or ends that and closes the connections that have lost data.
+// swallow starts or stops dropping all traffic of a voter silently. On a stop, it closes connections that lost data.
 func (n *network) swallow(name string, on bool) {
 	n.mu.Lock()
 	n.holes[name] = on
@@ -199,7 +199,7 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-// startSimulated is startCluster in simulated time, in a testing/synctest bubble.
+// startSimulated is like startCluster, but runs in simulated time (testing/synctest).
 func startSimulated(t *testing.T) *cluster {
 	t.Helper()
 	voters := simnet.New(simnet.Options{Delay: time.Millisecond}).NewProcess("127.0.0.1")
@@ -216,8 +216,7 @@ func (c *cluster) startAll() {
 		c.start(name)
 	}
 	c.awaitLeader(witness)
-	// A voter that knows the leader only from heartbeats has an empty disk, and would count as a new one after a
-	// restart.
+	// A voter that has received only heartbeats has an empty disk, and would be a new voter after a restart.
 	require.Eventually(t, func() bool {
 		for _, v := range c.voters {
 			if !v.Status().Member {
@@ -225,7 +224,7 @@ func (c *cluster) startAll() {
 			}
 		}
 		return true
-	}, bound, 2*time.Millisecond, "not all have the log")
+	}, bound, 2*time.Millisecond, "a voter has not received the log")
 }
 
 func (c *cluster) options(name string) raft.Options {
@@ -268,7 +267,7 @@ func (c *cluster) stop(name string) {
 	}
 }
 
-// wipe assigns an empty directory to a stopped voter.
+// wipe gives a stopped voter an empty directory.
 func (c *cluster) wipe(name string) { c.dirs[name] = c.t.TempDir() }
 
 func (c *cluster) awaitLeader(name string) {
@@ -290,7 +289,7 @@ func (c *cluster) connect(name string) *raft.Coordinator {
 	return k
 }
 
-// awaitProblem waits until a voter reports this problem.
+// awaitProblem waits until a voter reports a problem that contains text.
 func (c *cluster) awaitProblem(name, text string) {
 	c.t.Helper()
 	if !awaitTrue(func() bool { return contains(c.voters[name].Status().Problem, text) }) {

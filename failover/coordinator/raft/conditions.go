@@ -16,7 +16,7 @@ func (v *Voter) currentConditions() []failover.Condition {
 	return v.conditions
 }
 
-// setConditions stores the conditions. If they are unchanged, the slice stays the same.
+// setConditions stores the conditions. If they are unchanged, it keeps the previous slice.
 func (v *Voter) setConditions(now []failover.Condition) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -47,7 +47,7 @@ func (v *Voter) evaluateConditions(own Status, known map[string]hello, silent ma
 		add(failover.ConditionVoterRolledBack, "%s", own.Problem)
 	}
 	if m, ok := predecessor(own, known); ok {
-		add(failover.ConditionVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
+		add(failover.ConditionVoterWiped, "cluster lists the voter at %s with the ID %s, but its ID is %s: %s",
 			m.Address, m.ID, own.ID, v.replaceCommand(m.ID, m.Address))
 	}
 	for _, m := range own.Voters {
@@ -73,7 +73,7 @@ func (v *Voter) evaluateConditions(own Status, known map[string]hello, silent ma
 			out = append(out, n)
 		case !responded:
 		case h.Status.ID != m.ID:
-			add(failover.ConditionVoterWiped, "cluster has the voter at %s as %s, but it is %s: %s",
+			add(failover.ConditionVoterWiped, "cluster lists the voter at %s with the ID %s, but its ID is %s: %s",
 				m.Address, m.ID, h.Status.ID, v.replaceCommand(m.ID, m.Address))
 		case h.Status.Fenced == FencedRolledBack:
 			add(failover.ConditionVoterRolledBack, "disk of the voter at %s was restored from an older copy: stop it, "+

@@ -194,13 +194,13 @@ func kindOf(id string) Kind {
 
 const never = 1000 * time.Hour
 
-// withLongTimeouts prevents elections until endVerification resets the timeouts.
+// withLongTimeouts sets timeouts that prevent elections until endVerification resets them, and returns c.
 func withLongTimeouts(c *hraft.Config) *hraft.Config {
 	c.HeartbeatTimeout, c.ElectionTimeout = never, never
 	return c
 }
 
-// raftConfig is the same on all voters, except for their IDs.
+// raftConfig returns the configuration of the raft library. It is the same on all voters, except for their IDs.
 func raftConfig(id string, election time.Duration, log raftLog) *hraft.Config {
 	c := hraft.DefaultConfig()
 	c.LocalID = hraft.ServerID(id)

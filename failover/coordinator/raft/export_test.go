@@ -17,23 +17,23 @@ func (v *Voter) StallDisk() func() {
 // TakeSnapshot makes raft write a snapshot and truncate its log.
 func (v *Voter) TakeSnapshot() error { return v.raft.Snapshot().Error() }
 
-// Older returns options of a voter that appears as release 0.1.0 to the others.
+// Older returns options with which the voter appears as release 0.1.0 to the other voters.
 func (o Options) Older() Options {
 	o.older = true
 	return o
 }
 
-// HandshakeFrom returns this voter's response to another one that knows of its vote in a term.
+// HandshakeFrom returns this voter's response to a voter that has recorded a vote of this one in votedTerm.
 func (v *Voter) HandshakeFrom(from string, votedTerm uint64) error {
 	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Seen: &peerProgress{Voted: votedTerm}})
 }
 
-// HandshakeBy returns this voter's response to another one with an empty disk.
+// HandshakeBy returns this voter's response to a voter with an empty disk.
 func (v *Voter) HandshakeBy(from string) error {
 	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Have: &diskState{}})
 }
 
-// RecordedProgress returns the last entry that this voter knows another one to have acknowledged.
+// RecordedProgress returns the last entry that, as known to this voter, another voter has acknowledged.
 func (v *Voter) RecordedProgress(id string) (uint64, error) {
 	s, err := v.seen.of(id)
 	return s.Acked, err

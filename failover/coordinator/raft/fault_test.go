@@ -45,7 +45,7 @@ func TestWitnessIsPreferred(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// A leader is cut off with an accepted swap: its outcome is unknown until another voter has written.
+// A leader is isolated after it accepted a swap. The outcome is unknown until another voter has written.
 func TestUnknownOutcome(t *testing.T) { synctest.Test(t, testUnknownOutcome) }
 
 func testUnknownOutcome(t *testing.T) {
@@ -75,12 +75,12 @@ func testUnknownOutcome(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, won, got)
 	require.Equal(t, next, at)
-	c.awaitLeader(witness) // otherwise its return could cause another unknown outcome
+	c.awaitLeader(witness) // a later return of the witness could cause another unknown outcome
 	_, err = w.Swap(timed(t), rev, lost)
-	require.ErrorIs(t, err, failover.ErrConflict, "the swap came back from the dead")
+	require.ErrorIs(t, err, failover.ErrConflict, "a discarded swap was applied")
 }
 
-// observed waits for an observation. A watch that ends before fails the test.
+// observed waits for an observation. The test fails if the watch ends first.
 func observed(
 	t *testing.T, seen <-chan failover.Observation, what string, ok func(failover.Observation) bool,
 ) (last failover.Observation) {
@@ -108,15 +108,15 @@ func TestCutOffLeaderIsUnreachable(t *testing.T) {
 		_, _, err = w.Load(short)
 		return errors.Is(err, failover.ErrUnreachable)
 	}, 20*time.Second, time.Millisecond)
-	observed(t, w.Watch(timed(t)), "it knows that it reaches no voter",
+	observed(t, w.Watch(timed(t)), "it reports that no voter is reachable",
 		func(o failover.Observation) bool { return !o.Reachable })
 	c.net.isolate(witness, false)
-	o := observed(t, w.Watch(timed(t)), "it reaches the others again",
+	o := observed(t, w.Watch(timed(t)), "the other voters are reachable again",
 		func(o failover.Observation) bool { return o.Reachable })
 	require.NotNil(t, o.Record)
 }
 
-// A leader that goes silent is replaced, and every node finds the new one.
+// A leader that becomes silent is replaced, and every node finds the new one.
 func TestSilentLeader(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -138,8 +138,8 @@ func TestSilentLeader(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// A node that cannot reach the leader uses the other node's voter, which can.
-func TestHandedOn(t *testing.T) {
+// A node that cannot reach the leader sends its requests through the other node's voter.
+func TestRequestForwardedByOtherVoter(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	a := c.connect(nodeA)
@@ -147,7 +147,7 @@ func TestHandedOn(t *testing.T) {
 	rev, err := a.Swap(timed(t), 0, rec)
 	require.NoError(t, err)
 	c.net.cutLink(nodeA, witness, true)
-	rec.Config, rec.OpID = 2, "by way of the other"
+	rec.Config, rec.OpID = 2, "forwarded"
 	require.Eventually(t, func() bool {
 		rev, err = a.Swap(timed(t), rev, rec)
 		return err == nil
@@ -163,7 +163,7 @@ func TestHandedOn(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// A leader with a stalled disk goes silent, and another one takes over.
+// A leader with a stalled disk stops sending, and another voter is elected.
 func TestStalledDisk(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -183,7 +183,7 @@ func TestStalledDisk(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// An announced process is seen by the next leader, and is not reported as dead in the meantime.
+// A new leader receives an announced process's renewal, and does not report the process as gone in the meantime.
 func TestLivenessOutlivesLeader(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, func(o *raft.Options) { o.LeaseTTL = 4 * time.Second })
@@ -201,12 +201,12 @@ func TestLivenessOutlivesLeader(t *testing.T) {
 		require.NoError(t, <-done)
 	}()
 	seen := b.Watch(timed(t))
-	observed(t, seen, "the other one is notified",
+	observed(t, seen, "the other node sees the process",
 		func(o failover.Observation) bool { return len(o.Live) == 1 && o.LiveKnown })
 	c.stop(witness)
 	_, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1")) // another voter leads
 	require.NoError(t, err)
-	observed(t, seen, "the other one sees the record", func(o failover.Observation) bool {
+	observed(t, seen, "the other node sees the record", func(o failover.Observation) bool {
 		require.Equal(t, []failover.Live{live}, o.Live)
 		return o.Record != nil
 	})
@@ -271,7 +271,7 @@ func model() porcupine.Model {
 // checkTime limits the linearizability check, which takes milliseconds for a valid history.
 const checkTime = 20 * time.Second
 
-// Two nodes swap while voters are killed and cut off one after the other. The history must be linearizable.
+// Two nodes swap while voters are killed and isolated one after the other. The history is linearizable.
 func TestLinearizableUnderFaults(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -286,7 +286,7 @@ func TestLinearizableUnderFaults(t *testing.T) {
 			note := func(in input, out output, call time.Duration) {
 				ret := int64(time.Since(base))
 				if out.unknown {
-					ret = math.MaxInt64 // it may be applied at any later time
+					ret = math.MaxInt64 // the swap may be applied at any later time
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -317,8 +317,8 @@ func TestLinearizableUnderFaults(t *testing.T) {
 	t.Logf("%d operations, %d swaps done", len(history), done)
 	require.Positive(t, done)
 	result := porcupine.CheckOperationsTimeout(model(), history, checkTime)
-	require.Equal(t, porcupine.Ok, result, "the history of loads and swaps is not linearizable, or that could not be "+
-		"found out within %v", checkTime)
+	require.Equal(t, porcupine.Ok, result, "the history of loads and swaps is not linearizable, or was not "+
+		"checked within %v", checkTime)
 }
 
 func swapOnce(k *raft.Coordinator, op string, base time.Time, note func(input, output, time.Duration)) {
@@ -337,7 +337,7 @@ func swapOnce(k *raft.Coordinator, op string, base time.Time, note func(input, o
 		!errors.Is(err, failover.ErrConflict)}, call)
 }
 
-// faults repeatedly cuts off or kills the leader. The two nodes' voters are only cut off, because their coordinators
+// faults repeatedly isolates or kills the leader. The two nodes' voters are only isolated, because their coordinators
 // are in use.
 func faults(t *testing.T, c *cluster) {
 	t.Helper()

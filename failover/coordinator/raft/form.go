@@ -30,7 +30,7 @@ const (
 
 type hello struct {
 	Status Status `json:"status"`
-	// Empty reports whether the voter has never received anything from a cluster.
+	// Empty reports whether the voter has no log entry and no snapshot.
 	Empty           bool                    `json:"empty"`
 	Configured      []string                `json:"configured"`
 	ElectionTimeout time.Duration           `json:"election_timeout"`
@@ -107,7 +107,7 @@ func (v *Voter) poll(ctx context.Context) {
 	wg.Wait()
 }
 
-// recordSilence records that a voter does not respond. It deletes the voter's last hello, since each health check
+// recordSilence records that a voter does not respond. It deletes the voter's last hello, because each health check
 // requires a new response.
 func (v *Voter) recordSilence(address string, err error) {
 	v.mu.Lock()
@@ -246,8 +246,8 @@ func (v *Voter) form(known map[string]hello) {
 	v.log.Info("cluster formed", zap.Strings("voters", v.opts.Voters))
 }
 
-// adoptLeader sets the leader from the other voters' hellos, if raft does not know it: this voter has no vote, or only
-// another voter can reach the leader, and then forwards requests to it.
+// adoptLeader sets the leader from the other voters' hellos if raft does not know it. This is the case if this voter
+// has no vote, or cannot reach the leader. In the second case, a voter that reaches the leader forwards requests to it.
 func (v *Voter) adoptLeader(known map[string]hello) {
 	if addr, _ := v.raft.LeaderWithID(); addr != "" {
 		return // raft knows the leader

@@ -67,7 +67,7 @@ var _ hraft.FSM = (*fsm)(nil)
 
 func newFSM() *fsm { return &fsm{now: latest.New(state{})} }
 
-// Apply implements hraft.FSM. It returns a swapped.
+// Apply implements hraft.FSM. The result has the type swapped.
 func (f *fsm) Apply(entry *hraft.Log) any {
 	var c command
 	if err := json.Unmarshal(entry.Data, &c); err != nil {

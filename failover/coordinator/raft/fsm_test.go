@@ -52,7 +52,7 @@ func TestFSM(t *testing.T) {
 	out, ok := f.Apply(&hraft.Log{Data: []byte("junk")}).(swapped)
 	require.True(t, ok)
 	require.Error(t, out.err)
-	require.Equal(t, before, f.now.Get(), "an entry that cannot be read changes nothing")
+	require.Equal(t, before, f.now.Get(), "an unreadable entry changes nothing")
 
 	for _, recovering := range []bool{false, true} {
 		f.recovering = recovering

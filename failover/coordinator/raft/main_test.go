@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The tests wait for elections and timeouts, and hardly use the processor.
+// TestMain runs the tests in parallel: they wait for elections and timeouts, and use little CPU.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)

@@ -50,7 +50,7 @@ func TestMarkOutlivesRestart(t *testing.T) {
 		require.Equal(t, mark, got)
 		require.NoError(t, k.Close())
 		c.awaitLeader(witness)
-		if round == 0 { // the second time they start from a snapshot with the mark
+		if round == 0 { // in the second round, voters start from a snapshot that contains the mark
 			for _, name := range names() {
 				require.True(t, awaitTrue(func() bool { return c.voters[name].TakeSnapshot() == nil }),
 					"%s has applied nothing new", name)
@@ -59,7 +59,7 @@ func TestMarkOutlivesRestart(t *testing.T) {
 	}
 }
 
-// While a voter's release may not support marks, none is written. The first mark proves permanently that all voters
+// No mark is written while a voter's release may not support marks. The first mark permanently proves that all voters
 // support them.
 func TestMarkWaitsForOldVoters(t *testing.T) {
 	t.Parallel()
@@ -89,7 +89,7 @@ func TestMarkWaitsForOldVoters(t *testing.T) {
 	old = ""
 	c.start(nodeB)
 	writeMark(t, k, failover.Mark{By: 1, Term: 1, LSN: 6})
-	c.stop(nodeB) // also while one is stopped
+	c.stop(nodeB) // marks are also written while a voter is stopped
 	writeMark(t, k, failover.Mark{By: 1, Term: 1, LSN: 7})
 	got, err = k.LoadMark(timed(t))
 	require.NoError(t, err)

@@ -85,7 +85,7 @@ func TestWipedVoter(t *testing.T) {
 	require.Equal(t, rec, got)
 	require.Equal(t, rev, at)
 
-	// It does not count: without the witness there is no majority.
+	// The fresh voter has no vote: without the witness, the cluster has no majority.
 	c.stop(witness)
 	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -100,16 +100,16 @@ func TestWipedVoter(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, fresh.ID(), m.ID)
 	_, err = fresh.Replace(timed(t), old, nodeA)
-	require.NoError(t, err, "it can be repeated")
+	require.NoError(t, err, "the replacement is idempotent")
 	require.Eventually(t, func() bool { s := fresh.Status(); return s.Member && s.Problem == "" }, bound,
 		time.Millisecond)
 	c.stop(witness)
 	rec.Config, rec.OpID = 2, "op2"
 	_, err = a.Swap(timed(t), rev, rec)
-	require.NoError(t, err, "it counts now")
+	require.NoError(t, err, "the new voter has a vote now")
 }
 
-// A new voter receives a snapshot if the log begins too late, and a voter restarts from its own snapshot.
+// A new voter receives a snapshot if the log no longer contains the first entries. A voter restarts from its snapshot.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -144,7 +144,7 @@ func TestSnapshot(t *testing.T) {
 }
 
 // Two empty disks and one with data do not form a cluster.
-func TestTwoWiped(t *testing.T) {
+func TestTwoWipedVotersFormNoCluster(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	for _, name := range names() {
@@ -162,7 +162,7 @@ func TestTwoWiped(t *testing.T) {
 	require.Empty(t, c.voters[nodeB].Status().LeaderID)
 }
 
-// A permanently lost witness is replaced by one elsewhere, with Admin.
+// Admin replaces a permanently lost witness by one at another address.
 func TestReplaceWitness(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -177,20 +177,20 @@ func TestReplaceWitness(t *testing.T) {
 
 	c.start(spare)
 	_, err = admin.Add(timed(t), spare)
-	require.ErrorIs(t, err, raft.ErrMembership, "there are three")
+	require.ErrorIs(t, err, raft.ErrMembership, "the cluster already has three voters")
 	require.ErrorContains(t, err, "remove or replace one")
 	_, err = admin.Replace(timed(t), "z.test:1", spare)
 	require.ErrorIs(t, err, raft.ErrNotMember)
 	_, err = admin.Replace(timed(t), witness, "z.test:1")
 	require.ErrorContains(t, err, "start it first")
 
-	// A voter that is still starting is waited for.
+	// Replace waits for a voter that is still starting.
 	c.stop(spare)
 	var m raft.Member
 	replaced := make(chan struct{})
 	go func() {
 		defer close(replaced)
-		m, err = admin.Replace(timed(t), witness, spare) // it is the leader, and must transfer the leadership
+		m, err = admin.Replace(timed(t), witness, spare) // the witness is the leader, and must transfer the leadership
 	}()
 	c.start(spare)
 	<-replaced
@@ -212,7 +212,7 @@ func TestReplaceWitness(t *testing.T) {
 	_, err = b.Swap(timed(t), rev, next)
 	require.NoError(t, err)
 	err = c.voters[nodeB].Remove(timed(t), spare)
-	require.ErrorIs(t, err, raft.ErrMembership, "no majority would be left")
+	require.ErrorIs(t, err, raft.ErrMembership, "no majority would remain")
 }
 
 func TestRemoveAndAdd(t *testing.T) {
@@ -232,7 +232,7 @@ func TestRemoveAndAdd(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// Two of three voters are lost permanently.
+// The quorum is recovered by force after two of three voters were lost. Voters that return are excluded.
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -254,7 +254,7 @@ func TestRecover(t *testing.T) {
 	done, err := raft.Recover(raft.RecoverOptions{Dir: dir, By: "operator", Reason: "fire"})
 	require.NoError(t, err)
 	require.Equal(t, old, done.OldID)
-	require.NotEqual(t, old, done.ID, "voters of the old cluster can connect to it")
+	require.NotEqual(t, old, done.ID, "voters of the old cluster must not connect to the recovered one")
 	require.Len(t, done.Lost, 2)
 	marker, err := os.ReadFile(done.Marker)
 	require.NoError(t, err)
@@ -266,9 +266,9 @@ func TestRecover(t *testing.T) {
 	got, at, err := b.Load(timed(t))
 	require.NoError(t, err)
 	require.Equal(t, rec, got)
-	require.Greater(t, at, rev, "nothing that the lost ones may have written is taken for this record")
+	require.Greater(t, at, rev, "a revision that the lost voters may have assigned was used again")
 
-	// They were not lost: they detect that they are excluded, regardless of their disks.
+	// The lost voters return, and detect that they are excluded, regardless of their disks.
 	c.start(nodeA)
 	c.start(witness)
 	c.awaitProblem(nodeA, "quorum was recovered by force")

@@ -126,7 +126,7 @@ func (o Options) withDefaults() (Options, error) {
 func checkVoters(voters []string) ([]string, error) {
 	for _, v := range voters {
 		if err := checkAddress(v); err != nil {
-			return nil, fmt.Errorf("raft: the voter %q: %w", v, err)
+			return nil, fmt.Errorf("raft: voter %q: %w", v, err)
 		}
 	}
 	voters = slices.Sorted(slices.Values(voters))
@@ -150,9 +150,9 @@ func checkAddress(address string) error {
 }
 
 func listenTCP(ctx context.Context, address string) (net.Listener, error) {
-	return new(net.ListenConfig).Listen(ctx, "tcp", address) //nolint:wrapcheck // a net.OpError says everything
+	return new(net.ListenConfig).Listen(ctx, "tcp", address) //nolint:wrapcheck // a net.OpError includes the address
 }
 
 func dialTCP(ctx context.Context, address string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "tcp", address) //nolint:wrapcheck // a net.OpError says everything
+	return new(net.Dialer).DialContext(ctx, "tcp", address) //nolint:wrapcheck // a net.OpError includes the address
 }

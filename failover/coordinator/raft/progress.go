@@ -28,7 +28,7 @@ import (
 //
 // None of the compared values ever decreases on a disk that was not restored: the term of a voter's last vote only
 // increases, and no voter truncates an entry within the term in which it was acknowledged. The end of the log is not
-// comparable, since a new leader may truncate it. The current term is not comparable either, since the library can
+// comparable, because a new leader may truncate it. The current term is not comparable either, because the library can
 // decrement it if a heartbeat arrives while the voter starts an election.
 
 const (
@@ -151,7 +151,7 @@ type progressStore struct {
 
 	writing sync.Mutex // held during disk writes; taken before mu
 
-	mu      sync.Mutex // guards the fields below; never held during disk access, since other voters read them
+	mu      sync.Mutex // guards the fields below; never held during disk access, because other voters read them
 	known   kept
 	changes uint64    // number of changes to known
 	stored  uint64    // number of changes on disk

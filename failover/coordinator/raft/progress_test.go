@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Distinguishes lost progress from regular changes.
+// A disk below the known progress is detected, and regular changes of a disk are not reported.
 func TestProgressMissing(t *testing.T) {
 	t.Parallel()
 	seen := peerProgress{Term: 5, Voted: 4, AckTerm: 5, Acked: 10}
@@ -17,12 +17,12 @@ func TestProgressMissing(t *testing.T) {
 		have diskState
 		want string
 	}{
-		"as it was":                  {diskState{Term: 5, Voted: 4, Last: 10}, ""},
-		"further":                    {diskState{Term: 6, Voted: 6, Last: 12}, ""},
-		"cut by a leader after that": {diskState{Term: 6, Voted: 4, Last: 8}, ""},
-		"term":                       {diskState{Term: 4, Voted: 4, Last: 10}, "it had entries of term 5"},
-		"vote":                       {diskState{Term: 5, Voted: 3, Last: 10}, "it voted in term 4"},
-		"log":                        {diskState{Term: 5, Voted: 5, Last: 9}, "it had log entries up to 10"},
+		"unchanged":                   {diskState{Term: 5, Voted: 4, Last: 10}, ""},
+		"newer":                       {diskState{Term: 6, Voted: 6, Last: 12}, ""},
+		"truncated by a later leader": {diskState{Term: 6, Voted: 4, Last: 8}, ""},
+		"term":                        {diskState{Term: 4, Voted: 4, Last: 10}, "it had entries of term 5"},
+		"vote":                        {diskState{Term: 5, Voted: 3, Last: 10}, "it voted in term 4"},
+		"log":                         {diskState{Term: 5, Voted: 5, Last: 9}, "it had log entries up to 10"},
 	} {
 		if got := seen.missing(tt.have); tt.want == "" {
 			require.Empty(t, got, name)
@@ -33,13 +33,13 @@ func TestProgressMissing(t *testing.T) {
 	require.Empty(t, peerProgress{}.missing(diskState{}), "a voter of 0.1.0 reports nothing")
 	require.Empty(t, peerProgress{Term: 6, Voted: 4, AckTerm: 5, Acked: 10}.missing(
 		diskState{Term: 5, Voted: 4, Last: 10}),
-		"a heartbeat of the leader that it stood against has set the term back: it was in it, and promised nothing")
+		"the leader's heartbeat has decremented the term of a failed candidate, which neither voted nor acknowledged")
 	require.Equal(t, peerProgress{Term: 7, Voted: 4, AckTerm: 6, Acked: 3},
 		seen.with(peerProgress{Term: 7, Voted: 2, AckTerm: 6, Acked: 3}))
 	require.Equal(t, seen, seen.with(peerProgress{AckTerm: 4, Acked: 99}))
 }
 
-// A promise is on disk before it counts.
+// Progress with immediate urgency is durable when record returns.
 func TestProgressIsPersisted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func TestProgressIsPersisted(t *testing.T) {
 	promised := peerProgress{Term: 3, Voted: 3, AckTerm: 3, Acked: 7}
 	require.NoError(t, s.record("a", promised, urgencyImmediate))
 	require.NoError(t, s.record("b", peerProgress{Term: 9}, urgencyLow))
-	require.NoError(t, s.record(d.id, peerProgress{Term: 99}, urgencyImmediate), "of itself it knows best")
+	require.NoError(t, s.record(d.id, peerProgress{Term: 99}, urgencyImmediate), "own progress is not recorded")
 	require.NoError(t, s.led(3, "a"))
 	require.NoError(t, s.led(2, "b"))
 	require.NoError(t, d.close())

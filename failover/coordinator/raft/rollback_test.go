@@ -40,12 +40,12 @@ func (c *cluster) rollBack(name, image string) {
 func (c *cluster) awaitFenced(name string) {
 	c.t.Helper()
 	require.True(c.t, awaitTrue(func() bool { return c.voters[name].Status().Fenced == raft.FencedRolledBack }),
-		"%s participates with a restored disk: %+v", name, c.voters[name].Status())
+		"%s was not fenced after its disk was restored: %+v", name, c.voters[name].Status())
 	require.False(c.t, c.voters[name].Status().Member)
 }
 
-// awaitSame waits until all running voters have the same log, and another one knows that of each. An entry that a
-// voter wrote without acknowledging it, because it was stopped before, is no promise, and its loss is not detected.
+// awaitSame waits until all running voters have the same log, and each voter's progress is recorded by another one. The
+// loss of an entry is only detected if the voter has acknowledged the entry.
 func (c *cluster) awaitSame() {
 	c.t.Helper()
 	require.True(c.t, awaitTrue(func() bool {
@@ -61,7 +61,7 @@ func (c *cluster) awaitSame() {
 	}), "the voters' logs differ")
 }
 
-// hasRecordedProgress reports whether some voter knows that the one with this ID has an entry.
+// hasRecordedProgress reports whether a voter has recorded that the voter with this ID has an entry.
 func (c *cluster) hasRecordedProgress(id string, index uint64) bool {
 	c.t.Helper()
 	for _, v := range c.voters {
@@ -74,7 +74,7 @@ func (c *cluster) hasRecordedProgress(id string, index uint64) bool {
 	return false
 }
 
-// awaitCondition waits until a node receives a notice about a voter.
+// awaitCondition waits until a node reports a condition of a voter.
 func (c *cluster) awaitCondition(at, kind, describe string) {
 	c.t.Helper()
 	k := c.voters[at].Connect()
@@ -88,11 +88,11 @@ func (c *cluster) awaitCondition(at, kind, describe string) {
 			}
 		}
 	}
-	require.Fail(c.t, "not noticed", "%s about %s at %s: %+v", kind, describe, at, last)
+	require.Fail(c.t, "condition not reported", "%s about %s at %s: %+v", kind, describe, at, last)
 }
 
-// A node receives notices about a missing voter and about one with a lost disk, and none when all are healthy.
-func TestNotices(t *testing.T) {
+// A node reports conditions for a missing voter and for a voter with a lost disk, and none when all are healthy.
+func TestVoterConditions(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	k := c.connect(nodeA)
@@ -117,7 +117,7 @@ func TestNotices(t *testing.T) {
 			return
 		}
 	}
-	require.Fail(t, "a notice stays")
+	require.Fail(t, "a condition remains")
 }
 
 // swapNext replaces the current record.
@@ -136,7 +136,7 @@ func swapNext(t *testing.T, v *raft.Voter, op string) failover.Record {
 	return rec
 }
 
-// A voter with a restored disk does not take part, reports that, and counts again after it was replaced.
+// A voter with a restored disk is fenced, reports the rollback, and has a vote again after it was replaced.
 func TestRolledBackVoter(t *testing.T) {
 	t.Parallel()
 	for _, name := range names() {
@@ -168,8 +168,8 @@ func TestRolledBackVoter(t *testing.T) {
 			require.Equal(t, rec, got)
 			require.NoError(t, k.Close())
 
-			// It has no vote: with one of the others stopped there is no majority. The same applies after a restart
-			// with only one of the others.
+			// It has no vote: with one of the others stopped, the cluster has no majority. The same applies after a
+			// restart with only one of the others.
 			third := map[string]string{nodeA: witness, nodeB: witness, witness: nodeB}[name]
 			c.stop(third)
 			c.stop(name)
@@ -195,9 +195,9 @@ func TestRolledBackVoter(t *testing.T) {
 	}
 }
 
-// While all three are stopped, one of the two voters with the newest record is restored to an older state. It starts
-// first, together with the one that never had the record; the third one, which has it, starts a moment later. The
-// record must not be lost.
+// While all three voters are stopped, one of the two with the newest record is restored to an older state. It starts
+// together with the voter that never had the record. The third voter, which has the record, starts a moment later. The
+// record is not lost.
 func TestRolledBackKeepsRecord(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, func(o *raft.Options) { o.RequestTimeout = 4 * time.Second })
@@ -214,7 +214,7 @@ func TestRolledBackKeepsRecord(t *testing.T) {
 		defer k.Close()
 		done := 0
 		for i := 0; done < 3; i++ {
-			require.Less(t, i, 50, "nothing can be swapped")
+			require.Less(t, i, 50, "no swap succeeds")
 			swapOnce(k, fmt.Sprintf("%d/%d", client, i), base, func(in input, out output, call time.Duration) {
 				ret := int64(time.Since(base))
 				if out.unknown {
@@ -246,7 +246,7 @@ func TestRolledBackKeepsRecord(t *testing.T) {
 		old, behind := c.start(name), c.start(ignorant)
 		require.Never(t, func() bool { // its last poll may still run when it returns
 			return old.Status().State == "Leader" || behind.Status().State == "Leader"
-		}, 1500*time.Millisecond, 5*time.Millisecond, "two of which none has the newest record have a leader")
+		}, 1500*time.Millisecond, 5*time.Millisecond, "voters without the newest record have elected a leader")
 		c.start(witness)
 		c.awaitFenced(name)
 		use(ignorant)
@@ -261,7 +261,7 @@ func TestRolledBackKeepsRecord(t *testing.T) {
 		"the history of loads and swaps is not linearizable")
 }
 
-// Two of three are restored to an older state: the third one detects it, and its state is kept.
+// Two of three voters are restored to an older state: the third one detects it, and keeps its state.
 func TestTwoRolledBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -300,8 +300,8 @@ func TestTwoRolledBack(t *testing.T) {
 	require.Equal(t, rec, got)
 }
 
-// All three are restored to the same moment: no voter can detect it, and they continue from there. (The nodes detect
-// it: INV-9.)
+// All three voters are restored to the same moment: no voter can detect it, and they continue from there. (The nodes
+// detect it: INV-9.)
 func TestAllRolledBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -332,7 +332,7 @@ func TestAllRolledBack(t *testing.T) {
 	require.Equal(t, rec, got)
 }
 
-// A starting voter does not count before another one has sent its knowledge; two voters suffice.
+// A starting voter does not participate before another voter has sent its hello. Two voters suffice.
 func TestStartPollsOthers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -342,13 +342,13 @@ func TestStartPollsOthers(t *testing.T) {
 	}
 	a := c.start(nodeA)
 	require.Never(t, func() bool { return a.Status().State != "Follower" }, time.Second, 5*time.Millisecond,
-		"it stands for election alone")
+		"a voter alone starts an election")
 	c.start(nodeB)
 	swapNext(t, a, "op2")
 	swapNext(t, c.voters[nodeB], "op3")
 }
 
-// A voter with better knowledge that did not respond at the start rejects the connection later, and no messages are
+// A voter that knows of a rollback, but did not respond at the start, rejects the connection later, and no messages are
 // exchanged.
 func TestHandshakeDetectsRollback(t *testing.T) {
 	t.Parallel()
@@ -358,7 +358,7 @@ func TestHandshakeDetectsRollback(t *testing.T) {
 	require.ErrorContains(t, a.HandshakeFrom(b.ID(), 1000), "disk of this voter was rolled back")
 	c.awaitFenced(nodeA)
 	require.ErrorContains(t, a.HandshakeFrom(b.ID(), 0), "voter is fenced")
-	// And vice versa: b knows the former progress of a, from a or, a moment later, from the leader.
+	// Conversely, b has recorded the former progress of a, from a or, a moment later, from the leader.
 	require.Eventually(t, func() bool { return b.HandshakeBy(a.ID()) != nil }, time.Minute, 5*time.Millisecond)
 	require.ErrorContains(t, b.HandshakeBy(a.ID()), "disk of the connecting voter was rolled back")
 }

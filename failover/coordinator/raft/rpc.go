@@ -195,7 +195,7 @@ type remote struct {
 
 var _ service = (*remote)(nil)
 
-// post sends a request; the caller closes the body of the response.
+// post sends a request and returns the response. The caller closes its body.
 func (r *remote) post(ctx context.Context, path string, req any) (*http.Response, error) {
 	body, err := json.Marshal(req)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // An error that matches several codes always gets the same one: an unknown outcome stays unknown.
-func TestFailureOfTwo(t *testing.T) {
+func TestErrorWithSeveralCodes(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{
 		"uncertain":  fmt.Errorf("%w: %w", failover.ErrRefused, errUncertain),

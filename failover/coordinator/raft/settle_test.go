@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The disk is not closed while a heartbeat is being handled.
-func TestSettle(t *testing.T) {
+// awaitHeartbeats waits for a heartbeat in progress, so that the disk is not closed before its end.
+func TestAwaitHeartbeats(t *testing.T) {
 	t.Parallel()
 	dial := func() *hraft.NetworkTransport {
 		n, err := hraft.NewTCPTransport("127.0.0.1:0", nil, 1, time.Minute, io.Discard)
@@ -40,7 +40,7 @@ func TestSettle(t *testing.T) {
 	}()
 	select {
 	case <-settled:
-		t.Fatal("it did not wait")
+		t.Fatal("awaitHeartbeats did not wait")
 	case <-time.After(20 * time.Millisecond):
 	}
 	close(release)

@@ -191,13 +191,13 @@ func (p *port) receive(conn net.Conn) error {
 	}
 	var head [len(magic) + 3]byte
 	if _, err := io.ReadFull(conn, head[:1]); err != nil {
-		return fmt.Errorf("hello response: %w", err)
+		return fmt.Errorf("read hello: %w", err)
 	}
 	if p.tls == nil && head[0] == 0x16 { // first byte of a TLS connection
 		return answer(conn, errors.New(textUsesTLS))
 	}
 	if _, err := io.ReadFull(conn, head[1:]); err != nil {
-		return fmt.Errorf("hello response: %w", err)
+		return fmt.Errorf("read hello: %w", err)
 	}
 	n := binary.BigEndian.Uint16(head[len(magic)+1:])
 	if string(head[:len(magic)]) != magic || n > maxHello {
@@ -205,11 +205,11 @@ func (p *port) receive(conn net.Conn) error {
 	}
 	body := make([]byte, n)
 	if _, err := io.ReadFull(conn, body); err != nil {
-		return fmt.Errorf("hello response: %w", err)
+		return fmt.Errorf("read hello: %w", err)
 	}
 	var g handshake
 	if err := json.Unmarshal(body, &g); err != nil {
-		return fmt.Errorf("hello response: %w", err)
+		return fmt.Errorf("decode hello: %w", err)
 	}
 	kind := head[len(magic)]
 	box := map[byte]*inbox{kindRaft: p.raft, kindAPI: p.api}[kind]
@@ -271,7 +271,8 @@ func (p *port) refused(from net.Addr, err error) {
 	}
 }
 
-// track registers a connection for Close, because the raft library does not close accepted connections.
+// track registers a connection for Close, because the raft library does not close accepted connections. It returns the
+// registered connection.
 func (p *port) track(conn net.Conn) net.Conn {
 	t := &trackedConn{Conn: conn, p: p}
 	p.mu.Lock()

@@ -48,7 +48,7 @@ func TestTLS(t *testing.T) {
 	rev, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
 	require.NoError(t, err)
 
-	// A voter that returns with another CA's certificate does not take part, and every voter reports the reason.
+	// A voter that restarts with unusable TLS settings does not participate, and every voter reports the reason.
 	for _, bad := range []struct {
 		text string
 		tune func(*raft.Options)
@@ -89,7 +89,7 @@ func TestTLSSilentVoter(t *testing.T) {
 	require.NoError(t, err)
 	defer ln.Close()
 
-	// A deadline, because a cancel by the voter's side would create an ordering that does not exist in production.
+	// Use a deadline: a cancel by the voter would order events in a way that does not exist in production.
 	ctx, cancel := context.WithTimeout(timed(t), 300*time.Millisecond)
 	defer cancel()
 	left := make(chan error, 1)
@@ -142,9 +142,9 @@ func TestTLSOfNonPeer(t *testing.T) {
 	err := ask(nonPeer, nodeB)
 	require.ErrorContains(t, err, "does not belong to a voter of this pair")
 	require.ErrorContains(t, err, "coordinator.raft.tls.names")
-	require.NoError(t, ask(issue(t, ours, nodeB), nodeB), "a voter's certificate is good for an operator, too")
-	require.NoError(t, ask(operator, nodeA), "it is named there")
-	require.Error(t, ask(operator, nodeB), "it is not named there")
+	require.NoError(t, ask(issue(t, ours, nodeB), nodeB), "an operator may use a voter's certificate")
+	require.NoError(t, ask(operator, nodeA), "the voter accepts this name")
+	require.Error(t, ask(operator, nodeB), "the voter does not accept this name")
 	_, cert, key := ours.IssueURI(t, "robot", "spiffe://pair/operator")
 	robot := secured(t, tlsfiles.Files{CA: ours.File, Cert: cert, Key: key})
 	require.NoError(t, ask(robot, nodeA))
@@ -165,7 +165,7 @@ func TestOptions(t *testing.T) {
 		"must be three different": func(o *raft.Options) { o.Voters = o.Voters[:2] },
 		"cannot be dialed":        func(o *raft.Options) { o.Advertise = "0.0.0.0:7" },
 		"is not among the voters": func(o *raft.Options) { o.Advertise = "z.test:1" },
-		"kind":                    func(o *raft.Options) { o.Kind = "judge" },
+		"kind":                    func(o *raft.Options) { o.Kind = "other" },
 		"raft: listen":            func(o *raft.Options) { o.Listen = "256.0.0.1:1" },
 		"voter directory":         func(o *raft.Options) { o.Dir = "/dev/null/x" },
 	} {
@@ -184,8 +184,8 @@ func TestOptions(t *testing.T) {
 	require.ErrorContains(t, err, "belongs to a node")
 }
 
-// A directory with missing files is accepted neither as a new one nor as the old one.
-func TestHalfADirectory(t *testing.T) {
+// A directory with missing files is rejected: it is neither a new directory nor the old one.
+func TestIncompleteDirectory(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	for _, name := range names() {
@@ -200,7 +200,7 @@ func TestHalfADirectory(t *testing.T) {
 	require.ErrorContains(t, err, "no voter id")
 }
 
-// Foreign connections to the port are harmless.
+// Connections that are not from voters are rejected, and do not affect the cluster.
 func TestForeignConnections(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -212,7 +212,7 @@ func TestForeignConnections(t *testing.T) {
 		require.NoError(t, err)
 		_, err = conn.Write([]byte(text))
 		require.NoError(t, err)
-		_ = conn.(*net.TCPConn).CloseWrite() // it may be closed already
+		_ = conn.(*net.TCPConn).CloseWrite() // the connection may already be closed
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(bound)))
 		answer, err := io.ReadAll(conn)
 		if err == nil && len(answer) > 0 {

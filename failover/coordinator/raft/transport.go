@@ -200,8 +200,8 @@ func (t *transport) TimeoutNow(
 	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp)
 }
 
-// named adds the voter ID to the address. The library uses the result as its key for connections, so that a connection
-// to a former voter is not used for its successor at the same address.
+// named returns the address with the voter ID added. The library uses the result as its key for connections, so that a
+// connection to a former voter is not used for its successor at the same address.
 func named(id hraft.ServerID, target hraft.ServerAddress) hraft.ServerAddress {
 	return hraft.ServerAddress(id) + "@" + target
 }

@@ -186,7 +186,7 @@ func (v *Voter) Address() string { return v.opts.Advertise }
 // ListenAddress returns the listen address, with the actual port if it was assigned by the kernel.
 func (v *Voter) ListenAddress() string { return v.port.ln.Addr().String() }
 
-// engine returns nil while raft is starting.
+// engine returns the raft library's instance, or nil while it is starting.
 func (v *Voter) engine() *hraft.Raft {
 	v.mu.Lock()
 	defer v.mu.Unlock()

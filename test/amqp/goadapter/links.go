@@ -16,7 +16,7 @@ import (
 	"github.com/Azure/go-amqp"
 )
 
-// client is a connection to the serving node with its links, which are recreated after a reconnect.
+// client is a connection to the serving node. Its links are recreated after a reconnect.
 type client struct {
 	request   request
 	conn      *amqp.Conn
@@ -34,7 +34,7 @@ type consumer struct {
 	count    uint64
 }
 
-// connect tries the addresses in turn until one serves.
+// connect tries the addresses in turn until a node serves.
 func (c *client) connect(ctx context.Context) error {
 	o, scheme, err := c.options()
 	if err != nil {
@@ -77,8 +77,8 @@ func (c *client) options() (o *amqp.ConnOptions, scheme string, err error) {
 	return o, scheme, nil
 }
 
-// denied reports whether a node has rejected the client's credentials, in which case a retry is futile. The library
-// has no type for a failed SASL exchange.
+// denied reports whether a node has rejected the client's credentials, so that a retry is useless. The library has no
+// error type for a failed SASL exchange.
 func denied(err error) bool {
 	var conn *amqp.ConnError
 	if errors.As(err, &conn) && conn.RemoteErr != nil {
@@ -87,7 +87,7 @@ func denied(err error) bool {
 	return strings.Contains(err.Error(), "SASL")
 }
 
-// connectTo opens a connection with a session: a standby closes an opened connection.
+// connectTo opens a connection and a session: a standby accepts a connection, and then closes it.
 func (c *client) connectTo(ctx context.Context, url string, o *amqp.ConnOptions) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -118,7 +118,7 @@ func (c *client) again(ctx context.Context, err error) bool {
 	return false
 }
 
-// lost reports whether the connection has ended, or the node has ended it.
+// lost reports whether the connection was lost, or was closed by the node.
 func lost(err error) bool {
 	var conn *amqp.ConnError
 	var session *amqp.SessionError
@@ -246,7 +246,7 @@ func (k *consumer) settle(ctx context.Context, delivery uint64, how string) erro
 	case "fail":
 		return k.receiver.ModifyMessage(ctx, m, &amqp.ModifyMessageOptions{DeliveryFailed: true})
 	}
-	return errors.New("no such answer: " + how)
+	return errors.New("unknown settlement: " + how)
 }
 
 // browse reads all available messages.
@@ -282,7 +282,7 @@ func (c *client) unsubscribe(ctx context.Context, durable string) error {
 			return k.receiver.Close(ctx)
 		}
 	}
-	return errors.New("no such subscription")
+	return errors.New("subscription not found")
 }
 
 func encode(f *messageForm) *amqp.Message {

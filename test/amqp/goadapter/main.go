@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command goadapter is the adapter of Azure/go-amqp for the cases of test/amqp: it reads requests as lines of JSON,
-// see ../README.md. The library supports neither transactions nor reconnecting; links.go reconnects as an application
+// Command goadapter is the adapter of Azure/go-amqp for the cases of test/amqp. It reads requests as lines of JSON; see
+// ../README.md. The library supports neither transactions nor reconnecting; links.go reconnects, as an application
 // would.
 package main
 
@@ -96,7 +96,7 @@ func run() error {
 	for lines.Scan() {
 		var r request
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return fmt.Errorf("a request: %w", err)
+			return fmt.Errorf("read request: %w", err)
 		}
 		before, done := last[r.Client], make(chan struct{})
 		last[r.Client] = done
@@ -185,5 +185,5 @@ func (c *client) perform(ctx context.Context, r *request) (*reply, error) {
 		c.temporary = receiver
 		return &reply{Address: receiver.Address()}, nil
 	}
-	return nil, errors.New("no such op: " + r.Op)
+	return nil, errors.New("unknown op: " + r.Op)
 }

@@ -356,7 +356,7 @@ class Transacted(TransactionHandler):
 
     def declare(self):
         if self.declaring or self.current is not None or not self.client.connected:
-            return  # on_connection_opened calls it again
+            return  # on_connection_opened calls declare again
         self.declaring = True
         self.client.program.container.declare_transaction(self.client.connection, handler=self)
 

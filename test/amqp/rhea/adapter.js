@@ -19,7 +19,7 @@ class Client {
   constructor(request) {
     this.senders = new Map();
     this.consumers = new Map();
-    this.links = new Set(); // pending until a link opens
+    this.links = new Set(); // links that are not open yet
     let attempts = 0;
     let secure;
     if (request.tls) {
@@ -115,7 +115,7 @@ class Client {
   receiver(source, more) {
     const link = this.connection.open_receiver(Object.assign({source, autoaccept: false, credit_window: 20}, more));
     const opened = new Promise((resolve, reject) => {
-      link.once('receiver_open', () => setTimeout(() => resolve(link), 30)); // a refused link is closed immediately
+      link.once('receiver_open', () => setTimeout(() => resolve(link), 30)); // a rejected link is closed immediately
       link.once('receiver_error', () => reject(errorOf(link.error)));
       link.once('receiver_close', () => reject(errorOf(link.error)));
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wiretest encodes messages in tests.
+// Package wiretest encodes AMQP messages for tests.
 package wiretest
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command etcd runs an etcd in a separate process for tests that set its clock; otherwise a pair's etcd runs in the
-// process of the test. It writes its address to standard output, and exits when standard input is closed.
+// Command etcd runs an etcd in a separate process, for tests that set its clock. (Without such a test, a pair's etcd
+// runs in the test process.) The program writes its address to standard output, and exits when standard input is
+// closed.
 package main
 
 import (

@@ -75,12 +75,12 @@ func (a *adapter) answer(ctx context.Context, r *request) (later, error) {
 			return done{}, d.Extend(ctx)
 		}, nil
 	default:
-		return nil, fmt.Errorf("this adapter knows no answer %q", r.How)
+		return nil, fmt.Errorf("unsupported settlement %q", r.How)
 	}
 	return func() (any, error) { return done{}, nil }, nil
 }
 
-// endOf waits for the confirmation of all answers, or closes a consumer.
+// endOf waits until all settlements of a consumer are confirmed, or closes the consumer.
 func (a *adapter) endOf(ctx context.Context, r *request) (later, error) {
 	consumer, err := named(a, a.consumers, r.Consumer)
 	if err != nil {

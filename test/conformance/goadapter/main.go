@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command goadapter is the adapter of the Go client for test/conformance: it reads requests as JSON lines and writes
-// responses. The schema is in test/conformance/README.md.
+// Command goadapter is the adapter of the Go client for test/conformance. It reads requests as JSON lines, and writes
+// responses. test/conformance/README.md describes the schema.
 package main
 
 import (
@@ -50,7 +50,7 @@ type failure struct {
 	Message string `json:"message"`
 }
 
-// serve executes requests until the input ends. A blocked request does not delay later ones; publishes and answers
+// serve executes requests until the input ends. A blocked request does not delay later ones. Publishes and settlements
 // are passed to the client in the order of the lines.
 func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	a := &adapter{
@@ -118,7 +118,8 @@ type done struct{}
 // later is the blocking part of a request.
 type later func() (any, error)
 
-// begin executes the part of a request that must be in the order of the lines, and returns the part that may block.
+// begin executes the part of a request that must be executed in the order of the lines, and returns the part that may
+// block.
 func (a *adapter) begin(ctx context.Context, r *request) (later, error) {
 	switch r.Op {
 	case "open":
@@ -162,7 +163,7 @@ func (a *adapter) begin(ctx context.Context, r *request) (later, error) {
 	case "browse":
 		return func() (any, error) { return browse(ctx, c, r) }, nil
 	default:
-		return nil, fmt.Errorf("this adapter knows no op %q", r.Op)
+		return nil, fmt.Errorf("unsupported op %q", r.Op)
 	}
 }
 
@@ -172,7 +173,7 @@ func named[T any](a *adapter, all map[string]T, name string) (T, error) {
 	defer a.mu.Unlock()
 	v, ok := all[name]
 	if !ok {
-		return v, fmt.Errorf("there is no %q", name)
+		return v, fmt.Errorf("%q not found", name)
 	}
 	return v, nil
 }
@@ -204,10 +205,11 @@ func (a *adapter) open(ctx context.Context, r *request) (later, error) {
 	return func() (any, error) { return done{}, nil }, nil
 }
 
-// producer returns the producer of a publish, which its first use creates; nil for the client's own.
+// producer returns the producer of a publish, and creates it on first use. It returns nil for the client's default
+// producer.
 func (a *adapter) producer(ctx context.Context, c *client.Client, r *request) (*client.Producer, error) {
 	if r.Producer == "" {
-		return nil, nil //nolint:nilnil // the client's own
+		return nil, nil //nolint:nilnil // the client's default producer
 	}
 	if p, err := named(a, a.producers, r.Producer); err == nil {
 		return p, nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faultproxy forwards TCP connections, and can cut the link like a network partition.
+// Package faultproxy forwards TCP connections, and can simulate a network partition.
 package faultproxy
 
 import (
@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Relay forwards TCP connections to one target. A cut holds data without an error on either side.
+// Relay forwards TCP connections to one target. While the link is cut, it holds data, and no side receives an error.
 type Relay struct {
 	listener net.Listener
 	wg       sync.WaitGroup
@@ -26,7 +26,7 @@ type Relay struct {
 // Direction is a direction of a link.
 type Direction int
 
-// The two directions.
+// Directions of a link.
 const (
 	// ToTarget is the data sent by the connecting side.
 	ToTarget Direction = iota
@@ -34,10 +34,11 @@ const (
 	FromTarget
 )
 
-// Listen listens on a free port of 127.0.0.1 and forwards to target, host:port. Close stops it.
+// Listen starts a relay that listens on a free port of 127.0.0.1, and forwards connections to target, a host:port.
+// Close stops the relay.
 func Listen(target string) (*Relay, error) { return ListenOn("127.0.0.1", target) }
 
-// ListenOn is Listen on another address of this machine.
+// ListenOn is like Listen, but listens on another address of this machine.
 func ListenOn(host, target string) (*Relay, error) {
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0")) //nolint:noctx // does not block
 	if err != nil {
@@ -53,7 +54,7 @@ func ListenOn(host, target string) (*Relay, error) {
 	return p, nil
 }
 
-// Address is the listen address, host:port.
+// Address returns the listen address, a host:port.
 func (p *Relay) Address() string { return p.listener.Addr().String() }
 
 // SetTarget changes the target of new connections.
@@ -63,7 +64,8 @@ func (p *Relay) SetTarget(target string) {
 	p.target = target
 }
 
-// Cut stops all data in both directions without closing connections. New connections are accepted and transfer nothing.
+// Cut stops all data in both directions without closing connections. New connections are accepted, but transfer no
+// data.
 func (p *Relay) Cut() {
 	p.CutOneWay(ToTarget)
 	p.CutOneWay(FromTarget)
@@ -78,7 +80,7 @@ func (p *Relay) CutOneWay(d Direction) {
 	}
 }
 
-// Heal ends all cuts and delivers the held data.
+// Heal ends all cuts, and delivers the held data.
 func (p *Relay) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,14 +95,14 @@ func (p *Relay) healAll() {
 	}
 }
 
-// Held returns how often a cut has held data or a new connection: whether it had an effect.
+// Held returns how often a cut has held data or a new connection. It is 0 if no cut had an effect.
 func (p *Relay) Held() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.held
 }
 
-// Reset closes all current connections. New ones are forwarded.
+// Reset closes all current connections. New connections are forwarded.
 func (p *Relay) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +111,7 @@ func (p *Relay) Reset() {
 	}
 }
 
-// Close stops the relay and closes all connections.
+// Close stops the relay, and closes all connections.
 func (p *Relay) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -163,7 +165,8 @@ func (p *Relay) relay(in net.Conn) {
 	both.Wait()
 }
 
-// pump copies from one side to the other until either ends, then closes both. Half-closed links are not tested.
+// pump copies from one side to the other until either ends, and then closes both. It does not support half-closed
+// connections.
 func (p *Relay) pump(to, from net.Conn, d Direction) {
 	defer func() { _ = errors.Join(to.Close(), from.Close()) }()
 	buf := make([]byte, 64<<10)

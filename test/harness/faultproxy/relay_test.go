@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// echoServer echoes every byte.
+// echoServer starts a server that echoes every byte.
 func echoServer(t *testing.T, address string) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -54,10 +54,10 @@ func TestCutHealReset(t *testing.T) {
 	p.Cut()
 	_, err = c.Write([]byte("y"))
 	require.NoError(t, err)
-	require.Error(t, echo(100*time.Millisecond), "a cut link must be silent")
-	require.EqualValues(t, 1, p.Held(), "injected faults are counted")
+	require.Error(t, echo(100*time.Millisecond), "a cut link transfers no data")
+	require.EqualValues(t, 1, p.Held(), "held data is counted")
 	p.Heal()
-	require.NoError(t, echo(10*time.Second), "held data must arrive")
+	require.NoError(t, echo(10*time.Second), "held data is delivered")
 
 	// Held data is lost when the connection is reset before the link is healed.
 	p.Cut()
@@ -72,5 +72,5 @@ func TestCutHealReset(t *testing.T) {
 	c = c2
 	_, err = c.Write([]byte("z"))
 	require.NoError(t, err)
-	require.NoError(t, echo(10*time.Second), "new connections must work after a reset")
+	require.NoError(t, echo(10*time.Second), "new connections are forwarded after a reset")
 }

@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// ID identifies a message of a workload: the producer that sent it and the producer's count, from 1.
+// ID identifies a message of a workload by its producer and by its number among the producer's messages, from 1.
 type ID struct {
 	Producer uint32 `json:"producer"`
 	N        uint64 `json:"n"`
@@ -17,7 +17,7 @@ type ID struct {
 // String returns "producer/n".
 func (id ID) String() string { return fmt.Sprintf("%d/%d", id.Producer, id.N) }
 
-// bodyHeaderBytes is the size of the header before the filler: magic, producer, count, size.
+// bodyHeaderBytes is the size of a body's header: magic, producer, number, size. The filler follows.
 const bodyHeaderBytes = 4 + 4 + 8 + 4
 
 const bodyMagic = 0x6c6b7374
@@ -25,8 +25,8 @@ const bodyMagic = 0x6c6b7374
 // ErrBody is returned if a message's body differs from the result of Body.
 var ErrBody = errors.New("message body differs from the published one")
 
-// Body returns the body of message id with sizeBytes bytes (at least 20). Every byte is derived from id and size, so
-// that a reader can verify the body without knowing the published one.
+// Body returns the body of message id, with a length of sizeBytes (at least 20). Every byte is derived from id and
+// size, so that a reader can verify the body without the published one.
 func Body(id ID, sizeBytes int) []byte {
 	sizeBytes = max(sizeBytes, bodyHeaderBytes)
 	b := make([]byte, 0, sizeBytes+8)
@@ -45,7 +45,7 @@ func Body(id ID, sizeBytes int) []byte {
 	return b[:sizeBytes]
 }
 
-// ParseBody returns the ID of the message with that body. It returns ErrBody if a byte differs from the result of Body.
+// ParseBody returns the ID of the message with body b, or ErrBody if a byte differs from the result of Body.
 func ParseBody(b []byte) (ID, error) {
 	if len(b) < bodyHeaderBytes || binary.LittleEndian.Uint32(b) != bodyMagic {
 		return ID{}, fmt.Errorf("%w: %d bytes without a workload header", ErrBody, len(b))

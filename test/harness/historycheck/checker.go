@@ -12,7 +12,7 @@ import (
 // Rule is a guarantee that a history can violate.
 type Rule string
 
-// The rules. Each comment describes a violation.
+// Rules. Each comment describes a violation.
 const (
 	// RuleLost: an acknowledged message is not in its queue at the end.
 	RuleLost Rule = "lost"
@@ -20,8 +20,8 @@ const (
 	RuleDuplicate Rule = "doubled"
 	// RuleMoved: a message is stored under another sequence, or in another queue, than acknowledged to its publisher.
 	RuleMoved Rule = "moved"
-	// RuleOrder: messages of one producer are stored in a different order than they were sent. Or a message was sent
-	// after another one's acknowledgement and stored before it.
+	// RuleOrder: messages of one producer are stored in a different order than they were sent, or a message was sent after
+	// another one's acknowledgement but stored before it.
 	RuleOrder Rule = "order"
 	// RuleGroup: a message of a group was delivered before all earlier messages of the group were acknowledged.
 	RuleGroup Rule = "group"
@@ -29,14 +29,14 @@ const (
 	RulePhantom Rule = "phantom"
 	// RuleRefused: a publish was rejected with a guarantee that nothing was stored, but it was stored.
 	RuleRefused Rule = "refused"
-	// RuleUncommitted: a message was delivered under a sequence that has no message or another message at the end.
+	// RuleUncommitted: a message was delivered under a sequence that, at the end, has no message or another one.
 	RuleUncommitted Rule = "uncommitted"
 	// RuleUndelivered: a stored message was never delivered by a subscription that was drained.
 	RuleUndelivered Rule = "undelivered"
 	// RuleRedelivered: a message was delivered again after its acknowledgement was confirmed.
 	RuleRedelivered Rule = "redelivered"
-	// RuleTwoTerms: one LSN was acknowledged for two transactions, or the orders of LSNs and sequences differ: two
-	// nodes acknowledged at the same time.
+	// RuleTwoTerms: two nodes acknowledged concurrently: one LSN was acknowledged for two transactions, or the orders of
+	// LSNs and sequences differ.
 	RuleTwoTerms Rule = "two-terms"
 	// RuleDigest: the stores of the two nodes differ.
 	RuleDigest Rule = "digest"
@@ -44,14 +44,14 @@ const (
 	RuleBody Rule = "body"
 	// RulePartly: only a part of a transaction or a purge was applied.
 	RulePartly Rule = "partly"
-	// RuleSettled: a message counts as acknowledged that no consumer acknowledged.
+	// RuleSettled: a message is acknowledged although no consumer acknowledged it.
 	RuleSettled Rule = "settled"
 	// RuleEffects: the number of applied purges, queue creations or queue deletions differs from the number of
 	// confirmed ones.
 	RuleEffects Rule = "effects"
 	// RuleSemantics: a call returned an error that its documentation does not list for that case.
 	RuleSemantics Rule = "meaning"
-	// RuleUnknown: more outcomes are unknown than faults can explain.
+	// RuleUnknown: more outcomes are unknown than the injected faults can cause.
 	RuleUnknown Rule = "unknown"
 	// RuleUnread: the history was checked before the queues were read to the end, so it proves nothing.
 	RuleUnread Rule = "unread"
@@ -71,25 +71,25 @@ type position struct {
 	sequence uint64
 }
 
-// checker contains the indexes of several rules.
+// checker contains indexes that several rules use.
 type checker struct {
 	h         *History
-	published []*Publish // of all kinds
+	published []*Publish // by producers and applications
 	sent      map[ID]*Publish
 	at        map[position]ID
 	context   map[ID][]position
 	found     []Violation
 }
 
-// Check returns every violation of the rules, in no particular order. Without violations, all responses to the clients
-// were correct. The history must be complete: the workload has stopped, and Final and Digests were read.
+// Check returns every violation of the rules, in no particular order. If there is no violation, all responses to
+// clients were correct. The history must be complete: the workload has stopped, and Final and Digests were read.
 func (h *History) Check() []Violation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := checker{h: h, sent: map[ID]*Publish{}, at: map[position]ID{}, context: map[ID][]position{}}
 	c.found = append(c.found, h.Broken...)
 	if !h.FinalRead {
-		c.report(RuleUnread, "the history lacks the final content of the queues")
+		c.report(RuleUnread, "the history does not contain the final contents of the queues")
 		return c.found
 	}
 	for _, published := range [][]Publish{h.Publishes, h.Parts} {
@@ -118,12 +118,12 @@ func (c *checker) report(rule Rule, format string, args ...any) {
 	c.found = append(c.found, Violation{Rule: rule, Text: fmt.Sprintf(format, args...)})
 }
 
-// stored indexes the final content and reports messages that must not be stored.
+// stored indexes the final contents, and reports messages that must not be stored.
 func (c *checker) stored() {
 	for _, s := range c.h.Final {
 		p := position{s.Queue, s.Sequence}
 		if other, taken := c.at[p]; taken {
-			c.report(RuleDuplicate, "queue %s holds both %v and %v under sequence %d", s.Queue, other, s.ID, s.Sequence)
+			c.report(RuleDuplicate, "queue %s contains both %v and %v under sequence %d", s.Queue, other, s.ID, s.Sequence)
 		}
 		c.at[p] = s.ID
 		c.context[s.ID] = append(c.context[s.ID], p)
@@ -137,7 +137,7 @@ func (c *checker) stored() {
 		case !known:
 			c.report(RulePhantom, "message %v is stored at %v, but no producer sent it", id, locations)
 		case sent.Queue != locations[0].queue:
-			c.report(RulePhantom, "message %v was sent to %s and is stored at %v", id, sent.Queue, locations)
+			c.report(RulePhantom, "message %v was sent to %s, but is stored at %v", id, sent.Queue, locations)
 		case sent.Outcome == Refused:
 			c.report(RuleRefused, "message %v is stored at %v, but its publisher received %q", id, locations, sent.Error)
 		}
@@ -152,16 +152,16 @@ func (c *checker) publishes() {
 		}
 		locations := c.context[p.ID]
 		if len(locations) == 0 {
-			c.report(RuleLost, "message %v to %s was acknowledged at %v with sequence %d, and is not stored", p.ID,
+			c.report(RuleLost, "message %v to %s was acknowledged at %v with sequence %d, but is not stored", p.ID,
 				p.Queue, p.Done, p.Sequence)
 		} else if !slices.Contains(locations, position{p.Queue, p.Sequence}) {
-			c.report(RuleMoved, "message %v was acknowledged with sequence %d of %s, and is stored at %v", p.ID,
+			c.report(RuleMoved, "message %v was acknowledged with sequence %d of %s, but is stored at %v", p.ID,
 				p.Sequence, p.Queue, locations)
 		}
 	}
 }
 
-// producerOrder compares the order in each queue with the order in which each producer sent.
+// producerOrder compares the order of messages in each queue with the order in which each producer sent them.
 func (c *checker) producerOrder() {
 	type lane struct {
 		queue    string
@@ -185,7 +185,7 @@ func (c *checker) producerOrder() {
 	}
 }
 
-// realTimeOrder checks that a message sent after another one's acknowledgement has the higher sequence.
+// realTimeOrder checks that a message sent after another one's acknowledgement has a higher sequence.
 func (c *checker) realTimeOrder() {
 	byQueue := map[string][]*Publish{}
 	for _, p := range c.published {
@@ -206,8 +206,8 @@ func (c *checker) realTimeOrder() {
 				}
 			}
 			if highest != nil && highest.Sequence >= p.Sequence {
-				c.report(RuleOrder, "queue %s: %v was sent at %v and got sequence %d, but %v was acknowledged with "+
-					"%d at %v already",
+				c.report(RuleOrder, "queue %s: %v was sent at %v and has sequence %d, but %v was already acknowledged with "+
+					"%d at %v",
 					queue, p.ID, p.Sent, p.Sequence, highest.ID, highest.Sequence, highest.Done)
 			}
 		}
@@ -253,7 +253,7 @@ func (c *checker) lsns() {
 		slices.SortFunc(acked, func(a, b *Publish) int { return cmp.Compare(a.Sequence, b.Sequence) })
 		for i := 1; i < len(acked); i++ {
 			if a, b := acked[i-1], acked[i]; a.LSN > b.LSN {
-				c.report(RuleTwoTerms, "queue %s: sequence %d was acknowledged with LSN %d, and the earlier %d with "+
+				c.report(RuleTwoTerms, "queue %s: sequence %d was acknowledged with LSN %d, but the earlier sequence %d with "+
 					"the later LSN %d",
 					queue, b.Sequence, b.LSN, a.Sequence, a.LSN)
 			}
@@ -286,7 +286,7 @@ func (c *checker) deliveries() {
 		if _, known := c.sent[d.ID]; !known {
 			c.report(RulePhantom, "%s/%s: message %v was delivered, but no producer sent it", d.Queue, d.Sub, d.ID)
 		} else if id, ok := c.at[k.position]; !ok || id != d.ID {
-			c.report(RuleUncommitted, "%s/%s: message %v was delivered as sequence %d at %v, which holds %v", d.Queue,
+			c.report(RuleUncommitted, "%s/%s: message %v was delivered as sequence %d at %v, which is %v", d.Queue,
 				d.Sub, d.ID, d.Sequence, d.At, id)
 		}
 	}
@@ -294,7 +294,7 @@ func (c *checker) deliveries() {
 		for _, drained := range c.h.Drained {
 			sub, ok := subOf(drained, s.Queue)
 			if ok && !delivered[cursor{position{s.Queue, s.Sequence}, sub}] {
-				c.report(RuleUndelivered, "%s: sequence %d (%v) is stored, and was never delivered", drained,
+				c.report(RuleUndelivered, "%s: sequence %d (%v) is stored, but was never delivered", drained,
 					s.Sequence, s.ID)
 			}
 		}
@@ -308,8 +308,8 @@ func subOf(drained, queue string) (string, bool) {
 	return "", false
 }
 
-// unknowns checks the number of unknown outcomes. A producer retries unanswered messages until it is closed, so almost
-// no outcome is unknown.
+// unknowns checks the number of unknown outcomes. A producer retries messages without a response until it is closed, so
+// that almost no outcome is unknown.
 func (c *checker) unknowns() {
 	unknown := 0
 	for _, p := range c.h.Publishes {
@@ -318,7 +318,7 @@ func (c *checker) unknowns() {
 		}
 	}
 	if most := c.h.MaxUnknown; unknown > most {
-		c.report(RuleUnknown, "%d of %d publishes without a deadline ended with an unknown outcome, and at most %d may",
+		c.report(RuleUnknown, "%d of %d publishes without a deadline have an unknown outcome; at most %d are allowed",
 			unknown, len(c.h.Publishes), most)
 	}
 }

@@ -55,8 +55,8 @@ func TestCheckerAcceptsValidHistory(t *testing.T) {
 	require.Empty(t, valid().Check())
 }
 
-// Each rule is violated in the smallest way, and the checker reports that rule.
-func TestCheckerCatches(t *testing.T) {
+// The checker reports the smallest violation of each rule.
+func TestCheckerReportsViolations(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	tests := []struct {
 		name        string
@@ -71,12 +71,12 @@ func TestCheckerCatches(t *testing.T) {
 			"a lost message that was delivered", func(h *History) { h.Final = h.Final[:4] },
 			[]Rule{RuleLost, RuleUncommitted},
 		},
-		{"a doubled message", func(h *History) {
+		{"a duplicated message", func(h *History) {
 			h.Final = append(h.Final, Stored{"q", 6, ID{1, 4}})
 			h.Deliveries = append(h.Deliveries, delivery(6, ID{1, 4}, ms(11)))
 			h.AcksSent = append(h.AcksSent, Ack{Queue: "q", Sub: "work", Sequence: 6})
 		}, []Rule{RuleDuplicate}},
-		{"two messages in one place", func(h *History) {
+		{"two messages with one sequence", func(h *History) {
 			h.Final = append(h.Final, Stored{"q", 5, ID{1, 4}})
 		}, []Rule{RuleDuplicate, RuleDuplicate}},
 		{"a moved message", func(h *History) { h.Publishes[5].Sequence = 7 }, []Rule{RuleMoved}},
@@ -85,7 +85,7 @@ func TestCheckerCatches(t *testing.T) {
 			h.Publishes[5].Sequence = 4
 			h.Deliveries[4].ID, h.Deliveries[5].ID = ID{1, 4}, ID{1, 3}
 		}, []Rule{RuleOrder}},
-		{"a message before one that was acknowledged earlier", func(h *History) {
+		{"a message stored before one that was acknowledged earlier", func(h *History) {
 			h.Publishes[1].Sent, h.Publishes[1].Done = ms(6), ms(7)
 		}, []Rule{RuleOrder}},
 		{"a phantom in the store", func(h *History) {
@@ -99,7 +99,7 @@ func TestCheckerCatches(t *testing.T) {
 		{"a phantom delivery", func(h *History) {
 			h.Deliveries = append(h.Deliveries, delivery(6, ID{9, 1}, ms(11)))
 		}, []Rule{RulePhantom}},
-		{"a refused message that is stored", func(h *History) {
+		{"a rejected message that is stored", func(h *History) {
 			h.Final = append(h.Final, Stored{"q", 6, ID{2, 2}})
 			h.Drained = nil
 		}, []Rule{RuleRefused}},
@@ -121,14 +121,14 @@ func TestCheckerCatches(t *testing.T) {
 		{"a confirmation without an ack", func(h *History) {
 			h.Acks = append(h.Acks, Ack{"q", "work", 7, ms(11), 0})
 		}, []Rule{RuleSettled}},
-		{"a message of a group before the one ahead of it was acknowledged", func(h *History) {
+		{"a message of a group before the previous one was acknowledged", func(h *History) {
 			h.AcksSent[0].Sent = ms(6) + 1
 		}, []Rule{RuleGroup}},
 		{"a delivery out of order", func(h *History) {
 			h.Deliveries[4].Stream, h.Deliveries[5].Stream = 1, 1
 			h.Deliveries[4], h.Deliveries[5] = h.Deliveries[5], h.Deliveries[4]
 		}, []Rule{RuleOrder}},
-		{"a delivery out of order, on a stream that began long after the one before it had ended", func(h *History) {
+		{"a delivery out of order, on a stream that began long after the previous one had ended", func(h *History) {
 			outOfOrder(h, Stream{Began: 0, Ended: ms(1)}, Stream{Began: ms(1) + detached + 1})
 		}, []Rule{RuleOrder}},
 		{"a delivery out of order, before another stream began", func(h *History) {
@@ -141,7 +141,7 @@ func TestCheckerCatches(t *testing.T) {
 		{"too many unknown outcomes", func(h *History) { h.MaxUnknown = 0 }, []Rule{RuleUnknown}},
 		{"different digests", func(h *History) { h.Digests[1].Content = "beef" }, []Rule{RuleDigest}},
 		{"digests of different positions", func(h *History) { h.Digests[1].LSN = 21 }, []Rule{RuleDigest}},
-		{"a damaged body", func(h *History) {
+		{"a corrupt body", func(h *History) {
 			h.AddBroken(Violation{Rule: RuleBody, Text: "message 1/1"})
 		}, []Rule{RuleBody}},
 		{"a history that was not read to the end", func(h *History) { h.FinalRead = false }, []Rule{RuleUnread}},
@@ -159,7 +159,7 @@ func TestCheckerCatches(t *testing.T) {
 	}
 }
 
-// outOfOrder adds deliveries of the last two messages in the wrong order, four seconds later, to a consumer with these
+// outOfOrder adds deliveries of the last two messages in reverse order, four seconds later, to a consumer with these
 // streams.
 func outOfOrder(h *History, streams ...Stream) {
 	for _, s := range streams {
@@ -173,12 +173,12 @@ func outOfOrder(h *History, streams ...Stream) {
 	}
 }
 
-// Messages reserved for another stream that has ended may be delivered late, even if that stream never delivered a
+// Messages reserved for another stream may be delivered late after that stream has ended, even if it delivered no
 // message.
 func TestCheckerAcceptsRedeliveryFromOtherStream(t *testing.T) {
 	for name, streams := range map[string][]Stream{
-		"at the same time":   {{Began: 1, Ended: 0}, {Began: 2}},
-		"ended a moment ago": {{Began: 1, Ended: 2 * time.Second}, {Began: 2*time.Second + detached}},
+		"concurrent streams": {{Began: 1, Ended: 0}, {Began: 2}},
+		"ended recently":     {{Began: 1, Ended: 2 * time.Second}, {Began: 2*time.Second + detached}},
 		"ended just before":  {{Began: 1, Ended: 2}, {Began: 3}},
 	} {
 		h := valid()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package historycheck compares the responses that clients of a pair received with the stored messages. A workload
-// records all operations in a History; History.Check reports acknowledged messages that are lost, stored twice, out of
-// order, delivered again after their acknowledgement was confirmed, or delivered but never committed. `lockstep demo`
-// and the tests of whole pairs use it (test/chaos, test/simulation).
+// records all operations in a History. History.Check reports messages that are lost, stored twice, out of order,
+// redelivered after a confirmed acknowledgement, or delivered but never committed. `lockstep demo`, test/chaos and
+// test/simulation use the package.
 package historycheck

@@ -11,8 +11,8 @@ import (
 
 // groups checks the order within groups. When a message of a group is delivered or redelivered, consumers must have
 // acknowledged all earlier messages of the group. An acknowledgement is recorded before it is sent, and a delivery
-// after it is received. The rule therefore holds for every consumer and across failovers. A lost acknowledgement causes
-// a redelivery of the earlier message, but no later message is delivered before that acknowledgement was sent.
+// after it was received, so the rule applies to every consumer and across failovers. A lost acknowledgement causes a
+// redelivery of the earlier message, but no later message is delivered before the acknowledgement was sent.
 func (c *checker) groups() {
 	type group struct{ queue, name string }
 	type cursor struct {
@@ -36,7 +36,7 @@ func (c *checker) groups() {
 			acked[k] = a.Sent
 		}
 	}
-	// For each message, when the last one of the earlier messages in its group was acknowledged.
+	// For each message: the time at which the last earlier message of its group was acknowledged.
 	free := map[cursor]time.Duration{}
 	for g, sequences := range members {
 		slices.SortFunc(sequences, cmp.Compare)
@@ -56,13 +56,13 @@ func (c *checker) groups() {
 	for _, d := range c.h.Deliveries {
 		at, ok := free[cursor{position{d.Queue, d.Sequence}, d.Sub}]
 		if ok && d.At < at {
-			c.report(RuleGroup, "%s/%s: sequence %d (%v) of group %q was delivered at %v, before one ahead of it was "+
+			c.report(RuleGroup, "%s/%s: sequence %d (%v) of group %q was delivered at %v, before an earlier one was "+
 				"acknowledged (%v)", d.Queue, d.Sub, d.Sequence, d.ID, c.sent[d.ID].Group, d.At, at)
 		}
 	}
 }
 
-// subs returns the subscriptions of a queue that delivered messages.
+// subs returns the subscriptions of a queue from which messages were delivered.
 func (c *checker) subs(queue string) (names []string) {
 	for _, d := range c.h.Deliveries {
 		if d.Queue == queue && !slices.Contains(names, d.Sub) {

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// Outcome is the result of a publish as seen by the publisher.
+// Outcome is the result of a publish or another operation, as known to the client.
 type Outcome string
 
-// The outcomes of a publish.
+// Outcomes.
 const (
 	// Acked: the message is committed.
 	Acked Outcome = "acked"
@@ -35,20 +35,20 @@ type Publish struct {
 	Done     time.Duration `json:"done_ns"`
 	Outcome  Outcome       `json:"outcome"`
 	Sequence uint64        `json:"sequence,omitempty"`
-	// LSN of the transaction that contains the message; 0 if unknown.
+	// LSN is the LSN of the transaction that contains the message; 0 if unknown.
 	LSN uint64 `json:"lsn,omitempty"`
-	// Address of the node that acknowledged it.
+	// Address is the address of the node that acknowledged the message.
 	Address string `json:"address,omitempty"`
-	// Term of the node when it acknowledged the message; 0 if unknown.
+	// Term is the term of the node when it acknowledged the message; 0 if unknown.
 	Term uint64 `json:"term,omitempty"`
-	// Limit: it was rejected because of low disk space or a full queue.
+	// Limit: the message was rejected because of low disk space or a full queue.
 	Limit bool `json:"limit,omitempty"`
-	// Unordered: it may be committed after later messages of its producer, since the producer did not wait for the
-	// response.
+	// Unordered: the message may be committed after later messages of its producer, because the producer did not wait for
+	// the response.
 	Unordered bool `json:"unordered,omitempty"`
-	// Group of the message; "" if none.
+	// Group is the group of the message; "" if none.
 	Group string `json:"group,omitempty"`
-	// Error message, unless acked.
+	// Error is the error message, unless Outcome is Acked.
 	Error string `json:"error,omitempty"`
 }
 
@@ -59,23 +59,23 @@ type Delivery struct {
 	Sequence uint64        `json:"sequence"`
 	ID       ID            `json:"id"`
 	At       time.Duration `json:"at_ns"`
-	// Stream is the number of the stream that received it; 0 if irrelevant. A consumer of the client package has one
-	// stream after another.
+	// Stream is the number of the stream that received the message; 0 if irrelevant. A consumer of the client package has
+	// one stream after another.
 	Stream uint64 `json:"stream,omitempty"`
-	// Repeated: the node marked it as redelivered.
+	// Repeated: the node marked the message as redelivered.
 	Repeated bool `json:"repeated,omitempty"`
 }
 
-// Stream is a stream on which a node may deliver, from its request until it was known to have ended.
+// Stream is a stream on which a node may deliver, from the request until its end was detected.
 type Stream struct {
 	Queue string        `json:"queue"`
 	Sub   string        `json:"sub"`
 	Began time.Duration `json:"began_ns"`
-	// Ended is 0 for a stream that did not end.
+	// Ended is 0 if the stream has not ended.
 	Ended time.Duration `json:"ended_ns,omitempty"`
 }
 
-// Ack is an acknowledgement, either sent by a consumer or confirmed as committed.
+// Ack is an acknowledgement that was sent by a consumer, or confirmed as committed.
 type Ack struct {
 	Queue     string        `json:"queue"`
 	Sub       string        `json:"sub"`
@@ -84,7 +84,7 @@ type Ack struct {
 	Sent      time.Duration `json:"sent_ns,omitempty"`
 }
 
-// Stored is one message that a queue contains at the end.
+// Stored is a message that a queue contains at the end.
 type Stored struct {
 	Queue    string `json:"queue"`
 	Sequence uint64 `json:"sequence"`
@@ -99,38 +99,39 @@ type Digest struct {
 	Messages uint64 `json:"messages"`
 }
 
-// History is the record of a workload. Its methods may be called concurrently. Its fields are for the checker, after
-// all callers have finished.
+// History is the record of a workload. Its methods are safe for concurrent use. Its fields may be read when all callers
+// have finished.
 type History struct {
 	start time.Time
 
 	mu         sync.Mutex // guards all fields below
 	Publishes  []Publish
 	Deliveries []Delivery
-	// Streams of the consumers, including those without deliveries.
+	// Streams are the streams of the consumers, including those without deliveries.
 	Streams []Stream
 	// AcksSent are the acknowledgements that consumers sent, Acks those that were confirmed.
 	AcksSent []Ack
 	Acks     []Ack
-	// Operations of the applications. Parts are the messages published by them and the strays.
+	// Operations are the operations of the applications. Parts are the messages published by applications and side
+	// clients.
 	Operations []Operation
 	Parts      []Publish
 	// Left are the messages that remain unacknowledged at the end in the subscriptions consumed by applications. Exists
 	// reports which queues created and deleted by applications exist.
 	Left   []Left
 	Exists map[string]bool
-	// MaxUnknown is how many of Publishes may have an unknown outcome.
+	// MaxUnknown is the maximum number of Publishes with an unknown outcome.
 	MaxUnknown int
 	// Calls counts the calls of the applications, by kind and outcome.
 	Calls map[string]int
-	// Final is the content of the queues after quiescence, each in order of sequence. FinalRead reports that it was
-	// read.
+	// Final contains the messages in the queues after the workload has stopped, by sequence within each queue. FinalRead
+	// is true when it was read.
 	Final     []Stored
 	FinalRead bool
 	// Drained lists the subscriptions ("queue/sub") that were consumed to the end before Final was read.
 	Drained []string
 	Digests []Digest
-	// Notes are the actions of the test with their times ("kill a").
+	// Notes are the actions of the test, with their times, such as "kill a".
 	Notes []string
 	// Broken are violations detected during the workload, such as a corrupt body.
 	Broken []Violation
@@ -144,7 +145,7 @@ func NewHistory() *History {
 // Now returns the time since the history started.
 func (h *History) Now() time.Duration { return time.Since(h.start) }
 
-// Edit changes fields without a method.
+// Edit calls change with the lock held, to change fields that have no method.
 func (h *History) Edit(change func(h *History)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -215,12 +216,13 @@ func (h *History) Note(format string, args ...any) {
 		fmt.Sprintf(format, args...)))
 }
 
-// AckedAfter returns the first acknowledgement of a publish received after the given time from a node other than the
-// one at notBy. Late responses of a killed node may still arrive.
+// AckedAfter returns the time of the first acknowledgement received after the given time from a node other than the one
+// at notBy. (Late responses of a killed node may still be received.)
 func (h *History) AckedAfter(after time.Duration, notBy string) (at time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// Records are ordered by Done, except for a few that were added concurrently: search a little further back.
+	// Records are ordered by Done, except for a few that were added concurrently, so continue the search a little further
+	// back.
 	late := 0
 	for i := len(h.Publishes) - 1; i >= 0 && late < 1000; i-- {
 		p := h.Publishes[i]
@@ -248,13 +250,13 @@ func (h *History) Counts() string {
 	for _, p := range h.Publishes {
 		outcomes[p.Outcome]++
 	}
-	return fmt.Sprintf("%d published: %d acknowledged, %d unknown, %d refused; %d delivered, %d acks confirmed; %d "+
+	return fmt.Sprintf("%d published: %d acknowledged, %d unknown, %d rejected; %d delivered, %d acks confirmed; %d "+
 		"stored; calls: %v",
 		len(h.Publishes), outcomes[Acked], outcomes[Unknown], outcomes[Refused], len(h.Deliveries), len(h.Acks),
 		len(h.Final), h.Calls)
 }
 
-// Save writes the history into dir for analysis after a failure: one file of JSON lines for each kind of event.
+// Save writes the history into dir, for analysis after a failure: one file of JSON lines for each kind of event.
 func (h *History) Save(dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

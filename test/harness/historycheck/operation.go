@@ -7,16 +7,16 @@ import "time"
 // FirstApplication is the lowest producer number of applications. Their concurrent publishes may share a batch.
 const FirstApplication = 100
 
-// Kind of an Operation.
+// Kind is the kind of an Operation.
 type Kind string
 
-// The kinds of operations.
+// Kinds of operations.
 const (
-	// KindPublish is one message.
+	// KindPublish publishes one message.
 	KindPublish Kind = "publish"
-	// KindTxn is a message for each of two queues and usually the acknowledgement of a message of a third one.
+	// KindTxn publishes a message to each of two queues, and usually acknowledges a message of a third one.
 	KindTxn Kind = "txn"
-	// KindAck is the acknowledgement of one message.
+	// KindAck acknowledges one message.
 	KindAck Kind = "ack"
 	// KindPurge empties a subscription.
 	KindPurge Kind = "purge"
@@ -25,22 +25,22 @@ const (
 	KindDelete Kind = "delete"
 )
 
-// Operation is one operation of an application, including all attempts. Unanswered attempts were retried with the same
-// object; rejected ones may have been retried.
+// Operation is one operation of an application, including all attempts. Attempts without a response were retried
+// through the same object; rejected ones may have been retried.
 type Operation struct {
 	Kind    Kind          `json:"kind"`
 	Sent    time.Duration `json:"sent_ns"`
 	Done    time.Duration `json:"done_ns"`
 	Outcome Outcome       `json:"outcome"`
-	// Queue is the purged, created or deleted queue, or that of Input.
+	// Queue is the purged, created or deleted queue, or the queue of Input.
 	Queue string `json:"queue,omitempty"`
 	// Parts are the messages of a transaction.
 	Parts []ID `json:"parts,omitempty"`
-	// Input is the sequence of the message that it acknowledges; 0 for none.
+	// Input is the sequence of the message that the operation acknowledges; 0 if none.
 	Input uint64 `json:"input,omitempty"`
 	// Count is the number of removed messages in the response to a purge.
 	Count uint64 `json:"count,omitempty"`
-	// Error message of the last attempt, unless acked.
+	// Error is the error message of the last attempt, unless Outcome is Acked.
 	Error string `json:"error,omitempty"`
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // operations compares the responses to applications about transactions, acknowledgements, purges and queues with the
-// final state. (The responses about messages are checked together with all publishes.)
+// final state. Responses about published messages are checked with all publishes.
 func (c *checker) operations() {
 	byQueue := map[string][]*Operation{}
 	for i := range c.h.Operations {
@@ -44,7 +44,7 @@ func (c *checker) operations() {
 // wholeOrNothing checks that all parts of a transaction are stored, or none.
 func (c *checker) wholeOrNothing(o *Operation) {
 	if n := c.parts(o); n > 0 && n < len(o.Parts) {
-		c.report(RulePartly, "the transaction with messages %v was %s, and %d of them are stored", o.Parts, o.Outcome,
+		c.report(RulePartly, "the transaction with messages %v was %s, but %d of them are stored", o.Parts, o.Outcome,
 			n)
 	}
 }
@@ -59,7 +59,8 @@ func (c *checker) parts(o *Operation) (stored int) {
 	return stored
 }
 
-// inputs checks that exactly the messages acknowledged alone or in a transaction are acknowledged.
+// inputs checks that exactly those messages are acknowledged that an operation, alone or in a transaction,
+// acknowledged.
 func (c *checker) inputs(queue string, ops []*Operation, left map[uint64]bool) {
 	by := map[uint64][]*Operation{}
 	for _, o := range ops {
@@ -75,17 +76,17 @@ func (c *checker) inputs(queue string, ops []*Operation, left map[uint64]bool) {
 		for _, o := range by[s.Sequence] {
 			switch {
 			case o.Kind == KindTxn && c.parts(o) > 0 && left[s.Sequence]:
-				c.report(RulePartly, "the transaction with messages %v is stored, and sequence %d of %s, which it "+
+				c.report(RulePartly, "the transaction with messages %v is stored, but sequence %d of %s, which it "+
 					"acknowledges, is not acknowledged",
 					o.Parts, s.Sequence, queue)
 			case o.Kind == KindAck && o.Outcome == Acked && left[s.Sequence]:
-				c.report(RuleRedelivered, "sequence %d of %s was acknowledged at %v, and is delivered at the end",
+				c.report(RuleRedelivered, "sequence %d of %s was acknowledged at %v, but is delivered at the end",
 					s.Sequence, queue, o.Done)
 			}
 			could = could || o.Kind == KindTxn && c.parts(o) > 0 || o.Kind == KindAck && o.Outcome != Refused
 		}
 		if !could && !left[s.Sequence] {
-			c.report(RuleSettled, "sequence %d of %s (%v) is acknowledged, and %d attempts to acknowledge it were not committed",
+			c.report(RuleSettled, "sequence %d of %s (%v) is acknowledged, but %d attempts to acknowledge it were not committed",
 				s.Sequence, queue, s.ID, len(by[s.Sequence]))
 		}
 	}
@@ -124,14 +125,14 @@ func (c *checker) purges(queue string, ops []*Operation, left map[uint64]bool) {
 			queue, purged, confirmed, unknown)
 	}
 	if firstLeft < lastPurged {
-		c.report(RulePartly, "%s: sequence %d is purged, and %d is not", queue, lastPurged, firstLeft)
+		c.report(RulePartly, "%s: sequence %d is purged, but %d is not", queue, lastPurged, firstLeft)
 	}
 	if last == nil {
 		return
 	}
 	for id, p := range c.sent {
 		if p.Queue == queue && p.Outcome == Acked && p.Done < last.Sent && left[p.Sequence] {
-			c.report(RuleLost, "%s: a purge was confirmed, and %v, which was acknowledged at %v before, is still there",
+			c.report(RuleLost, "%s: a purge was confirmed, but %v, which was acknowledged at %v before, is still stored",
 				queue, id, p.Done)
 		}
 	}
@@ -158,7 +159,7 @@ func (c *checker) lives(queue string, ops []*Operation) {
 	check := func(at time.Duration, label string) {
 		made, mayMade := between(KindCreate, at)
 		gone, mayGone := between(KindDelete, at)
-		// It was deleted as often as it was created, or once less.
+		// The queue was deleted as often as it was created, or once less.
 		if mayMade < gone || mayGone < made-1 {
 			c.report(RuleEffects, "%s, %s: created %d to %d times, and deleted %d to %d times", queue, label, made, mayMade,
 				gone, mayGone)
@@ -181,11 +182,11 @@ func (c *checker) lives(queue string, ops []*Operation) {
 	}
 }
 
-// settled limits the fraction of unknown outcomes. A client that never returned an outcome would otherwise violate no
+// settled limits the fraction of unknown outcomes. Otherwise, a client that never returns an outcome would violate no
 // rule.
 func (c *checker) settled() {
 	const (
-		few  = 200 // fewer operations prove nothing: a short run may be one long fault
+		few  = 200 // with fewer operations, a single long fault may cause all unknown outcomes
 		most = 80  // percent
 	)
 	unknown := 0
@@ -195,7 +196,7 @@ func (c *checker) settled() {
 		}
 	}
 	if n := len(c.h.Operations); n >= few && unknown*100 > n*most {
-		c.report(RuleUnknown, "%d of %d operations ended with an unknown outcome", unknown, n)
+		c.report(RuleUnknown, "%d of %d operations have an unknown outcome", unknown, n)
 	}
 }
 
@@ -214,22 +215,22 @@ func (c *checker) acksSent() {
 		for _, drained := range c.h.Drained {
 			sub, ok := subOf(drained, s.Queue)
 			if ok && !sent[cursor{position{s.Queue, s.Sequence}, sub}] {
-				c.report(RuleSettled, "%s: sequence %d (%v) is acknowledged, and no acknowledgement of it was ever "+
+				c.report(RuleSettled, "%s: sequence %d (%v) is acknowledged, but no acknowledgement of it was ever "+
 					"sent", drained, s.Sequence, s.ID)
 			}
 		}
 	}
 	for _, a := range c.h.Acks {
 		if !sent[cursor{position{a.Queue, a.Sequence}, a.Sub}] {
-			c.report(RuleSettled, "%s/%s: the acknowledgement of sequence %d was confirmed, and never sent", a.Queue,
+			c.report(RuleSettled, "%s/%s: the acknowledgement of sequence %d was confirmed, but never sent", a.Queue,
 				a.Sub, a.Sequence)
 		}
 	}
 }
 
-// deliveryOrder checks that one consumer receives messages without a group in the order of their sequences. Requeued
-// messages are an exception, whether the requeue was committed or not. So are messages reserved for another stream of
-// the subscription that ended before it received them.
+// deliveryOrder checks that a consumer receives messages without a group in the order of their sequences. Exceptions
+// are requeued messages, even if the requeue was not committed, and messages that were reserved for another stream of
+// the subscription, which ended before it received them.
 func (c *checker) deliveryOrder() {
 	type arrival struct{ stream, sequence uint64 }
 	last := map[uint64]Delivery{}
@@ -257,11 +258,11 @@ func (c *checker) deliveryOrder() {
 	}
 }
 
-// detached is how long a node may take to detect the end of a stream and to reassign its messages.
+// detached is how long a node may take to detect the end of a stream, and to reassign its messages.
 const detached = 2 * time.Second
 
-// shared reports whether a node may have had two of these streams of one subscription concurrently, where the later one
-// delivered at the given time.
+// shared reports whether a node may have had two streams of one subscription concurrently, the later of which delivered
+// at the given time.
 func shared(streams []Stream, at time.Duration) bool {
 	var own *Stream
 	for i := range streams {
@@ -277,8 +278,8 @@ func shared(streams []Stream, at time.Duration) bool {
 	return false
 }
 
-// terms checks that after an acknowledgement in a term, later requests are not acknowledged in a lower term. It also
-// checks that only one node acknowledges in each term. At most one process acknowledges at any time.
+// terms checks that at most one process acknowledges at any time: only one node acknowledges in each term, and after an
+// acknowledgement in a term, later requests are not acknowledged in a lower one.
 func (c *checker) terms() {
 	byDone := []*Publish{}
 	node := map[uint64]*Publish{}
@@ -306,7 +307,7 @@ func (c *checker) terms() {
 			}
 		}
 		if highest != nil && highest.Term > p.Term {
-			c.report(RuleTwoTerms, "%v was sent at %v and acknowledged by %s in term %d, and %s had acknowledged %v "+
+			c.report(RuleTwoTerms, "%v was sent at %v and acknowledged by %s in term %d, but %s had acknowledged %v "+
 				"in term %d at %v",
 				p.ID, p.Sent, p.Address, p.Term, highest.Address, highest.ID, highest.Term, highest.Done)
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// worked returns a history of applications without violations. It contains committed, rejected and unknown transactions
-// (one stored, one not), acknowledgements, and a purge with messages before and after it. A queue is created, deleted,
-// and created again.
+// worked returns a history of applications without violations. It contains committed and rejected transactions, two
+// with an unknown outcome (one stored, one not), acknowledgements, and a purge with messages before and after it. A
+// queue is created, deleted, and created again.
 func worked() *History {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	h := NewHistory()
@@ -87,8 +87,8 @@ func TestCheckerAcceptsApplicationOperations(t *testing.T) {
 	require.Empty(t, misplaced().Check())
 }
 
-// Each rule is violated in the smallest way, and the checker reports that rule.
-func TestCheckerCatchesOperations(t *testing.T) {
+// The checker reports the smallest violation of each rule on applications' operations.
+func TestCheckerReportsOperationViolations(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		of          func() *History
@@ -98,15 +98,15 @@ func TestCheckerCatchesOperations(t *testing.T) {
 		{"a transaction that is stored twice", worked, func(h *History) {
 			h.Final = append(h.Final, Stored{"one", 3, ID{100, 1}}, Stored{"two", 3, ID{100, 2}})
 		}, []Rule{RuleDuplicate, RuleDuplicate}},
-		{"a transaction that was left unknown, and is stored twice", worked, func(h *History) {
+		{"a transaction with an unknown outcome that is stored twice", worked, func(h *History) {
 			h.Final = append(h.Final, Stored{"one", 3, ID{100, 5}}, Stored{"two", 3, ID{100, 6}})
 		}, []Rule{RuleDuplicate, RuleDuplicate}},
-		{"a transaction that was refused, and is stored", worked, func(h *History) {
+		{"a rejected transaction that is stored", worked, func(h *History) {
 			h.Final = append(h.Final, Stored{"one", 3, ID{100, 3}}, Stored{"two", 3, ID{100, 4}})
 			h.Left = h.Left[1:]
 		}, []Rule{RuleRefused, RuleRefused}},
 		{
-			"half a transaction", worked, func(h *History) { h.Final = append(h.Final, Stored{"one", 3, ID{100, 7}}) },
+			"a part of a transaction", worked, func(h *History) { h.Final = append(h.Final, Stored{"one", 3, ID{100, 7}}) },
 			[]Rule{RulePartly},
 		},
 		{
@@ -118,20 +118,20 @@ func TestCheckerCatchesOperations(t *testing.T) {
 			"the acknowledgement of a transaction that is not stored", worked, func(h *History) { h.Left = h.Left[1:] },
 			[]Rule{RuleSettled},
 		},
-		{"an acknowledgement that was confirmed, and undone", worked, func(h *History) {
+		{"a confirmed acknowledgement without an effect", worked, func(h *History) {
 			h.Left = append(h.Left, Left{"in", 4})
 		}, []Rule{RuleRedelivered}},
 		{
-			"an acknowledgement that was refused, and done", worked,
+			"a rejected acknowledgement with an effect", worked,
 			func(h *History) { h.Operations[4].Outcome = Refused },
 			[]Rule{RuleSettled},
 		},
-		{"a purge that was done twice", worked, func(h *History) { h.Left = h.Left[:1] }, []Rule{RuleEffects}},
+		{"a purge that was applied twice", worked, func(h *History) { h.Left = h.Left[:1] }, []Rule{RuleEffects}},
 		{
-			"a purge that was refused, and done", worked, func(h *History) { h.Operations[5].Outcome = Refused },
+			"a rejected purge with an effect", worked, func(h *History) { h.Operations[5].Outcome = Refused },
 			[]Rule{RuleEffects},
 		},
-		{"a purge that left something", worked, func(h *History) {
+		{"a purge that did not remove all messages", worked, func(h *History) {
 			h.Left = append(h.Left, Left{"purged", 2})
 			h.Operations[5].Count = 1
 		}, []Rule{RuleLost}},
@@ -143,18 +143,18 @@ func TestCheckerCatchesOperations(t *testing.T) {
 			"a queue that was deleted twice by one call", worked, func(h *History) { h.Exists["life"] = false },
 			[]Rule{RuleEffects},
 		},
-		{"a queue that was made twice without being deleted", worked, func(h *History) {
+		{"a queue that was created twice without being deleted", worked, func(h *History) {
 			h.Operations[9].Outcome = Refused
 		}, []Rule{RuleEffects, RuleEffects}},
 		{"a deletion of a missing object", worked, func(h *History) {
 			h.Operations[7].Outcome = Refused
 		}, []Rule{RuleEffects, RuleEffects}},
-		{"nothing but unknown outcomes", worked, func(h *History) {
+		{"only unknown outcomes", worked, func(h *History) {
 			for range 200 {
 				h.Operations = append(h.Operations, Operation{Kind: KindAck, Outcome: Unknown})
 			}
 		}, []Rule{RuleUnknown}},
-		{"an LSN for two transactions", worked, func(h *History) { h.Parts[12].LSN = 10 }, []Rule{RuleTwoTerms}},
+		{"one LSN for two transactions", worked, func(h *History) { h.Parts[12].LSN = 10 }, []Rule{RuleTwoTerms}},
 		{"a replaced node that acknowledges", misplaced, func(h *History) {
 			h.Parts[3].Address, h.Parts[3].Term = "a", 1
 		}, []Rule{RuleTwoTerms}},

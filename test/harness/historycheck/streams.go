@@ -11,8 +11,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// WatchStreams is an interceptor that records each stream on which the client package consumes. The package does not
-// report new streams, and the node is also aware of a stream that ends before its first delivery.
+// WatchStreams is an interceptor that records each stream on which the client package consumes, because the package
+// does not report them. It includes streams that end before their first delivery.
 func (h *History) WatchStreams(
 	ctx context.Context, d *grpc.StreamDesc, conn *grpc.ClientConn, method string, next grpc.Streamer,
 	o ...grpc.CallOption,
@@ -24,7 +24,7 @@ func (h *History) WatchStreams(
 	return &watchedStream{ClientStream: s, h: h}, nil
 }
 
-// watchedStream records its own start and end.
+// watchedStream records the start and the end of a stream.
 type watchedStream struct {
 	grpc.ClientStream
 
@@ -44,7 +44,7 @@ func (s *watchedStream) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-// RecvMsg records the end.
+// RecvMsg records the end of the stream.
 func (s *watchedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if err != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command schemas writes the JSON schemas with which kubeconform validates manifests, from the description of
-// Kubernetes' API: a file for each kind, KIND-GROUP-VERSION.json in lower case, which refers to one with all types.
-// Fields that are not part of the API are rejected. Usage:
+// Command schemas converts the OpenAPI description of Kubernetes to JSON schemas, with which kubeconform validates
+// manifests. It writes a file for each kind, KIND-GROUP-VERSION.json in lower case, which refers to a file with all
+// types. The schemas reject fields that are not part of the API. Usage:
 //
 //	go run ./test/helm/schemas SWAGGER.json DIR
 package main
@@ -49,7 +49,7 @@ func run(args []string) error {
 		var of []kind
 		if text, err := json.Marshal(definition["x-kubernetes-group-version-kind"]); err != nil ||
 			json.Unmarshal(text, &of) != nil {
-			return fmt.Errorf("%s: its kinds cannot be read", name)
+			return fmt.Errorf("%s: invalid list of kinds", name)
 		}
 		for _, k := range of {
 			group, _, _ := strings.Cut(k.Group, ".")
@@ -67,12 +67,12 @@ func run(args []string) error {
 		}
 	}
 	if kinds == 0 {
-		return fmt.Errorf("%s describes no kinds", args[0])
+		return fmt.Errorf("%s contains no kinds", args[0])
 	}
 	return write(filepath.Join(args[1], "_definitions.json"), map[string]any{"definitions": api.Definitions})
 }
 
-// strict rejects unknown fields of an object, and allows both types for fields that may be a number or a text.
+// strict makes a schema reject unknown fields, and accept a number or a string where the API accepts both.
 func strict(schema map[string]any) {
 	if properties, ok := schema["properties"].(map[string]any); ok {
 		if _, ok := schema["additionalProperties"]; !ok {

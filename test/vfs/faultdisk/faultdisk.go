@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faultdisk implements a disk that a test controls from outside the process that uses it. It can fail
-// operations, flip bits, be slow, hang, and lose unsynced data when the process is killed. It is controlled over
-// HTTP.
+// Package faultdisk implements a filesystem with faults that a test controls over HTTP, from outside the process that
+// uses it. It can fail operations, flip bits, be slow, block, and lose unsynced data when the process is killed.
 //
-// Only a node built with the tag "faultdisk" links it, and uses it only if the environment contains Variable: see
-// server/node/disk_faultdisk.go.
+// Only a node built with the tag "faultdisk" links this package, and uses it only if the environment contains Variable:
+// see server/node/disk_faultdisk.go.
 package faultdisk
 
 import (
@@ -37,18 +36,18 @@ const (
 	Tag = "faultdisk"
 )
 
-// ErrState is returned for an invalid State.
-var ErrState = errors.New("faultdisk: unknown disk state")
+// ErrState is returned by Set for an invalid State.
+var ErrState = errors.New("faultdisk: invalid disk state")
 
 // State is the behavior of the disk. The zero value is a disk without faults.
 type State struct {
-	// Rules are applied to each operation: all delays, and the first error.
+	// Rules are applied to each operation. The delays of all matching rules are added; the first error is returned.
 	Rules []Rule `json:"rules,omitempty"`
-	// Hold buffers writes in memory until they are synced, except for the fraction Leak, from 0 to 1. If killed, the
-	// process leaves the same data as a power failure.
+	// Hold buffers writes in memory until they are synced, so that a kill of the process loses the same data as a power
+	// failure. The fraction Leak of the buffered sectors, from 0 to 1, is also written immediately.
 	Hold bool    `json:"hold,omitempty"`
 	Leak float64 `json:"leak,omitempty"`
-	// Seed of the random choices of leaked sectors and flipped bits.
+	// Seed is the seed for the random choice of leaked sectors and flipped bits.
 	Seed uint64 `json:"seed,omitempty"`
 }
 
@@ -58,8 +57,8 @@ type Rule struct {
 	Ops []string `json:"ops,omitempty"`
 	// Files is a pattern (path.Match) for the base name; empty for all.
 	Files string `json:"files,omitempty"`
-	// Skip is the number of operations before the first fault. Every makes only each n-th operation fail, Times
-	// limits the number of faults; 0 means no limit.
+	// Skip is the number of matching operations before the first fault. After them, every Every-th operation is affected
+	// (0: each), at most Times operations in total (0: no limit).
 	Skip  uint64 `json:"skip,omitempty"`
 	Every uint64 `json:"every,omitempty"`
 	Times uint64 `json:"times,omitempty"`
@@ -68,9 +67,9 @@ type Rule struct {
 	Error string `json:"error,omitempty"`
 	// Flip flips a bit of the data that is read or written.
 	Flip bool `json:"flip,omitempty"`
-	// Delay is the delay before the operation, in nanoseconds.
+	// Delay is the delay before the operation, in nanoseconds in JSON.
 	Delay time.Duration `json:"delay,omitempty"`
-	// Stall blocks the operation until the state is replaced. The new state then applies to it.
+	// Stall blocks the operation until Set replaces the state. The rules of the new state then apply to the operation.
 	Stall bool `json:"stall,omitempty"`
 }
 
@@ -85,8 +84,8 @@ func (r Rule) matches(op faultfs.Op) bool {
 	return r.Files == "" || (err == nil && ok)
 }
 
-// errno returns the error with which the rule fails operations; nil if none.
-func (r Rule) errno() (error, error) { // the first one is a value
+// errno returns the error that Error names, or nil if it is empty, and an error if the name is invalid.
+func (r Rule) errno() (error, error) { // the first result is a value
 	switch r.Error {
 	case "":
 		return nil, nil
@@ -99,20 +98,20 @@ func (r Rule) errno() (error, error) { // the first one is a value
 	}
 }
 
-// Disk is the filesystem and its faults.
+// Disk is a filesystem with faults.
 type Disk struct {
 	fault *faultfs.FS
 	cache *faultfs.WriteBack
 
 	mu    sync.Mutex // guards the fields below
 	now   State
-	seen  []uint64 // number of matching operations of each rule
-	hits  []uint64 // number of faults of each rule
+	seen  []uint64 // number of matching operations, by rule
+	hits  []uint64 // number of faults, by rule
 	rng   *rand.Rand
 	ended chan struct{} // closed when the state is replaced
 }
 
-// New wraps inner, which no other program may write to.
+// New returns a Disk without faults on inner, which no other program may write to.
 func New(inner vfs.FS) *Disk {
 	cache := faultfs.NewWriteBack(inner)
 	d := &Disk{cache: cache, fault: faultfs.New(cache), ended: make(chan struct{})}
@@ -120,10 +119,11 @@ func New(inner vfs.FS) *Disk {
 	return d
 }
 
-// FS returns the filesystem.
+// FS returns the filesystem with the faults.
 func (d *Disk) FS() vfs.FS { return d.fault }
 
-// Set replaces the state, and unblocks stalled operations.
+// Set replaces the state, resets the counts of faults, and unblocks stalled operations. It returns ErrState for an
+// invalid state, which changes nothing.
 func (d *Disk) Set(s State) error {
 	for _, r := range s.Rules {
 		if _, err := r.errno(); err != nil {
@@ -143,14 +143,14 @@ func (d *Disk) Set(s State) error {
 	return nil
 }
 
-// Hits returns the number of faults of each rule of the state.
+// Hits returns the number of faults of each rule since the last Set.
 func (d *Disk) Hits() []uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.hits)
 }
 
-// before is the hook of the fault filesystem.
+// before is the hook of the filesystem.
 func (d *Disk) before(op faultfs.Op) error {
 	for {
 		err, delay, stall := d.apply(op)
@@ -164,7 +164,7 @@ func (d *Disk) before(op faultfs.Op) error {
 	}
 }
 
-// apply returns the fault for an operation. After a stall it must be called again.
+// apply returns the fault for an operation. If stall is not nil, the caller waits for it and calls apply again.
 func (d *Disk) apply(op faultfs.Op) (err error, delay time.Duration, stall <-chan struct{}) { //nolint:revive,staticcheck // a value
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -193,8 +193,7 @@ func (d *Disk) apply(op faultfs.Op) (err error, delay time.Duration, stall <-cha
 	return err, delay, stall
 }
 
-// ServeHTTP sets the state (PUT, a State) and returns the number of faults of each rule (GET, a list of numbers),
-// both as JSON.
+// ServeHTTP sets the state (PUT with a State), and returns the number of faults of each rule (GET), as JSON.
 func (d *Disk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodPut:
@@ -208,8 +207,8 @@ func (d *Disk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	case http.MethodGet:
-		_ = json.NewEncoder(w).Encode(d.Hits()) // the test receives an empty response
+		_ = json.NewEncoder(w).Encode(d.Hits()) // on an error the test receives an incomplete response
 	default:
-		http.Error(w, "PUT or GET", http.StatusMethodNotAllowed)
+		http.Error(w, "method must be PUT or GET", http.StatusMethodNotAllowed)
 	}
 }

@@ -37,11 +37,11 @@ func TestRules(t *testing.T) {
 		{Ops: []string{"sync"}, Files: "*.db", Skip: 1, Times: 2, Error: "EIO"},
 		{Ops: []string{"write"}, Flip: true},
 	}}))
-	require.NoError(t, f.Sync(), "the first one is skipped")
+	require.NoError(t, f.Sync(), "the first sync is skipped")
 	require.ErrorIs(t, f.Sync(), syscall.EIO)
-	require.NoError(t, other.Sync(), "another file")
+	require.NoError(t, other.Sync(), "the rule does not match this file")
 	require.ErrorIs(t, f.Sync(), syscall.EIO)
-	require.NoError(t, f.Sync(), "at most twice")
+	require.NoError(t, f.Sync(), "the rule fails at most two syncs")
 
 	zeros := make([]byte, 100)
 	_, err := f.WriteAt(zeros, 0)
@@ -72,11 +72,11 @@ func TestStallEndsWithTheState(t *testing.T) {
 	require.Eventually(t, func() bool { return d.Hits()[0] == 1 }, time.Minute, time.Millisecond)
 	select {
 	case <-done:
-		t.Fatal("it does not hang")
+		t.Fatal("the operation did not block")
 	default:
 	}
 	require.NoError(t, d.Set(faultdisk.State{Rules: []faultdisk.Rule{{Delay: time.Millisecond, Error: "EIO"}}}))
-	require.ErrorIs(t, <-done, syscall.EIO, "the new state is for what hung, too")
+	require.ErrorIs(t, <-done, syscall.EIO, "the new state must apply to the blocked operation")
 }
 
 func TestOverHTTP(t *testing.T) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faultfs implements a filesystem that injects faults into another one, for tests. The hook of an FS is
-// called before each operation, and can fail, delay, shorten or drop it. WriteBack loses unsynced data when its
-// process is killed.
+// Package faultfs implements filesystems that inject faults into another one, for tests. FS calls a hook before each
+// operation, which can fail, delay, shorten or drop the operation. WriteBack loses unsynced data when its process is
+// killed.
 package faultfs
 
 import (
@@ -56,23 +56,23 @@ func (k OpKind) String() string {
 type Op struct {
 	// Kind is the kind of the operation.
 	Kind OpKind
-	// Name is the file or directory; for a rename the old name.
+	// Name is the name of the file or directory; for a rename, the old name.
 	Name string
 	// NewName is the new name of a rename.
 	NewName string
-	// Offset and Length are the range of a read, write or allocate, in bytes; Length is the size of a truncate.
+	// Offset and Length are the range of a read, write or allocate, in bytes. For a truncate, Length is the new size.
 	Offset, Length int64
-	// Count numbers the operations of this kind, from 1.
+	// Count is the number of operations of this kind so far, including this one.
 	Count uint64
 }
 
-// ErrDropped, returned by a hook, makes the operation report success without executing it: a lost write, or a sync
-// without effect. For an operation with a result (open, read, stat, …) it is a failure like any other.
-var ErrDropped = errors.New("the operation was dropped by a fault hook")
+// ErrDropped, returned by a hook, makes an operation report success without executing it, for example a write or a
+// sync. An operation with a result (open, read, stat, …) fails with it instead.
+var ErrDropped = errors.New("operation was dropped by a fault hook")
 
-// ShortWrite, returned by a hook, executes only the first Bytes bytes of a write and fails the write.
+// ShortWrite, returned by a hook, makes a write store only its first Bytes bytes and fail with ShortWrite.
 type ShortWrite struct {
-	// Bytes is the number of bytes written.
+	// Bytes is the number of bytes that are written.
 	Bytes int64
 }
 
@@ -84,10 +84,9 @@ func (e *ShortWrite) Error() string {
 // Is reports whether target is io.ErrShortWrite.
 func (e *ShortWrite) Is(target error) bool { return target == io.ErrShortWrite }
 
-// FlipBit, returned by a hook, executes a read or a write with one bit flipped: in the data returned, or in the data
-// stored.
+// FlipBit, returned by a hook, makes a read return, or a write store, data with one bit flipped.
 type FlipBit struct {
-	// Bit is the number of the bit in the range; bit 0 is the lowest of the first byte. It is taken modulo the length.
+	// Bit is the number of the bit in the data, modulo the number of bits. Bit 0 is the lowest bit of the first byte.
 	Bit int64
 }
 
@@ -101,13 +100,12 @@ type FS struct {
 	counts [opKinds]atomic.Uint64
 }
 
-// New wraps inner. Without a hook it only counts.
+// New returns an FS on inner. Without a hook it only counts operations.
 func New(inner vfs.FS) *FS { return &FS{inner: inner} }
 
-// SetHook sets the hook that is called before every operation, in the goroutine of the operation and without locks.
-// It may block (a disk that hangs) and may use the inner filesystem. If it returns an error, the operation fails
-// without being executed; ErrDropped, *ShortWrite and *FlipBit have special meanings. It must be safe for concurrent
-// use. A nil hook removes it.
+// SetHook sets the hook that is called before every operation, in the goroutine of the operation and without locks. The
+// hook may block, and may use the inner filesystem. If it returns an error, the operation fails without being executed,
+// except for ErrDropped, *ShortWrite and *FlipBit. The hook must be safe for concurrent use. nil removes it.
 func (f *FS) SetHook(hook func(Op) error) {
 	if hook == nil {
 		f.hook.Store(nil)
@@ -116,7 +114,7 @@ func (f *FS) SetHook(hook func(Op) error) {
 	f.hook.Store(&hook)
 }
 
-// Count returns the number of operations of the kind, including failed ones.
+// Count returns the number of operations of a kind so far, including failed ones.
 func (f *FS) Count(kind OpKind) uint64 { return f.counts[kind].Load() }
 
 func (f *FS) before(op Op) error {

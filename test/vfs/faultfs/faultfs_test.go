@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 
 var errTest = errors.New("test")
 
-// only returns a hook that fails operations of one kind.
+// only returns a hook that returns err for operations of one kind.
 func only(kind faultfs.OpKind, err error) func(faultfs.Op) error {
 	return func(op faultfs.Op) error {
 		if op.Kind == kind {
@@ -71,7 +71,7 @@ func TestFaultSeesAndFailsEveryOperation(t *testing.T) {
 		require.NotContains(t, kind.String(), "operation")
 		fault.SetHook(nil)
 	}
-	require.Equal(t, "hello", vfstest.Content(t, mem, "a"), "nothing was done")
+	require.Equal(t, "hello", vfstest.Content(t, mem, "a"), "no operation was executed")
 	names, err := mem.ReadDir(".")
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, names)
@@ -93,11 +93,11 @@ func TestFaultDropped(t *testing.T) {
 	require.NoError(t, mem.SyncDir("."))
 	fault.SetHook(only(faultfs.OpSync, faultfs.ErrDropped))
 	require.NoError(t, f.Sync())
-	require.Empty(t, vfstest.Content(t, mem.CrashClone(nil), "a"), "the sync lied")
+	require.Empty(t, vfstest.Content(t, mem.CrashClone(nil), "a"), "the sync must have no effect")
 	fault.SetHook(only(faultfs.OpWrite, faultfs.ErrDropped))
 	vfstest.Write(t, f, 0, "HELLO")
 	fault.SetHook(nil)
-	require.Equal(t, "hello", vfstest.Content(t, mem, "a"), "the write was lost")
+	require.Equal(t, "hello", vfstest.Content(t, mem, "a"), "the write must have no effect")
 }
 
 func TestFaultShortWriteAndFlippedBits(t *testing.T) {
@@ -112,13 +112,13 @@ func TestFaultShortWriteAndFlippedBits(t *testing.T) {
 
 	fault.SetHook(only(faultfs.OpWrite, &faultfs.FlipBit{Bit: 8}))
 	vfstest.Write(t, f, 0, "abcd")
-	require.Equal(t, "accd", vfstest.Content(t, mem, "a"), "the disk has it wrong")
+	require.Equal(t, "accd", vfstest.Content(t, mem, "a"), "the flipped bit must be stored")
 
 	fault.SetHook(only(faultfs.OpRead, &faultfs.FlipBit{Bit: 32}))
 	buf := make([]byte, 4)
 	_, err = f.ReadAt(buf, 0)
 	require.NoError(t, err)
-	require.Equal(t, "`ccd", string(buf), "the reader gets it wrong, modulo the length")
+	require.Equal(t, "`ccd", string(buf), "the bit number is taken modulo the length")
 	require.Equal(t, "accd", vfstest.Content(t, mem, "a"))
 
 	fault.SetHook(only(faultfs.OpWrite, syscall.ENOSPC))

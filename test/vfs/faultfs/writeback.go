@@ -16,18 +16,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// writeBackBlock is the unit in which WriteBack buffers and leaks writes: a sector, which a disk writes atomically.
+// writeBackBlock is the size of a sector in bytes. WriteBack buffers and leaks whole sectors, which a disk writes
+// atomically.
 const writeBackBlock = 512
 
-// writeBackRun is the maximum number of sectors per write: a system accepts at most 1024 buffers.
+// writeBackRun is the maximum number of sectors per write. Systems accept at most 1024 buffers.
 const writeBackRun = 512
 
-// WriteBack is a filesystem that buffers file writes in memory until they are synced. Reads return all writes; the
-// inner filesystem contains only synced and leaked data. A killed process thus leaves the same files as a power
-// failure. A kill alone does not, because the system's page cache outlives the process.
+// WriteBack is a filesystem that buffers file writes in memory until they are synced. Reads return all written data;
+// the inner filesystem contains only synced and leaked data. So a kill of the process leaves the same files as a power
+// failure. Without WriteBack the page cache of the operating system keeps the writes of a killed process.
 //
-// Only content is buffered. Names, sizes and holes reach the inner filesystem immediately, as a journal may do;
-// memfs's CrashClone loses those too.
+// Only contents are buffered. Names, sizes and holes reach the inner filesystem immediately, as with some journaling
+// filesystems. memfs.FS.CrashClone loses those too.
 type WriteBack struct {
 	inner vfs.FS
 
@@ -35,14 +36,15 @@ type WriteBack struct {
 	nodes map[string]*heldFile
 
 	policyMu sync.Mutex // guards the fields below; locked last
-	// holding is set if new writes are buffered. leak is the fraction of them that is also written immediately, in
-	// random order. A disk's cache and the system may do the same.
+	// holding is set if new writes are buffered. leak is the fraction of their sectors that is also written immediately:
+	// operating systems and disks may write unsynced data at any time, in any order.
 	holding bool
 	leak    float64
 	rng     *rand.Rand
 }
 
-// NewWriteBack wraps inner, which no other program may write to. It buffers nothing until Hold enables it.
+// NewWriteBack returns a WriteBack on inner, which no other program may write to. It buffers nothing until Hold enables
+// it.
 func NewWriteBack(inner vfs.FS) *WriteBack {
 	return &WriteBack{inner: inner, nodes: make(map[string]*heldFile)}
 }
@@ -55,7 +57,7 @@ func (w *WriteBack) Hold(on bool, leak float64, seed uint64) {
 	w.holding, w.leak, w.rng = on, leak, rand.New(rand.NewPCG(seed, 11))
 }
 
-// leaks decides randomly for one sector.
+// leaks reports whether to leak a sector; the result is random.
 func (w *WriteBack) leaks() bool {
 	w.policyMu.Lock()
 	defer w.policyMu.Unlock()
@@ -161,7 +163,7 @@ type heldFile struct {
 	sizeBytes int64            // end of the buffered data; 0 if none
 }
 
-// forget drops buffered data from an offset on. mu is held.
+// forget drops the buffered data from an offset on. The caller holds mu.
 func (n *heldFile) forget(from int64) {
 	for s := range n.sectors {
 		switch at := s * writeBackBlock; {
@@ -176,7 +178,7 @@ func (n *heldFile) forget(from int64) {
 	}
 }
 
-// writeBackFile is a handle.
+// writeBackFile is an open file of a WriteBack.
 type writeBackFile struct {
 	vfs.File
 	fs       *WriteBack
@@ -184,14 +186,14 @@ type writeBackFile struct {
 	writable bool
 }
 
-// ReadAt reads the file, overlaid with the buffered data.
+// ReadAt reads the file including its buffered data.
 func (f *writeBackFile) ReadAt(p []byte, off int64) (int, error) {
 	f.node.mu.Lock()
 	defer f.node.mu.Unlock()
 	return f.read(p, off)
 }
 
-// read is ReadAt with the node's mu held.
+// read is ReadAt for a caller that holds mu of the heldFile.
 func (f *writeBackFile) read(p []byte, off int64) (int, error) {
 	n, err := f.File.ReadAt(p, off)
 	if len(f.node.sectors) == 0 || (err != nil && !errors.Is(err, io.EOF)) || off < 0 {
@@ -231,7 +233,7 @@ func (f *writeBackFile) WriteVec(off int64, bufs ...[]byte) (int, error) {
 	defer f.node.mu.Unlock()
 	all := join(bufs)
 	if off < 0 || !f.writable || len(all) == 0 || (!f.fs.holds() && len(f.node.sectors) == 0) {
-		return f.File.WriteVec(off, bufs...) // returns the error, if any
+		return f.File.WriteVec(off, bufs...) // returns the error for an invalid write
 	}
 	if _, err := f.File.SizeBytes(); err != nil {
 		return 0, err // closed
@@ -274,7 +276,7 @@ func (f *writeBackFile) leak(off, end int64) error {
 	return nil
 }
 
-// put writes a buffered sector, up to the end of the file.
+// put writes a buffered sector to the inner file, up to the end of the file.
 func (f *writeBackFile) put(s int64) error {
 	size, err := f.size()
 	if err != nil {
@@ -285,7 +287,7 @@ func (f *writeBackFile) put(s int64) error {
 	return err
 }
 
-// release writes the buffered data of a range. The node's mu is held.
+// release writes the buffered data of a range to the inner file. The caller holds mu of the heldFile.
 func (f *writeBackFile) release(off, end int64) error {
 	if len(f.node.sectors) == 0 {
 		return nil
@@ -301,7 +303,7 @@ func (f *writeBackFile) release(off, end int64) error {
 	if err != nil {
 		return err
 	}
-	for len(due) > 0 { // adjacent sectors together
+	for len(due) > 0 { // adjacent sectors in one write
 		run := 1
 		for run < min(len(due), writeBackRun) && due[run] == due[0]+int64(run) {
 			run++
@@ -364,7 +366,7 @@ func (f *writeBackFile) SizeBytes() (int64, error) {
 	return f.size()
 }
 
-// size is SizeBytes with the node's mu held.
+// size is SizeBytes for a caller that holds mu of the heldFile.
 func (f *writeBackFile) size() (int64, error) {
 	size, err := f.File.SizeBytes()
 	return max(size, f.node.sizeBytes), err

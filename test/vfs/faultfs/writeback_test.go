@@ -33,7 +33,7 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	name := filepath.Join(dir, "a")
 	f := vfstest.Open(t, w, name, vfstest.Create)
 	vfstest.Write(t, f, 0, "before")
-	require.Equal(t, "before", vfstest.Content(t, under, name), "nothing is held back yet")
+	require.Equal(t, "before", vfstest.Content(t, under, name), "nothing is buffered yet")
 
 	w.Hold(true, 0, 1)
 	vfstest.Write(t, f, 4, "XX and more")
@@ -52,7 +52,7 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	again := vfstest.Open(t, w, moved, os.O_RDWR)
 	w.Hold(false, 0, 1)
 	vfstest.Write(t, again, 0, "B")
-	require.Equal(t, "before", vfstest.Content(t, under, moved), "no write overtakes a buffered one")
+	require.Equal(t, "before", vfstest.Content(t, under, moved), "a later write must not precede a buffered one")
 	require.NoError(t, again.Sync())
 	require.Equal(t, "BefoXX and more", vfstest.Content(t, under, moved))
 
@@ -66,7 +66,7 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	require.Empty(t, vfstest.Content(t, under, filepath.Join(dir, "new", "c")))
 	require.NoError(t, w.Remove(filepath.Join(dir, "new", "c")))
 	vfstest.Open(t, w, filepath.Join(dir, "new", "c"), vfstest.Create)
-	require.Empty(t, vfstest.Content(t, w, filepath.Join(dir, "new", "c")), "another file of that name")
+	require.Empty(t, vfstest.Content(t, w, filepath.Join(dir, "new", "c")), "the data of the removed file")
 }
 
 // SyncRange writes only the sectors of the range.
@@ -84,7 +84,7 @@ func TestWriteBackSyncRange(t *testing.T) {
 	require.Equal(t, string(want), vfstest.Content(t, under, name))
 }
 
-// Leaked data is written data, in whole sectors.
+// Leaked sectors contain complete written data.
 func TestWriteBackLeaks(t *testing.T) {
 	under := vfs.OS()
 	w := faultfs.NewWriteBack(under)
@@ -109,8 +109,8 @@ func TestWriteBackLeaks(t *testing.T) {
 	require.Greater(t, none, 20)
 }
 
-// Random operations give the same reads as a file in memory, and after each sync the inner filesystem has the same
-// content.
+// After random operations, reads return the same data as from a memfs, and after each sync the inner filesystem has the
+// same content.
 func TestWriteBackModel(t *testing.T) {
 	const limit = 8000
 	under := vfs.OS()

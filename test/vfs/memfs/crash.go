@@ -4,13 +4,12 @@ package memfs
 
 import "math/rand"
 
-// CrashClone returns the filesystem as a power failure at this moment could leave it: all synced data, and an
-// arbitrary part of the rest, chosen by rng. It does not affect m or its users. With a nil rng only synced data
-// survives. The same rng state and history give the same clone.
+// CrashClone returns a copy of m in a state that a power failure could leave: with all synced data, and a random part
+// of the unsynced data, chosen by rng. With a nil rng only synced data survives. The same history and state of rng give
+// the same clone. CrashClone does not change m.
 //
-// Unsynced data survives in independent pieces of 512 bytes, in any order: a later write may survive an earlier one.
-// Changes of names survive one operation at a time (a rename is never torn), in the order of the operations on one
-// file. Locks are released.
+// Each sector of 512 bytes survives independently: a later write may survive although an earlier one is lost. Changes
+// of names are atomic, and survive in the order of the operations on each file. The clone has no locks.
 func (m *FS) CrashClone(rng *rand.Rand) *FS {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -28,8 +27,8 @@ type crash struct {
 	nodes map[*inode]*inode // old → new
 }
 
-// chance returns the probability with which unsynced data survives. 0 and 1 are returned often. Independent draws for
-// each piece would almost never result in them, and most bugs occur there.
+// chance returns the probability with which unsynced data survives. It often returns 0 or 1: most bugs occur if all or
+// nothing survives, which is very unlikely with independent draws for each sector.
 func (c *crash) chance() float64 {
 	if c.rng == nil {
 		return 0
@@ -55,7 +54,7 @@ func (c *crash) keep(chance float64) bool {
 	}
 }
 
-// node returns the new node for an old one, with only the synced names in a directory.
+// node returns the new inode for an old one. A directory contains only the synced names.
 func (c *crash) node(old *inode) *inode {
 	if n := c.nodes[old]; n != nil {
 		return n
@@ -73,10 +72,10 @@ func (c *crash) node(old *inode) *inode {
 	return n
 }
 
-// names applies a part of the pending changes of names.
+// names applies a random part of the pending changes of names.
 func (c *crash) names(pending []*nameOp) {
 	chance := c.chance()
-	lost := map[*inode]bool{} // nodes with a lost operation: later operations on them cannot survive
+	lost := map[*inode]bool{} // inodes with a lost operation, of which later operations cannot survive
 	for _, op := range pending {
 		survives := c.keep(chance)
 		for _, change := range op.changes {
@@ -98,7 +97,7 @@ func (c *crash) names(pending []*nameOp) {
 	}
 }
 
-// file merges the synced and the live content.
+// file returns a new inode with the synced content and a random part of the unsynced one.
 func (c *crash) file(old *inode) *inode {
 	chance := c.chance()
 	n := &inode{chunks: make([]chunk, len(old.chunks)), sizeBytes: old.syncedSize}
@@ -120,7 +119,8 @@ func (c *crash) file(old *inode) *inode {
 	return n
 }
 
-// size returns a random size for a file with a new size that was not synced.
+// size returns the surviving size of a file with an unsynced size: the new size or, if the file has grown, possibly a
+// random size between the old and the new one.
 func (c *crash) size(old *inode, chance float64) int64 {
 	if chance == 1 || old.sizeBytes < old.syncedSize || c.rng.Intn(2) == 0 {
 		return old.sizeBytes
@@ -167,7 +167,7 @@ func (n *inode) cutBeyondSize() {
 	chunk.live, chunk.synced = &data, &data
 }
 
-// adopt makes the surviving names current and counts names and space.
+// adopt makes the surviving names current, and counts names and used space.
 func (m *FS) adopt(n *inode, seen map[*inode]bool) {
 	n.names++
 	if seen[n] {

@@ -35,9 +35,9 @@ func TestCrashKeepsOnlyWhatWasSynced(t *testing.T) {
 	vfstest.Write(t, f, 0, "one")
 	require.NoError(t, f.Sync())
 
-	require.False(t, exists(t, mem.CrashClone(nil), "d"), "the directory's own name was not synced")
+	require.False(t, exists(t, mem.CrashClone(nil), "d"), "the name of the directory was not synced")
 	require.NoError(t, mem.SyncDir("."))
-	require.False(t, exists(t, mem.CrashClone(nil), "d/a"), "the file's name was not synced")
+	require.False(t, exists(t, mem.CrashClone(nil), "d/a"), "the name of the file was not synced")
 	require.NoError(t, mem.SyncDir("/d"))
 	require.Equal(t, "one", vfstest.Content(t, mem.CrashClone(nil), "d/a"))
 	require.True(t, exists(t, mem.CrashClone(nil), "d/e"))
@@ -73,11 +73,11 @@ func TestCrashClonesAreIndependent(t *testing.T) {
 	require.NotContains(t, vfstest.Content(t, mem, "a"), "clone")
 	require.NotContains(t, vfstest.Content(t, clone, "a"), "original")
 	lock, err := clone.Lock("lock")
-	require.NoError(t, err, "a crash releases locks")
+	require.NoError(t, err, "a clone must have no locks")
 	require.NoError(t, lock.Close())
 }
 
-// Unsynced data survives by sectors, and all possible outcomes occur.
+// Unsynced sectors survive independently, and all possible outcomes occur.
 func TestCrashTearsWrites(t *testing.T) {
 	mem := memfs.New()
 	f := vfstest.Open(t, mem, "a", vfstest.Create)
@@ -89,7 +89,7 @@ func TestCrashTearsWrites(t *testing.T) {
 	for seed := range int64(300) {
 		got := vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a")
 		require.Equal(t, got, vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a"),
-			"the same seed, the same crash")
+			"the same seed must give the same clone")
 		pattern := ""
 		for s := range 8 {
 			sector := got[s*512 : (s+1)*512]
@@ -117,14 +117,14 @@ func TestCrashAndSize(t *testing.T) {
 	sizes := map[int]bool{}
 	for seed := range int64(200) {
 		got := vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a")
-		require.Equal(t, string(bytes.Repeat([]byte("-"), 100)), got[:100], "synced, and never changed")
+		require.Equal(t, string(bytes.Repeat([]byte("-"), 100)), got[:100], "synced, unchanged data must survive")
 		require.True(t, len(got) >= 5000 && len(got) <= 12000, "size %d", len(got))
 		sizes[len(got)] = true
 	}
 	require.True(t, sizes[5000] && sizes[12000] && len(sizes) > 5, "%v", sizes)
 }
 
-// After a crash during a rename, exactly one of both names has the content. An operation never survives if an earlier
+// After a crash during a rename, the file has exactly one of the two names. An operation never survives if an earlier
 // one on the same file is lost.
 func TestCrashNeverTearsRenames(t *testing.T) {
 	outcomes := map[string]bool{}
@@ -203,7 +203,7 @@ func TestCapacity(t *testing.T) {
 
 	require.NoError(t, mem.Remove("a"))
 	u, _ = mem.Usage(".")
-	require.EqualValues(t, 1*4096, u.AvailableBytes, "still open")
+	require.EqualValues(t, 1*4096, u.AvailableBytes, "the space of an open file stays used")
 	require.NoError(t, f.Close())
 	u, _ = mem.Usage(".")
 	require.EqualValues(t, 9*4096, u.AvailableBytes)

@@ -12,16 +12,16 @@ import (
 
 const (
 	chunkBytes  = 4096
-	sectorBytes = 512 // a device writes a sector atomically
+	sectorBytes = 512 // unit that a device writes atomically
 )
 
 type chunkData = [chunkBytes]byte
 
-// chunk is a part of a file. A nil pointer stands for zeros. The data of synced never changes, so clones can share
-// it; live is copied before the first change after a Sync.
+// chunk is a part of a file. A nil pointer means zeros. The data that synced points to never changes, so clones can
+// share it; live is copied before the first change after a Sync.
 type chunk struct {
 	live, synced *chunkData
-	dirty        bool // in the node's dirty list
+	dirty        bool // in the dirty list of the inode
 	allocated    bool // counted as used space
 }
 
@@ -31,12 +31,12 @@ type file struct {
 	node     *inode
 	name     string
 	writable bool
-	closed   bool // guarded by m.mu, like the node
+	closed   bool // guarded by m.mu, like the inode
 }
 
 func (f *file) Name() string { return f.name }
 
-// usable returns an error for a closed file, and for a change to a read-only file. m.mu is held.
+// usable returns an error for a closed file, and for a change to a read-only file. The caller holds m.mu.
 func (f *file) usable(op string, change bool) error {
 	switch {
 	case f.closed:
@@ -123,7 +123,7 @@ func (n *inode) write(p []byte, at int64) {
 	}
 }
 
-// touch returns a chunk for writing.
+// touch returns a chunk for writing, and marks it dirty.
 func (n *inode) touch(i int) *chunkData {
 	c := &n.chunks[i]
 	n.markDirty(i)
@@ -143,12 +143,13 @@ func (n *inode) markDirty(i int) {
 	}
 }
 
-// allZero compares p with itself, shifted by one: much faster than a loop over the bytes.
+// allZero reports whether p contains only zeros. It compares p with itself shifted by one, which is much faster than a
+// loop.
 func allZero(p []byte) bool {
 	return len(p) == 0 || p[0] == 0 && bytes.Equal(p[1:], p[:len(p)-1])
 }
 
-// allocate creates the chunks of a range and counts them as used.
+// allocate creates the chunks of a range and counts their space as used.
 func (m *FS) allocate(n *inode, off, length int64) error {
 	if length <= 0 {
 		return nil
@@ -177,7 +178,7 @@ func (n *inode) grow(chunks int) {
 	}
 }
 
-// clear zeroes a range, and frees the chunks that are completely in it.
+// clear zeroes a range and frees the chunks that it covers completely.
 func (m *FS) clear(n *inode, from, to int64) {
 	to = min(to, int64(len(n.chunks))*chunkBytes)
 	for from < to {
@@ -208,7 +209,7 @@ func (m *FS) truncate(n *inode, sizeBytes int64) {
 	n.sizeBytes = sizeBytes
 }
 
-// reclaim frees the space of a node without names and handles.
+// reclaim frees the space of an inode that has no names and handles.
 func (m *FS) reclaim(n *inode) {
 	if n.names > 0 || n.handles > 0 || n.isDir() {
 		return
@@ -236,7 +237,7 @@ func (f *file) Sync() error {
 	return nil
 }
 
-// SyncRange makes the chunks of the range durable immediately; the size does not change.
+// SyncRange makes the chunks of a range durable, but not the size of the file.
 func (f *file) SyncRange(offset, length int64) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memfs implements a filesystem in memory, for tests. It can be crashed: FS.CrashClone returns the filesystem
-// as a power failure could leave it, with all synced data and an arbitrary part of the unsynced data.
+// Package memfs implements a filesystem in memory, for tests. FS.CrashClone simulates a power failure: it returns a
+// copy with all synced data and a random part of the unsynced data.
 package memfs
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// FS is a filesystem in memory that tracks synced data. It can be crashed with CrashClone, and filled with
-// SetCapacity. Ranges of zeros use almost no memory, so large preallocated files are cheap.
+// FS is a filesystem in memory that tracks which data is synced. CrashClone simulates a power failure, and SetCapacity
+// a full disk. Ranges of zeros use almost no memory, so large preallocated files are cheap.
 type FS struct {
-	// mu guards all fields, including all nodes.
+	// mu guards all fields and inodes.
 	mu    sync.Mutex
 	root  *inode
 	locks map[string]bool
-	// pending are the changes of names not yet covered by a SyncDir, oldest first.
+	// pending contains the changes of names that no SyncDir has made durable, the oldest first.
 	pending       []*nameOp
 	capacityBytes int64
 	usedBytes     int64
@@ -34,19 +34,18 @@ type FS struct {
 
 // inode is a file or a directory. Names and open files refer to it.
 type inode struct {
-	// entries are the current names in a directory; synced are the names that survive a crash. Both are nil in a
-	// file.
+	// entries contains the current names in a directory, synced those that survive a crash. Both are nil for a file.
 	entries, synced map[string]*inode
 
 	chunks                []chunk
 	sizeBytes, syncedSize int64
-	dirty                 []int // the chunks that Sync must process
+	dirty                 []int // indexes of the chunks that Sync must process
 	names, handles        int   // reference counts; the space is freed when both are 0
 }
 
 func (n *inode) isDir() bool { return n.entries != nil }
 
-// nameOp is one change of names. It is atomic, even in a crash.
+// nameOp is an operation that changes names. It is atomic, even in a crash.
 type nameOp struct {
 	changes []nameChange
 }
@@ -54,15 +53,15 @@ type nameOp struct {
 type nameChange struct {
 	dir  *inode
 	name string
-	node *inode // nil: the name was removed
-	old  *inode // previous node of the name
+	node *inode // nil if the name is removed
+	old  *inode // previous inode of the name
 }
 
 // defaultCapacity is the capacity without SetCapacity.
 const defaultCapacity = 1 << 40
 
-// New returns an empty filesystem with a root directory. Names are relative to that root, with or without a leading
-// slash.
+// New returns a filesystem that contains only a root directory. All names are relative to the root, with or without a
+// leading slash.
 func New() *FS {
 	return &FS{root: newDir(), locks: map[string]bool{}, capacityBytes: defaultCapacity}
 }
@@ -71,8 +70,8 @@ func newDir() *inode {
 	return &inode{entries: map[string]*inode{}, synced: map[string]*inode{}}
 }
 
-// SetCapacity limits the space. Writes beyond it fail with syscall.ENOSPC. Space is counted in whole chunks of 4 KiB
-// that were written or allocated.
+// SetCapacity limits the used space. Writes and allocations that exceed the limit fail with syscall.ENOSPC. The used
+// space is the size of all 4 KiB chunks that were written or allocated.
 func (m *FS) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +88,7 @@ func split(name string) []string {
 	return strings.Split(clean, "/")
 }
 
-// lookup returns the node with the given name, or nil.
+// lookup returns the inode with the given name, or nil.
 func (m *FS) lookup(name string) *inode {
 	node := m.root
 	for _, part := range split(name) {
@@ -100,7 +99,7 @@ func (m *FS) lookup(name string) *inode {
 	return node
 }
 
-// parent returns the parent directory of name, and its base name.
+// parent returns the parent directory and the base name of name.
 func (m *FS) parent(op, name string) (*inode, string, error) {
 	parts := split(name)
 	if len(parts) == 0 {
@@ -116,7 +115,7 @@ func (m *FS) parent(op, name string) (*inode, string, error) {
 	return dir, parts[len(parts)-1], nil
 }
 
-// apply executes a change of names, which a crash may undo while it is pending.
+// apply executes an operation on names, which a crash may undo while it is pending.
 func (m *FS) apply(changes ...nameChange) {
 	for i := range changes {
 		c := &changes[i]
@@ -251,8 +250,8 @@ func (m *FS) Stat(name string) (vfs.FileInfo, error) {
 	return vfs.FileInfo{SizeBytes: node.sizeBytes, IsDir: node.isDir()}, nil
 }
 
-// SyncDir implements vfs.FS. As in a journaling filesystem, a rename between two directories is durable when either
-// of them is synced.
+// SyncDir implements vfs.FS. As in a journaling filesystem, a sync of either directory makes a rename between two
+// directories durable.
 func (m *FS) SyncDir(dir string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -263,7 +262,7 @@ func (m *FS) SyncDir(dir string) error {
 	case !node.isDir():
 		return pathErr("sync dir", dir, syscall.ENOTDIR)
 	}
-	// Backwards, because a durable operation makes the earlier ones of all its directories durable too.
+	// From the newest to the oldest, because a durable operation makes all earlier ones in its directories durable too.
 	dirs := map[*inode]bool{node: true}
 	covered := make(map[*nameOp]bool)
 	for _, op := range slices.Backward(m.pending) {
@@ -284,7 +283,7 @@ func (m *FS) SyncDir(dir string) error {
 	return nil
 }
 
-// makeDurable applies the changes to the synced names. in maps the operation's nodes to the affected ones.
+// makeDurable applies the changes to the synced names. in maps the inodes of the operation to those to change.
 func (op *nameOp) makeDurable(in func(*inode) *inode) {
 	for _, c := range op.changes {
 		dir := in(c.dir)
@@ -341,7 +340,7 @@ func (m *FS) Usage(dir string) (vfs.Usage, error) {
 	return vfs.Usage{TotalBytes: uint64(max(m.capacityBytes, 0)), FreeBytes: free, AvailableBytes: free}, nil
 }
 
-// String describes the size of the filesystem, for test messages.
+// String returns the used space and the number of unsynced name changes, for test messages.
 func (m *FS) String() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vfstest implements a conformance suite for filesystems, and helpers to open, write and read files in tests.
+// Package vfstest provides a conformance suite for implementations of vfs.FS, and helpers to open, write and read
+// files.
 package vfstest
 
 import (
@@ -20,10 +21,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Create opens a file for reading and writing, and creates it if it does not exist.
+// Create contains the flags to open a file for reading and writing, and to create it if it does not exist.
 const Create = os.O_RDWR | os.O_CREATE
 
-// Run runs the conformance suite on the filesystem returned by fresh, in an empty directory.
+// Run runs the conformance suite. For each test, fresh returns a filesystem and an empty directory in it.
 func Run(t *testing.T, fresh func(t *testing.T) (fsys vfs.FS, dir string)) {
 	t.Helper()
 	for name, test := range map[string]func(t *testing.T, fsys vfs.FS, dir string){
@@ -39,7 +40,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (fsys vfs.FS, dir string)) {
 	}
 }
 
-// Open opens a file that is closed at the end of the test.
+// Open opens a file and closes it at the end of the test.
 func Open(t *testing.T, fsys vfs.FS, name string, flag int) vfs.File {
 	t.Helper()
 	f, err := fsys.OpenFile(name, flag, 0o600)
@@ -85,7 +86,7 @@ func testOpenFlags(t *testing.T, fsys vfs.FS, dir string) {
 	Open(t, fsys, name, Create|os.O_TRUNC)
 	size, err = f.SizeBytes()
 	require.NoError(t, err)
-	require.Zero(t, size, "all handles see the one file")
+	require.Zero(t, size, "all handles must refer to the same file")
 
 	_, err = Open(t, fsys, name, os.O_RDONLY).WriteAt([]byte("x"), 0)
 	require.ErrorIs(t, err, syscall.EBADF)
@@ -133,7 +134,7 @@ func testTruncateAllocatePunch(t *testing.T, fsys vfs.FS, dir string) {
 	require.NoError(t, f.Allocate(0, 100))
 	size, err = f.SizeBytes()
 	require.NoError(t, err)
-	require.EqualValues(t, 20000, size, "never shrinks")
+	require.EqualValues(t, 20000, size, "Allocate must not shrink a file")
 	require.Error(t, f.Truncate(-1))
 }
 
@@ -148,13 +149,13 @@ func testNames(t *testing.T, fsys vfs.FS, dir string) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b", "sub"}, names)
 
-	require.NoError(t, fsys.Rename(a, b), "replaces")
+	require.NoError(t, fsys.Rename(a, b), "Rename must replace a file")
 	require.Equal(t, "a", Content(t, fsys, b))
 	require.ErrorIs(t, fsys.Rename(a, b), fs.ErrNotExist)
 	require.NoError(t, fsys.Rename(b, b))
 	require.ErrorIs(t, fsys.Remove(a), fs.ErrNotExist)
 	require.Error(t, fsys.Rename(b, filepath.Join(dir, "sub")))
-	require.Error(t, fsys.Remove(filepath.Join(dir, "sub")), "not empty")
+	require.Error(t, fsys.Remove(filepath.Join(dir, "sub")), "Remove must fail for a directory that is not empty")
 
 	require.NoError(t, fsys.Rename(b, filepath.Join(sub, "c")))
 	require.NoError(t, fsys.Rename(filepath.Join(dir, "sub"), filepath.Join(dir, "moved")))
@@ -280,7 +281,7 @@ func testAgainstModel(t *testing.T, fsys vfs.FS, dir string) {
 	}
 }
 
-// testConcurrentUse is for the race detector, and for Close during a write.
+// testConcurrentUse detects data races, and errors when a file is closed during a write.
 func testConcurrentUse(t *testing.T, fsys vfs.FS, dir string) {
 	f := Open(t, fsys, filepath.Join(dir, "a"), Create)
 	var wg sync.WaitGroup

@@ -21,6 +21,7 @@ const startLimit = 30 * time.Second
 
 // Options configures Start.
 type Options struct {
+	// Dir is the data directory; required.
 	Dir string
 	// Address is the host:port for clients. Default 127.0.0.1:0.
 	Address string
@@ -46,7 +47,8 @@ type Server struct {
 	stop    context.CancelFunc // ends the streams of all clients
 }
 
-// Start starts an etcd server and waits until it is ready. If it returns an error, nothing is left running.
+// Start starts an etcd server, and waits until it is ready, at most 30 s or until ctx ends. The server runs until
+// Close. If Start returns an error, no server is running.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Dir == "" {
 		return nil, errors.New("embedded etcd: no data directory")

@@ -24,7 +24,7 @@ func TestTracker(t *testing.T) {
 	alive := func(process string) *failover.Duplicate { return &failover.Duplicate{Live: at(process, 0).Live} }
 
 	var tr Tracker
-	require.Nil(t, tr.See(0, []Entry{at("p", 1)}), "no process has announced itself here")
+	require.Nil(t, tr.See(0, []Entry{at("p", 1)}), "this process is not announced")
 	tr.Begin(at("own", 0).Live)
 	for i, step := range []struct {
 		epoch uint64
@@ -34,8 +34,8 @@ func TestTracker(t *testing.T) {
 		{0, []Entry{elsewhere}, nil},
 		{0, []Entry{at("p", 5)}, stale("p")},               // before this process was seen
 		{0, []Entry{at("p", 5), at("own", 6)}, stale("p")}, // an earlier process of this node
-		{0, []Entry{at("own", 7)}, nil},                    // its lease has ended
-		{0, []Entry{at("p", 8), at("own", 7)}, alive("p")}, // it was still running
+		{0, []Entry{at("own", 7)}, nil},                    // its lease expired
+		{0, []Entry{at("p", 8), at("own", 7)}, alive("p")}, // the other process was still running
 		{0, []Entry{at("q", 4), at("p", 8), at("own", 9)}, alive("p")},
 		{1, []Entry{at("p", 1), at("own", 2)}, alive("p")}, // another source
 		{1, []Entry{at("own", 3)}, nil},

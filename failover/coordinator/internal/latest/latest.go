@@ -16,10 +16,10 @@ type Value[T any] struct {
 	changed chan struct{}
 }
 
-// New returns a Value.
+// New returns a Value that contains v.
 func New[T any](v T) *Value[T] { return &Value[T]{v: v, changed: make(chan struct{})} }
 
-// Get returns the value. Its slices and pointees must not be modified.
+// Get returns the current value. Its slices, maps and pointers are shared, and their data must not be modified.
 func (l *Value[T]) Get() T {
 	v, _ := l.get()
 	return v
@@ -32,7 +32,7 @@ func (l *Value[T]) get() (T, <-chan struct{}) {
 }
 
 // Update calls f with the lock held, and wakes the watchers if f returns true. f must not block, must not call methods
-// of l, and must replace slices and pointees instead of modifying them.
+// of l, and must replace slices, maps and pointers instead of modifying their data.
 func (l *Value[T]) Update(f func(*T) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,7 +42,8 @@ func (l *Value[T]) Update(f func(*T) bool) {
 	}
 }
 
-// Watch sends the current value, and the latest one after each change. When ctx ends, it closes the channel.
+// Watch returns a channel that receives the current value, and the latest one after each change. The channel is closed
+// when ctx ends.
 func (l *Value[T]) Watch(ctx context.Context) <-chan T {
 	out := make(chan T)
 	go func() {

@@ -7,7 +7,7 @@ import org.apache.activemq.artemis.core.server.ActiveMQServer;
 import org.apache.activemq.artemis.core.server.embedded.EmbeddedActiveMQ;
 
 /**
- * A broker of a replicated Artemis pair with the default durability: it syncs its journal, and answers a write when the backup has
+ * A broker of a replicated Artemis pair with the default durability: it syncs its journal, and confirms a write when the backup has
  * stored it.
  */
 public final class Artemis {

@@ -50,7 +50,7 @@ import org.apache.qpid.jms.JmsConnectionFactory;
  * JMS 1.x, and with jakarta.jms for 2.x.
  */
 public final class Adapter {
-  /** Qpid's own mode, in which a message is acknowledged by itself, and in which manner a property says. */
+  /** Qpid's session mode for the acknowledgement of single messages. The property ACK_TYPE selects the outcome. */
   private static final int INDIVIDUAL_ACKNOWLEDGE = 101;
 
   private static final String ACK_TYPE = "JMS_AMQP_ACK_TYPE";
@@ -61,7 +61,7 @@ public final class Adapter {
   private final PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
   private final Map<String, Client> clients = new ConcurrentHashMap<>();
 
-  /** A session, and the thread that alone uses it, as JMS has it. */
+  /** A session and its thread. JMS allows only one thread to use a session. */
   private static final class Work {
     final ExecutorService thread = Executors.newSingleThreadExecutor(Adapter::daemon);
     Session session;
@@ -208,7 +208,7 @@ public final class Adapter {
     return new JsonObject();
   }
 
-  /** The options of a secured connection: stores of the usual form, made of the files of the request. */
+  /** Returns the options of a TLS connection, with key stores created from the PEM files of the request. */
   private static String secure(JsonObject r) throws Exception {
     CertificateFactory certificates = CertificateFactory.getInstance("X.509");
     char[] password = "changeit".toCharArray();

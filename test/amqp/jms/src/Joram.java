@@ -51,7 +51,7 @@ public final class Joram {
     return c.substring(c.lastIndexOf('.') + 1) + "." + d.getMethodName();
   }
 
-  /** Lets those tests run whose names have one of the parts. */
+  /** Selects the tests whose names contain one of the parts. */
   private static final class Chosen extends Filter {
     private final List<String> parts;
 

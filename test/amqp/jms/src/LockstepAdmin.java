@@ -18,14 +18,14 @@ import org.apache.qpid.jms.JmsTopic;
 import org.objectweb.jtests.jms.admin.Admin;
 
 /**
- * The administrator of Joram's tests. The parent process creates queues and topics: a line "admin", the operation and the name on
+ * The administrator for Joram's tests. The parent process creates queues and topics: a line "admin", the operation and the name on
  * standard output; "ok" or the error on standard input.
  */
 public final class LockstepAdmin implements Admin {
   private static final Map<String, Object> BOUND = new ConcurrentHashMap<>();
   private static final BufferedReader IN = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
 
-  /** Gives a context that looks up what is bound here. */
+  /** Returns a context that looks up the objects bound here. */
   public static final class Factory implements InitialContextFactory {
     @Override
     public Context getInitialContext(Hashtable<?, ?> environment) {
