@@ -476,7 +476,7 @@ func (l *link) apply(ctx context.Context) error {
 				return nil
 			}
 			if err != nil && l.f.o.Store.Repair().Index() != nil {
-				// Message ids cannot be read. The store will be replaced (Resync), which ends this link.
+				// Message IDs cannot be read. The store will be replaced (Resync), which ends this link.
 				l.f.log.Warn("records are not applied until the store is replaced", zap.Error(err))
 				<-ctx.Done()
 				return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// idReader reads message ids from the tree for Apply (see store/queue/dedup.go). mu must be held, so that no checkpoint
+// idReader reads message IDs from the tree for Apply (see store/queue/dedup.go). mu must be held, so that no checkpoint
 // is published during a transaction.
 type idReader struct {
 	pages pager.Pages
@@ -16,7 +16,7 @@ type idReader struct {
 	guard *page.Guard
 }
 
-// readsIDs prepares the state to read message ids. The returned function must be called after mu is released.
+// readsIDs prepares the state to read message IDs. The returned function must be called after mu is released.
 func (s *Store) readsIDs() (release func()) {
 	if !s.dedups.Load() {
 		return func() {}

@@ -37,7 +37,7 @@ func (n *node) publishIDs(timeMS int64, ids ...string) txn.OpResult {
 	return r.Ops[0]
 }
 
-// Message ids survive checkpoints, restarts, a rewrite of page.db and a snapshot (INV-23).
+// Message IDs survive checkpoints, restarts, a rewrite of page.db and a snapshot (INV-23).
 func TestMessageIDs(t *testing.T) {
 	o := options(memfs.New())
 	o.PageSize = 2048
@@ -86,7 +86,7 @@ func TestMessageIDs(t *testing.T) {
 	require.Equal(t, uint64(1), to.publishIDs(10_000, id(0)).Changed, "it has left the window")
 }
 
-// A message id needs less than 100 bytes in page.db, no memory after a restart, and does not slow down a start.
+// A message ID needs less than 100 bytes in page.db, no memory after a restart, and does not slow down a start.
 // LOCKSTEP_IDS sets the number of ids. docs/reference/queues/deduplication.md contains these limits.
 func TestMessageIDsMemory(t *testing.T) {
 	count := 200_000
@@ -131,7 +131,7 @@ func TestMessageIDsMemory(t *testing.T) {
 	for i := range probes {
 		require.Zero(t, n.publishIDs(timeMS, strconv.Itoa(i*7919%count)).Changed)
 	}
-	t.Logf("%d message ids: published in %v, started in %v, %d KiB of memory, a lookup takes %v, %.0f bytes each in "+
+	t.Logf("%d message IDs: published in %v, started in %v, %d KiB of memory, a lookup takes %v, %.0f bytes each in "+
 		"page.db", count, took, started, used>>10, time.Since(begin)/probes, perID)
 	require.Less(t, used, int64(16<<20))
 	require.Less(t, reads, uint64(500), "a start does not read the ids")

@@ -66,7 +66,7 @@ type Store struct {
 	watch     watchers
 	clock     clock
 	filters   atomic.Uint64 // see Filters
-	dedups    atomic.Bool   // some queue has accepted message ids
+	dedups    atomic.Bool   // some queue has accepted message IDs
 	snapshots snapshotSet
 	pages     *pager.Pager
 	repair    *repair.Repairer

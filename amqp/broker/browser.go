@@ -74,8 +74,8 @@ func (b *browser) run() {
 	c.signal()
 }
 
-// browse sends the messages of the queue within the client's credit, and ignores their outcomes. If some are corrupt, it
-// sends the others and returns an error.
+// browse sends the messages of the queue within the client's credit, and ignores their outcomes. If some are corrupt,
+// browse sends the others and returns an error.
 func (b *browser) browse() error {
 	b.c.catchUp(b.queue)
 	limit := b.c.server.o.MaxMessageBytes + 2*maxEnvelope

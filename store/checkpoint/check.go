@@ -273,12 +273,12 @@ func (c *checker) schedule(ctx context.Context) error {
 	return nil
 }
 
-// messageIDs verifies that each message id belongs to a generation of its queue.
+// messageIDs verifies that each message ID belongs to a generation of its queue.
 func (c *checker) messageIDs(ctx context.Context) error {
 	keys := queue.IDKeys()
 	err := c.p.CopyTree(ctx, keys.From, keys.To, func(key, value []byte) error {
 		if err := c.state.CheckID(key, value); err != nil {
-			c.problem("message ids: %v", err)
+			c.problem("message IDs: %v", err)
 		}
 		return nil
 	})
@@ -286,7 +286,7 @@ func (c *checker) messageIDs(ctx context.Context) error {
 		return err
 	}
 	if err != nil {
-		c.problem("message ids: %v", err)
+		c.problem("message IDs: %v", err)
 	}
 	return nil
 }

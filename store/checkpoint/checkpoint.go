@@ -87,7 +87,7 @@ func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 	return n, nil
 }
 
-// LoadState rebuilds the state machine from a checkpoint's tree. It skips the message ids, the message index and the
+// LoadState rebuilds the state machine from a checkpoint's tree. It skips the message IDs, the message index and the
 // schedule, so its duration depends on the number of queues, subscriptions and producers, not on the number of
 // messages.
 func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {

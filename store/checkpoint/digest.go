@@ -17,7 +17,7 @@ import (
 // Digest is a hash of a store's logical content.
 type Digest struct {
 	Position lsn.Position
-	// Content covers queues, subscriptions, acknowledgements, producers, message ids, the schedule and every needed
+	// Content covers queues, subscriptions, acknowledgements, producers, message IDs, the schedule and every needed
 	// message. It does not depend on page size or page numbers: two nodes that applied the same log have the same digest.
 	Content  [sha256.Size]byte
 	Messages uint64

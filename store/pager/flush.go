@@ -221,18 +221,18 @@ func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Extent, error)
 	return dropDead(edit, p.spans.in(p.index), b.Dead, freed)
 }
 
-// editIDs writes message ids, and removes the expired ones.
+// editIDs writes message IDs, and removes the expired ones.
 func editIDs(edit *tree.Edit, b *queue.Batch) error {
 	for i := range b.IDs {
 		for key, value := range b.IDs[i].Puts {
 			if err := edit.Put(key, value); err != nil {
-				return fmt.Errorf("write message ids: %w", err)
+				return fmt.Errorf("write message IDs: %w", err)
 			}
 		}
 	}
 	for _, r := range b.DeleteRanges {
 		if err := edit.DeleteRange(r.From, r.To); err != nil {
-			return fmt.Errorf("remove message ids: %w", err)
+			return fmt.Errorf("remove message IDs: %w", err)
 		}
 	}
 	return nil

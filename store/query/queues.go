@@ -32,7 +32,7 @@ type QueueInfo struct {
 	Subscriptions []SubscriptionInfo
 	Forwards      []ForwardInfo
 	Pause         txn.Pause
-	// MessageIDs is the number of message ids kept for Config.DedupWindow, and Duplicates the number of discarded
+	// MessageIDs is the number of message IDs kept for Config.DedupWindow, and Duplicates the number of discarded
 	// duplicates (queue.Queue.MessageIDs).
 	MessageIDs, Duplicates uint64
 	// Own is the part of Config that the queue sets itself. It is nil if no policy applies and no field is explicitly 0:

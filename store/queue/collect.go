@@ -20,7 +20,7 @@ type Batch struct {
 	// Deletes are the keys to remove, in no particular order. The tree may not contain all of them.
 	Deletes  [][]byte
 	Schedule ScheduleBatch
-	// IDs are the message ids to write, in order.
+	// IDs are the message IDs to write, in order.
 	IDs []IDBatch
 	// DeleteRanges are the key ranges to remove after the Puts, Deletes and IDs are applied.
 	DeleteRanges []KeyRange

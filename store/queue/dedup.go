@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A queue with a DedupWindow keeps an entry for each message id that it has accepted (INV-23). The tree contains the
+// A queue with a DedupWindow keeps an entry for each message ID that it has accepted (INV-23). The tree contains the
 // entries under the keys 'e' queue(8) first(8) hash(16). Entries are grouped in generations, each of which covers a
 // part of the window; first is the message sequence of the first entry of the generation.
 //
@@ -37,17 +37,17 @@ const (
 	minIDGeneration = 1024
 )
 
-// idHash is the first half of the SHA-256 hash of a message id.
+// idHash is the first half of the SHA-256 hash of a message ID.
 type idHash [16]byte
 
-// idEntry is the record of an accepted message id.
+// idEntry is the record of an accepted message ID.
 type idEntry struct {
 	sequence uint64
 	timeMS   int64  // of the transaction
 	number   uint64 // consecutive in the queue
 }
 
-// idSet contains the accepted message ids of a queue.
+// idSet contains the accepted message IDs of a queue.
 type idSet struct {
 	duplicates uint64 // discarded messages
 	added      uint64 // number of the next entry
@@ -75,13 +75,13 @@ type storedID struct {
 	hash         idHash
 }
 
-// idReads contains the tree entries of the message ids in the current transaction.
+// idReads contains the tree entries of the message IDs in the current transaction.
 type idReads struct {
 	get   func(key []byte) (value []byte, ok bool, err error)
 	found map[storedID]idEntry
 	err   error
 
-	used      bool            // a queue has or had message ids
+	used      bool            // a queue has or had message IDs
 	unwritten int             // entries added since the last Collect
 	collected []*idGeneration // with written entries
 }
@@ -90,13 +90,13 @@ type idReads struct {
 // DedupWindow.
 func (s *State) ReadIDs(get func(key []byte) (value []byte, ok bool, err error)) { s.ids.get = get }
 
-// Deduplicates reports whether a queue has or had message ids.
+// Deduplicates reports whether a queue has or had message IDs.
 func (s *State) Deduplicates() bool { return s.ids.used }
 
 // ReadError returns the error of the function set by ReadIDs during the last Apply, which then changed nothing.
 func (s *State) ReadError() error { return s.ids.err }
 
-// MessageIDs returns the number of message ids that the queue keeps, and the number of duplicates that it has
+// MessageIDs returns the number of message IDs that the queue keeps, and the number of duplicates that it has
 // discarded. Some ids may be older than the window, by up to a quarter of it.
 func (q *Queue) MessageIDs() (kept, duplicates uint64) {
 	if q.ids == nil {
@@ -120,7 +120,7 @@ func hashID(rec []byte) (h idHash, ok bool) {
 	return idHash(sum[:len(h)]), true
 }
 
-// findID reads the entry of the record's message id from the tree, if the tree may contain one.
+// findID reads the entry of the record's message ID from the tree, if the tree may contain one.
 func (s *State) findID(q *Queue, rec []byte) {
 	if q.config.DedupWindow == 0 || q.ids == nil || s.ids.err != nil {
 		return
@@ -142,7 +142,7 @@ func (s *State) findID(q *Queue, rec []byte) {
 		}
 		e, ok, err := s.readID(key, g)
 		if err != nil {
-			s.ids.err = fmt.Errorf("message ids of queue %d: %w", q.id, err)
+			s.ids.err = fmt.Errorf("message IDs of queue %d: %w", q.id, err)
 			return
 		}
 		if ok {
@@ -359,7 +359,7 @@ func (s *State) endWindow(q *Queue) {
 	d.dirty = true
 }
 
-// removeIDs removes all message ids of a queue without a DedupWindow.
+// removeIDs removes all message IDs of a queue without a DedupWindow.
 func (s *State) removeIDs(q *Queue) {
 	if q.ids == nil || q.config.DedupWindow != 0 {
 		return
@@ -370,7 +370,7 @@ func (s *State) removeIDs(q *Queue) {
 	q.ids.duplicates, q.ids.dirty = 0, true
 }
 
-// IDKeys returns the key range of the message ids of all queues.
+// IDKeys returns the key range of the message IDs of all queues.
 func IDKeys() KeyRange { return KeyRange{From: []byte{keyIDs}, To: []byte{keyIDs + 1}} }
 
 // idKeys returns the key range of the generations of a queue from first to end, exclusive.
@@ -395,7 +395,7 @@ func (c *cursor) idEntry(g *idGeneration) (e idEntry) {
 	e.timeMS = g.timeMS + c.varint()
 	e.number = g.number + c.uvarint(math.MaxUint64>>1)
 	if c.end(); c.err == nil && e.number-g.number >= g.n {
-		c.fail("message id is not in its generation")
+		c.fail("message ID is not in its generation")
 	}
 	return e
 }
@@ -416,7 +416,7 @@ func (s *State) CheckID(key, value []byte) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: message id of a missing generation: key %x", ErrCorrupt, key)
+	return fmt.Errorf("%w: message ID of a missing generation: key %x", ErrCorrupt, key)
 }
 
 func (d *idSet) appendValue(dst []byte) []byte {
@@ -458,10 +458,10 @@ func (q *Queue) checkIDs(bad func(string, ...any)) {
 	}
 	list := q.ids.generations
 	if q.config.DedupWindow == 0 && len(list) > 0 {
-		bad("message ids without a deduplication window")
+		bad("message IDs without a deduplication window")
 	}
 	if len(list) == 0 && q.ids.added != 0 {
-		bad("%d message ids without a generation", q.ids.added)
+		bad("%d message IDs without a generation", q.ids.added)
 	}
 	for i, g := range list {
 		end := q.ids.added
@@ -470,12 +470,12 @@ func (q *Queue) checkIDs(bad func(string, ...any)) {
 		}
 		if g.n == 0 || g.number+g.n != end || g.first >= q.nextSeq || i > 0 && g.first <= list[i-1].first ||
 			g.lastMS < g.timeMS {
-			bad("generation %d of message ids is invalid", g.first)
+			bad("generation %d of message IDs is invalid", g.first)
 		}
 	}
 }
 
-// IDBatch contains the message ids of one generation that a checkpoint must write.
+// IDBatch contains the message IDs of one generation that a checkpoint must write.
 type IDBatch struct {
 	queue   uint64
 	of      idGeneration

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package queue implements the state machine that applies the log: queues, subscriptions, acknowledgements and
-// producers. The state is in memory, except for message ids, which are in the tree (see dedup.go). The package does no
+// producers. The state is in memory, except for message IDs, which are in the tree (see dedup.go). The package does no
 // I/O itself.
 //
 // # Determinism

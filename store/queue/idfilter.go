@@ -4,7 +4,7 @@ package queue
 
 import "encoding/binary"
 
-// idFilter is a Bloom filter of the message ids of a generation. It avoids page reads for new ids, but never influences
+// idFilter is a Bloom filter of the message IDs of a generation. It avoids page reads for new ids, but never influences
 // a result: without a filter, each id is looked up in the tree. A generation loaded from the tree has no filter.
 //
 // The filter grows in parts of increasing capacity. A queue with few ids therefore needs little memory.

@@ -15,9 +15,9 @@ import (
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
 //	b queue(8) chunk(8)          live messages and bytes of a chunk; sizes of the messages
 //	d queue(8) sub(4) chunk(8)   delivery counts
-//	e queue(8) first(8) hash(16) an accepted message id: not part of the state in memory
+//	e queue(8) first(8) hash(16) an accepted message ID: not part of the state in memory
 //	f queue(8)                   forwards of a queue
-//	g queue(8)                   generations of the message ids of a queue
+//	g queue(8)                   generations of the message IDs of a queue
 //	h queue(8) chunk(8)          delayed messages
 //	i queue(8) first(8)          page index: owned by package store
 //	k key                        an internal entry of the cluster

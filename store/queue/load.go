@@ -37,7 +37,7 @@ func NewLoader() *Loader {
 }
 
 // Put adds a key and its value; keys can be in any order. It does not retain the slices. It skips keys of the page
-// index, the schedule index and message ids. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
+// index, the schedule index and message IDs. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
 func (l *Loader) Put(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
 	l.count++
@@ -495,7 +495,7 @@ func (ps *producers) finish() error {
 }
 
 // All iterates over the keys and values of the state, in key order. A checkpoint writes them to the tree, in addition
-// to the page index, the schedule index and message ids.
+// to the page index, the schedule index and message IDs.
 func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file models the deduplication by message id: all ids of a queue are kept, and the window is evaluated when one
+// This file models the deduplication by message ID: all ids of a queue are kept, and the window is evaluated when one
 // is published again.
 
 type modelIDs struct {
@@ -27,7 +27,7 @@ type modelID struct {
 	at               int64
 }
 
-// someID draws a message id, mostly none.
+// someID draws a message ID, mostly none.
 func (m *model) someID() string {
 	if m.rng.IntN(3) > 0 {
 		return ""
@@ -131,7 +131,7 @@ func (r *replica) messageIDs() map[storedID]idEntry {
 	return all
 }
 
-// dueIDs returns the entries of the schedule that remove message ids.
+// dueIDs returns the entries of the schedule that remove message IDs.
 func (r *replica) dueIDs() []txn.Due {
 	return slices.DeleteFunc(r.scheduled(), func(e txn.Due) bool { return e.Kind != txn.DueIDs })
 }

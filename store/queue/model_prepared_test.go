@@ -26,7 +26,7 @@ type modelOp struct {
 	queue     uint64
 	sub       uint32
 	bodies    [][]byte
-	ids       []string // message ids, by body
+	ids       []string // message IDs, by body
 	sequences []uint64
 }
 

@@ -37,7 +37,7 @@ type model struct {
 
 	now      int64
 	schedule map[txn.Due]bool
-	dueIDs   func() []txn.Due // entries of the schedule that remove message ids
+	dueIDs   func() []txn.Due // entries of the schedule that remove message IDs
 }
 
 type modelQueue struct {

@@ -16,7 +16,7 @@ import (
 // queue(8) sequence(8) kind(1), without a value. It is only in the tree. The state keeps the changes since the last
 // checkpoint in memory; Scheduled merges the two.
 //
-// Entries of the kind DueIDs remove message ids of a queue (see dedup.go).
+// Entries of the kind DueIDs remove message IDs of a queue (see dedup.go).
 //
 // An OpDue removes its entries, whether or not their messages still exist. To remove an entry with its message, the
 // state would have to read the message. Until then, the entry has no effect.
@@ -169,7 +169,7 @@ func (s *State) TakeSoonest() int64 {
 }
 
 // ScheduleChanges returns the number of schedule entries added or removed in memory since the last checkpoint,
-// including added message ids (see dedup.go).
+// including added message IDs (see dedup.go).
 func (s *State) ScheduleChanges() int {
 	return s.schedule.now.added.n + s.schedule.now.removed.n + s.ids.unwritten
 }

@@ -41,9 +41,9 @@ type Config struct {
 	ExactBytes uint64
 	// AckTimeout is the time within which a consumer must acknowledge a message; 0 means no deadline.
 	AckTimeout uint64
-	// DedupWindow is the time for which message ids are kept to discard duplicates; 0 means no deduplication.
+	// DedupWindow is the time for which message IDs are kept to discard duplicates; 0 means no deduplication.
 	DedupWindow uint64
-	DedupMax    uint64 // maximum number of message ids kept; 0 means no limit
+	DedupMax    uint64 // maximum number of message IDs kept; 0 means no limit
 }
 
 // Overflow is the policy for publishing to a full queue.

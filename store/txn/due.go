@@ -17,14 +17,14 @@ const (
 	DueExpire  DueKind = 2
 	// DueTTL expires a message according to the TTL of its queue. It is not in the schedule index.
 	DueTTL DueKind = 3
-	// DueIDs removes expired message ids of a queue. Its sequence identifies a set of them.
+	// DueIDs removes expired message IDs of a queue. Its sequence identifies a set of them.
 	DueIDs DueKind = 4
 )
 
 // Indexed reports whether the kind is valid in the schedule index.
 func (k DueKind) Indexed() bool { return k == DueDeliver || k == DueExpire || k == DueIDs }
 
-// Due is a scheduled action on a message, or on message ids of a queue.
+// Due is a scheduled action on a message, or on message IDs of a queue.
 type Due struct {
 	// TimeMS is the due time, in milliseconds since 1970; for a DueTTL, the time at which the message entered its queue.
 	TimeMS          int64
@@ -44,7 +44,7 @@ func (e Due) Compare(o Due) int {
 const MaxDue = 10_000
 
 // Due adds an operation that executes due entries. A DueDeliver makes a delayed message deliverable. DueExpire and
-// DueTTL acknowledge a message for all subscriptions. DueIDs removes message ids that are no longer in the
+// DueTTL acknowledge a message for all subscriptions. DueIDs removes message IDs that are no longer in the
 // deduplication window. Completed entries are skipped, so a retry changes nothing. Entries that are not due at the
 // transaction's time, according to their time or the queue's current TTL, are also skipped.
 func (b *Builder) Due(entries ...Due) {

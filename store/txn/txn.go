@@ -172,7 +172,7 @@ type OpResult struct {
 // Duplicates is a list of messages in the order of their indexes.
 type Duplicates []Duplicate
 
-// Duplicate is a message of a publish with a message id that the queue had already accepted.
+// Duplicate is a message of a publish with a message ID that the queue had already accepted.
 type Duplicate struct {
 	Index    uint32 // in the publish
 	Sequence uint64 // of the accepted message

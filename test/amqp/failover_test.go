@@ -103,7 +103,7 @@ func killWhilePublishing(r *run) {
 	r.killWhilePublishingTo(r.queue("", nil))
 }
 
-// killUnderDedup: messages that the client resends after a failover are stored once, by their message ids. In every
+// killUnderDedup: messages that the client resends after a failover are stored once, by their message IDs. In every
 // second attempt, the standby is stopped first, so that it stores messages that the active has not accepted.
 // LOCKSTEP_AMQP_KILLS sets the number of attempts.
 func killUnderDedup(r *run) {

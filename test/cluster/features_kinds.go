@@ -169,7 +169,7 @@ func checkRanks(ctx context.Context, f *feature, n int) error {
 	return nil
 }
 
-// uniqueKind publishes each message several times, with one message id and without a producer identity. It is stored
+// uniqueKind publishes each message several times, with one message ID and without a producer identity. It is stored
 // once.
 func uniqueKind() featureKind {
 	return featureKind{

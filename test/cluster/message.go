@@ -23,14 +23,14 @@ const (
 	groupsPerQueue = 25
 )
 
-// message creates message id with a body of sizeBytes. Its content depends only on id and size; see historycheck.Body.
+// message creates message ID with a body of sizeBytes. Its content depends only on id and size; see historycheck.Body.
 func (w *Workload) message(id historycheck.ID, sizeBytes int) client.Message {
 	m := w.fields(id)
 	m.Body = historycheck.Body(id, sizeBytes)
 	return m
 }
 
-// fields returns the attributes of message id other than its body.
+// fields returns the attributes of message ID other than its body.
 func (w *Workload) fields(id historycheck.ID) client.Message {
 	switch {
 	case w.opts.Plain || id.Producer >= firstSideClient:

@@ -34,7 +34,7 @@ func publishCases() []testCase {
 		{name: "a policy limits a queue", run: limitedByPolicy},
 		{name: "a producer is fenced", run: fenced},
 		{name: "a reused sequence is rejected", run: reused},
-		{name: "a message id is stored once", run: storesOnce},
+		{name: "a message ID is stored once", run: storesOnce},
 		{name: "browse", run: browses},
 	}
 }

@@ -59,11 +59,11 @@ var treeKinds = map[byte]struct {
 	't': {"schedule", func(key, _ *reader) string {
 		return fmt.Sprintf("time %d, queue %d, sequence %d, kind %d", key.be64(), key.be64(), key.be64(), key.u8())
 	}},
-	'e': {"message id", func(key, value *reader) string {
+	'e': {"message ID", func(key, value *reader) string {
 		return fmt.Sprintf("queue %d, first %d, hash %x: sequence +%d, time %+d, number +%d", key.be64(), key.be64(),
 			key.take(16), value.uvarint(), value.varint(), value.uvarint())
 	}},
-	'g': {"message ids", func(key, value *reader) string {
+	'g': {"message IDs", func(key, value *reader) string {
 		s := fmt.Sprintf("queue %d, version %d, duplicates %d, next %d, valid from time %d and number %d", key.be64(),
 			value.u8(), value.uvarint(), value.uvarint(), value.varint(), value.uvarint())
 		for range value.uvarint() {

@@ -94,9 +94,9 @@ func importCommand(env *cli.Env) *cobra.Command {
 		Use: "import FILE", Short: "Apply definitions from a file",
 		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. Queues,
 subscriptions, policies and schedules that are not in the file are kept unless --prune is given, which deletes
-them, with their messages. On a terminal, the command asks for confirmation. The command is idempotent. If a step fails, the
-previous steps stay applied, and another run applies the rest. A subscription added to an existing queue starts
-with the next message.`,
+them, with their messages. On a terminal, the command asks for confirmation. The command is idempotent. If a step
+fails, the previous steps stay applied, and another run applies the rest. A subscription added to an existing queue
+starts with the next message.`,
 		Example: `  lockstep definitions import queues.yaml
   lockstep definitions import queues.yaml --dry-run
   git show main:queues.yaml | lockstep definitions import - --yes --prune`,
