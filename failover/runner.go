@@ -178,7 +178,7 @@ func (r *Runner) checkCoordinator(ctx context.Context) error {
 	defer cancel()
 	_, _, err := r.opts.Coordinator.Load(ctx)
 	if errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: coordinator is unreachable: %w", ErrSwitchover, err)
+		return fmt.Errorf("%w: %w", ErrSwitchover, err)
 	}
 	return nil // the machine handles any other problem
 }

@@ -27,7 +27,7 @@ const changeRetry = 20 * time.Millisecond
 // new value. It returns ErrMinInSync, which may wrap ErrUnreachable or ErrNoRecord.
 func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	if wanted < 0 || wanted > 2 {
-		return fmt.Errorf("%w: %d must be 1 or 2", ErrMinInSync, wanted)
+		return fmt.Errorf("%w: %d must be 0, 1 or 2", ErrMinInSync, wanted)
 	}
 	err := r.change(ctx, func(rec *Record) (changed bool, err error) {
 		if rec.MinInSyncSet == wanted {
