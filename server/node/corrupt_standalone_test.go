@@ -53,8 +53,8 @@ func (n *testNode) browsed(queue string) (sequences, corrupt []uint64) {
 	}
 }
 
-// A standalone node cannot repair from another node. Browsing skips and reports corrupt messages, verify lists them, and
-// they can be discarded.
+// A standalone node cannot repair corrupt messages. Browsing skips and reports them, verify lists them, and they can be
+// discarded.
 func TestCorruptMessagesStandalone(t *testing.T) { simulated(t, testCorruptMessagesStandalone) }
 
 func testCorruptMessagesStandalone(t *testing.T) {

@@ -43,7 +43,7 @@ func ShapeFlags(cmd *cobra.Command) {
 }
 
 // flagErrors replaces errors of cobra, which name flags without dashes. The subexpression matches the names.
-var flagErrors = []struct {
+var flagErrors = []struct { //nolint:gochecknoglobals // a table
 	cobra *regexp.Regexp
 	text  string
 }{

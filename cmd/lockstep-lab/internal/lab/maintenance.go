@@ -29,18 +29,17 @@ func maintenanceCommand(env *cli.Env) *cobra.Command {
 period, and compares the latencies:
 
   nothing  another quiet period, for the variation on this machine
-  resize   a rolling resize of both nodes with its switchover: to --resize-to,
-           and back in the next round
+  resize   a rolling resize of both nodes to --resize-to, or back
   backup   of the standby
   scan     of the standby
   rejoin   the standby is killed and its data deleted; measured from its
            restart, with a snapshot from the active, until it is in sync
 
-If a message is delayed by the previous one, its latency includes the delay. The ratio compares the
-p99 during the operation with the p99 of the quiet period. The last table has the round with the median ratio of
-each operation, the spread of the ratios, and the longest latency of all rounds. MB/s is the rate of the operation:
-for a resize, the bodies on both nodes in its total time; for a rejoin, the snapshot including its installation.
-With --output json, each round includes its slowest moments with the step of the plan.
+If a message is delayed by the previous one, its latency includes the delay. The ratio compares the p99 during the
+operation with that of the quiet period. The last table has the round with the median ratio of each operation, the
+spread of the ratios, and the longest latency of all rounds. MB/s is the rate of the operation: for a resize, the
+bodies on both nodes in its total time; for a rejoin, the snapshot including its installation. With --output json,
+each round includes its slowest moments with the step of the plan.
 
 Both nodes, the coordinator and the publishers share this machine and its disk: on separate machines, work on the
 standby affects publishers less.`,
