@@ -27,7 +27,7 @@ func must(t *testing.T, w world, as ...action) world {
 	return w
 }
 
-// written adds a write that the active on a host acknowledges.
+// written returns the world after a write that the active on a host has acknowledged.
 func written(t *testing.T, w world, i int) world {
 	t.Helper()
 	w.left = budget{write: 1}
@@ -133,7 +133,7 @@ func withLeft(w world, b budget) world {
 	return w
 }
 
-// imagedAlone is soloWorld with an image of the active.
+// imagedAlone returns soloWorld with an image of the active.
 func imagedAlone(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)

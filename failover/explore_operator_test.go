@@ -191,8 +191,8 @@ func (w *world) isVoid(i int) (bool, error) {
 	return true, nil
 }
 
-// blindWorld has an active a without a standby. The link between the nodes is cut. b is not in sync, because records
-// are missing on it.
+// blindWorld returns a world with an active a without a standby. The link between the nodes is cut. b is not in sync,
+// because records are missing on it.
 func blindWorld(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)
@@ -205,7 +205,7 @@ func blindWorld(t *testing.T) world {
 	})
 }
 
-// goneWorld is like lostWorld, but a does not return.
+// goneWorld returns lostWorld, but a does not return.
 func goneWorld(t *testing.T) world {
 	t.Helper()
 	w := lostWorld(t)
@@ -213,7 +213,7 @@ func goneWorld(t *testing.T) world {
 	return w
 }
 
-// operatorHelps performs the operator actions without which a pair cannot recover.
+// operatorHelps returns the world after the operator actions without which the pair cannot recover.
 func operatorHelps(t *testing.T, w world) world {
 	t.Helper()
 	if w.rec == nil && (w.hosts[0].loss || w.hosts[1].loss) {

@@ -52,7 +52,7 @@ func roles(a, b Role) func(*world) bool {
 	}
 }
 
-// freshWorld has two empty nodes; b is not started.
+// freshWorld returns a world with two empty nodes, of which b is not started.
 func freshWorld(t *testing.T) world {
 	t.Helper()
 	w := newWorld()
@@ -60,7 +60,7 @@ func freshWorld(t *testing.T) world {
 	return w
 }
 
-// pairWorld has an active a and a standby b, both in sync, with one write.
+// pairWorld returns a world with an active a and a standby b, both in sync, after one write.
 func pairWorld(t *testing.T) world {
 	t.Helper()
 	w := settle(t, freshWorld(t), func(w *world) bool { return w.hosts[0].st.Role() == RoleActiveAlone })
@@ -72,7 +72,7 @@ func pairWorld(t *testing.T) world {
 	return settle(t, w, roles(RoleActive, RoleStandby))
 }
 
-// soloWorld has an active a; b is stopped and not in sync.
+// soloWorld returns a world with an active a. b is stopped and not in sync.
 func soloWorld(t *testing.T) world {
 	t.Helper()
 	w := pairWorld(t)
@@ -85,8 +85,8 @@ func soloWorld(t *testing.T) world {
 	})
 }
 
-// lostWorld has an active a that committed a write alone and is stopped. b is running, lacks that write, and has
-// detected that a is lost.
+// lostWorld returns a world in which the active a committed a write alone and is stopped. b is running without that
+// write, and has detected that a is lost.
 func lostWorld(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)
@@ -104,7 +104,7 @@ func lostWorld(t *testing.T) world {
 	})
 }
 
-// preferredWorld is pairWorld with b preferred, before failback.
+// preferredWorld returns pairWorld with b preferred, before the failback.
 func preferredWorld(t *testing.T) world {
 	t.Helper()
 	w := newWorld()

@@ -108,7 +108,7 @@ func TestForceRefusals(t *testing.T) {
 	require.ErrorIs(t, effect[ForceEnded](t, r.step(e)).Failure, errForceChanged)
 }
 
-// Another node wrote the record: the forced failover fails, and the node continues as before.
+// If another node has written the record, the forced failover fails, and the node continues as before.
 func TestForceLosesTheSwap(t *testing.T) {
 	r := left(t, Settings{})
 	swap := effect[SwapRecord](t, r.step(asked(r)))

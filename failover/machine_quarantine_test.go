@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// quarantinedIdentity is the identity of node 0 after its store was lost: empty, with a quarantine.
+// quarantinedIdentity returns the identity of node 0 after its store was lost: empty, with a quarantine.
 func quarantinedIdentity() Identity {
 	id := usedIdentity()
 	id.PairID, id.Fence, id.End = uuid.Nil, Fence{}, lsn.Position{}

@@ -223,7 +223,7 @@ func TestLostSwapFences(t *testing.T) {
 		kinds(r.step(Loaded{Record: rec, Revision: 200})))
 }
 
-// Both nodes start while both are in sync: the previous active resumes the role.
+// When two in-sync nodes restart, the previous active resumes the role.
 func TestBothRestart(t *testing.T) {
 	// The previous active resumes the role, keeps a live standby in sync, and drops it if it does not connect.
 	r := newRig(t, Settings{})

@@ -27,7 +27,7 @@ func newRunRig(t *testing.T) *rig {
 	return r
 }
 
-// knowing sets the features of this build on the nodes of a record.
+// knowing returns the record with the features of this build on its nodes.
 func knowing(rec Record) Record {
 	rec = rec.Clone()
 	for i := range rec.Nodes {
@@ -36,7 +36,7 @@ func knowing(rec Record) Record {
 	return rec
 }
 
-// inRuns sets generations in the entries of a and b.
+// inRuns returns the record with generations in the entries of a and b.
 func inRuns(rec Record, a, b uuid.UUID) Record {
 	rec = knowing(rec)
 	for i := range rec.InSync {
@@ -45,7 +45,7 @@ func inRuns(rec Record, a, b uuid.UUID) Record {
 	return rec
 }
 
-// ranIdentity is usedIdentity with generations.
+// ranIdentity returns usedIdentity with generations.
 func ranIdentity(run, claimed uuid.UUID) Identity {
 	id := usedIdentity()
 	id.Generation, id.ClaimedGeneration = run, claimed

@@ -29,7 +29,7 @@ func TestSwitchoverOfActive(t *testing.T) {
 	require.Equal(t, RoleStandby, r.s.Role())
 }
 
-// The standby takes the role as soon as it sees the record, without another swap.
+// The standby takes the role as soon as it receives the record, without another swap.
 func TestSwitchoverToStandby(t *testing.T) {
 	r := standbyPair(t, Settings{})
 	rec := recordWith(0, 0, 1)

@@ -29,7 +29,7 @@ func memberOf(i int) Member {
 	return Member{Node: testNodes[i].ID, Store: testStores[i], Incarnation: 1}
 }
 
-// usedIdentity is the identity of a's store after it has participated in the pair.
+// usedIdentity returns the identity of a's store after it has participated in the pair.
 func usedIdentity() Identity {
 	return Identity{
 		Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1, PairID: testPair, Fence: Fence{Config: 4, Term: 2},

@@ -74,7 +74,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 	verify(t, p, w)
 }
 
-// After all processes were killed together, the pair is in sync again when they were restarted, the witness last.
+// After all processes were killed together, and restarted with the witness last, the pair is in sync again.
 func TestRaftAllKilled(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})

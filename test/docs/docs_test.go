@@ -289,7 +289,7 @@ func TestComposeFile(t *testing.T) {
 	require.NotRegexp(t, `(?m)^name:`, string(b))
 }
 
-// No entry of the changelog occurs twice, as after a merge that keeps both versions of a list.
+// No entry of the changelog occurs twice. A merge that keeps both versions of a list could cause that.
 func TestNoChangelogEntryTwice(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "CHANGELOG.md"))
 	require.NoError(t, err)
@@ -304,7 +304,8 @@ func TestNoChangelogEntryTwice(t *testing.T) {
 	require.Greater(t, len(seen), 100)
 }
 
-// No page contains a block of several lines twice, as after a merge that replaces the commands of another section.
+// No page contains a block of several lines twice. A merge that replaces the commands of another section could cause
+// that.
 func TestNoBlockTwice(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```[^\n]*\n(.*?)\n```$")
 	checked := 0

@@ -21,8 +21,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// plain is a client that uses only grpc-go and the generated code. It publishes synchronously and retries each message
-// until a node acknowledges it: at the address in a NotActive error, or at the other node after a transport error.
+// plain is a client that uses only grpc-go and the generated code. It publishes synchronously, and retries each message
+// until a node acknowledges it. It retries at the address in a NotActive error, or at the other node after a transport
+// error.
 type plain struct {
 	p        *pair
 	at       int // index of the current node

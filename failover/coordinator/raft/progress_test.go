@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// A disk below the known progress is detected, and regular changes of a disk are not reported.
+// A disk that is behind the known progress is detected. Regular changes of a disk are not reported.
 func TestProgressMissing(t *testing.T) {
 	t.Parallel()
 	seen := peerProgress{Term: 5, Voted: 4, AckTerm: 5, Acked: 10}
