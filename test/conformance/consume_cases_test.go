@@ -322,7 +322,8 @@ func scheduled(t *testing.T, r *run) {
 	active, _ := r.inSync(t)
 	schedules := pb.NewScheduleServiceClient(active.Conn())
 	_, err := schedules.PutSchedule(t.Context(), &pb.PutScheduleRequest{Schedule: &pb.Schedule{
-		Name: "conformance", Queue: q, Every: durationpb.New(time.Second), Missed: pb.MissedOccurrences_MISSED_OCCURRENCES_ALL,
+		Name: "conformance", Queue: q, Every: durationpb.New(time.Second),
+		Missed:  pb.MissedOccurrences_MISSED_OCCURRENCES_ALL,
 		Message: &pb.Message{Body: []byte("tick"), Subject: "scheduled", Properties: map[string]string{"region": "eu"}},
 	}})
 	require.NoError(t, err)

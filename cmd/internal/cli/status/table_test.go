@@ -17,7 +17,7 @@ import (
 
 // The table fits 120 columns for any length of a reason. The full reason is printed exactly once.
 func TestStatusFits(t *testing.T) {
-	reason := "two processes with one identity: this node runs at 127.0.0.1:17420 already, or did when this process " +
+	reason := "duplicate node identity: this node runs at 127.0.0.1:17420 already, or did when this process " +
 		"started, which takes no part until it is started again. If this data directory is a copy, do not start it: " +
 		"a second node starts with an empty one"
 	failure := "status: " + strings.Repeat("x", 150)
