@@ -209,7 +209,7 @@ func TestCodesAreDocumented(t *testing.T) {
 	require.NotEmpty(t, codes)
 	page, err := os.ReadFile("../docs/explanation/failover.md")
 	require.NoError(t, err)
-	_, table, ok := strings.Cut(string(page), "| code |")
+	_, table, ok := strings.Cut(string(page), "| Code |")
 	require.True(t, ok)
 	var documented []string
 	for line := range strings.Lines(table) {

@@ -86,6 +86,7 @@ func TestStoreWrites(t *testing.T) {
 				body := make([]byte, c.size)
 				for i := range c.batches {
 					publishBatch(t, s, body, c.batch)
+					synctest.Wait() // the next log segment is prepared in the background
 					if c.consumed {
 						first := uint64(i*c.batch) + 1
 						commit(t, s, func(b *txn.Builder) {

@@ -41,7 +41,7 @@ func TestStatusFits(t *testing.T) {
 	for _, line := range lines[:5] { // header, rule, three nodes
 		require.LessOrEqual(t, utf8.RuneCountInString(line), statusColumns, line)
 	}
-	require.Regexp(t, `^b .* two.*…$`, lines[3])
+	require.Regexp(t, `^b .* duplicate.*…$`, lines[3])
 	require.Regexp(t, `^\? .* status.*…$`, lines[4])
 	require.Equal(t, []string{"a: standby in sync, 0 records behind", "b: " + reason, "127.0.0.1:17422: " + failure, ""},
 		lines[5:])
