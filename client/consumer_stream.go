@@ -246,7 +246,7 @@ func (co *Consumer) leave() *pb.Leave {
 	return &pb.Leave{Seen: list}
 }
 
-// mu is held.
+// pending returns the number of answers to be sent. mu is held.
 func (co *Consumer) pending() int {
 	return len(co.ack) + len(co.nack) + len(co.nackAfter) + len(co.reject) + len(co.extend)
 }

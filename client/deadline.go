@@ -149,7 +149,7 @@ func (co *Consumer) expiredError(d *Delivery) error {
 	return co.errExpired(d.Sequence)
 }
 
-// mu is held.
+// errExpired returns the error for a delivery after its acknowledgement deadline. mu is held.
 func (co *Consumer) errExpired(sequence uint64) error {
 	return co.deadlineError(fmt.Sprintf("acknowledgement deadline of sequence %d of %s has passed: it is redelivered",
 		sequence, co.queue))

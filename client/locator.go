@@ -63,7 +63,7 @@ func (l *locator) add(address string) error {
 	return l.addLocked(address)
 }
 
-// mu is held.
+// addLocked adds a node, unless the address is known, maxAddresses is reached, or the client is closed. mu is held.
 func (l *locator) addLocked(address string) error {
 	if l.closed || len(l.nodes) >= maxAddresses || l.find(address) != nil {
 		return nil
@@ -78,7 +78,7 @@ func (l *locator) addLocked(address string) error {
 	return nil
 }
 
-// mu is held.
+// find returns the node with the given address, or nil. mu is held.
 func (l *locator) find(address string) *node {
 	i := slices.IndexFunc(l.nodes, func(n *node) bool { return n.address == address })
 	if i < 0 {
@@ -320,7 +320,7 @@ func (l *locator) setTarget(t *target) {
 	l.wake()
 }
 
-// mu is held.
+// wake notifies the goroutines that wait for a change of the target. mu is held.
 func (l *locator) wake() {
 	close(l.changed)
 	l.changed = make(chan struct{})

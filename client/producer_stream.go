@@ -367,8 +367,9 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 }
 
 // renew assigns a new identity to the producer after a node evicted it, which happens to an idle producer when very
-// many others are active. A node rejects all requests of an unknown producer, so none of those in flight was committed,
-// unless the oldest was sent before. mu is held.
+// many others are active. A node rejects all requests of an unknown producer, so none of those in flight was committed.
+// renew returns false if the application set the ID, or if the oldest request in flight is a retry and may have been
+// committed. mu is held.
 func (p *Producer) renew() bool {
 	if p.opts.ID != "" || (*p.inFlight.at(0)).repeated {
 		return false

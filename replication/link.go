@@ -210,8 +210,9 @@ func (l *link) receive() error {
 	}
 }
 
-// incomplete posts FollowerIncomplete if the active has committed records that this log does not contain. An in-sync
-// standby has every committed record, unless it was restored from an older copy (INV-13).
+// incomplete reports whether the active has committed records that this log does not contain, and posts
+// FollowerIncomplete in that case. An in-sync standby has every committed record, unless it was restored from an older
+// copy (INV-13).
 func (f *Follower) incomplete(m *ActiveMessage, has lsn.Position) bool {
 	if m.CommitLSN <= has.LSN {
 		return false

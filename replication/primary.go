@@ -287,7 +287,7 @@ func (p *Primary) standbyHas(end lsn.Position) bool {
 		p.peer.applied >= end.LSN
 }
 
-// Resume ends the hold of Drain.
+// Resume releases the transactions held by Drain.
 func (p *Primary) Resume() { p.queue.resume() }
 
 // PrimaryStatus is the status of a primary.

@@ -23,7 +23,7 @@ var (
 	ErrClosed = pager.ErrClosed
 	// ErrFailed is returned by every call after a write or fsync failed (INV-7): the content of the disk is unknown.
 	ErrFailed = errors.New("store has failed and must be reopened")
-	// ErrFenceLower is returned when a fence below the persisted one is set (INV-1).
+	// ErrFenceLower is returned by SetFence for a fence below the persisted one (INV-1).
 	ErrFenceLower = errors.New("fence is below the persisted one")
 	ErrOtherPair  = errors.New("data directory belongs to another pair")
 	// ErrApplied is returned when a truncation would remove applied records (INV-5).

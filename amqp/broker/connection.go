@@ -365,7 +365,8 @@ func (c *conn) hangUp() bool {
 	return ok && half.CloseWrite() == nil
 }
 
-// output also handles timers. It returns the data to write, the next timer, and whether output or the connection ends.
+// output handles expired timers and pending events. It returns the data to write and the time of the next timer. If
+// silenced is set, no output follows; if over is set, the connection ends when out is written.
 func (c *conn) output(spare []byte) (out []byte, next time.Time, silenced, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

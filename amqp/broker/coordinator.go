@@ -12,7 +12,7 @@ import (
 // coordinatorWindow is the maximum number of outstanding declares and discharges per link.
 const coordinatorWindow = 100
 
-// Capabilities of a coordinator (4.5.6).
+// Capabilities of a coordinator (4.5.7).
 const (
 	localTransactions wire.Symbol = "amqp:local-transactions"
 	multiTxns         wire.Symbol = "amqp:multi-txns-per-ssn"

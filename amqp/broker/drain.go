@@ -20,7 +20,7 @@ func (s *consumer) beginDrain() {
 	s.c.room.Broadcast()
 }
 
-// drainBlocked ends a drain if too many messages are unsettled to send any. mu is held.
+// drainBlocked ends a drain if too many messages are unsettled to send any, and reports whether it did. mu is held.
 func (s *consumer) drainBlocked() bool {
 	if s.drain == nil || !s.link.Blocked() {
 		return false

@@ -280,7 +280,8 @@ func (c *conn) commit(t *transaction, ops []*pb.Operation) (reason *wire.Error, 
 	return f.ofTransaction(), true
 }
 
-// tryCommit retries until the outcome is known.
+// tryCommit commits a transaction, with retries. If the outcome remains unknown, known is false and the connection
+// ends.
 func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *failure, known bool) {
 	req := &pb.CommitRequest{Operations: ops, Producer: &pb.Producer{Id: uuid.NewString(), Epoch: 1, Sequence: 1}}
 	pause := firstPause

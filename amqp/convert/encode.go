@@ -24,7 +24,7 @@ func appendDouble(b []byte, v float64) []byte {
 
 func section(b []byte, code byte) []byte { return append(b, codeDescribed, codeUlong8, code) }
 
-// compound is a list or map under construction: its length and count are written at its end.
+// compound is a list or map under construction. end sets its length and count.
 type compound struct {
 	at    int // offset of its constructor
 	count int
@@ -40,7 +40,7 @@ func (c compound) end(b []byte) []byte {
 	return b
 }
 
-// fields is a list without nulls at its end.
+// fields is a list under construction. Trailing nulls are omitted.
 type fields struct{ compound }
 
 func beginFields(b []byte) ([]byte, fields) {

@@ -53,7 +53,8 @@ var mirrored = map[string]string{ //nolint:gochecknoglobals // a table
 	"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=",
 }
 
-// constants compares two constants; constants of different types are neither equal nor unequal.
+// constants returns the result of a comparison of two constants. Constants of different types are neither equal nor
+// unequal.
 func constants(op string, left, right node) bool {
 	var order int
 	switch l := left.(type) {

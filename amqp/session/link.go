@@ -144,7 +144,7 @@ func (l *Link) reply() *wire.Attach {
 	}
 }
 
-// writeFitting writes an Attach unless it exceeds the peer's max-frame-size.
+// writeFitting writes an Attach. It returns false, and writes nothing, if the frame exceeds the peer's max-frame-size.
 func (l *Link) writeFitting(a *wire.Attach) bool {
 	c := l.session.conn
 	before := len(c.out)

@@ -198,7 +198,8 @@ func (l *Link) receiveMore(t *wire.Transfer, payload []byte) {
 	l.deliver(&d)
 }
 
-// bounded ends the link if a message, or the incomplete messages of the connection, exceed a limit.
+// bounded reports whether a message and the incomplete messages of the connection are within their limits. If not, it
+// ends the link.
 func (l *Link) bounded(have, more int, part bool) bool {
 	c := l.session.conn
 	if limit := c.o.MaxMessageSize; limit > 0 && uint64(have)+uint64(more) > limit {

@@ -70,7 +70,7 @@ func (c *Conn) receiveBegin(channel uint16, b *wire.Begin) error {
 	return nil
 }
 
-// freeChannel prefers the peer's number.
+// freeChannel returns a free channel, preferably the one requested, or false if all are in use.
 func (c *Conn) freeChannel(requested uint16) (uint16, bool) {
 	limit := int(min(c.peer.ChannelMax, c.o.ChannelMax)) + 1
 	take := func(n int) (uint16, bool) {
@@ -94,7 +94,7 @@ func (c *Conn) freeChannel(requested uint16) (uint16, bool) {
 func (s *Session) over() bool { return s.ended || s.conn.closed || s.conn.peerClosed }
 
 func (s *Session) receive(f *wire.Frame) {
-	if s.ended { // all frames except the response are discarded (2.5.7)
+	if s.ended { // all frames except the response are discarded (2.5.4)
 		if _, ok := f.Body.(*wire.End); ok {
 			delete(s.conn.remote, s.remote)
 			s.peerEnded = true

@@ -59,7 +59,7 @@ func (d *decoder) ctor() (byte, error) {
 	return c, nil
 }
 
-// isNull consumes a null if it is next.
+// isNull reports whether the next value is null, and consumes it in that case.
 func (d *decoder) isNull() bool {
 	if len(d.b) == 0 || d.b[0] != ctorNull {
 		return false

@@ -197,7 +197,7 @@ type (
 	}
 	// Declared is the outcome of a Declare (4.5.5).
 	Declared struct{ TxnID []byte }
-	// TransactionalState is the state of a delivery within a transaction (4.5.8).
+	// TransactionalState is the state of a delivery within a transaction (4.5.6).
 	TransactionalState struct {
 		TxnID   []byte
 		Outcome DeliveryState // nil if null

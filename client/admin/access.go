@@ -87,8 +87,9 @@ func (c *Client) DeleteRole(ctx context.Context, name string) error {
 	return err
 }
 
-// CreateToken registers a token created by [NewToken]. A client that presents the token is authenticated as the
-// principal in info. Only the SHA-256 hash of the token is sent to the pair.
+// CreateToken registers a token created by [NewToken], or another secret of at least 32 bytes. A client that presents
+// the token is authenticated as the principal in info. Only the SHA-256 hash of the token is sent to the pair. Errors:
+// [client.ErrInvalid] for a shorter token.
 func (c *Client) CreateToken(
 	ctx context.Context, token string, info *pb.AccessToken,
 ) (*pb.AccessToken, error) {

@@ -274,7 +274,8 @@ func producer(b []byte, m *pb.Producer) bool {
 	})
 }
 
-// message decodes a message; its body is a slice of b. Times and typed properties are left to the library.
+// message decodes a message; its body is a slice of b. It returns false if the library must decode the message, for
+// example because it has times or typed properties.
 func message(b []byte, m *pb.Message) bool {
 	return fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
 		if field == 9 && typ == protowire.VarintType {

@@ -16,7 +16,7 @@ const (
 const maxRest = 4 << 10
 
 // split extracts a bytes field that occurs at most once from a message, and decodes the rest into m with the library.
-// The field becomes a slice of b.
+// The field becomes a slice of b. split returns false if the library must decode the whole message.
 func split(b []byte, large protowire.Number, m proto.Message, field *[]byte) bool {
 	var value []byte
 	rest := make([]byte, 0, 128)

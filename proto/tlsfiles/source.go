@@ -85,7 +85,7 @@ func (c *content) equal(d *content) bool {
 		bytes.Equal(c.key, d.key)
 }
 
-// material is parsed valid content. It is immutable.
+// material is the parsed content of valid files. It is immutable.
 type material struct {
 	certificate *tls.Certificate // nil: none
 	roots       *x509.CertPool   // nil: the system's

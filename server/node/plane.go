@@ -341,8 +341,8 @@ func (p *dataPlane) roles() (*replication.PrimaryStatus, *replication.FollowerSt
 	}
 }
 
-// showHealth sets the health of QueueService: SERVING only on the active, and only while it serves. The caller must
-// hold mu.
+// showHealth sets the health of QueueService: SERVING while this node is active and may both acknowledge and deliver
+// messages. The caller must hold mu.
 func (p *dataPlane) showHealth() {
 	status := healthpb.HealthCheckResponse_NOT_SERVING
 	if p.node.serving.Get() != nil && p.serving.Serve && p.serving.Deliver {

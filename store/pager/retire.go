@@ -16,7 +16,8 @@ type retired struct {
 	joined sync.WaitGroup
 }
 
-// add closes a replaced page file once it has no readers. Snapshots of it that are already open stay usable.
+// add starts a goroutine that closes a replaced page file when it has no readers, or when close is called. Until then,
+// open snapshots of the file stay usable.
 func (r *retired) add(file *page.File, failed func(error)) {
 	r.joined.Go(func() {
 		tick := time.NewTicker(retireEvery)

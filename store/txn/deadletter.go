@@ -168,8 +168,8 @@ func (o *Op) Moves(yield func(sequence uint64, rec []byte) bool) {
 	}
 }
 
-// CheckMoves verifies the messages of an OpMove: their number, the order of the sequences, the records (like
-// DecodeMessage), and that no bytes follow. It returns the total length of the records.
+// CheckMoves verifies that an OpMove contains exactly Count messages with ascending sequences and valid records, and no
+// trailing bytes. A record is valid if DecodeMessage accepts it. CheckMoves returns the total length of the records.
 func (o *Op) CheckMoves() (bytes int, err error) {
 	d, last := decoder{b: o.Raw}, uint64(0)
 	for range o.Count {

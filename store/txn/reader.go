@@ -384,8 +384,8 @@ func (o *Op) Records(yield func(rec []byte) bool) {
 	}
 }
 
-// CheckRecords verifies the messages of an OpPublish: their number, the records (like DecodeMessage), and that no bytes
-// follow.
+// CheckRecords verifies that an OpPublish contains exactly Count valid records and no trailing bytes. A record is valid
+// if DecodeMessage accepts it.
 func (o *Op) CheckRecords() error {
 	rest := o.Raw
 	for range o.Count {

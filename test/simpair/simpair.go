@@ -214,7 +214,7 @@ func (w *World) StartPair() (a, b *Node) {
 	return a, b
 }
 
-// stop stops the running nodes.
+// stop stops the running nodes and ends the process of the clients.
 func (w *World) stop() {
 	w.mu.Lock()
 	nodes := w.nodes

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// ConsumeOptions configure a consume measurement.
+// ConsumeOptions configures a consume measurement.
 type ConsumeOptions struct {
 	SizeBytes int
 	// Messages in total; they are published before the measurement.

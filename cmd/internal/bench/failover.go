@@ -23,7 +23,7 @@ const (
 	FaultSwitchover = "switchover" // planned
 )
 
-// FailoverOptions configure a failover measurement.
+// FailoverOptions configures a failover measurement.
 type FailoverOptions struct {
 	Fault string
 	Times int

@@ -20,7 +20,7 @@ import (
 // IsNotFound reports whether the queue does not exist.
 func IsNotFound(err error) bool { return errors.Is(err, client.ErrQueueNotFound) }
 
-// PublishOptions configure a publish measurement.
+// PublishOptions configures a publish measurement.
 type PublishOptions struct {
 	SizeBytes int
 	Messages  int

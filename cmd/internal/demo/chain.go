@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// ChainOptions configure Chain. Duration is ignored: the demo lasts until all kills are done.
+// ChainOptions configures Chain. Duration is ignored: the demo lasts until all kills are done.
 type ChainOptions struct {
 	Options
 	Kills int

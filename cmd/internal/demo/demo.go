@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// Options configure Run.
+// Options configures Run.
 type Options struct {
 	// Raft stores the cluster record in a raft quorum with a witness, instead of etcd.
 	Raft bool

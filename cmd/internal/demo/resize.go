@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// ResizeOptions configure Resize. Duration is ignored: the demo lasts until the plan is done.
+// ResizeOptions configures Resize. Duration is ignored: the demo lasts until the plan is done.
 type ResizeOptions struct {
 	Options
 	// FillBytes is the size of the messages in the queues before the scan.

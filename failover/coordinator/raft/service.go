@@ -164,8 +164,8 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	}
 }
 
-// renew implements service. A majority confirms this leader after the request, so no lease is renewed at a deposed
-// leader in a minority partition.
+// renew implements service. A majority must confirm this leader before the lease is renewed, so a deposed leader in a
+// minority partition cannot renew it.
 func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, error) {
 	l, err := v.confirmed(ctx)
 	if err != nil {

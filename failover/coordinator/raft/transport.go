@@ -20,7 +20,8 @@ const (
 	retryMax = 100 * time.Millisecond
 )
 
-// errDiskStalled is returned instead of a heartbeat while this voter's disk is stalled.
+// errDiskStalled is returned while this voter's disk is stalled: for reads that time out, and for messages that the
+// leader does not send to its followers.
 var errDiskStalled = errors.New("disk of the raft log is stalled")
 
 // transport is raft's transport with four changes. It sends the ID of the intended voter (see handshake). It retries an

@@ -274,7 +274,7 @@ func (a *Service) WatchStatus(
 	}
 }
 
-// SetPaused pauses or resumes the pair.
+// SetPaused pauses or resumes automatic failover.
 func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.SetPausedResponse, error) {
 	if len(req.GetReason()) > maxTextBytes {
 		return nil, apierror.ToStatus(fmt.Errorf("%w: reason has %d bytes, maximum is %d", apierror.ErrInvalid,

@@ -69,7 +69,7 @@ func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.Redelivery
 	return out
 }
 
-// ownDuration also sends 0, since an override with 0 differs from no override.
+// ownDuration returns d, or 0 if d is nil: an override with 0 differs from no override.
 func ownDuration(d *durationpb.Duration) *durationpb.Duration {
 	if d == nil {
 		return &durationpb.Duration{}

@@ -171,8 +171,8 @@ func (p *publishStream) read(ctx context.Context) {
 	}
 }
 
-// waitForRoom waits if one request has used the whole limit. The next request would have to wait anyway, and would
-// occupy memory.
+// waitForRoom waits if one request has used the whole limit: the next request would have to wait anyway, and would
+// occupy memory. It returns false if ctx ends first.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {

@@ -224,8 +224,8 @@ func (d *dispatcher) queueChanged() {
 	d.setExclusive(exclusive)
 }
 
-// followPause applies the current pause of the subscription. After it returns, Next returns no message while the
-// subscription is paused.
+// followPause pauses or resumes delivery to match the state of the subscription. After a pause, Next returns no message
+// until followPause resumes delivery.
 func (d *dispatcher) followPause() {
 	d.following.Lock()
 	defer d.following.Unlock()

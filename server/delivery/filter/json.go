@@ -88,7 +88,8 @@ func (d *document) accept(c byte) bool {
 	return false
 }
 
-// value skips a value and records the spans of the fields in f, which may be nil.
+// value skips a value and records the spans of the fields in f, which may be nil. It returns false if the value is
+// invalid or nested too deeply.
 func (d *document) value(f *field) bool {
 	if d.at == len(d.text) {
 		return false

@@ -163,7 +163,8 @@ type Copied struct {
 	Recent, Day Range
 }
 
-// Copy returns the points of all queues that end at since or later.
+// Copy returns the points of the pair and of all queues that end at since, rounded down to an interval, or later. If
+// since is zero, it returns all points.
 func (r *Recorder) Copy(since time.Time) []Copied {
 	recent, day := int64(0), int64(0)
 	if !since.IsZero() {
@@ -227,9 +228,9 @@ type candidate struct {
 	traffic float64 // in the last interval
 }
 
-// Sample records the values of the interval that ends about now. Each session of an active node has its own source. The
-// first sample of a source has no rates. With record false, the sample is not recorded, but the next one is compared
-// with it.
+// Sample records the values of the interval that ends nearest to now. Each session of an active node has its own
+// source. The first sample of a source has no rates. If record is false, the sample is only the baseline for the rates
+// of the next one.
 func (r *Recorder) Sample(ctx context.Context, source Source, now time.Time, record bool) error {
 	r.sampling.Lock()
 	defer r.sampling.Unlock()

@@ -33,7 +33,7 @@ import (
 
 const (
 	stopLimit = time.Second
-	// errorLogInterval is the minimum interval of log entries about lost spans.
+	// errorLogInterval is the minimum interval between log entries about lost spans.
 	errorLogInterval = time.Minute
 	scope            = "github.com/lockstep-mq/lockstep/server"
 )

@@ -42,7 +42,7 @@ type Finding struct {
 	Do       string `json:"do,omitempty"`
 }
 
-// Options configure Run.
+// Options configures Run.
 type Options struct {
 	Config config.Config
 	// Peer is the host:port of the other node; empty: from the cluster record.

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// LoadOptions configure the load on the relays.
+// LoadOptions configures the load on the relays.
 type LoadOptions struct {
 	Transport Transport
 	// Address of the first relay, host:port.

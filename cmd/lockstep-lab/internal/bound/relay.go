@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 )
 
-// RelayOptions configure a relay.
+// RelayOptions configures a relay.
 type RelayOptions struct {
 	Transport Transport
 	// Next is the address of the next relay, host:port; empty for the last one.

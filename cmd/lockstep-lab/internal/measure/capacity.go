@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// CapacityOptions configure a capacity measurement.
+// CapacityOptions configures a capacity measurement.
 type CapacityOptions struct {
 	SizeBytes int
 	// Messages are published to Queues, and then the same number to one queue, which is drained.

@@ -25,7 +25,7 @@ const (
 	ExpireByMessageID = "message-id" // only their message IDs expire, at the end of the dedup window of their queue
 )
 
-// ExpireOptions configure an expiry measurement.
+// ExpireOptions configures an expiry measurement.
 type ExpireOptions struct {
 	// Messages is the number of messages that expire, ExpiringBytes the size of their bodies.
 	Messages, ExpiringBytes int

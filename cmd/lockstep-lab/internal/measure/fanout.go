@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// FanoutOptions configure the load on one queue with many subscriptions.
+// FanoutOptions configures the load on one queue with many subscriptions.
 type FanoutOptions struct {
 	// Subscriptions is the number of subscriptions. Each receives every message, which is stored once.
 	Subscriptions int

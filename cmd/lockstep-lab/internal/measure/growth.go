@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// GrowthOptions configure the sizes of the compared stores.
+// GrowthOptions configures the sizes of the compared stores.
 type GrowthOptions struct {
 	EmbeddedOptions
 	// Levels are the numbers of messages stored before the measurement, each in its own store. All stores are open.

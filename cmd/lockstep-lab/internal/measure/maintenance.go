@@ -35,7 +35,7 @@ func Works() []string { return []string{WorkNothing, WorkResize, WorkBackup, Wor
 
 const workBound = 30 * time.Minute
 
-// MaintenanceOptions configure the stored data, the load and the operations.
+// MaintenanceOptions configures the stored data, the load and the operations.
 type MaintenanceOptions struct {
 	// StoreBytes is the total size of the bodies in the store.
 	StoreBytes int64

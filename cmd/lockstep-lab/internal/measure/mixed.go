@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// MixedOptions configure concurrent publishing and consuming.
+// MixedOptions configures concurrent publishing and consuming.
 type MixedOptions struct {
 	SizeBytes int
 	// Consumers of the same queue share its messages.

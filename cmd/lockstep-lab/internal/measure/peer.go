@@ -89,7 +89,7 @@ const (
 	CaseRead      = "burst read"
 )
 
-// NATSOptions configure the NATS benchmark.
+// NATSOptions configures the NATS benchmark.
 type NATSOptions struct {
 	// Config is r1, r1-always, r3 or r3-always: the number of servers and the sync mode.
 	Config   string
@@ -172,7 +172,7 @@ func noted(columns []string, key string) int {
 	return 0
 }
 
-// ChronicleOptions configure the Chronicle Queue benchmark.
+// ChronicleOptions configures the Chronicle Queue benchmark.
 type ChronicleOptions struct {
 	// Messages is the number of messages per burst.
 	SizeBytes, Messages, Bursts int

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// QueuesOptions configure the load on a store with many queues.
+// QueuesOptions configures the load on a store with many queues.
 type QueuesOptions struct {
 	EmbeddedOptions
 	// Each of Queues gets one message. Messages is the number of messages per slice, Slices the number of slices.

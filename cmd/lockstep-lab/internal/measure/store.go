@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// EmbeddedOptions configure the embedded store and its load in one goroutine.
+// EmbeddedOptions configures the embedded store and its load in one goroutine.
 type EmbeddedOptions struct {
 	// Dir is the data directory; it must be empty.
 	Dir       string
@@ -33,7 +33,7 @@ type EmbeddedOptions struct {
 	PageCache    store.PageCache
 }
 
-// StoreOptions configure the load with bursts.
+// StoreOptions configures the load with bursts.
 type StoreOptions struct {
 	EmbeddedOptions
 	// Messages is the number of messages per burst. No messages are acknowledged, so the store grows.
