@@ -61,7 +61,8 @@ var (
 	ErrNoPolicy = link.ErrNoPolicy
 	// ErrNoTransaction is returned when no transaction with that XID is prepared or among the last 10,000 decided ones.
 	ErrNoTransaction = link.ErrNoTransaction
-	// ErrDecided is returned when the coordinator has made the opposite decision on the prepared transaction.
+	// ErrDecided is returned when the transaction coordinator has made the opposite decision on the prepared
+	// transaction.
 	ErrDecided = link.ErrDecided
 	// ErrHeuristic is returned when an operator or txn.prepared-timeout has made the opposite decision. The error text
 	// contains the details.

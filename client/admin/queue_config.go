@@ -21,8 +21,8 @@ type QueueConfig struct {
 	// no limit.
 	MaxBytes uint64
 	// Maximum number of deliveries of a message per subscription, 1 to 1,000,000; 0 means no limit. After that many
-	// deliveries that ended with a nack or a lost consumer, the message is moved to DeadLetter, or discarded and
-	// counted if that is empty.
+	// deliveries that ended with a nack, a missed acknowledgement deadline or a lost consumer, the message is moved to
+	// DeadLetter, or discarded and counted if DeadLetter is empty.
 	//
 	// This field and DeadLetter are refused with FEATURE_MISSING while a node runs release 0.1.0.
 	MaxDeliveries uint32

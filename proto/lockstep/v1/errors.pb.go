@@ -58,7 +58,7 @@ const (
 	ErrorKind_ERROR_KIND_PROCESSED ErrorKind = 11
 	// No transaction with that xid is prepared, and no outcome is retained.
 	ErrorKind_ERROR_KIND_NO_TRANSACTION ErrorKind = 12
-	// The coordinator has made the opposite decision on the prepared transaction.
+	// The transaction coordinator has made the opposite decision on the prepared transaction.
 	ErrorKind_ERROR_KIND_DECIDED ErrorKind = 13
 	// An operator or a timeout has made the opposite decision on the prepared transaction.
 	ErrorKind_ERROR_KIND_HEURISTIC ErrorKind = 14
@@ -332,7 +332,7 @@ const (
 	ErrorReason_ERROR_REASON_XID_NOT_FOUND ErrorReason = 199
 	// The pair has 10,000 prepared transactions, or 256 MiB in them. Commit or roll back some first.
 	ErrorReason_ERROR_REASON_TOO_MANY_PREPARED ErrorReason = 200
-	// The coordinator has already decided the opposite outcome; the message states it.
+	// The transaction coordinator has already decided the opposite outcome; the message states it.
 	ErrorReason_ERROR_REASON_XID_DECIDED ErrorReason = 201
 	// Rollback is not possible, because an operator committed the transaction.
 	ErrorReason_ERROR_REASON_HEURISTIC_COMMIT ErrorReason = 202
@@ -421,7 +421,7 @@ const (
 	ErrorReason_ERROR_REASON_JOB_RUNNING ErrorReason = 138
 	// The pair has the maximum number of jobs.
 	ErrorReason_ERROR_REASON_TOO_MANY_JOBS ErrorReason = 139
-	// The state of the pair does not allow a switchover.
+	// The switchover is not possible, or it failed and was rolled back. The message contains the reason.
 	ErrorReason_ERROR_REASON_SWITCHOVER ErrorReason = 160
 	// The cluster record must not be rebuilt.
 	ErrorReason_ERROR_REASON_ADOPT ErrorReason = 161

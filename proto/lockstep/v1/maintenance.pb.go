@@ -1484,13 +1484,13 @@ func (x *RewriteResponse) GetResult() *RewriteResult {
 // RewriteResult is the result of a rewrite, or the expected result of a dry run.
 type RewriteResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Page size before, in bytes.
+	// Page size before the operation, in bytes.
 	PageSizeBefore uint32 `protobuf:"varint,1,opt,name=page_size_before,json=pageSizeBefore,proto3" json:"page_size_before,omitempty"`
-	// Page size after, in bytes.
+	// Page size after the operation, in bytes.
 	PageSizeAfter uint32 `protobuf:"varint,2,opt,name=page_size_after,json=pageSizeAfter,proto3" json:"page_size_after,omitempty"`
-	// Size of page.db before, in bytes.
+	// Size of page.db before the operation, in bytes.
 	FileBytesBefore uint64 `protobuf:"varint,3,opt,name=file_bytes_before,json=fileBytesBefore,proto3" json:"file_bytes_before,omitempty"`
-	// Size of page.db after, in bytes.
+	// Size of page.db after the operation, in bytes.
 	FileBytesAfter uint64 `protobuf:"varint,4,opt,name=file_bytes_after,json=fileBytesAfter,proto3" json:"file_bytes_after,omitempty"`
 	// Required temporary disk space, in bytes.
 	NeededBytes uint64 `protobuf:"varint,5,opt,name=needed_bytes,json=neededBytes,proto3" json:"needed_bytes,omitempty"`
@@ -1639,9 +1639,9 @@ func (x *ShrinkRequest) GetDryRun() bool {
 // ShrinkResponse is the result of a shrink.
 type ShrinkResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Size of page.db before, in bytes.
+	// Size of page.db before the operation, in bytes.
 	FileBytesBefore uint64 `protobuf:"varint,1,opt,name=file_bytes_before,json=fileBytesBefore,proto3" json:"file_bytes_before,omitempty"`
-	// Size of page.db after, in bytes.
+	// Size of page.db after the operation, in bytes.
 	FileBytesAfter uint64 `protobuf:"varint,2,opt,name=file_bytes_after,json=fileBytesAfter,proto3" json:"file_bytes_after,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

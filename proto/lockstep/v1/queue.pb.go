@@ -725,7 +725,7 @@ type ListQueuesRequest struct {
 	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// `next_page_token` of the previous page, or empty.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only queues whose name contains this text, ignoring case.
+	// Only queues whose names contain this text, ignoring case.
 	Contains string `protobuf:"bytes,4,opt,name=contains,proto3" json:"contains,omitempty"`
 	// Sort order; ties are ordered by name. Page tokens are available only for ascending order by name without `offset`;
 	// otherwise use `offset`. A queue whose position changes between two pages may be on both or on neither.
@@ -4016,8 +4016,8 @@ type HistoryPoint struct {
 	Messages uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
 	// Size of these messages in bytes.
 	Bytes uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Age of the oldest unacknowledged message at the end of the interval; for all queues, of the recorded queues. Not
-	// set without such a message, or if its age is unknown.
+	// Age of the oldest unacknowledged message at the end of the interval; for all queues, the highest age of the
+	// recorded queues. Not set if no such message exists or its age is unknown.
 	OldestAge     *durationpb.Duration `protobuf:"bytes,7,opt,name=oldest_age,json=oldestAge,proto3" json:"oldest_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4879,7 +4879,8 @@ type CommitPreparedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the transaction.
 	Xid string `protobuf:"bytes,1,opt,name=xid,proto3" json:"xid,omitempty"`
-	// True for a decision of an operator in place of the coordinator. The coordinator is notified when it decides.
+	// True for a decision of an operator in place of the transaction coordinator. The coordinator is notified when it
+	// decides.
 	Heuristic     bool `protobuf:"varint,2,opt,name=heuristic,proto3" json:"heuristic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4980,7 +4981,8 @@ type RollbackPreparedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the transaction.
 	Xid string `protobuf:"bytes,1,opt,name=xid,proto3" json:"xid,omitempty"`
-	// True for a decision of an operator in place of the coordinator. The coordinator is notified when it decides.
+	// True for a decision of an operator in place of the transaction coordinator. The coordinator is notified when it
+	// decides.
 	Heuristic     bool `protobuf:"varint,2,opt,name=heuristic,proto3" json:"heuristic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

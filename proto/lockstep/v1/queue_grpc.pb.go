@@ -166,7 +166,7 @@ type QueueServiceClient interface {
 	// (QUEUE_IN_USE). An acknowledgement of such a message by its previous consumer is accepted; the transaction then has
 	// nothing to acknowledge, and still publishes.
 	//
-	// Only the coordinator commits or rolls back, unless an operator does with `lockstep txn`, or the setting
+	// Only the transaction coordinator commits or rolls back, unless an operator does with `lockstep txn`, or the setting
 	// `txn.prepared-timeout` is not 0. After a crash between the phases, the coordinator finds its transactions with
 	// ListPrepared. Retry Prepare with the same `producer` until a response arrives; without a response, the transaction
 	// may be prepared.
@@ -613,7 +613,7 @@ type QueueServiceServer interface {
 	// (QUEUE_IN_USE). An acknowledgement of such a message by its previous consumer is accepted; the transaction then has
 	// nothing to acknowledge, and still publishes.
 	//
-	// Only the coordinator commits or rolls back, unless an operator does with `lockstep txn`, or the setting
+	// Only the transaction coordinator commits or rolls back, unless an operator does with `lockstep txn`, or the setting
 	// `txn.prepared-timeout` is not 0. After a crash between the phases, the coordinator finds its transactions with
 	// ListPrepared. Retry Prepare with the same `producer` until a response arrives; without a response, the transaction
 	// may be prepared.

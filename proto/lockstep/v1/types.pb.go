@@ -502,7 +502,8 @@ type StoredMessage struct {
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Time when the active accepted the message.
 	PublishedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=published_at,json=publishedAt,proto3" json:"published_at,omitempty"`
-	// Number of deliveries of this subscription that ended without an acknowledgement (nack or lost consumer).
+	// Number of deliveries of this subscription that ended without an acknowledgement: by a nack, a missed
+	// acknowledgement deadline or a lost consumer.
 	DeliveryCount uint32 `protobuf:"varint,3,opt,name=delivery_count,json=deliveryCount,proto3" json:"delivery_count,omitempty"`
 	// Message.
 	Message *Message `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
@@ -815,8 +816,8 @@ type QueueConfig struct {
 	// no limit.
 	MaxBytes uint64 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// Maximum number of deliveries of a message per subscription, 1 to 1,000,000; 0 means no limit. After that many
-	// deliveries that ended with a nack or a lost consumer, the message is moved to `dead_letter`, or discarded and
-	// counted if that is empty.
+	// deliveries that ended with a nack, a missed acknowledgement deadline or a lost consumer, the message is moved to
+	// `dead_letter`, or discarded and counted if `dead_letter` is empty.
 	//
 	// This field and `dead_letter` are refused with FEATURE_MISSING while a node runs release 0.1.0.
 	MaxDeliveries uint32 `protobuf:"varint,3,opt,name=max_deliveries,json=maxDeliveries,proto3" json:"max_deliveries,omitempty"`

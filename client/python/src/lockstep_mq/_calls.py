@@ -163,7 +163,7 @@ class Caller:
     async def attempt(
         self, target: Target, fn: Attempt[T], metadata: _rpc.Metadata, deadline: float | None = None
     ) -> T:
-        """Execute one attempt, which ends with its target."""
+        """Execute one attempt. It fails when the locator replaces the target."""
         target.node.users += 1
         try:
             return await _rpc.bound(

@@ -50,7 +50,7 @@ class Node:
 
 
 class Target:
-    """A node that is active in one term. `gone` is done when the target ends."""
+    """A node that is active in one term. `gone` is done when the locator replaces the target."""
 
     def __init__(self, node: Node) -> None:
         self.node = node

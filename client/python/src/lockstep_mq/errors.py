@@ -149,7 +149,7 @@ class NoTransaction(Refused):
 
 
 class Decided(Refused):
-    """The coordinator has made the opposite decision on the prepared transaction."""
+    """The transaction coordinator has made the opposite decision on the prepared transaction."""
 
     what_to_do = "keep the first decision"
 

@@ -22,8 +22,8 @@ class QueueConfig:
     no limit."""
     max_deliveries: int = 0
     """Maximum number of deliveries of a message per subscription, 1 to 1,000,000; 0 means no limit. After that many
-    deliveries that ended with a nack or a lost consumer, the message is moved to `dead_letter`, or discarded and
-    counted if that is empty.
+    deliveries that ended with a nack, a missed acknowledgement deadline or a lost consumer, the message is moved to
+    `dead_letter`, or discarded and counted if `dead_letter` is empty.
 
     This field and `dead_letter` are refused with FEATURE_MISSING while a node runs release 0.1.0."""
     dead_letter: str = ""

@@ -139,8 +139,8 @@ class QueueActivity:
         delivered: Messages delivered to consumers per second, including redeliveries.
         acknowledged: Messages per second that all subscriptions have acknowledged, or that were purged, expired or
             moved to another queue.
-        oldest_at: Time when the oldest unacknowledged message was accepted; None without such a message, or while
-            the time is unknown.
+        oldest_at: Time when the oldest unacknowledged message was accepted; None if there is no such message or
+            its time is unknown.
         consumers: Number of consumers of all subscriptions.
     """
 

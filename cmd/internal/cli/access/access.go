@@ -155,7 +155,9 @@ func grantCommand(env *cli.Env) *cobra.Command {
 		Use: "grant [PRINCIPAL] [RIGHT...]", Short: "Grant rights or roles to a principal or group",
 		Long: `Grant rights or roles to a principal or a group. Each combination of principal or group and queue
 pattern has one rule; grant adds to it. The first rule is refused if it would remove the caller's own right to
-operate.`,
+operate.
+
+Rights on queues are publish, consume, browse and manage. Rights on the pair are operate and audit.`,
 		Example: `  lockstep access grant alice operate,audit
   lockstep access grant billing publish --queue 'orders.*'
   lockstep access grant --group developers browse --queue '*'

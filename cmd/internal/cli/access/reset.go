@@ -22,7 +22,7 @@ func resetCommand(env *cli.Env) *cobra.Command {
 	var dir string
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "reset", Short: "Delete all access rules of a stopped node",
+		Use: "reset", Short: "Delete all access rules to recover access",
 		Long: `Recover access if operators are locked out. The command writes a file into the data directory of a
 stopped node and changes nothing else. When the node becomes active, it deletes all rules on both nodes, logs this,
 and removes the file. Afterwards, all clients have all rights until a rule is created, unless access.mode is deny.

@@ -110,7 +110,7 @@ func keepIfFailed(ctx context.Context, o demo.Options, run func() (passed bool, 
 		return fmt.Errorf("demo with seed %d: %w\nData and logs are kept in %s", o.Seed, err, o.Dir)
 	case !passed:
 		remove = false
-		return fmt.Errorf("the demo with seed %d FAILED; data and logs are kept in %s", o.Seed, o.Dir)
+		return fmt.Errorf("demo with seed %d failed; data and logs are kept in %s", o.Seed, o.Dir)
 	}
 	return nil
 }

@@ -146,7 +146,7 @@ func (c *chosen) addFlags(cmd *cobra.Command) {
 func (c *chosen) check() (err error) {
 	switch {
 	case c.matching.Filter != "" && len(c.sequences) > 0:
-		return cli.Usage("--sequence and --filter are alternatives")
+		return cli.Usage("--sequence and --filter are mutually exclusive")
 	case c.matching.Filter != "":
 		return nil
 	case c.matching.From != 0 || c.matching.Before != 0:

@@ -49,10 +49,11 @@ func listCommand(env *cli.Env) *cobra.Command {
 	var given listFlags
 	cmd := &cobra.Command{
 		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues",
-		Long: `List the queues whose name begins with PREFIX. With --sort, --activity, --contains, --limit or
---offset, the node searches and sorts, and returns at most --limit queues with their activity. Rates are measured
-over one second. Names are sorted in ascending order; all other orders begin with the largest value or the oldest
-message. --descending and --descending=false set the direction.`,
+		Long: `List the queues whose names begin with PREFIX, or all queues. Without flags, the queues are sorted by
+name and listed without activity. With any flag of this command, the node searches and sorts the queues, and
+returns at most --limit of them with their activity. Rates are measured over one second. Names are sorted in
+ascending order; all other orders begin with the largest value or the oldest message. --descending and
+--descending=false set the direction.`,
 		Example: `  lockstep queue list
   lockstep queue list orders/ --output json
   lockstep queue list --sort age --limit 10
@@ -77,7 +78,7 @@ message. --descending and --descending=false set the direction.`,
 	f := cmd.Flags()
 	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(admin.QueueOrders(), ", "))
 	f.BoolVar(&given.options.Descending, "descending", false, "descending order; the default except for --sort name")
-	f.StringVar(&given.options.Contains, "contains", "", "only queues whose name contains this text, ignoring case")
+	f.StringVar(&given.options.Contains, "contains", "", "only queues whose names contain this text, ignoring case")
 	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "maximum number of queues, up to 1000")
 	f.Uint32Var(&given.options.Offset, "offset", 0, "number of queues to skip")
 	f.BoolVar(&given.activity, "activity", false, "include rates and ages")

@@ -22,9 +22,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "txn", GroupID: "use",
 		Short: "Resolve prepared transactions",
-		Long: `In two-phase commit, a prepared transaction waits for the decision of its coordinator. Until then,
-its messages are hidden from consumers and occupy space in queues. If the coordinator does not return, an operator
-can decide instead. The coordinator is notified when it decides later.`,
+		Long: `In two-phase commit, a prepared transaction waits for the decision of the transaction coordinator: the
+application that prepared it. Until then, its messages are hidden from consumers and occupy space in queues. If the
+coordinator does not return, an operator can decide instead. The coordinator is notified when it decides later.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -76,8 +76,8 @@ func (p *prepared) what() string {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List prepared transactions",
-		Long: `List prepared transactions that wait for their coordinator, oldest first, with age, effect and size. If
-the coordinator is permanently lost, decide with lockstep txn commit or lockstep txn rollback.`,
+		Long: `List prepared transactions that wait for their transaction coordinator, oldest first, with age, effect
+and size. If the coordinator is permanently lost, decide with lockstep txn commit or lockstep txn rollback.`,
 		Example: "  lockstep txn list\n  lockstep txn list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -113,9 +113,10 @@ func commitCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "commit XID", Short: "Commit a prepared transaction",
-		Long: `Commit a prepared transaction in place of its coordinator: its messages are published, and its
-acknowledgements are applied. This cannot be undone: first find out what the coordinator decided elsewhere. If the
-coordinator later rolls back, it receives HEURISTIC_COMMIT. On a terminal, the command asks for confirmation.`,
+		Long: `Commit a prepared transaction in place of the transaction coordinator: its messages are
+published, and its acknowledgements are applied. This cannot be undone: first find out what the coordinator decided
+elsewhere. If the coordinator later rolls back, it receives HEURISTIC_COMMIT. On a terminal, the command asks for
+confirmation.`,
 		Example: "  lockstep txn commit order/4711\n  lockstep txn commit order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -130,10 +131,10 @@ func rollbackCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "rollback XID", Short: "Roll back a prepared transaction",
-		Long: `Roll back a prepared transaction in place of its coordinator: its messages are discarded, and
-messages that it acknowledged are redelivered. This cannot be undone: first find out what the coordinator decided
-elsewhere. If the coordinator later commits, it receives HEURISTIC_ROLLBACK. On a terminal, the command asks for
-confirmation.`,
+		Long: `Roll back a prepared transaction in place of the transaction coordinator: its messages are
+discarded, and messages that it acknowledged are redelivered. This cannot be undone: first find out what the
+coordinator decided elsewhere. If the coordinator later commits, it receives HEURISTIC_ROLLBACK. On a terminal, the
+command asks for confirmation.`,
 		Example: "  lockstep txn rollback order/4711\n  lockstep txn rollback order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -150,7 +151,7 @@ func decide(ctx context.Context, env *cli.Env, yes bool, xid string, commit bool
 		label, done = "Commit", "committed"
 	}
 	err := env.Confirm(ctx, yes,
-		"%s the prepared transaction %q in place of its coordinator? This cannot be undone.", label, xid)
+		"%s the prepared transaction %q in place of the transaction coordinator? This cannot be undone.", label, xid)
 	if err != nil {
 		return err
 	}
