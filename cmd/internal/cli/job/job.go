@@ -4,6 +4,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -253,6 +254,8 @@ func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Du
 	return jobs[i].GetHistory()[0], nil
 }
 
+var errNotStarted = errors.New("no run has started; to list the runs, use lockstep job history")
+
 // followRun waits for the end of the first run that started after the run before. cause is the error of the start
 // request, if any: the run may then not exist.
 func followRun(
@@ -274,7 +277,7 @@ func followRun(
 		fresh := run != nil && (before == nil || started.After(before.GetStartedAt().AsTime()))
 		switch waited := time.Since(start); {
 		case !fresh && waited > env.Timeout:
-			return nil, cause
+			return nil, cmp.Or(cause, errNotStarted)
 		case !fresh, run.GetOutcome() == outcomeRunning:
 		case run.GetOutcome() == outcomeSkipped && cause != nil && waited < env.Timeout:
 			// A role change interrupted the run; it restarts shortly.

@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 )
 
 // location selects the page file of a running or a stopped node.
@@ -114,7 +115,7 @@ func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show 
 	case err == nil:
 		d.Clear()
 		return nil
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && isCanceled(err):
 		d.End(bar, "cancelled")
 		d.Close()
 		return errors.New("cancelled, no changes made")
@@ -122,6 +123,10 @@ func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show 
 	d.End(bar, "failed")
 	d.Close()
 	return err
+}
+
+func isCanceled(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, admin.ErrCanceled) || errors.Is(err, rewrite.ErrCanceled)
 }
 
 // sizeChange formats two sizes and their relative change: 669 MiB → 610 MiB (-9%).
