@@ -4,7 +4,6 @@
 package job
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -276,8 +275,10 @@ func followRun(
 		started := run.GetStartedAt().AsTime()
 		fresh := run != nil && (before == nil || started.After(before.GetStartedAt().AsTime()))
 		switch waited := time.Since(start); {
+		case !fresh && waited > env.Timeout && cause == nil:
+			return nil, errNotStarted
 		case !fresh && waited > env.Timeout:
-			return nil, cmp.Or(cause, errNotStarted)
+			return nil, cause
 		case !fresh, run.GetOutcome() == outcomeRunning:
 		case run.GetOutcome() == outcomeSkipped && cause != nil && waited < env.Timeout:
 			// A role change interrupted the run; it restarts shortly.
