@@ -65,7 +65,8 @@ func (l *Log) SetLowSpace(lowSpace bool) {
 }
 
 // Discard marks the records up to upTo as unusable for readers, because one of them is corrupt. Once released, their
-// segments are removed regardless of KeepBytes. If they are in the current segment, the next Append starts a new one.
+// segments are removed regardless of KeepBytes, and of holds that begin with one of these records. If they are in the
+// current segment, the next Append starts a new one.
 func (l *Log) Discard(upTo uint64) {
 	l.mu.Lock()
 	l.discarded = max(l.discarded, upTo)
@@ -107,7 +108,9 @@ func (l *Log) mayTrim() bool {
 	}
 	free := l.released
 	for _, held := range l.holds {
-		free = min(free, held-1)
+		if held > l.discarded { // otherwise, its owner would have to read a corrupt record
+			free = min(free, held-1)
+		}
 	}
 	if l.segs[0].last.LSN > free {
 		return false

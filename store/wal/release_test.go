@@ -57,6 +57,29 @@ func testReleaseKeepsRequiredRecords(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
+// A hold that begins with a discarded record does not keep it: its owner could not read past the corrupt record. A hold
+// after it keeps its records.
+func TestDiscardIgnoresHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions(newMem(t))
+		o.KeepBytes = 1 << 30
+		l := mustOpen(t, o)
+		for range 400 {
+			mustAppend(t, l, 1, 1, 500)
+		}
+		l.Release(400)
+		before, after := l.Hold(10), l.Hold(200)
+		require.Equal(t, uint64(1), l.First())
+		l.Discard(100)
+		synctest.Wait()
+		require.Greater(t, l.First(), uint64(100))
+		require.LessOrEqual(t, l.First(), uint64(200))
+		before.Release()
+		after.Release()
+		require.NoError(t, l.Close())
+	})
+}
+
 // After a while no new files are created.
 func TestRecycling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
