@@ -22,7 +22,7 @@ const (
 	// EventDropped is logged by the active when a standby leaves the in-sync set. Its field is standby.
 	EventDropped = "standby dropped"
 	// EventCondition is a condition that a node reports. Its field is condition.
-	EventCondition = "condition"
+	EventCondition = "condition raised"
 )
 
 // eventColumns separates the columns of a log line in the text format.

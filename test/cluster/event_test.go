@@ -5,6 +5,10 @@
 package cluster
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,4 +31,24 @@ func TestNextEvent(t *testing.T) {
 	require.Empty(t, e.Fields)
 	_, next = nextEvent(log, next)
 	require.Zero(t, next, "the last line is incomplete")
+}
+
+// The names of the events are messages that the product logs. Tests that wait for another name would only time out.
+func TestEventNamesAreLogged(t *testing.T) {
+	var source strings.Builder
+	for _, pattern := range []string{"../../failover/*.go", "../../server/node/*.go"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, name := range files {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			b, err := os.ReadFile(name)
+			require.NoError(t, err)
+			source.Write(b)
+		}
+	}
+	for _, name := range []string{EventRole, EventDropped, EventCondition} {
+		require.Contains(t, source.String(), strconv.Quote(name), "not logged")
+	}
 }
