@@ -70,8 +70,7 @@ func subscriptionOf(s admin.Subscription) subscription {
 	return sub
 }
 
-// document is the content of a definitions file. policies and schedules are nil if the file
-// does not have these keys.
+// document is the content of a definitions file. policies and schedules are nil if the file does not have these keys.
 type document struct {
 	queues    []queue
 	policies  []admin.Policy

@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/schedule"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/units"
@@ -39,13 +40,6 @@ func floatLiteral(f float64) any {
 	return number(text)
 }
 
-func missedRules() map[string]pb.MissedOccurrences {
-	return map[string]pb.MissedOccurrences{
-		"skip": pb.MissedOccurrences_MISSED_OCCURRENCES_SKIP, "once": pb.MissedOccurrences_MISSED_OCCURRENCES_ONCE,
-		"all": pb.MissedOccurrences_MISSED_OCCURRENCES_ALL,
-	}
-}
-
 // scheduleObject returns the fields that PutSchedule sets, without default values.
 func scheduleObject(s *pb.Schedule) object {
 	m := s.GetMessage()
@@ -59,7 +53,7 @@ func scheduleObject(s *pb.Schedule) object {
 	add("cron", s.GetCron())
 	add("time_zone", s.GetTimeZone())
 	add("every", output.Span(s.GetEvery().AsDuration()))
-	for text, rule := range missedRules() {
+	for text, rule := range schedule.MissedRules() {
 		if s.GetMissed() == rule && text != "once" {
 			add("missed", text)
 		}
@@ -123,7 +117,7 @@ func (d *decoder) schedule(n *yaml.Node) *pb.Schedule {
 		case "every":
 			s.Every = d.duration(key, v)
 		case "missed":
-			rule, ok := missedRules()[d.scalar(v)]
+			rule, ok := schedule.MissedRules()[d.scalar(v)]
 			if s.Missed = rule; !ok {
 				d.fail(v, "missed is %q; use skip, once or all", v.Value)
 			}

@@ -69,7 +69,7 @@ NAME@TIME.`,
 			if cmd.Flags().Changed("every") {
 				s.Every = durationpb.New(every)
 			}
-			rule, ok := missedRules()[missed]
+			rule, ok := MissedRules()[missed]
 			if !ok {
 				return cli.Usage("--missed %q: must be skip, once or all", missed)
 			}
@@ -106,7 +106,8 @@ NAME@TIME.`,
 	return cmd
 }
 
-func missedRules() map[string]pb.MissedOccurrences {
+// MissedRules returns the rules for missed occurrences by their names.
+func MissedRules() map[string]pb.MissedOccurrences {
 	return map[string]pb.MissedOccurrences{
 		"skip": pb.MissedOccurrences_MISSED_OCCURRENCES_SKIP, "once": pb.MissedOccurrences_MISSED_OCCURRENCES_ONCE,
 		"all": pb.MissedOccurrences_MISSED_OCCURRENCES_ALL,

@@ -65,7 +65,7 @@ func newState(s *pb.Schedule) state {
 		LastAt: at(s.GetLastAt()), NextAt: at(s.GetNextAt()), Message: newMessage(s.GetMessage()), History: []runState{},
 		body: s.GetMessage().GetBody(),
 	}
-	for text, rule := range missedRules() {
+	for text, rule := range MissedRules() {
 		if s.GetMissed() == rule {
 			out.Missed = text
 		}
