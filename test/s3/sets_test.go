@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
 // places runs a test in a directory, which requires no server, and in a bucket.
@@ -155,30 +155,27 @@ func setsAndArchive(
 	return last
 }
 
-// The server is killed during backups and restores, and restarts before or after the client's retry limit. A backup
-// that is listed as complete is complete, and a failed restore leaves no files.
+// The server is killed at points that are spread over the transferred bytes of backups and restores, and restarts
+// before or after the client's retry limit. A backup that is listed as complete is complete, and a failed restore
+// leaves no files.
 func TestKilled(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
-	o := options(t, s.endpoint())
+	k := newKiller(t, s)
 	d := openData(t, in(t.TempDir(), "data"))
 	d.publish(320)
-	want := contents(t, d.s)
-	location := openStore(t, "sets", o)
-	start := time.Now()
-	_, err := backup.Run(t.Context(), d.s, backup.Options{Location: location})
-	require.NoError(t, err)
-	took := time.Since(start)
-	count := map[string]int{}
-	const kills = 20
+	location := openStore(t, "sets", options(t, "http://"+k.link.Address()))
+	run := func(p *s3.Store) error {
+		_, err := backup.Run(t.Context(), d.s, backup.Options{Location: p, KeepGenerations: 2})
+		return err
+	}
+	for range 2 {
+		require.NoError(t, run(location))
+	}
+	k.measure(func() { require.NoError(t, run(location)) })
 	for i := range kills {
 		d.commitSmall()
-		want = contents(t, d.s)
-		err := s.during(i, took, o, func(p *s3.Store) error {
-			_, err := backup.Run(t.Context(), d.s, backup.Options{Location: p, KeepGenerations: 2})
-			return err
-		})
-		count[fmt.Sprintf("backup %t", err == nil)]++
+		k.during(i, run)
 		sets, lerr := backup.List(t.Context(), location)
 		require.NoError(t, lerr)
 		whole := 0
@@ -191,54 +188,90 @@ func TestKilled(t *testing.T) {
 		}
 		require.Positive(t, whole)
 	}
+	want := contents(t, d.s)
 	last, err := backup.Run(t.Context(), d.s, backup.Options{Location: location, KeepGenerations: 1})
 	require.NoError(t, err)
 	s.nothingElse(last.Name)
 
+	target := in(t.TempDir(), "target")
+	restore := func(p *s3.Store) error {
+		_, err := backup.Restore(t.Context(), last.Name, target, backup.RestoreOptions{Location: p, SegmentBytes: 4 << 20})
+		return err
+	}
+	k.measure(func() { require.NoError(t, restore(location)) })
 	for i := range kills {
-		target := in(t.TempDir(), "target")
-		restore := func(p *s3.Store) error {
-			_, err := backup.Restore(t.Context(), last.Name, target, backup.RestoreOptions{Location: p, SegmentBytes: 4 << 20})
-			return err
-		}
-		err := s.during(i, took, o, restore)
-		count[fmt.Sprintf("restore %t", err == nil)]++
-		if err != nil {
+		require.NoError(t, os.RemoveAll(target))
+		if err := k.during(i, restore); err != nil {
 			require.ErrorIs(t, err, backup.ErrRemote)
 			require.NoError(t, datadir.CheckRestore(vfs.OS(), target), "a restore to the same directory must be possible")
 			require.NoError(t, restore(location))
 		}
 		got, _ := restored(t, target)
 		require.Equal(t, want, got)
-		require.NoError(t, os.RemoveAll(target))
 	}
-	t.Logf("a backup took %v; outcomes of %d kills in each direction: %v", took, kills, count)
-	require.Len(t, count, 4, "some operations must fail, and some succeed: %v", count)
 }
+
+// kills is the number of kills in each direction.
+const kills = 20
 
 // commitSmall makes a small change to the store.
 func (d *data) commitSmall() { d.publish(1) }
 
-// during kills the server while do runs. It restarts the server immediately if i is odd, otherwise after do has
-// returned.
-func (s *server) during(i int, took time.Duration, o s3.Options, do func(p *s3.Store) error) error {
-	s.t.Helper()
+// killer kills a server when operations have transferred a number of bytes.
+type killer struct {
+	*server
+	link  *faultproxy.Relay
+	bytes int64 // of a complete operation
+}
+
+func newKiller(t *testing.T, s *server) *killer {
+	t.Helper()
+	link, err := faultproxy.Listen(s.addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = link.Close() })
+	return &killer{server: s, link: link}
+}
+
+// measure counts the bytes of a complete operation.
+func (k *killer) measure(do func()) {
+	before := k.link.Bytes()
+	do()
+	k.bytes = k.link.Bytes() - before
+	k.t.Logf("an operation transfers %d bytes", k.bytes)
+}
+
+// during kills the server in part i of kills parts of do. If i is odd, it restarts the server immediately, and do must
+// succeed, because it retries for 20 s. Otherwise it restarts the server after do has returned, and do must fail,
+// because it retries for only 100 ms.
+func (k *killer) during(i int, do func(p *s3.Store) error) error {
+	k.t.Helper()
+	o := options(k.t, "http://"+k.link.Address())
 	o.RetryFor = []time.Duration{100 * time.Millisecond, 20 * time.Second}[i%2]
-	store := openStore(s.t, "sets", o)
+	store := openStore(k.t, "sets", o)
+	killed, restarted := make(chan struct{}), make(chan struct{})
+	k.link.After(k.bytes*int64(i)/kills, func() {
+		k.kill()
+		close(killed)
+		<-restarted
+	})
 	done := make(chan error, 1)
 	go func() { done <- do(store) }()
-	select { // until a random moment of the operation
+	select {
+	case <-killed:
 	case err := <-done:
-		done <- err
-	case <-time.After(rand.N(took)):
+		require.Fail(k.t, "the operation ended before the kill", "kill %d: %v", i, err)
 	}
-	s.kill()
 	if i%2 == 1 {
-		s.start()
-		return <-done
+		k.start()
+		close(restarted)
+		err := <-done
+		require.NoError(k.t, err, "kill %d", i)
+		return nil
 	}
+	close(restarted)
 	err := <-done
-	s.start()
+	require.Error(k.t, err, "kill %d", i)
+	k.start()
 	return err
 }
 
@@ -289,19 +322,25 @@ func TestSlow(t *testing.T) {
 	b := startBetween(t, s, 8<<20)
 	d := openData(t, in(t.TempDir(), "data"))
 	d.publish(200)
-	store := openStore(t, "sets", options(t, b.endpoint))
-	start := time.Now()
+	link, err := faultproxy.Listen(strings.TrimPrefix(b.endpoint, "http://"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = link.Close() })
+	store := openStore(t, "sets", options(t, "http://"+link.Address()))
 	set, err := backup.Run(t.Context(), d.s, backup.Options{Location: store})
 	require.NoError(t, err)
-	took := time.Since(start)
+	complete := link.Bytes()
 	_, err = backup.Verify(t.Context(), set.Name, backup.VerifyOptions{Location: store})
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), took/3)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	start = time.Now()
+	var cancelled time.Time
+	link.After(complete/3, func() {
+		cancelled = time.Now()
+		cancel()
+	})
 	_, err = backup.Run(ctx, d.s, backup.Options{Location: store})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(start), took+cleanBound)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Less(t, time.Since(cancelled), cleanBound)
 	sets, err := backup.List(t.Context(), store)
 	require.NoError(t, err)
 	require.Len(t, sets, 1, "a cancelled backup must leave no objects")

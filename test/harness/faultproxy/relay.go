@@ -20,7 +20,11 @@ type Relay struct {
 	flow   [2]chan struct{} // by Direction: closed while data may flow, open while that direction is cut
 	conns  map[net.Conn]struct{}
 	held   uint64 // how often a cut has held data
+	bytes  int64  // forwarded in both directions
+	limit  int64  // the value of bytes at which to call atLimit
 	closed bool
+
+	atLimit func() // nil if After has not been called, or its function has been called
 }
 
 // Direction is a direction of a link.
@@ -102,6 +106,38 @@ func (p *Relay) Held() uint64 {
 	return p.held
 }
 
+// Bytes returns the number of bytes received for forwarding since Listen, in both directions.
+func (p *Relay) Bytes() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bytes
+}
+
+// After calls f once, when the relay has received n more bytes, and before it forwards the last of them. A second call
+// replaces a function that has not been called. f nil: no function is called.
+func (p *Relay) After(n int64, f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limit, p.atLimit = p.bytes+n, f
+}
+
+// count counts n received bytes, and calls the function of After at its limit.
+func (p *Relay) count(n int) {
+	p.mu.Lock()
+	p.bytes += int64(n)
+	f := p.atLimit
+	if p.bytes < p.limit {
+		f = nil
+	}
+	if f != nil {
+		p.atLimit = nil
+	}
+	p.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
 // Reset closes all current connections. New connections are forwarded.
 func (p *Relay) Reset() {
 	p.mu.Lock()
@@ -173,6 +209,7 @@ func (p *Relay) pump(to, from net.Conn, d Direction) {
 	for {
 		n, err := from.Read(buf)
 		p.waitFlowing(d)
+		p.count(n)
 		if n > 0 {
 			if _, err := to.Write(buf[:n]); err != nil {
 				return

@@ -74,3 +74,30 @@ func TestCutHealReset(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, echo(10*time.Second), "new connections are forwarded after a reset")
 }
+
+// The function of After is called once, before the byte at the limit is forwarded.
+func TestAfter(t *testing.T) {
+	p, err := faultproxy.Listen(echoServer(t, "127.0.0.1:0").Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	c, err := net.Dial("tcp", p.Address())
+	require.NoError(t, err)
+	defer func() { _ = c.Close() }()
+	echo := func() {
+		_, err := c.Write([]byte("x"))
+		require.NoError(t, err)
+		_, err = io.ReadFull(c, make([]byte, 1))
+		require.NoError(t, err)
+	}
+	called := make(chan int64, 10)
+	p.After(6, func() { called <- p.Bytes() })
+	for range 2 {
+		echo()
+	}
+	require.Empty(t, called)
+	echo()
+	echo()
+	require.Len(t, called, 1)
+	require.EqualValues(t, 6, <-called, "the response of the third byte reaches the limit")
+	require.EqualValues(t, 8, p.Bytes())
+}
