@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -159,18 +158,36 @@ func smallDisk(t *testing.T, n *cluster.Node) (fill func(left int64), free func(
 	require.NoError(t, err, "%s", out)
 	require.NoError(t, n.Start())
 	filler := filepath.Join(dir, "filler")
-	fill = func(left int64) {
-		f, err := os.OpenFile(filler, os.O_RDWR|os.O_CREATE, 0o600)
-		assert.NoError(t, err)
-		defer func() { _ = f.Close() }()
-		assert.Eventually(t, func() bool { // the node uses some space concurrently
-			var st unix.Statfs_t
-			assert.NoError(t, unix.Statfs(dir, &st))
-			more := int64(st.Bavail)*st.Bsize - left
-			has, err := f.Seek(0, io.SeekEnd)
-			assert.NoError(t, err)
-			return more <= 0 || unix.Fallocate(int(f.Fd()), 0, has, more) == nil
-		}, bound, time.Millisecond, "the disk cannot be filled")
+	fill = func(left int64) { // also called by other goroutines than the test's
+		err := extend(dir, filler, left)
+		for retries := 0; err != nil && retries < 1000; retries++ { // the node uses some space concurrently
+			err = extend(dir, filler, left)
+		}
+		if err != nil {
+			t.Errorf("the disk cannot be filled: %v", err)
+		}
 	}
 	return fill, func() { require.NoError(t, os.Remove(filler)) }
+}
+
+// extend enlarges a file until only the given number of bytes is free on the disk of dir.
+func extend(dir, name string, left int64) error {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return err
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	more := int64(st.Bavail)*st.Bsize - left
+	if more <= 0 {
+		return nil
+	}
+	return unix.Fallocate(int(f.Fd()), 0, size, more)
 }
