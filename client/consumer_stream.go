@@ -322,7 +322,6 @@ func (co *Consumer) deliveries(messages []*pb.StoredMessage) []*Delivery {
 }
 
 func (co *Consumer) handle(resp *pb.ConsumeResponse) {
-	co.isAttached()
 	deliveries := co.deliveries(resp.GetMessages())
 	co.mu.Lock()
 	confirmed := false
@@ -350,6 +349,7 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	}
 	avail, send := co.buffer.len() > 0, confirmed || int(co.credit) >= (co.prefetch+1)/2
 	co.mu.Unlock()
+	co.isAttached() // after the fields that Consume and its caller read
 	if avail {
 		signal(co.avail)
 	}

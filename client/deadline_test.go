@@ -53,10 +53,10 @@ func testExpiredDelivery(t *testing.T) {
 	require.Equal(t, []uint64{1}, extended)
 	require.EqualValues(t, 1, last.GetCredit(), "of the expired message in the buffer")
 
+	p.mu.Lock()
+	p.late = sequence(3)
+	p.mu.Unlock()
 	require.NoError(t, third.Ack())
-	p.responses <- &pb.ConsumeResponse{Refused: &pb.RefusedAnswers{
-		Sequences: sequence(3), Reason: pb.ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED,
-	}}
 	synctest.Wait()
 	requireDeadlineError(t, third.AckSync(soon(t)))
 	requireDeadlineError(t, co.Flush(soon(t)))

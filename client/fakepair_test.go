@@ -63,6 +63,8 @@ type fakePair struct {
 	leaves []*pb.Leave
 	// endConsume returns the status that ends a consumer's stream before a request is processed.
 	endConsume func(r *pb.ConsumeRequest) error
+	// late are sequences whose acknowledgements are refused, because their deadline has passed.
+	late []*pb.SequenceRange
 	// responses are sent to consumers. extended are the sequences that they extended, lastRequest is their last request.
 	responses   chan *pb.ConsumeResponse
 	extended    []uint64
@@ -465,6 +467,16 @@ func (p *fakePair) waits(r *pb.ConsumeRequest) bool {
 	return p.noRoom && len(r.GetReject()) > 0
 }
 
+// refused returns the answers of a request that are refused.
+func (p *fakePair) refused(r *pb.ConsumeRequest) *pb.RefusedAnswers {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.late) == 0 || len(r.GetAck()) == 0 {
+		return nil
+	}
+	return &pb.RefusedAnswers{Sequences: p.late, Reason: pb.ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED}
+}
+
 func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 	in := make(chan *pb.ConsumeRequest)
 	go func() {
@@ -538,7 +550,7 @@ func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 			}
 			if err := s.Send(&pb.ConsumeResponse{
 				Attached: r.GetAttach() != nil, QueueId: n.pair.attached(r.GetAttach()), Confirmed: r.GetConfirm(),
-				AckTimeout: r.GetAttach().GetAckTimeout(),
+				AckTimeout: r.GetAttach().GetAckTimeout(), Refused: n.pair.refused(r),
 			}); err != nil {
 				return err
 			}
