@@ -115,7 +115,7 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	}
 	if m.ID == v.disk.id {
 		// Another voter must remove this one.
-		err := wait(ctx, v.raft.LeadershipTransfer())
+		err := v.wait(ctx, v.raft.LeadershipTransfer())
 		v.log.Info("leadership transfer requested before the removal of this voter", zap.Error(err))
 		return errNotLeader
 	}
@@ -206,6 +206,7 @@ func (v *Voter) add(id, address string) (Member, error) {
 
 // committed waits for a change, regardless of the request's context.
 func (v *Voter) committed(f hraft.IndexFuture) error {
+	endWith(f, v.ended)
 	switch err := f.Error(); {
 	case err == nil:
 		return nil

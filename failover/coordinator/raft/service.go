@@ -66,7 +66,7 @@ func (v *Voter) confirmed(ctx context.Context) (*leadership, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := wait(ctx, v.raft.VerifyLeader()); err != nil {
+	if err := v.wait(ctx, v.raft.VerifyLeader()); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotLeader, err)
 	}
 	return l, nil
@@ -145,7 +145,7 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 		return swapped{}, fmt.Errorf("encode log entry: %w", err)
 	}
 	f := v.raft.Apply(entry, v.opts.RequestTimeout)
-	err = wait(ctx, f)
+	err = v.wait(ctx, f)
 	switch {
 	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress),
 		errors.Is(err, hraft.ErrEnqueueTimeout):
