@@ -126,8 +126,6 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	return nil
 }
 
-var errTooFew = errors.New("not a majority")
-
 // awaitRemainingQuorum retries checkRemainingQuorum, because a new leader may not have received responses yet.
 func (v *Voter) awaitRemainingQuorum(ctx context.Context, without string, replaced bool) error {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)

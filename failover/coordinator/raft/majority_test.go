@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package raft_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/test/coordtest"
+)
+
+// A response to a message that was sent before a read does not confirm the leader.
+func TestReadNeedsNewResponses(t *testing.T) { simulate(t, testReadNeedsNewResponses) }
+
+func testReadNeedsNewResponses(t *testing.T) {
+	c := startCluster(t)
+	k := c.connect(witness)
+	_, err := k.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
+	require.NoError(t, err)
+	const late = 100 * time.Millisecond // shorter than the election timeout
+	load := func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		_, _, err := k.Load(ctx)
+		return err
+	}
+	for _, name := range []string{nodeA, nodeB} {
+		c.net.delay(name, witness, late)
+	}
+	require.NoError(t, load(bound))
+
+	// This read makes the witness send heartbeats. The others receive them, and their responses are in flight.
+	first := make(chan error, 1)
+	go func() { first <- load(late / 2) }()
+	<-time.After(5 * latency)
+	synctest.Wait()
+	for _, name := range []string{nodeA, nodeB} {
+		c.net.hold(witness, name, true)
+	}
+	before := c.lastContact()
+	require.ErrorIs(t, load(late+late/2), failover.ErrUnreachable)
+	require.True(t, c.lastContact().After(before), "no response has arrived during the read")
+	require.Equal(t, "Leader", c.voters[witness].Status().State)
+	require.ErrorIs(t, <-first, failover.ErrUnreachable)
+
+	for _, name := range []string{nodeA, nodeB} {
+		c.net.hold(witness, name, false)
+		c.net.delay(name, witness, latency)
+	}
+	require.NoError(t, load(bound))
+}
+
+// lastContact returns the time of the last response to the witness.
+func (c *cluster) lastContact() (last time.Time) {
+	for _, m := range c.voters[witness].Status().Voters {
+		if m.Address != witness && m.LastContact.After(last) {
+			last = m.LastContact
+		}
+	}
+	return last
+}
