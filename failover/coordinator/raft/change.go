@@ -27,7 +27,8 @@ type change struct {
 
 // changeMembers executes a membership change on the leader, and returns the added member, if any. It is idempotent.
 func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
-	if _, err := v.confirmed(ctx); err != nil {
+	l, err := v.confirmed(ctx)
+	if err != nil {
 		return Member{}, err
 	}
 	select {
@@ -38,7 +39,6 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	}
 	var incoming hello
 	if c.Add != "" {
-		var err error
 		if incoming, err = v.checkJoining(ctx, c.Add); err != nil {
 			return Member{}, err
 		}
@@ -49,7 +49,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 		}
 	}
 	if c.Remove != "" {
-		if err := v.remove(ctx, c, incoming.Status.ID); err != nil {
+		if err := v.remove(ctx, l, c, incoming.Status.ID); err != nil {
 			return Member{}, err
 		}
 	}
@@ -100,7 +100,7 @@ func (v *Voter) find(idOrAddress string) (Member, bool) {
 }
 
 // remove removes a member. `incoming` is the ID of its replacement, if any.
-func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
+func (v *Voter) remove(ctx context.Context, l *leadership, c change, incoming string) error {
 	m, ok := v.find(c.Remove)
 	switch {
 	case !ok && c.Add != "" && len(v.servers()) < voterCount:
@@ -110,7 +110,7 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	case m.ID == incoming:
 		return nil // only its address changes
 	}
-	if err := v.awaitRemainingQuorum(ctx, m.ID, c.Add != ""); err != nil {
+	if err := v.awaitRemainingQuorum(ctx, l, m.ID, c.Add != ""); err != nil {
 		return err
 	}
 	if m.ID == v.disk.id {
@@ -126,14 +126,27 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	return nil
 }
 
-// awaitRemainingQuorum retries checkRemainingQuorum, because a new leader may not have received responses yet.
-func (v *Voter) awaitRemainingQuorum(ctx context.Context, without string, replaced bool) error {
+// awaitRemainingQuorum checks that a majority would remain after the removal of a voter. It considers only responses to
+// messages sent after the call: a voter that has just stopped does not count, because without it the removal would not
+// be committed, and no leader would remain.
+func (v *Voter) awaitRemainingQuorum(ctx context.Context, l *leadership, without string, replaced bool) error {
+	rest := 0
+	for _, s := range v.servers() {
+		if string(s.ID) != without && s.Suffrage == hraft.Voter {
+			rest++
+		}
+	}
+	if rest < minVoters && !replaced {
+		return fmt.Errorf("%w: %d voters would remain, at least %d are required: replace the voter instead",
+			ErrMembership, rest, minVoters)
+	}
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
-	return retry(ctx, func() (again bool, err error) {
-		err = v.checkRemainingQuorum(without, replaced)
-		return errors.Is(err, errTooFew), err
-	})
+	err := v.awaitMajority(ctx, l, without)
+	if errors.Is(err, errTooFew) {
+		return fmt.Errorf("%w: no majority would remain: %w", ErrMembership, err)
+	}
+	return err
 }
 
 // retry calls try until it returns false, or ctx ends. It returns the last error, but not the error of a try that ctx
@@ -154,27 +167,6 @@ func retry(ctx context.Context, try func() (again bool, err error)) error {
 		case <-time.After(retryMin):
 		}
 	}
-}
-
-func (v *Voter) checkRemainingQuorum(without string, replaced bool) error {
-	rest, well := 0, 0
-	for _, s := range v.servers() {
-		if string(s.ID) == without || s.Suffrage != hraft.Voter {
-			continue
-		}
-		rest++
-		if time.Since(v.member(s).LastContact) < 2*v.opts.ElectionTimeout {
-			well++
-		}
-	}
-	switch {
-	case rest < minVoters && !replaced:
-		return fmt.Errorf("%w: %d voters would remain, at least %d are required: replace the voter instead",
-			ErrMembership, rest, minVoters)
-	case well < rest/2+1:
-		return fmt.Errorf("%w: only %d of the %d remaining voters respond: %w", ErrMembership, well, rest, errTooFew)
-	}
-	return nil
 }
 
 func (v *Voter) add(id, address string) (Member, error) {

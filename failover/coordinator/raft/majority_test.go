@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
@@ -63,4 +64,30 @@ func (c *cluster) lastContact() (last time.Time) {
 		}
 	}
 	return last
+}
+
+// A voter that has just stopped does not count as a remaining voter of a removal.
+func TestRemoveAfterStop(t *testing.T) { simulate(t, testRemoveAfterStop) }
+
+func testRemoveAfterStop(t *testing.T) {
+	c := startCluster(t)
+	w := c.voters[witness]
+	term := w.Status().Term
+	c.stop(nodeA)
+	require.ErrorIs(t, w.Remove(timed(t), nodeB), raft.ErrMembership)
+	_, err := w.Replace(timed(t), nodeB, nodeB)
+	require.NoError(t, err, "a voter that is its own replacement is not removed")
+	c.start(spare)
+	_, err = w.Replace(timed(t), nodeB, spare)
+	require.ErrorIs(t, err, raft.ErrMembership)
+
+	members, err := w.Members(timed(t))
+	require.NoError(t, err)
+	require.Len(t, members, 3)
+	swapNext(t, w, "op1")
+	require.Equal(t, "Leader", w.Status().State)
+	require.Equal(t, term, w.Status().Term, "the leader has changed")
+
+	require.NoError(t, w.Remove(timed(t), nodeA), "the other two voters respond")
+	swapNext(t, w, "op2")
 }
