@@ -65,20 +65,19 @@ func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error)
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
+	limited, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
 	if address == v.opts.Advertise {
 		return v.hello()
 	}
 	var h hello
-	err := retry(ctx, func() (again bool, err error) {
-		h, err = v.peers.at(address).hello(ctx)
+	err := retry(limited, func() (again bool, err error) {
+		h, err = v.peers.at(address).hello(limited)
 		return err != nil, err
 	})
 	switch {
 	case err != nil:
-		return hello{}, fmt.Errorf("%w: voter at %s does not respond; start it first: %w", ErrMembership, address,
-			err)
+		return hello{}, fmt.Errorf("%w: voter at %s does not respond; start it first: %w", rejection(ctx), address, err)
 	case h.Status.Address != address:
 		return hello{}, fmt.Errorf("%w: voter at %s advertises %s: use that address, or correct its configuration",
 			ErrMembership, address, h.Status.Address)
@@ -140,13 +139,22 @@ func (v *Voter) awaitRemainingQuorum(ctx context.Context, l *leadership, without
 		return fmt.Errorf("%w: %d voters would remain, at least %d are required: replace the voter instead",
 			ErrMembership, rest, minVoters)
 	}
-	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
+	limited, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
-	err := v.awaitMajority(ctx, l, without)
+	err := v.awaitMajority(limited, l, without)
 	if errors.Is(err, errTooFew) {
-		return fmt.Errorf("%w: no majority would remain: %w", ErrMembership, err)
+		return fmt.Errorf("%w: no majority would remain: %w", rejection(ctx), err)
 	}
 	return err
+}
+
+// rejection returns the kind of error for a change that was rejected after a timeout: errNotLeader if ctx has ended,
+// because the leader may have changed.
+func rejection(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return errNotLeader
+	}
+	return ErrMembership
 }
 
 // retry calls try until it returns false, or ctx ends. It returns the last error, but not the error of a try that ctx
@@ -218,7 +226,7 @@ func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
 	return askChange(ctx, v, change{Add: address})
 }
 
-// Remove removes a member. It returns ErrNotMember, ErrMembership or ErrNoQuorum.
+// Remove removes a member. It is retried if the leader changes. It returns ErrNotMember, ErrMembership or ErrNoQuorum.
 func (v *Voter) Remove(ctx context.Context, idOrAddress string) error {
 	_, err := askChange(ctx, v, change{Remove: idOrAddress})
 	return err
@@ -238,11 +246,14 @@ func askMembers(ctx context.Context, g leaderFinder, limit time.Duration) (out [
 	return out, timeoutError(err)
 }
 
-func askChange(ctx context.Context, g leaderFinder, c change) (out Member, err error) {
-	_, err = atLeader(ctx, g, changeLimit+time.Second, func(ctx context.Context, s service) (err error) {
+func askChange(ctx context.Context, g leaderFinder, c change) (out Member, _ error) {
+	outcomeUnknown, err := atLeader(ctx, g, changeLimit+time.Second, func(ctx context.Context, s service) (err error) {
 		out, err = s.changeMembers(ctx, c)
 		return err
 	})
+	if outcomeUnknown && c.Add == "" && errors.Is(err, ErrNotMember) {
+		return Member{}, nil // an earlier try has removed the voter
+	}
 	return out, timeoutError(err)
 }
 

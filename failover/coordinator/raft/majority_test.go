@@ -91,3 +91,25 @@ func testRemoveAfterStop(t *testing.T) {
 	require.NoError(t, w.Remove(timed(t), nodeA), "the other two voters respond")
 	swapNext(t, w, "op2")
 }
+
+// The leader is isolated after it has sent a removal, and before it has received a response. The removal succeeds when
+// the leader is connected again.
+func TestRemoveInterrupted(t *testing.T) { simulate(t, testRemoveInterrupted) }
+
+func testRemoveInterrupted(t *testing.T) {
+	c := startCluster(t)
+	a, b := c.voters[nodeA], c.voters[nodeB]
+	c.net.delay(nodeA, witness, 100*time.Millisecond)
+	removed := make(chan error, 1)
+	go func() { removed <- a.Remove(timed(t), b.ID()) }()
+	require.Eventually(t, func() bool { return len(a.Status().Voters) == 2 }, bound, latency)
+	c.net.isolate(witness, true)
+	require.Eventually(t, func() bool { return c.voters[witness].Status().State != "Leader" }, bound, latency)
+	c.net.isolate(witness, false)
+	c.net.delay(nodeA, witness, latency)
+	require.NoError(t, <-removed)
+	members, err := a.Members(timed(t))
+	require.NoError(t, err)
+	require.Len(t, members, 2)
+	require.ErrorIs(t, a.Remove(timed(t), b.ID()), raft.ErrNotMember)
+}
