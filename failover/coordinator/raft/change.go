@@ -27,7 +27,8 @@ type change struct {
 
 // changeMembers executes a membership change on the leader, and returns the added member, if any. It is idempotent.
 func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
-	if _, err := v.confirmed(ctx); err != nil {
+	l, err := v.confirmed(ctx)
+	if err != nil {
 		return Member{}, err
 	}
 	select {
@@ -38,7 +39,6 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	}
 	var incoming hello
 	if c.Add != "" {
-		var err error
 		if incoming, err = v.checkJoining(ctx, c.Add); err != nil {
 			return Member{}, err
 		}
@@ -49,7 +49,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 		}
 	}
 	if c.Remove != "" {
-		if err := v.remove(ctx, c, incoming.Status.ID); err != nil {
+		if err := v.remove(ctx, l, c, incoming.Status.ID); err != nil {
 			return Member{}, err
 		}
 	}
@@ -65,20 +65,19 @@ func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error)
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
+	limited, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
 	if address == v.opts.Advertise {
 		return v.hello()
 	}
 	var h hello
-	err := retry(ctx, func() (again bool, err error) {
-		h, err = v.peers.at(address).hello(ctx)
+	err := retry(limited, func() (again bool, err error) {
+		h, err = v.peers.at(address).hello(limited)
 		return err != nil, err
 	})
 	switch {
 	case err != nil:
-		return hello{}, fmt.Errorf("%w: voter at %s does not respond; start it first: %w", ErrMembership, address,
-			err)
+		return hello{}, fmt.Errorf("%w: voter at %s does not respond; start it first: %w", rejection(ctx), address, err)
 	case h.Status.Address != address:
 		return hello{}, fmt.Errorf("%w: voter at %s advertises %s: use that address, or correct its configuration",
 			ErrMembership, address, h.Status.Address)
@@ -100,7 +99,7 @@ func (v *Voter) find(idOrAddress string) (Member, bool) {
 }
 
 // remove removes a member. `incoming` is the ID of its replacement, if any.
-func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
+func (v *Voter) remove(ctx context.Context, l *leadership, c change, incoming string) error {
 	m, ok := v.find(c.Remove)
 	switch {
 	case !ok && c.Add != "" && len(v.servers()) < voterCount:
@@ -110,12 +109,12 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	case m.ID == incoming:
 		return nil // only its address changes
 	}
-	if err := v.awaitRemainingQuorum(ctx, m.ID, c.Add != ""); err != nil {
+	if err := v.awaitRemainingQuorum(ctx, l, m.ID, c.Add != ""); err != nil {
 		return err
 	}
 	if m.ID == v.disk.id {
 		// Another voter must remove this one.
-		err := wait(ctx, v.raft.LeadershipTransfer())
+		err := v.wait(ctx, v.raft.LeadershipTransfer())
 		v.log.Info("leadership transfer requested before the removal of this voter", zap.Error(err))
 		return errNotLeader
 	}
@@ -126,16 +125,36 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	return nil
 }
 
-var errTooFew = errors.New("not a majority")
-
-// awaitRemainingQuorum retries checkRemainingQuorum, because a new leader may not have received responses yet.
-func (v *Voter) awaitRemainingQuorum(ctx context.Context, without string, replaced bool) error {
-	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
+// awaitRemainingQuorum checks that a majority would remain after the removal of a voter. It considers only responses to
+// messages sent after the call: a voter that has just stopped does not count, because without it the removal would not
+// be committed, and no leader would remain.
+func (v *Voter) awaitRemainingQuorum(ctx context.Context, l *leadership, without string, replaced bool) error {
+	rest := 0
+	for _, s := range v.servers() {
+		if string(s.ID) != without && s.Suffrage == hraft.Voter {
+			rest++
+		}
+	}
+	if rest < minVoters && !replaced {
+		return fmt.Errorf("%w: %d voters would remain, at least %d are required: replace the voter instead",
+			ErrMembership, rest, minVoters)
+	}
+	limited, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
-	return retry(ctx, func() (again bool, err error) {
-		err = v.checkRemainingQuorum(without, replaced)
-		return errors.Is(err, errTooFew), err
-	})
+	err := v.awaitMajority(limited, l, without)
+	if errors.Is(err, errTooFew) {
+		return fmt.Errorf("%w: no majority would remain: %w", rejection(ctx), err)
+	}
+	return err
+}
+
+// rejection returns the kind of error for a change that was rejected after a timeout: errNotLeader if ctx has ended,
+// because the leader may have changed.
+func rejection(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return errNotLeader
+	}
+	return ErrMembership
 }
 
 // retry calls try until it returns false, or ctx ends. It returns the last error, but not the error of a try that ctx
@@ -156,27 +175,6 @@ func retry(ctx context.Context, try func() (again bool, err error)) error {
 		case <-time.After(retryMin):
 		}
 	}
-}
-
-func (v *Voter) checkRemainingQuorum(without string, replaced bool) error {
-	rest, well := 0, 0
-	for _, s := range v.servers() {
-		if string(s.ID) == without || s.Suffrage != hraft.Voter {
-			continue
-		}
-		rest++
-		if time.Since(v.member(s).LastContact) < 2*v.opts.ElectionTimeout {
-			well++
-		}
-	}
-	switch {
-	case rest < minVoters && !replaced:
-		return fmt.Errorf("%w: %d voters would remain, at least %d are required: replace the voter instead",
-			ErrMembership, rest, minVoters)
-	case well < rest/2+1:
-		return fmt.Errorf("%w: only %d of the %d remaining voters respond: %w", ErrMembership, well, rest, errTooFew)
-	}
-	return nil
 }
 
 func (v *Voter) add(id, address string) (Member, error) {
@@ -206,6 +204,7 @@ func (v *Voter) add(id, address string) (Member, error) {
 
 // committed waits for a change, regardless of the request's context.
 func (v *Voter) committed(f hraft.IndexFuture) error {
+	endWith(f, v.ended)
 	switch err := f.Error(); {
 	case err == nil:
 		return nil
@@ -227,7 +226,7 @@ func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
 	return askChange(ctx, v, change{Add: address})
 }
 
-// Remove removes a member. It returns ErrNotMember, ErrMembership or ErrNoQuorum.
+// Remove removes a member. It is retried if the leader changes. It returns ErrNotMember, ErrMembership or ErrNoQuorum.
 func (v *Voter) Remove(ctx context.Context, idOrAddress string) error {
 	_, err := askChange(ctx, v, change{Remove: idOrAddress})
 	return err
@@ -247,11 +246,14 @@ func askMembers(ctx context.Context, g leaderFinder, limit time.Duration) (out [
 	return out, timeoutError(err)
 }
 
-func askChange(ctx context.Context, g leaderFinder, c change) (out Member, err error) {
-	_, err = atLeader(ctx, g, changeLimit+time.Second, func(ctx context.Context, s service) (err error) {
+func askChange(ctx context.Context, g leaderFinder, c change) (out Member, _ error) {
+	outcomeUnknown, err := atLeader(ctx, g, changeLimit+time.Second, func(ctx context.Context, s service) (err error) {
 		out, err = s.changeMembers(ctx, c)
 		return err
 	})
+	if outcomeUnknown && c.Add == "" && errors.Is(err, ErrNotMember) {
+		return Member{}, nil // an earlier try has removed the voter
+	}
 	return out, timeoutError(err)
 }
 

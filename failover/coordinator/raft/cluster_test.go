@@ -7,8 +7,10 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +22,7 @@ import (
 // bound limits all waits.
 const bound = time.Minute
 
-// Voters of every test. The names are resolved by the test's network; the kernel assigns the listen addresses.
+// Voters of every test. The test's network resolves the names and assigns the listen ports.
 const (
 	nodeA   = "a.test:1"
 	nodeB   = "b.test:1"
@@ -32,13 +34,14 @@ func names() []string { return []string{nodeA, nodeB, witness} }
 
 // network carries the connections between voters, and can be cut.
 type network struct {
-	mu    sync.Mutex // guards the fields below
-	real  map[string]string
-	holes map[string]bool // voters with all traffic dropped
-	cut   map[[2]string]bool
-	links map[*link]struct{}
+	sim *simnet.Network // nil: TCP on the loopback interface
 
-	dial func(ctx context.Context, address string) (net.Conn, error)
+	mu        sync.Mutex // guards the fields below
+	real      map[string]string
+	holes     map[string]bool // voters with all traffic dropped
+	cut       map[[2]string]bool
+	links     map[*link]struct{}
+	processes map[string]*simnet.Process
 }
 
 type link struct {
@@ -48,14 +51,44 @@ type link struct {
 	from, to string
 }
 
-func newNetwork() *network {
+func newNetwork(sim *simnet.Network) *network {
 	return &network{
-		real: make(map[string]string), holes: make(map[string]bool), cut: make(map[[2]string]bool),
-		links: make(map[*link]struct{}),
-		dial: func(ctx context.Context, address string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", address)
-		},
+		sim: sim, real: make(map[string]string), holes: make(map[string]bool), cut: make(map[[2]string]bool),
+		links: make(map[*link]struct{}), processes: make(map[string]*simnet.Process),
 	}
+}
+
+// host returns the simulated host of a voter or client.
+func host(name string) string {
+	h, _, _ := strings.Cut(name, ":")
+	return h
+}
+
+// process returns the simulated process of a voter or client.
+func (n *network) process(name string) *simnet.Process {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.processes[name] == nil {
+		n.processes[name] = n.sim.NewProcess(host(name))
+	}
+	return n.processes[name]
+}
+
+func (n *network) dial(ctx context.Context, from, address string) (net.Conn, error) {
+	if n.sim == nil {
+		return new(net.Dialer).DialContext(ctx, "tcp", address)
+	}
+	return n.process(from).Dial(ctx, address)
+}
+
+// delay sets the latency of messages from one voter to another.
+func (n *network) delay(from, to string, d time.Duration) {
+	n.sim.Change(simnet.Way{From: host(from), To: host(to)}, func(l *simnet.Link) { l.Delay = d })
+}
+
+// hold holds messages from one voter to another, or delivers them.
+func (n *network) hold(from, to string, on bool) {
+	n.sim.Change(simnet.Way{From: host(from), To: host(to)}, func(l *simnet.Link) { l.Cut = on })
 }
 
 var errCut = errors.New("link is cut")
@@ -70,7 +103,7 @@ func (n *network) dialFrom(from string) func(context.Context, string) (net.Conn,
 		if !ok || cut {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errCut}
 		}
-		conn, err := n.dial(ctx, address)
+		conn, err := n.dial(ctx, from, address)
 		if err != nil {
 			return nil, err
 		}
@@ -176,11 +209,29 @@ type cluster struct {
 	dirs   map[string]string
 }
 
-// newCluster returns the cluster without running voters.
+// simulate runs a test in simulated time (testing/synctest), in parallel to other tests.
+func simulate(t *testing.T, test func(*testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
+// latency of the simulated network.
+const latency = time.Millisecond
+
+// newCluster returns a cluster on a simulated network, without running voters.
 func newCluster(t *testing.T, tune func(*raft.Options)) *cluster {
 	t.Helper()
+	// A leadership transfer of the library outlives its voter until its message times out. Simulated time stops with the
+	// test.
+	t.Cleanup(func() { <-time.NewTimer(bound).C })
+	return newClusterOn(t, newNetwork(simnet.New(simnet.Options{Delay: latency})), tune)
+}
+
+func newClusterOn(t *testing.T, n *network, tune func(*raft.Options)) *cluster {
+	t.Helper()
 	c := &cluster{
-		t: t, net: newNetwork(), dir: t.TempDir(), tune: tune, voters: make(map[string]*raft.Voter),
+		t: t, net: n, dir: t.TempDir(), tune: tune, voters: make(map[string]*raft.Voter),
 		dirs: make(map[string]string),
 	}
 	t.Cleanup(func() {
@@ -191,20 +242,10 @@ func newCluster(t *testing.T, tune func(*raft.Options)) *cluster {
 	return c
 }
 
-// startCluster starts all voters and waits until the witness leads.
+// startCluster starts all voters on a simulated network, and waits until the witness leads.
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := newCluster(t, nil)
-	c.startAll()
-	return c
-}
-
-// startSimulated is like startCluster, but runs in simulated time (testing/synctest).
-func startSimulated(t *testing.T) *cluster {
-	t.Helper()
-	voters := simnet.New(simnet.Options{Delay: time.Millisecond}).NewProcess("127.0.0.1")
-	c := newCluster(t, func(o *raft.Options) { o.Bind = voters.Listen })
-	c.net.dial = voters.Dial
 	c.startAll()
 	return c
 }
@@ -236,6 +277,9 @@ func (c *cluster) options(name string) raft.Options {
 		Dir: dir, Listen: "127.0.0.1:0", Advertise: name, Voters: names(), Dial: c.net.dialFrom(name),
 		ElectionTimeout: 250 * time.Millisecond, LeaseTTL: time.Second, RequestTimeout: 500 * time.Millisecond,
 		UnsafeNoFsync: true,
+	}
+	if c.net.sim != nil {
+		o.Listen, o.Bind = host(name)+":0", c.net.process(name).Listen
 	}
 	if name == spare {
 		o.Voters = []string{nodeA, nodeB, spare}

@@ -2,7 +2,10 @@
 
 package raft
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // StallDisk stalls the disk under this voter's log until the returned function is called.
 func (v *Voter) StallDisk() func() {
@@ -38,3 +41,6 @@ func (v *Voter) RecordedProgress(id string) (uint64, error) {
 	s, err := v.seen.of(id)
 	return s.Acked, err
 }
+
+// Transfer transfers the leadership to another voter.
+func (v *Voter) Transfer(ctx context.Context) error { return v.wait(ctx, v.raft.LeadershipTransfer()) }

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -22,8 +22,9 @@ import (
 )
 
 // The witness leads whenever possible, so that a killed node is not the leader.
-func TestWitnessIsPreferred(t *testing.T) {
-	t.Parallel()
+func TestWitnessIsPreferred(t *testing.T) { simulate(t, testWitnessIsPreferred) }
+
+func testWitnessIsPreferred(t *testing.T) {
 	c := startCluster(t)
 	a := c.connect(nodeA)
 	rec := coordtest.SampleRecord("op1")
@@ -46,10 +47,10 @@ func TestWitnessIsPreferred(t *testing.T) {
 }
 
 // A leader is isolated after it accepted a swap. The outcome is unknown until another voter has written.
-func TestUnknownOutcome(t *testing.T) { synctest.Test(t, testUnknownOutcome) }
+func TestUnknownOutcome(t *testing.T) { simulate(t, testUnknownOutcome) }
 
 func testUnknownOutcome(t *testing.T) {
-	c := startSimulated(t)
+	c := startCluster(t)
 	w, a := c.connect(witness), c.connect(nodeA)
 	first := coordtest.SampleRecord("op1")
 	rev, err := w.Swap(timed(t), 0, first)
@@ -95,8 +96,9 @@ func observed(
 }
 
 // A leader without a majority neither serves reads nor grants leases.
-func TestCutOffLeaderIsUnreachable(t *testing.T) {
-	t.Parallel()
+func TestCutOffLeaderIsUnreachable(t *testing.T) { simulate(t, testCutOffLeaderIsUnreachable) }
+
+func testCutOffLeaderIsUnreachable(t *testing.T) {
 	c := startCluster(t)
 	w := c.connect(witness)
 	_, err := w.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
@@ -117,8 +119,9 @@ func TestCutOffLeaderIsUnreachable(t *testing.T) {
 }
 
 // A leader that becomes silent is replaced, and every node finds the new one.
-func TestSilentLeader(t *testing.T) {
-	t.Parallel()
+func TestSilentLeader(t *testing.T) { simulate(t, testSilentLeader) }
+
+func testSilentLeader(t *testing.T) {
 	c := startCluster(t)
 	a, b := c.connect(nodeA), c.connect(nodeB)
 	rec := coordtest.SampleRecord("op1")
@@ -139,8 +142,9 @@ func TestSilentLeader(t *testing.T) {
 }
 
 // A node that cannot reach the leader sends its requests through the other node's voter.
-func TestRequestForwardedByOtherVoter(t *testing.T) {
-	t.Parallel()
+func TestRequestForwardedByOtherVoter(t *testing.T) { simulate(t, testRequestForwardedByOtherVoter) }
+
+func testRequestForwardedByOtherVoter(t *testing.T) {
 	c := startCluster(t)
 	a := c.connect(nodeA)
 	rec := coordtest.SampleRecord("op1")
@@ -164,8 +168,9 @@ func TestRequestForwardedByOtherVoter(t *testing.T) {
 }
 
 // A leader with a stalled disk stops sending, and another voter is elected.
-func TestStalledDisk(t *testing.T) {
-	t.Parallel()
+func TestStalledDisk(t *testing.T) { simulate(t, testStalledDisk) }
+
+func testStalledDisk(t *testing.T) {
 	c := startCluster(t)
 	a := c.connect(nodeA)
 	release := c.voters[witness].StallDisk()
@@ -184,8 +189,9 @@ func TestStalledDisk(t *testing.T) {
 }
 
 // A new leader receives an announced process's renewal, and does not report the process as gone in the meantime.
-func TestLivenessOutlivesLeader(t *testing.T) {
-	t.Parallel()
+func TestLivenessOutlivesLeader(t *testing.T) { simulate(t, testLivenessOutlivesLeader) }
+
+func testLivenessOutlivesLeader(t *testing.T) {
 	c := newCluster(t, func(o *raft.Options) { o.LeaseTTL = 4 * time.Second })
 	for _, name := range names() {
 		c.start(name)
@@ -212,12 +218,16 @@ func TestLivenessOutlivesLeader(t *testing.T) {
 	})
 }
 
+// The test uses TCP and real time.
 func TestRestartOfAll(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t)
+	c := newClusterOn(t, newNetwork(nil), nil)
+	c.startAll()
 	rec := coordtest.SampleRecord("op1")
-	rev, err := c.voters[nodeA].Connect().Swap(timed(t), 0, rec)
+	k := c.voters[nodeA].Connect()
+	rev, err := k.Swap(timed(t), 0, rec)
 	require.NoError(t, err)
+	require.NoError(t, k.Close())
 	ids := map[string]string{}
 	for _, name := range names() {
 		ids[name] = c.voters[name].ID()
@@ -272,27 +282,27 @@ func model() porcupine.Model {
 const checkTime = 20 * time.Second
 
 // Two nodes swap while voters are killed and isolated one after the other. The history is linearizable.
-func TestLinearizableUnderFaults(t *testing.T) {
-	t.Parallel()
+func TestLinearizableUnderFaults(t *testing.T) { simulate(t, testLinearizableUnderFaults) }
+
+func testLinearizableUnderFaults(t *testing.T) {
 	c := startCluster(t)
 	stop := make(chan struct{})
 	var mu sync.Mutex
 	var history []porcupine.Operation
-	base := time.Now()
+	var clock atomic.Int64
 	var wg sync.WaitGroup
 	for i, name := range []string{nodeA, nodeB} {
 		k := c.connect(name)
 		wg.Go(func() {
-			note := func(in input, out output, call time.Duration) {
-				ret := int64(time.Since(base))
+			note := func(in input, out output, call int64) {
+				ret := clock.Add(1)
 				if out.unknown {
 					ret = math.MaxInt64 // the swap may be applied at any later time
 				}
 				mu.Lock()
 				defer mu.Unlock()
 				history = append(history, porcupine.Operation{
-					ClientId: i, Input: in, Output: out, Call: int64(call),
-					Return: ret,
+					ClientId: i, Input: in, Output: out, Call: call, Return: ret,
 				})
 			}
 			for n := 0; ; n++ {
@@ -301,7 +311,7 @@ func TestLinearizableUnderFaults(t *testing.T) {
 					return
 				case <-time.After(10 * time.Millisecond):
 				}
-				swapOnce(k, fmt.Sprintf("%d/%d", i, n), base, note)
+				swapOnce(k, fmt.Sprintf("%d/%d", i, n), &clock, note)
 			}
 		})
 	}
@@ -321,17 +331,19 @@ func TestLinearizableUnderFaults(t *testing.T) {
 		"checked within %v", checkTime)
 }
 
-func swapOnce(k *raft.Coordinator, op string, base time.Time, note func(input, output, time.Duration)) {
+// swapOnce loads and replaces the record. clock is a logical clock: the checker requires the order of calls and
+// returns, and simulated time does not advance between them.
+func swapOnce(k *raft.Coordinator, op string, clock *atomic.Int64, note func(input, output, int64)) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	call := time.Since(base)
+	call := clock.Add(1)
 	rec, rev, err := k.Load(ctx)
 	if err != nil && !errors.Is(err, failover.ErrNoRecord) {
 		return
 	}
 	note(input{load: true}, output{op: rec.OpID}, call)
 	next := coordtest.SampleRecord(op)
-	call = time.Since(base)
+	call = clock.Add(1)
 	_, err = k.Swap(ctx, rev, next)
 	note(input{expect: rec.OpID, next: op}, output{ok: err == nil, unknown: err != nil &&
 		!errors.Is(err, failover.ErrConflict)}, call)

@@ -207,7 +207,7 @@ func (v *Voter) fence(why fencing, text string) {
 	v.fenced, v.verifying = why, false
 	v.mu.Unlock()
 	v.setProblem(text)
-	if err := v.raft.Shutdown().Error(); err != nil {
+	if err := v.shutDown(); err != nil {
 		v.log.Warn("raft: stop", zap.Error(err))
 	}
 	v.port.drop()

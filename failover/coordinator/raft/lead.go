@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"time"
 
@@ -84,7 +85,7 @@ func (v *Voter) followLeadership(ctx context.Context) {
 func (v *Voter) lead(ctx context.Context, l *leadership) {
 	for {
 		// Entries committed by a former leader may not be applied yet.
-		if err := wait(ctx, v.raft.Barrier(0)); err == nil {
+		if err := v.wait(ctx, v.raft.Barrier(0)); err == nil {
 			break
 		}
 		select {
@@ -197,7 +198,7 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 	if !due {
 		return
 	}
-	if err := wait(ctx, v.raft.LeadershipTransferToServer(to.ID, to.Address)); err != nil {
+	if err := v.wait(ctx, v.raft.LeadershipTransferToServer(to.ID, to.Address)); err != nil {
 		v.log.Debug("leadership transfer to the witness failed", zap.Error(err))
 		return
 	}
@@ -229,9 +230,10 @@ func (v *Voter) healthyWitness() (hraft.Server, bool) {
 // snapshotSlack is the number of entries that may be missing on a healthy voter: raft sends them before a transfer.
 const snapshotSlack = 32
 
-// wait waits for a raft future, or until ctx ends. The future itself does not support contexts, and ends at the latest
-// when this voter loses the leadership, or stops.
-func wait(ctx context.Context, f hraft.Future) error {
+// wait waits for a raft future, or until ctx ends. The future does not support contexts. A goroutine waits for it until
+// this voter loses the leadership, or stops.
+func (v *Voter) wait(ctx context.Context, f hraft.Future) error {
+	endWith(f, v.ended)
 	done := make(chan error, 1)
 	go func() { done <- f.Error() }()
 	select {
@@ -239,5 +241,18 @@ func wait(ctx context.Context, f hraft.Future) error {
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+}
+
+// endWith makes f.Error return hraft.ErrRaftShutdown when ended is closed, if f has no result until then. It must be
+// called before f.Error. At its shutdown, the library does not answer queued requests and committed entries that it has
+// not applied, and it sets this exported field only in its own futures.
+func endWith(f hraft.Future, ended chan struct{}) {
+	v := reflect.ValueOf(f)
+	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
+		return // an error that is already known
+	}
+	if field := v.Elem().FieldByName("ShutdownCh"); field.IsValid() && field.CanSet() {
+		field.Set(reflect.ValueOf(ended))
 	}
 }

@@ -23,8 +23,9 @@ func writeMark(t *testing.T, k *raft.Coordinator, m failover.Mark) {
 }
 
 // A mark is on the voters' disks, and in their snapshots.
-func TestMarkOutlivesRestart(t *testing.T) {
-	t.Parallel()
+func TestMarkOutlivesRestart(t *testing.T) { simulate(t, testMarkOutlivesRestart) }
+
+func testMarkOutlivesRestart(t *testing.T) {
 	c := startCluster(t)
 	mark := failover.Mark{By: 1, Term: 1, LSN: 70}
 	k := c.voters[nodeA].Connect()
@@ -61,8 +62,9 @@ func TestMarkOutlivesRestart(t *testing.T) {
 
 // No mark is written while a voter's release may not support marks. The first mark permanently proves that all voters
 // support them.
-func TestMarkWaitsForOldVoters(t *testing.T) {
-	t.Parallel()
+func TestMarkWaitsForOldVoters(t *testing.T) { simulate(t, testMarkWaitsForOldVoters) }
+
+func testMarkWaitsForOldVoters(t *testing.T) {
 	old := nodeB
 	c := newCluster(t, func(o *raft.Options) {
 		if o.Advertise == old {

@@ -17,8 +17,9 @@ import (
 )
 
 // A cluster is formed only when all three voters are running.
-func TestFormsOnlyWithAllVoters(t *testing.T) {
-	t.Parallel()
+func TestFormsOnlyWithAllVoters(t *testing.T) { simulate(t, testFormsOnlyWithAllVoters) }
+
+func testFormsOnlyWithAllVoters(t *testing.T) {
 	c := newCluster(t, nil)
 	c.start(nodeA)
 	c.start(nodeB)
@@ -42,8 +43,9 @@ func TestFormsOnlyWithAllVoters(t *testing.T) {
 	}, bound, time.Millisecond)
 }
 
-func TestDifferentConfigurations(t *testing.T) {
-	t.Parallel()
+func TestDifferentConfigurations(t *testing.T) { simulate(t, testDifferentConfigurations) }
+
+func testDifferentConfigurations(t *testing.T) {
 	c := newCluster(t, func(o *raft.Options) {
 		if o.Advertise == nodeB {
 			o.Voters = []string{nodeA, nodeB, spare}
@@ -63,8 +65,9 @@ func TestDifferentConfigurations(t *testing.T) {
 }
 
 // A voter that returns with an empty disk has no vote until an operator adds it, and never forms a second cluster.
-func TestWipedVoter(t *testing.T) {
-	t.Parallel()
+func TestWipedVoter(t *testing.T) { simulate(t, testWipedVoter) }
+
+func testWipedVoter(t *testing.T) {
 	c := startCluster(t)
 	b := c.connect(nodeB)
 	rec := coordtest.SampleRecord("op1")
@@ -110,8 +113,9 @@ func TestWipedVoter(t *testing.T) {
 }
 
 // A new voter receives a snapshot if the log no longer contains the first entries. A voter restarts from its snapshot.
-func TestSnapshot(t *testing.T) {
-	t.Parallel()
+func TestSnapshot(t *testing.T) { simulate(t, testSnapshot) }
+
+func testSnapshot(t *testing.T) {
 	c := startCluster(t)
 	rec := coordtest.SampleRecord("op")
 	k := c.voters[nodeB].Connect()
@@ -144,8 +148,9 @@ func TestSnapshot(t *testing.T) {
 }
 
 // Two empty disks and one with data do not form a cluster.
-func TestTwoWipedVotersFormNoCluster(t *testing.T) {
-	t.Parallel()
+func TestTwoWipedVotersFormNoCluster(t *testing.T) { simulate(t, testTwoWipedVotersFormNoCluster) }
+
+func testTwoWipedVotersFormNoCluster(t *testing.T) {
 	c := startCluster(t)
 	for _, name := range names() {
 		c.stop(name)
@@ -163,8 +168,9 @@ func TestTwoWipedVotersFormNoCluster(t *testing.T) {
 }
 
 // Admin replaces a permanently lost witness by one at another address.
-func TestReplaceWitness(t *testing.T) {
-	t.Parallel()
+func TestReplaceWitness(t *testing.T) { simulate(t, testReplaceWitness) }
+
+func testReplaceWitness(t *testing.T) {
 	c := startCluster(t)
 	b := c.connect(nodeB)
 	rev, err := b.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
@@ -215,8 +221,9 @@ func TestReplaceWitness(t *testing.T) {
 	require.ErrorIs(t, err, raft.ErrMembership, "no majority would remain")
 }
 
-func TestRemoveAndAdd(t *testing.T) {
-	t.Parallel()
+func TestRemoveAndAdd(t *testing.T) { simulate(t, testRemoveAndAdd) }
+
+func testRemoveAndAdd(t *testing.T) {
 	c := startCluster(t)
 	a := c.voters[nodeA]
 	require.NoError(t, a.Remove(timed(t), c.voters[witness].ID()))
@@ -233,12 +240,15 @@ func TestRemoveAndAdd(t *testing.T) {
 }
 
 // The quorum is recovered by force after two of three voters were lost. Voters that return are excluded.
-func TestRecover(t *testing.T) {
-	t.Parallel()
+func TestRecover(t *testing.T) { simulate(t, testRecover) }
+
+func testRecover(t *testing.T) {
 	c := startCluster(t)
 	rec := coordtest.SampleRecord("op1")
-	rev, err := c.voters[nodeA].Connect().Swap(timed(t), 0, rec)
+	k := c.voters[nodeA].Connect()
+	rev, err := k.Swap(timed(t), 0, rec)
 	require.NoError(t, err)
+	require.NoError(t, k.Close())
 	dir, old := c.options(nodeB).Dir, c.voters[nodeB].ID()
 	_, err = raft.Recover(raft.RecoverOptions{Dir: dir})
 	require.ErrorIs(t, err, raft.ErrInUse)

@@ -26,7 +26,7 @@ func awaitTrue(ok func() bool) bool {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	coordtest.Run(t, func(t *testing.T) coordtest.Fixture {
+	coordtest.RunSimulated(t, func(t *testing.T) coordtest.Fixture {
 		c := startCluster(t)
 		n := 0
 		return coordtest.Fixture{

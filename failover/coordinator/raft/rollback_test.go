@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,8 +93,9 @@ func (c *cluster) awaitCondition(at, kind, describe string) {
 }
 
 // A node reports conditions for a missing voter and for a voter with a lost disk, and none when all are healthy.
-func TestVoterConditions(t *testing.T) {
-	t.Parallel()
+func TestVoterConditions(t *testing.T) { simulate(t, testVoterConditions) }
+
+func testVoterConditions(t *testing.T) {
 	c := startCluster(t)
 	k := c.connect(nodeA)
 	for o := range k.Watch(timed(t)) {
@@ -141,72 +143,77 @@ func TestRolledBackVoter(t *testing.T) {
 	t.Parallel()
 	for _, name := range names() {
 		t.Run(name[:1], func(t *testing.T) {
-			t.Parallel()
-			c := startCluster(t)
-			other := map[string]string{nodeA: nodeB, nodeB: nodeA, witness: nodeA}[name]
-			swapNext(t, c.voters[other], "op1")
-			image := c.image(name)
-			id := c.start(name).ID()
-			c.awaitLeader(witness)
-			rec := swapNext(t, c.voters[other], "op2")
-			c.awaitSame()
-			c.rollBack(name, image)
-			v := c.start(name)
-			require.Equal(t, id, v.ID())
-			c.awaitFenced(name)
-			c.awaitProblem(name, "was restored from an older copy")
-			require.Contains(t, v.Status().Problem, "lockstep pair replace "+id+" "+name)
-			c.awaitProblem(other, "disk of the voter at "+name+" was restored")
-			for _, at := range []string{name, other} {
-				c.awaitCondition(at, failover.ConditionVoterRolledBack, name)
-			}
-
-			// Its node can still use the coordinator.
-			k := c.connect(name)
-			got, _, err := k.Load(timed(t))
-			require.NoError(t, err)
-			require.Equal(t, rec, got)
-			require.NoError(t, k.Close())
-
-			// It has no vote: with one of the others stopped, the cluster has no majority. The same applies after a
-			// restart with only one of the others.
-			third := map[string]string{nodeA: witness, nodeB: witness, witness: nodeB}[name]
-			c.stop(third)
-			c.stop(name)
-			v = c.start(name)
-			c.awaitFenced(name)
-			reader := c.connect(other)
-			short, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			_, _, err = reader.Load(short)
-			require.ErrorIs(t, err, failover.ErrUnreachable)
-			require.NotEqual(t, "Leader", c.voters[other].Status().State)
-			require.Equal(t, raft.FencedRolledBack, v.Status().Fenced)
-			c.start(third)
-
-			c.stop(name)
-			c.wipe(name)
-			fresh := c.start(name)
-			_, err = c.voters[other].Replace(timed(t), id, name)
-			require.NoError(t, err)
-			require.True(t, awaitTrue(func() bool { s := fresh.Status(); return s.Member && s.Problem == "" }), "%+v",
-				fresh.Status())
+			simulate(t, func(t *testing.T) { testRolledBackVoter(t, name) })
 		})
 	}
+}
+
+func testRolledBackVoter(t *testing.T, name string) {
+	t.Helper()
+	c := startCluster(t)
+	other := map[string]string{nodeA: nodeB, nodeB: nodeA, witness: nodeA}[name]
+	swapNext(t, c.voters[other], "op1")
+	image := c.image(name)
+	id := c.start(name).ID()
+	c.awaitLeader(witness)
+	rec := swapNext(t, c.voters[other], "op2")
+	c.awaitSame()
+	c.rollBack(name, image)
+	v := c.start(name)
+	require.Equal(t, id, v.ID())
+	c.awaitFenced(name)
+	c.awaitProblem(name, "was restored from an older copy")
+	require.Contains(t, v.Status().Problem, "lockstep pair replace "+id+" "+name)
+	c.awaitProblem(other, "disk of the voter at "+name+" was restored")
+	for _, at := range []string{name, other} {
+		c.awaitCondition(at, failover.ConditionVoterRolledBack, name)
+	}
+
+	// Its node can still use the coordinator.
+	k := c.connect(name)
+	got, _, err := k.Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	require.NoError(t, k.Close())
+
+	// It has no vote: with one of the others stopped, the cluster has no majority. The same applies after a
+	// restart with only one of the others.
+	third := map[string]string{nodeA: witness, nodeB: witness, witness: nodeB}[name]
+	c.stop(third)
+	c.stop(name)
+	v = c.start(name)
+	c.awaitFenced(name)
+	reader := c.connect(other)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, _, err = reader.Load(short)
+	require.ErrorIs(t, err, failover.ErrUnreachable)
+	require.NotEqual(t, "Leader", c.voters[other].Status().State)
+	require.Equal(t, raft.FencedRolledBack, v.Status().Fenced)
+	c.start(third)
+
+	c.stop(name)
+	c.wipe(name)
+	fresh := c.start(name)
+	_, err = c.voters[other].Replace(timed(t), id, name)
+	require.NoError(t, err)
+	require.True(t, awaitTrue(func() bool { s := fresh.Status(); return s.Member && s.Problem == "" }), "%+v",
+		fresh.Status())
 }
 
 // While all three voters are stopped, one of the two with the newest record is restored to an older state. It starts
 // together with the voter that never had the record. The third voter, which has the record, starts a moment later. The
 // record is not lost.
-func TestRolledBackKeepsRecord(t *testing.T) {
-	t.Parallel()
+func TestRolledBackKeepsRecord(t *testing.T) { simulate(t, testRolledBackKeepsRecord) }
+
+func testRolledBackKeepsRecord(t *testing.T) {
 	c := newCluster(t, func(o *raft.Options) { o.RequestTimeout = 4 * time.Second })
 	for _, name := range names() {
 		c.start(name)
 	}
 	c.awaitLeader(witness)
 	var history []porcupine.Operation
-	base := time.Now()
+	var clock atomic.Int64
 	client := 0
 	use := func(name string) { // a few operations of a separate client
 		client++
@@ -215,8 +222,8 @@ func TestRolledBackKeepsRecord(t *testing.T) {
 		done := 0
 		for i := 0; done < 3; i++ {
 			require.Less(t, i, 50, "no swap succeeds")
-			swapOnce(k, fmt.Sprintf("%d/%d", client, i), base, func(in input, out output, call time.Duration) {
-				ret := int64(time.Since(base))
+			swapOnce(k, fmt.Sprintf("%d/%d", client, i), &clock, func(in input, out output, call int64) {
+				ret := clock.Add(1)
 				if out.unknown {
 					ret = 1<<63 - 1
 				}
@@ -224,8 +231,7 @@ func TestRolledBackKeepsRecord(t *testing.T) {
 					done++
 				}
 				history = append(history, porcupine.Operation{
-					ClientId: client, Input: in, Output: out,
-					Call: int64(call), Return: ret,
+					ClientId: client, Input: in, Output: out, Call: call, Return: ret,
 				})
 			})
 		}
@@ -262,8 +268,9 @@ func TestRolledBackKeepsRecord(t *testing.T) {
 }
 
 // Two of three voters are restored to an older state: the third one detects it, and keeps its state.
-func TestTwoRolledBack(t *testing.T) {
-	t.Parallel()
+func TestTwoRolledBack(t *testing.T) { simulate(t, testTwoRolledBack) }
+
+func testTwoRolledBack(t *testing.T) {
 	c := startCluster(t)
 	swapNext(t, c.voters[nodeA], "op1")
 	images := map[string]string{}
@@ -302,8 +309,9 @@ func TestTwoRolledBack(t *testing.T) {
 
 // All three voters are restored to the same moment: no voter can detect it, and they continue from there. (The nodes
 // detect it: INV-9.)
-func TestAllRolledBack(t *testing.T) {
-	t.Parallel()
+func TestAllRolledBack(t *testing.T) { simulate(t, testAllRolledBack) }
+
+func testAllRolledBack(t *testing.T) {
 	c := startCluster(t)
 	rec := swapNext(t, c.voters[nodeA], "op1")
 	c.awaitSame()
@@ -333,8 +341,9 @@ func TestAllRolledBack(t *testing.T) {
 }
 
 // A starting voter does not participate before another voter has sent its hello. Two voters suffice.
-func TestStartPollsOthers(t *testing.T) {
-	t.Parallel()
+func TestStartPollsOthers(t *testing.T) { simulate(t, testStartPollsOthers) }
+
+func testStartPollsOthers(t *testing.T) {
 	c := startCluster(t)
 	swapNext(t, c.voters[nodeA], "op1")
 	for _, name := range names() {
@@ -350,8 +359,9 @@ func TestStartPollsOthers(t *testing.T) {
 
 // A voter that knows of a rollback, but did not respond at the start, rejects the connection later, and no messages are
 // exchanged.
-func TestHandshakeDetectsRollback(t *testing.T) {
-	t.Parallel()
+func TestHandshakeDetectsRollback(t *testing.T) { simulate(t, testHandshakeDetectsRollback) }
+
+func testHandshakeDetectsRollback(t *testing.T) {
 	c := startCluster(t)
 	a, b := c.voters[nodeA], c.voters[nodeB]
 	require.NoError(t, a.HandshakeFrom(b.ID(), 0))

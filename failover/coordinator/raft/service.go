@@ -66,10 +66,54 @@ func (v *Voter) confirmed(ctx context.Context) (*leadership, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := wait(ctx, v.raft.VerifyLeader()); err != nil {
+	err = v.awaitMajority(ctx, l, "")
+	switch {
+	case errors.Is(err, errTooFew):
 		return nil, fmt.Errorf("%w: %w", errNotLeader, err)
+	case err != nil:
+		return nil, err
+	default:
+		return l, nil
 	}
-	return l, nil
+}
+
+var errTooFew = errors.New("no majority responds")
+
+// awaitMajority waits until a majority of the voters has accepted a message that was sent after the call. The leader
+// counts as one; a voter with the ID `without` does not count. It returns errTooFew if ctx ends first, or errNotLeader.
+//
+// A voter that accepts a message of this term knows no newer term at that time, and a newer leader requires the votes
+// of a majority. So no newer leader had committed an entry when the call began. The library's VerifyLeader does not
+// prove this, because it also counts responses to messages that were sent before the call.
+func (v *Voter) awaitMajority(ctx context.Context, l *leadership, without string) error {
+	if v.stalled() { // nothing is sent, and the library does not accept a call
+		return fmt.Errorf("%w: %w", errTooFew, errDiskStalled)
+	}
+	after := v.trans.lastBegun()
+	v.raft.VerifyLeader() // sends heartbeats immediately
+	for {
+		ids, more := v.trans.acceptedAfter(l.term, after)
+		well, all := 0, 0
+		for _, s := range v.servers() {
+			if string(s.ID) == without || s.Suffrage != hraft.Voter {
+				continue
+			}
+			all++
+			if ids[s.ID] || string(s.ID) == v.disk.id {
+				well++
+			}
+		}
+		if well > all/2 {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-l.gone:
+			return errNotLeader
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %d of %d voters: %w", errTooFew, well, all, context.Cause(ctx))
+		}
+	}
 }
 
 func (v *Voter) load(ctx context.Context) (state, error) {
@@ -145,7 +189,7 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 		return swapped{}, fmt.Errorf("encode log entry: %w", err)
 	}
 	f := v.raft.Apply(entry, v.opts.RequestTimeout)
-	err = wait(ctx, f)
+	err = v.wait(ctx, f)
 	switch {
 	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress),
 		errors.Is(err, hraft.ErrEnqueueTimeout):

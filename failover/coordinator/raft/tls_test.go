@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/test/certs"
 	"github.com/lockstep-mq/lockstep/test/coordtest"
+	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
 // issue issues a voter's certificate for the host in its address.
@@ -36,8 +37,9 @@ func secured(t *testing.T, files tlsfiles.Files) *raft.TLS {
 	return &raft.TLS{Receive: source.Receive, Dial: source.Dial}
 }
 
-func TestTLS(t *testing.T) {
-	t.Parallel()
+func TestTLS(t *testing.T) { simulate(t, testTLS) }
+
+func testTLS(t *testing.T) {
 	ours, others := certs.New(t, "ours"), certs.New(t, "others")
 	c := newCluster(t, func(o *raft.Options) { o.TLS = issue(t, ours, o.Advertise) })
 	for _, name := range names() {
@@ -79,14 +81,16 @@ func TestTLS(t *testing.T) {
 }
 
 // A connection to a voter that is silent after the handshake is closed when no request waits for it.
-func TestTLSSilentVoter(t *testing.T) {
-	t.Parallel()
+func TestTLSSilentVoter(t *testing.T) { simulate(t, testTLSSilentVoter) }
+
+func testTLSSilentVoter(t *testing.T) {
 	ours := certs.New(t, "ours")
 	const name = "silent.test:1"
 	pair, _, _ := ours.Issue(t, "silent.test", "silent.test")
-	ln, err := tls.Listen("tcp", "127.0.0.1:0",
-		&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})
+	n := newNetwork(simnet.New(simnet.Options{Delay: latency}))
+	port, err := n.process(name).Listen(timed(t), name)
 	require.NoError(t, err)
+	ln := tls.NewListener(port, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})
 	defer ln.Close()
 
 	// Use a deadline: a cancel by the voter would order events in a way that does not exist in production.
@@ -104,7 +108,7 @@ func TestTLSSilentVoter(t *testing.T) {
 	admin, err := raft.NewAdmin(raft.AdminOptions{
 		Voters: []string{name}, TLS: issue(t, ours, "admin.test:1"),
 		Dial: func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", ln.Addr().String())
+			return n.dial(ctx, "admin", name)
 		},
 	})
 	require.NoError(t, err)
@@ -119,8 +123,9 @@ func TestTLSSilentVoter(t *testing.T) {
 }
 
 // A certificate of the voters' CA that does not belong to a voter permits neither votes nor changes.
-func TestTLSOfNonPeer(t *testing.T) {
-	t.Parallel()
+func TestTLSOfNonPeer(t *testing.T) { simulate(t, testTLSOfNonPeer) }
+
+func testTLSOfNonPeer(t *testing.T) {
 	ours := certs.New(t, "ours")
 	c := newCluster(t, func(o *raft.Options) {
 		o.TLS = issue(t, ours, o.Advertise)
@@ -150,8 +155,9 @@ func TestTLSOfNonPeer(t *testing.T) {
 	require.NoError(t, ask(robot, nodeA))
 }
 
-func TestTLSNeedsBothEnds(t *testing.T) {
-	t.Parallel()
+func TestTLSNeedsBothEnds(t *testing.T) { simulate(t, testTLSNeedsBothEnds) }
+
+func testTLSNeedsBothEnds(t *testing.T) {
 	c := newCluster(t, func(o *raft.Options) { o.TLS = &raft.TLS{} })
 	_, err := raft.Start(c.options(nodeA))
 	require.ErrorContains(t, err, "incoming and outgoing")
@@ -169,11 +175,11 @@ func TestOptions(t *testing.T) {
 		"raft: listen":            func(o *raft.Options) { o.Listen = "256.0.0.1:1" },
 		"voter directory":         func(o *raft.Options) { o.Dir = "/dev/null/x" },
 	} {
-		c := newCluster(t, tune)
+		c := newClusterOn(t, newNetwork(nil), tune)
 		_, err := raft.Start(c.options(nodeA))
 		require.ErrorContains(t, err, text)
 	}
-	c := newCluster(t, nil)
+	c := newClusterOn(t, newNetwork(nil), nil)
 	o := c.options(nodeA)
 	c.start(nodeA)
 	_, err := raft.Start(o)
@@ -185,8 +191,9 @@ func TestOptions(t *testing.T) {
 }
 
 // A directory with missing files is rejected: it is neither a new directory nor the old one.
-func TestIncompleteDirectory(t *testing.T) {
-	t.Parallel()
+func TestIncompleteDirectory(t *testing.T) { simulate(t, testIncompleteDirectory) }
+
+func testIncompleteDirectory(t *testing.T) {
 	c := startCluster(t)
 	for _, name := range names() {
 		c.stop(name)
@@ -201,18 +208,18 @@ func TestIncompleteDirectory(t *testing.T) {
 }
 
 // Connections that are not from voters are rejected, and do not affect the cluster.
-func TestForeignConnections(t *testing.T) {
-	t.Parallel()
+func TestForeignConnections(t *testing.T) { simulate(t, testForeignConnections) }
+
+func testForeignConnections(t *testing.T) {
 	c := startCluster(t)
 	for _, text := range []string{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x00\x01", "LKS1x\x00\x02{}",
 		"LKS1a\xff\xff", "LKS1r\x00\x02{}",
 	} {
-		conn, err := net.Dial("tcp", c.voters[witness].ListenAddress())
+		conn, err := c.net.dial(timed(t), "foreign", c.voters[witness].ListenAddress())
 		require.NoError(t, err)
 		_, err = conn.Write([]byte(text))
 		require.NoError(t, err)
-		_ = conn.(*net.TCPConn).CloseWrite() // the connection may already be closed
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(bound)))
 		answer, err := io.ReadAll(conn)
 		if err == nil && len(answer) > 0 {

@@ -24,10 +24,10 @@ const (
 // leader does not send to its followers.
 var errDiskStalled = errors.New("disk of the raft log is stalled")
 
-// transport is raft's transport with four changes. It sends the ID of the intended voter (see handshake). It retries an
+// transport is raft's transport with changes. It sends the ID of the intended voter (see handshake). It retries an
 // unreachable voter continuously, because the library's pauses of up to ten seconds would delay a restarted voter. A
 // leader with a stalled disk stops sending, so that another one is elected. The progress of other voters is recorded
-// before raft processes it (see peerProgress).
+// before raft processes it (see peerProgress). It also records which requests were accepted (see awaitMajority).
 type transport struct {
 	*hraft.NetworkTransport
 
@@ -42,8 +42,17 @@ type transport struct {
 	once       sync.Once
 	heartbeats sync.RWMutex // read-locked while a heartbeat is being handled
 
-	mu      sync.Mutex // guards the fields below
-	contact map[hraft.ServerID]time.Time
+	mu       sync.Mutex // guards the fields below
+	contact  map[hraft.ServerID]time.Time
+	begun    uint64 // number of AppendEntries requests that were begun
+	accepted map[hraft.ServerID]acceptance
+	news     chan struct{} // closed and replaced when accepted changes
+}
+
+// acceptance is the newest AppendEntries request that a voter has accepted.
+type acceptance struct {
+	term   uint64
+	number uint64 // requests are numbered from 1 in the order in which they were begun
 }
 
 var (
@@ -61,6 +70,7 @@ func newTransport(p *port, d *dialer, seen *progressStore, limit time.Duration, 
 		}),
 		seen: seen, inbound: make(chan hraft.RPC),
 		closed: make(chan struct{}), contact: make(map[hraft.ServerID]time.Time),
+		accepted: make(map[hraft.ServerID]acceptance), news: make(chan struct{}),
 	}
 	t.wg.Go(t.receive)
 	return t
@@ -132,6 +142,48 @@ func (t *transport) lastContact(id string) time.Time {
 	return t.contact[hraft.ServerID(id)]
 }
 
+// begin returns the number of a request that is about to be sent.
+func (t *transport) begin() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begun++
+	return t.begun
+}
+
+func (t *transport) lastBegun() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.begun
+}
+
+// responded records a response to the request with this number. A voter accepts a request if it knows no newer term.
+func (t *transport) responded(id hraft.ServerID, term, number uint64, success bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.contact[id] = time.Now()
+	last := t.accepted[id]
+	if !success || term < last.term || term == last.term && number < last.number {
+		return
+	}
+	t.accepted[id] = acceptance{term: term, number: number}
+	close(t.news)
+	t.news = make(chan struct{})
+}
+
+// acceptedAfter returns the voters that have accepted a request of the term with a number higher than after, and a
+// channel that is closed when there may be more.
+func (t *transport) acceptedAfter(term, after uint64) (map[hraft.ServerID]bool, <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ids := make(map[hraft.ServerID]bool, len(t.accepted))
+	for id, a := range t.accepted {
+		if a.term == term && a.number > after {
+			ids[id] = true
+		}
+	}
+	return ids, t.news
+}
+
 func (t *transport) AppendEntries(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse,
 ) error {
@@ -141,11 +193,10 @@ func (t *transport) AppendEntries(
 		if t.stalled() {
 			return errDiskStalled
 		}
+		number := t.begin()
 		err := t.NetworkTransport.AppendEntries(id, named(id, target), args, resp)
 		if err == nil {
-			t.mu.Lock()
-			t.contact[id] = time.Now()
-			t.mu.Unlock()
+			t.responded(id, args.Term, number, resp.Success)
 			return t.recordResponse(string(id), args, resp)
 		}
 		if heartbeat || !t.leads(args.Term, id) {

@@ -80,6 +80,8 @@ type Voter struct {
 	rlog          raftLog
 	probe         stopwatch
 	pollRequested chan struct{} // one slot
+	ended         chan struct{} // closed when raft has stopped
+	endedOnce     sync.Once
 	stop          context.CancelFunc
 	wg            sync.WaitGroup
 }
@@ -134,7 +136,7 @@ func Start(o Options) (_ *Voter, err error) {
 		opts: o, log: o.Logger, disk: d, fsm: newFSM(), logs: watchLog(d.store), change: make(chan struct{}, 1),
 		leaders: latest.New(leader{}), notify: make(chan bool, 16), hellos: make(map[string]receivedHello),
 		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, verifying: true, suspectedLoss: why,
-		pollRequested: make(chan struct{}, 1), rlog: rlog, probe: stopwatch{began: time.Now()},
+		pollRequested: make(chan struct{}, 1), ended: make(chan struct{}), rlog: rlog, probe: stopwatch{began: time.Now()},
 	}
 	dial := &dialer{from: d.id, tls: o.TLS, dial: o.Dial, describe: v.fillHandshake}
 	v.peers = newPeers(dial)
@@ -306,7 +308,7 @@ func (v *Voter) member(s hraft.Server) Member {
 // Close stops the voter. Its coordinators fail from then on.
 func (v *Voter) Close() error {
 	v.stop()
-	err := v.raft.Shutdown().Error()
+	err := v.shutDown()
 	v.trans.awaitHeartbeats()
 	_ = v.trans.Close()
 	v.port.Close()
@@ -317,6 +319,13 @@ func (v *Voter) Close() error {
 		err = fmt.Errorf("raft: stop: %w", err)
 	}
 	return errors.Join(err, v.seen.sync(), v.disk.close())
+}
+
+// shutDown stops raft, and ends all requests to it.
+func (v *Voter) shutDown() error {
+	err := v.raft.Shutdown().Error()
+	v.endedOnce.Do(func() { close(v.ended) })
+	return err //nolint:wrapcheck // the caller adds the context
 }
 
 func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observation) {
