@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
@@ -78,8 +79,11 @@ func TestVersion(t *testing.T) {
 	require.Contains(t, c.OK("completion", "bash"), "lockstep")
 }
 
-// If no node responds, the error contains the addresses, and advice to change them.
-func TestNoServer(t *testing.T) {
+// If no node responds, the error contains the addresses, and advice to change them. In a bubble, no timeout ends before
+// the connection is refused: the time stands still during system calls.
+func TestNoServer(t *testing.T) { synctest.Test(t, testNoServer) }
+
+func testNoServer(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
 	_, stderr, code := c.Run("", "queue", "list", "--timeout", "200ms")
 	require.Equal(t, cli.ExitError, code)
