@@ -120,7 +120,7 @@ func TestConnectThroughStandby(t *testing.T) {
 	c.OK("queue", "create", "q")
 	c.OK("publish", "q", "one", "two")
 	require.Equal(t, "one\n", c.OK("browse", "q", "--bodies", "-n", "1"))
-	require.Equal(t, "one\ntwo\n", c.OK("consume", "q", "--count", "2"))
+	require.Equal(t, "one\ntwo\n", c.OK("consume", "q", "-f", "--count", "2"))
 	require.Contains(t, c.OK("switchover", "--to", standby.Name), "is now active")
 }
 
@@ -159,9 +159,9 @@ func TestCommands(t *testing.T) {
 	require.NotContains(t, table, "four")
 	require.Equal(t, "one\ntwo\n", c.OK("browse", "orders", "--bodies", "-n", "2"))
 
-	require.Equal(t, "one\ntwo\n", c.OK("consume", "orders", "--count", "2", "--no-ack"))
-	require.Equal(t, "one\ntwo\n", c.OK("consume", "orders", "--count", "2"))
-	require.Len(t, c.Lines("consume", "orders", "--wait", "300ms"), 3)
+	require.Equal(t, "one\ntwo\n", c.OK("consume", "orders", "-f", "--count", "2", "--no-ack"))
+	require.Equal(t, "one\ntwo\n", c.OK("consume", "orders", "-f", "--count", "2"))
+	require.Len(t, c.Lines("consume", "orders", "-f", "-n", "3"), 3)
 	require.Empty(t, c.OK("consume", "orders", "--wait", "100ms"))
 
 	c.OK("publish", "prices", "1", "2", "3")
@@ -249,7 +249,7 @@ func TestPairCommands(t *testing.T) {
 	require.Contains(t, c.OK("switchover"), "is now active")
 	after := clitest.ActiveAddress(t, c)
 	require.NotEqual(t, before, after)
-	require.Equal(t, "one\n", c.OK("consume", "orders", "--count", "1"))
+	require.Equal(t, "one\n", c.OK("consume", "orders", "-f", "--count", "1"))
 	require.Contains(t, c.OK("status"), "in sync: a and b")
 
 	require.NoError(t, p.Find(after).Kill())
