@@ -79,8 +79,8 @@ func TestVersion(t *testing.T) {
 	require.Contains(t, c.OK("completion", "bash"), "lockstep")
 }
 
-// If no node responds, the error contains the addresses, and advice to change them. In a bubble, no timeout ends before
-// the connection is refused: the time stands still during system calls.
+// If no node responds, the error contains the addresses, and advice to change them. In a bubble, time does not advance
+// during a system call, so that no timeout expires before the connection is refused.
 func TestNoServer(t *testing.T) { synctest.Test(t, testNoServer) }
 
 func testNoServer(t *testing.T) {

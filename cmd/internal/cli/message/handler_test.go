@@ -139,7 +139,7 @@ func TestRequest(t *testing.T) {
 	require.Equal(t, cli.ExitUsage, code)
 }
 
-// expiring is a context whose deadline expires when the channel is closed.
+// expiring is a context with a deadline that expires when the channel is closed.
 type expiring struct {
 	context.Context //nolint:containedctx // it is one
 
