@@ -25,8 +25,8 @@ func TestFormat(t *testing.T) {
 	c.OK("publish", "orders", "--create", "a <body>", "--subject", "s", "-p", "region=eu", "--typed-property", "total=7")
 	c.OK("publish", "orders", "b", "--priority", "3")
 	require.Equal(t, "orders #1 s eu 7 a <body> {\"region\":\"eu\"} 61203c626f64793e YSA8Ym9keT4=\n",
-		c.OK("consume", "orders", "-f", "--max", "1", "--format", "{{.queue}} #{{.sequence}} {{.subject}} {{.properties.region}} "+
-			"{{.typed_properties.total}} {{.body}} {{json .properties}} {{hex .body}} {{base64 .body}}"))
+		c.OK("consume", "orders", "-f", "--max", "1", "--format", "{{.queue}} #{{.sequence}} {{.subject}} "+
+			"{{.properties.region}} {{.typed_properties.total}} {{.body}} {{json .properties}} {{hex .body}} {{base64 .body}}"))
 	require.Equal(t, "[] 3 b\n",
 		c.OK("consume", "orders", "-f", "-n", "1", "--format", "[{{.subject}}] {{.priority}} {{.body}}"))
 	for _, wrong := range [][]string{
@@ -91,7 +91,8 @@ case $body in good) exit 0;; bad) exit 100;; *) test $LOCKSTEP_DELIVERY_COUNT = 
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr,
 		"cannot run the command of --ack-after-command: exit code 127; message 4 nacked")
-	require.Equal(t, "again\n", c.OK("consume", "orders", "-f", "-n", "1", "--format", "{{.body}}", "--ack-after-command", "true"))
+	require.Equal(t, "again\n",
+		c.OK("consume", "orders", "-f", "-n", "1", "--format", "{{.body}}", "--ack-after-command", "true"))
 }
 
 // The response with the same correlation ID is printed, and the reply queue is deleted. Without a response, the exit
@@ -141,7 +142,7 @@ func TestRequest(t *testing.T) {
 
 // expiring is a context with a deadline that expires when the channel is closed.
 type expiring struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context
 
 	expired chan struct{}
 }
