@@ -6,8 +6,9 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -136,18 +137,28 @@ func testSilentNode(t *testing.T) {
 	require.ErrorContains(t, err, "does not respond")
 }
 
-// counting counts the connections to a port.
+// counting records the times of the connections to a port.
 type counting struct {
 	net.Listener
-	n atomic.Int64
+
+	mu    sync.Mutex
+	times []time.Time
 }
 
 func (c *counting) Accept() (net.Conn, error) {
 	conn, err := c.Listener.Accept()
 	if err == nil {
-		c.n.Add(1)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.times = append(c.times, time.Now())
 	}
 	return conn, err
+}
+
+func (c *counting) dials() []time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.times)
 }
 
 // A client backs off as long as its connections are closed without a response. Otherwise it would exhaust the node's
@@ -183,9 +194,16 @@ func TestDialBackoff(t *testing.T) {
 			defer cancel()
 			_, err = admin.New(c).GetQueue(ctx, "q")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.InDelta(t, 14, port.n.Load(), 2, "dials")
+			first := len(port.dials())
+			require.InDelta(t, 14, first, 2, "dials")
 			pause(time.Minute)
-			require.InDelta(t, 74, port.n.Load(), 3, "dials, one per ProbeInterval")
+			dials := append(port.dials(), time.Now())
+			for i := first; i < len(dials); i++ { // one per ProbeInterval of 1 s, with a jitter of 20%
+				require.LessOrEqual(t, dials[i].Sub(dials[i-1]), 1200*time.Millisecond)
+				if i < len(dials)-1 {
+					require.GreaterOrEqual(t, dials[i].Sub(dials[i-1]), 800*time.Millisecond)
+				}
+			}
 		})
 	}
 }

@@ -63,7 +63,7 @@ type fakePair struct {
 	leaves []*pb.Leave
 	// endConsume returns the status that ends a consumer's stream before a request is processed.
 	endConsume func(r *pb.ConsumeRequest) error
-	// late are sequences with a deadline that has passed: their acknowledgements are refused.
+	// late are sequences after their deadline: acknowledgements of them are refused.
 	late []*pb.SequenceRange
 	// responses are sent to consumers. extended are the sequences that they extended, lastRequest is their last request.
 	responses   chan *pb.ConsumeResponse

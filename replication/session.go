@@ -305,7 +305,7 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 		}
 	}
 	p.session, p.peer = s, peer{acked: resumeAfter, applied: s.applied}
-	p.snapshots.releaseUpTo(resumeAfter)
+	p.snapshots.releaseUpTo(resumeAfter, s.member.Node)
 	p.releaseRetained()
 	p.events.post(StandbyConnected{Member: s.member})
 	p.awaited = awaitedFetch{}

@@ -24,34 +24,36 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // snapshotService tracks the current transfer and the last sent snapshot. The standby can resume its transfer, or
 // continue from it with the log.
 type snapshotService struct {
-	mu sync.Mutex // guards the fields below
-	// cancel cancels the current transfer; ended is closed when the transfer has ended.
-	cancel context.CancelFunc
-	ended  chan struct{}
+	mu      sync.Mutex // guards the fields below
+	current *transfer  // nil if none
 	// kept is the last snapshot sent, completely or in part. It keeps the log that follows it.
 	kept *store.Snapshot
 }
 
+// transfer is the transfer of a snapshot to a node.
+type transfer struct {
+	node   uuid.UUID
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when the transfer has ended
+	// resumed is the highest LSN after which the node has continued with the log since the transfer began.
+	// snapshotService.mu guards it.
+	resumed uint64
+}
+
 // begin registers the caller's transfer as the only one. It cancels an older transfer, whose connection is assumed to
-// be dead, and waits for its end. The returned function ends the transfer.
-func (ss *snapshotService) begin(ctx context.Context) (context.Context, func(), error) {
+// be dead, and waits for its end. The caller must call end, and then transfer.cancel.
+func (ss *snapshotService) begin(ctx context.Context, node uuid.UUID) (context.Context, *transfer, error) {
 	for {
 		ss.mu.Lock()
-		if ss.cancel == nil {
+		if ss.current == nil {
 			ctx, cancel := context.WithCancel(ctx)
-			ended := make(chan struct{})
-			ss.cancel, ss.ended = cancel, ended
+			t := &transfer{node: node, cancel: cancel, ended: make(chan struct{})}
+			ss.current = t
 			ss.mu.Unlock()
-			return ctx, func() {
-				cancel()
-				ss.mu.Lock()
-				ss.cancel, ss.ended = nil, nil
-				ss.mu.Unlock()
-				close(ended)
-			}, nil
+			return ctx, t, nil
 		}
-		ss.cancel()
-		ended := ss.ended
+		ss.current.cancel()
+		ended := ss.current.ended
 		ss.mu.Unlock()
 		select {
 		case <-ended:
@@ -59,6 +61,28 @@ func (ss *snapshotService) begin(ctx context.Context) (context.Context, func(), 
 			return nil, nil, fmt.Errorf("wait for the previous snapshot transfer: %w", ctx.Err())
 		}
 	}
+}
+
+// end releases the snapshot if the node has continued with the log after it in the meantime.
+func (ss *snapshotService) end(t *transfer) {
+	ss.mu.Lock()
+	ss.current = nil
+	snap := ss.takeUpTo(t.resumed)
+	ss.mu.Unlock()
+	if snap != nil {
+		snap.Close()
+	}
+	close(t.ended)
+}
+
+// takeUpTo returns the kept snapshot, which is then no longer kept, or nil if it is newer than an LSN. mu is held.
+func (ss *snapshotService) takeUpTo(n uint64) *store.Snapshot {
+	snap := ss.kept
+	if snap == nil || snap.Header.Position.LSN > n {
+		return nil
+	}
+	ss.kept = nil
+	return snap
 }
 
 func (ss *snapshotService) keep(snap *store.Snapshot) {
@@ -72,16 +96,22 @@ func (ss *snapshotService) keep(snap *store.Snapshot) {
 	}
 }
 
-func (ss *snapshotService) releaseUpTo(at lsn.Position) {
+// releaseUpTo releases the snapshot if a node continues with the log after it. A snapshot in use is released when its
+// transfer ends: the node can connect as soon as it has received the last chunk.
+func (ss *snapshotService) releaseUpTo(at lsn.Position, node uuid.UUID) {
 	ss.mu.Lock()
-	snap := ss.kept
-	if snap == nil || snap.Header.Position.LSN > at.LSN || ss.cancel != nil {
+	if t := ss.current; t != nil {
+		if t.node == node {
+			t.resumed = max(t.resumed, at.LSN)
+		}
 		ss.mu.Unlock()
 		return
 	}
-	ss.kept = nil
+	snap := ss.takeUpTo(at.LSN)
 	ss.mu.Unlock()
-	snap.Close()
+	if snap != nil {
+		snap.Close()
+	}
 }
 
 func (ss *snapshotService) close() {
@@ -112,15 +142,17 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	}
 	p.recordFetch(req.Node)
 	conn := ctx
-	ctx, end, err := p.snapshots.begin(conn)
+	ctx, t, err := p.snapshots.begin(conn, req.Node)
 	if err != nil {
 		return err
 	}
 	// The transfer runs in a separate goroutine, so that a blocked send on a dead connection does not block this call.
 	result := make(chan error, 1)
 	p.wg.Go(func() {
-		defer end()
-		result <- p.transfer(ctx, req, send)
+		err := p.transfer(ctx, req, send)
+		p.snapshots.end(t) // before the result: the node can connect as soon as it is returned
+		result <- err
+		t.cancel()
 	})
 	select {
 	case err = <-result:

@@ -269,6 +269,43 @@ func testLogAfterTheSnapshotStays(t *testing.T) {
 	require.Eventually(t, func() bool { return a.store.FirstLSN() > has.LSN+200 }, patience, time.Millisecond)
 }
 
+// A standby can connect before the transfer of its snapshot has ended on the active. The active releases the snapshot,
+// and does not keep the log for two minutes.
+func TestStandbyConnectsBeforeItsTransferEnds(t *testing.T) {
+	synctest.Test(t, testStandbyConnectsBeforeItsTransferEnds)
+}
+
+func testStandbyConnectsBeforeItsTransferEnds(t *testing.T) {
+	w := newWorld(t)
+	a := w.node("a", smallLog, awaitsAcks, func(n *node) { n.tuning.TailBytes = 64 << 10 })
+	a.lead(1, 1, nil)
+	a.createQueue()
+	a.dropLog()
+	member := replication.Member{Node: uuid.New(), Store: uuid.New()}
+	var has lsn.Position
+	var s *stalledStream
+	require.NoError(t, a.primary.FetchSnapshot(t.Context(), replication.SnapshotRequest{
+		Pair: a.store.Identity().PairID, Node: member.Node,
+	}, func(c *replication.SnapshotChunk) error {
+		if c.Header != nil {
+			has = c.Header.Position
+		}
+		if c.Finished {
+			s, _ = a.stall(has, member)
+			await(a, func(e replication.StandbyConnected) bool { return !e.Snapshot })
+		}
+		return nil
+	}))
+	for range 3 {
+		a.publish(a.queueID, 100, 4000, 4)
+		_, err := a.store.Checkpoint(t.Context())
+		require.NoError(t, err)
+	}
+	require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter)
+	s.take(a, has)
+	require.Eventually(t, func() bool { return a.store.FirstLSN() > has.LSN+100 }, patience, time.Millisecond)
+}
+
 // A standby that starts from a snapshot receives some of the following log, does not acknowledge it, and loses its
 // connection. Checkpoints continue in the meantime. After a reconnect it resumes with the log, without another
 // snapshot.

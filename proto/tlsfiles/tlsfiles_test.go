@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -278,7 +279,9 @@ func TestOpen(t *testing.T) {
 }
 
 // A process that starts between the replacement of a certificate and of its key waits for the key.
-func TestOpenBetween(t *testing.T) {
+func TestOpenBetween(t *testing.T) { synctest.Test(t, testOpenBetween) }
+
+func testOpenBetween(t *testing.T) {
 	authority := certs.New(t, "authority")
 	dir := t.TempDir()
 	_, cert, former := authority.Issue(t, "former")

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
@@ -78,8 +79,11 @@ func TestVersion(t *testing.T) {
 	require.Contains(t, c.OK("completion", "bash"), "lockstep")
 }
 
-// If no node responds, the error contains the addresses, and advice to change them.
-func TestNoServer(t *testing.T) {
+// If no node responds, the error contains the addresses, and advice to change them. In a bubble, time does not advance
+// during a system call, so that no timeout expires before the connection is refused.
+func TestNoServer(t *testing.T) { synctest.Test(t, testNoServer) }
+
+func testNoServer(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
 	_, stderr, code := c.Run("", "queue", "list", "--timeout", "200ms")
 	require.Equal(t, cli.ExitError, code)
@@ -116,7 +120,7 @@ func TestConnectThroughStandby(t *testing.T) {
 	c.OK("queue", "create", "q")
 	c.OK("publish", "q", "one", "two")
 	require.Equal(t, "one\n", c.OK("browse", "q", "--bodies", "-n", "1"))
-	require.Equal(t, "one\ntwo\n", c.OK("consume", "q", "--count", "2"))
+	require.Equal(t, "one\ntwo\n", c.OK("consume", "q", "-f", "--count", "2"))
 	require.Contains(t, c.OK("switchover", "--to", standby.Name), "is now active")
 }
 
@@ -155,9 +159,9 @@ func TestCommands(t *testing.T) {
 	require.NotContains(t, table, "four")
 	require.Equal(t, "one\ntwo\n", c.OK("browse", "orders", "--bodies", "-n", "2"))
 
-	require.Equal(t, "one\ntwo\n", c.OK("consume", "orders", "--count", "2", "--no-ack"))
-	require.Equal(t, "one\ntwo\n", c.OK("consume", "orders", "--count", "2"))
-	require.Len(t, c.Lines("consume", "orders", "--wait", "300ms"), 3)
+	require.Equal(t, "one\ntwo\n", c.OK("consume", "orders", "-f", "--count", "2", "--no-ack"))
+	require.Equal(t, "one\ntwo\n", c.OK("consume", "orders", "-f", "--count", "2"))
+	require.Len(t, c.Lines("consume", "orders", "-f", "-n", "3"), 3)
 	require.Empty(t, c.OK("consume", "orders", "--wait", "100ms"))
 
 	c.OK("publish", "prices", "1", "2", "3")
@@ -245,7 +249,7 @@ func TestPairCommands(t *testing.T) {
 	require.Contains(t, c.OK("switchover"), "is now active")
 	after := clitest.ActiveAddress(t, c)
 	require.NotEqual(t, before, after)
-	require.Equal(t, "one\n", c.OK("consume", "orders", "--count", "1"))
+	require.Equal(t, "one\n", c.OK("consume", "orders", "-f", "--count", "1"))
 	require.Contains(t, c.OK("status"), "in sync: a and b")
 
 	require.NoError(t, p.Find(after).Kill())

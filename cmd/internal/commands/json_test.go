@@ -28,9 +28,9 @@ func TestJSONShapes(t *testing.T) {
 	for _, line := range []string{
 		"version", "queue create q -s one -s two", "queue list", "queue show q", "queue alter q --max-bytes 1MiB",
 		"publish q hello -p key=value", "browse q", "browse q --headers-only", "subscription create q three",
-		"subscription list q", "subscription delete q three", "consume q -s one -n 1", "queue purge q -s two",
+		"subscription list q", "subscription delete q three", "consume q -s one -f -n 1", "queue purge q -s two",
 		"queue drop-corrupt q --dry-run", "queue create dead",
-		"queue create work --max-deliveries 3 --dead-letter dead", "publish work hello", "consume work --reject -n 1",
+		"queue create work --max-deliveries 3 --dead-letter dead", "publish work hello", "consume work --reject -f -n 1",
 		"browse dead", "queue replay-dead dead", "queue delete work", "queue delete dead",
 		"checkpoint", "verify", "settings get log.level",
 		"settings set log.level info", "settings unset log.level", "store check", "store digest", "store scan",

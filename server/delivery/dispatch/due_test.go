@@ -148,7 +148,9 @@ func TestRedeliveryDelay(t *testing.T) {
 		// delayed.
 		f.confirm(c, one(2), one(1), 3)
 		f.registry.Settled(dispatch.Key{Queue: 1, Sub: 1}, one(1), nil)
+		f.queue.mu.Lock()
 		f.queue.acked[1] = true
+		f.queue.mu.Unlock()
 		other := f.attach(0)
 		c.Close()
 		require.NoError(t, other.AddCredit(10))

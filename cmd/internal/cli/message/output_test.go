@@ -40,24 +40,24 @@ func TestOutputFailed(t *testing.T) {
 		if _, err := os.Stat("/dev/full"); err != nil && redirect[len(redirect)-1] == 'l' {
 			continue
 		}
-		_, stderr, err := shell(t, c, `"$LOCKSTEP" consume orders `+redirect)
+		_, stderr, err := shell(t, c, `"$LOCKSTEP" consume orders -f -n 1 `+redirect)
 		require.Error(t, err, "%s: %s", redirect, stderr)
 		require.Len(t, c.Lines("browse", "orders", "-s", "default"), 1, redirect)
 	}
-	_, stderr, code := c.Run("", "consume", "orders", "--format", "{{.Body}}")
+	_, stderr, code := c.Run("", "consume", "orders", "-f", "-n", "1", "--format", "{{.Body}}")
 	require.Equal(t, cli.ExitError, code, stderr)
-	_, stderr, code = c.Run("", "consume", "orders", "--format", "{{.properties.country}}")
+	_, stderr, code = c.Run("", "consume", "orders", "-f", "-n", "1", "--format", "{{.properties.country}}")
 	require.Equal(t, cli.ExitError, code, stderr)
 	require.Equal(t, "[] one\n",
-		c.OK("consume", "orders", "--format", `[{{index .properties "country"}}] {{.body}}`))
+		c.OK("consume", "orders", "-f", "-n", "1", "--format", `[{{index .properties "country"}}] {{.body}}`))
 
 	c.OK("publish", "orders", "two")
-	_, stderr, err := shell(t, c, `"$LOCKSTEP" consume orders > /dev/null`)
+	_, stderr, err := shell(t, c, `"$LOCKSTEP" consume orders -f -n 1 > /dev/null`)
 	require.NoError(t, err, stderr)
 	require.Empty(t, c.Lines("browse", "orders", "-s", "default"))
 
 	c.OK("publish", "orders", "three")
-	_, stderr, err = shell(t, c, `"$LOCKSTEP" consume orders --ack-after-command 'cat > /dev/null' >&-`)
+	_, stderr, err = shell(t, c, `"$LOCKSTEP" consume orders -f -n 1 --ack-after-command 'cat > /dev/null' >&-`)
 	require.NoError(t, err, "nothing is printed: %s", stderr)
 	_, _, err = shell(t, c, `"$LOCKSTEP" request orders four >&-`)
 	require.Error(t, err)
@@ -77,5 +77,5 @@ func TestPublishToTopic(t *testing.T) {
 	_, stderr, code = c.Run("", "publish", "prices", "two")
 	require.Equal(t, cli.ExitOK, code)
 	require.Empty(t, stderr)
-	require.Equal(t, "two\n", c.OK("consume", "prices", "-s", "audit"))
+	require.Equal(t, "two\n", c.OK("consume", "prices", "-f", "-n", "1", "-s", "audit"))
 }

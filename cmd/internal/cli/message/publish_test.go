@@ -114,7 +114,7 @@ func TestPublishFields(t *testing.T) {
 		"--typed-property", "count=-7", "--typed-property", "paid=true")
 	require.Contains(t, c.OK("browse", "orders"), "message-id: m-1 correlation-id: c-1 reply-to: answers "+
 		"content-type: application/json subject: order count=-7 paid=true region=eu total=12.5")
-	m := c.Lines("consume", "orders", "--output", "json")[0]
+	m := c.Lines("consume", "orders", "-f", "-n", "1", "--output", "json")[0]
 	for k, want := range map[string]any{
 		"message_id": "m-1", "correlation_id": "c-1", "reply_to": "answers", "content_type": "application/json",
 		"subject": "order", "properties": map[string]any{"region": "eu"},

@@ -65,13 +65,13 @@ func TestDeadLetters(t *testing.T) {
 	c.OK("queue", "create", "dead")
 	c.OK("queue", "create", "orders", "--max-deliveries", "2", "--dead-letter", "dead")
 	c.OK("publish", "orders", "one", "--subject", "order")
-	require.Equal(t, "one\n", c.OK("consume", "orders", "--reject", "-n", "1"))
+	require.Equal(t, "one\n", c.OK("consume", "orders", "--reject", "-f", "-n", "1"))
 	c.OK("publish", "orders", "two", "--subject", "order")
 	for range 2 {
-		require.Equal(t, "two\n", c.OK("consume", "orders", "--no-ack", "-n", "1", "--wait", "30s"))
+		require.Equal(t, "two\n", c.OK("consume", "orders", "--no-ack", "-f", "-n", "1"))
 	}
 	c.OK("publish", "orders", "three")
-	require.Equal(t, "three\n", c.OK("consume", "orders", "-n", "1", "--wait", "30s"))
+	require.Equal(t, "three\n", c.OK("consume", "orders", "-f", "-n", "1"))
 	require.Eventually(t, func() bool { return len(c.Lines("browse", "dead")) == 2 }, time.Minute,
 		10*time.Millisecond)
 
@@ -94,22 +94,22 @@ func TestDeadLetters(t *testing.T) {
 
 	c.OK("publish", "dead", "no dead letter")
 	require.Equal(t, "moved 1 message from dead\n", c.OK("queue", "replay-dead", "dead", "--from", "2", "--limit", "1"))
-	require.Equal(t, "two\n", c.OK("consume", "orders", "-n", "1"))
+	require.Equal(t, "two\n", c.OK("consume", "orders", "-f", "-n", "1"))
 	require.Equal(t, "moved 1 message from dead; skipped 1: not a dead letter, or no original queue\n",
 		c.OK("queue", "replay-dead", "dead"))
-	require.Equal(t, "one\n", c.OK("consume", "orders", "-n", "1"))
+	require.Equal(t, "one\n", c.OK("consume", "orders", "-f", "-n", "1"))
 	require.Equal(t, map[string]any{"moved": 1.0, "skipped": 0.0},
 		c.Lines("queue", "replay-dead", "dead", "--to", "orders", "--subscription", "default")[0])
-	require.Equal(t, "no dead letter\n", c.OK("consume", "orders", "-n", "1"))
+	require.Equal(t, "no dead letter\n", c.OK("consume", "orders", "-f", "-n", "1"))
 	require.Empty(t, c.Lines("browse", "dead"))
 
 	c.OK("publish", "orders", "a", "b", "--subject", "poison")
 	c.OK("publish", "orders", "c")
-	c.OK("consume", "orders", "--reject", "--max", "3")
+	c.OK("consume", "orders", "--reject", "-f", "--max", "3")
 	require.Eventually(t, func() bool { return len(c.Lines("browse", "dead")) == 3 }, time.Minute,
 		10*time.Millisecond)
 	require.Equal(t, "moved 1 message from dead\n", c.OK("queue", "replay-dead", "dead", "--filter", `subject == ""`))
-	require.Equal(t, "c\n", c.OK("consume", "orders", "-n", "1"))
+	require.Equal(t, "c\n", c.OK("consume", "orders", "-f", "-n", "1"))
 	require.Equal(t, "moved 0 messages from dead\n", c.OK("queue", "replay-dead", "dead", "--filter", "size > 1"))
 	for _, refused := range [][]string{
 		{"queue", "replay-dead", "dead", "--filter", "nothing == 1"},

@@ -20,7 +20,7 @@ func TestSeek(t *testing.T) {
 	c.OK("publish", "events", "one")
 	c.OK("publish", "events", "two")
 	consume := func(n int) string {
-		return strings.Join(strings.Fields(c.OK("consume", "events", "-n", []string{"0", "1", "2", "3"}[n])), " ")
+		return strings.Join(strings.Fields(c.OK("consume", "events", "-f", "-n", []string{"0", "1", "2", "3"}[n])), " ")
 	}
 	require.Equal(t, "one two", consume(2))
 	require.Equal(t, "events continues at sequence 1, backlog: 2 messages\n",
