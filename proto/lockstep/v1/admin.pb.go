@@ -1139,7 +1139,9 @@ type GetStatusResponse struct {
 	Activity *Activity `protobuf:"bytes,41,opt,name=activity,proto3" json:"activity,omitempty"`
 	// URL of the console of the node, such as https://node-a:7480/; empty without a console. A console on a loopback
 	// address is reachable only from that machine.
-	Console       string `protobuf:"bytes,43,opt,name=console,proto3" json:"console,omitempty"`
+	Console string `protobuf:"bytes,43,opt,name=console,proto3" json:"console,omitempty"`
+	// Role of the pair among two sites; absent without sites.
+	Site          *SiteInfo `protobuf:"bytes,44,opt,name=site,proto3" json:"site,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1300,6 +1302,105 @@ func (x *GetStatusResponse) GetConsole() string {
 	return ""
 }
 
+func (x *GetStatusResponse) GetSite() *SiteInfo {
+	if x != nil {
+		return x.Site
+	}
+	return nil
+}
+
+// SiteInfo is the role of a pair among two sites. Clients use the primary with the highest epoch of a lineage.
+type SiteInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the site.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Role of the pair. A pair with another role than SITE_ROLE_PRIMARY accepts no requests of clients.
+	Role SiteRole `protobuf:"varint,2,opt,name=role,proto3,enum=lockstep.v1.SiteRole" json:"role,omitempty"`
+	// UUID of the group of sites.
+	Lineage string `protobuf:"bytes,3,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	// Incremented by each promotion.
+	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Addresses of the other site, as configured and learned, host:port.
+	RemoteAddresses []string `protobuf:"bytes,5,rep,name=remote_addresses,json=remoteAddresses,proto3" json:"remote_addresses,omitempty"`
+	// Last epoch that began with an unplanned promotion; 0 if there was none. Sequences of queues that were delivered in
+	// an earlier epoch may belong to other messages since then.
+	LossyEpoch    uint64 `protobuf:"varint,6,opt,name=lossy_epoch,json=lossyEpoch,proto3" json:"lossy_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SiteInfo) Reset() {
+	*x = SiteInfo{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SiteInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SiteInfo) ProtoMessage() {}
+
+func (x *SiteInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SiteInfo.ProtoReflect.Descriptor instead.
+func (*SiteInfo) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SiteInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SiteInfo) GetRole() SiteRole {
+	if x != nil {
+		return x.Role
+	}
+	return SiteRole_SITE_ROLE_UNSPECIFIED
+}
+
+func (x *SiteInfo) GetLineage() string {
+	if x != nil {
+		return x.Lineage
+	}
+	return ""
+}
+
+func (x *SiteInfo) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *SiteInfo) GetRemoteAddresses() []string {
+	if x != nil {
+		return x.RemoteAddresses
+	}
+	return nil
+}
+
+func (x *SiteInfo) GetLossyEpoch() uint64 {
+	if x != nil {
+		return x.LossyEpoch
+	}
+	return 0
+}
+
 // Activity contains the activity and resource usage of a node. Counters start at 0 with the process: two responses of
 // the same process give rates.
 type Activity struct {
@@ -1331,7 +1432,7 @@ type Activity struct {
 
 func (x *Activity) Reset() {
 	*x = Activity{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1444,7 @@ func (x *Activity) String() string {
 func (*Activity) ProtoMessage() {}
 
 func (x *Activity) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1457,7 @@ func (x *Activity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Activity.ProtoReflect.Descriptor instead.
 func (*Activity) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Activity) GetPublished() uint64 {
@@ -1442,7 +1543,7 @@ type LatencyBucket struct {
 
 func (x *LatencyBucket) Reset() {
 	*x = LatencyBucket{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1555,7 @@ func (x *LatencyBucket) String() string {
 func (*LatencyBucket) ProtoMessage() {}
 
 func (x *LatencyBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1568,7 @@ func (x *LatencyBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LatencyBucket.ProtoReflect.Descriptor instead.
 func (*LatencyBucket) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LatencyBucket) GetUpTo() *durationpb.Duration {
@@ -1503,7 +1604,7 @@ type CertificateStatus struct {
 
 func (x *CertificateStatus) Reset() {
 	*x = CertificateStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1616,7 @@ func (x *CertificateStatus) String() string {
 func (*CertificateStatus) ProtoMessage() {}
 
 func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1629,7 @@ func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateStatus.ProtoReflect.Descriptor instead.
 func (*CertificateStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CertificateStatus) GetUse() string {
@@ -1575,7 +1676,7 @@ type WatchStatusRequest struct {
 
 func (x *WatchStatusRequest) Reset() {
 	*x = WatchStatusRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1688,7 @@ func (x *WatchStatusRequest) String() string {
 func (*WatchStatusRequest) ProtoMessage() {}
 
 func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1701,7 @@ func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 // WatchStatusResponse is one status of a node.
@@ -1614,7 +1715,7 @@ type WatchStatusResponse struct {
 
 func (x *WatchStatusResponse) Reset() {
 	*x = WatchStatusResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1626,7 +1727,7 @@ func (x *WatchStatusResponse) String() string {
 func (*WatchStatusResponse) ProtoMessage() {}
 
 func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1639,7 +1740,7 @@ func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchStatusResponse) GetStatus() *GetStatusResponse {
@@ -1666,7 +1767,7 @@ type SwitchoverRequest struct {
 
 func (x *SwitchoverRequest) Reset() {
 	*x = SwitchoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1779,7 @@ func (x *SwitchoverRequest) String() string {
 func (*SwitchoverRequest) ProtoMessage() {}
 
 func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1792,7 @@ func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverRequest.ProtoReflect.Descriptor instead.
 func (*SwitchoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SwitchoverRequest) GetTimeout() *durationpb.Duration {
@@ -1734,7 +1835,7 @@ type SwitchoverResponse struct {
 
 func (x *SwitchoverResponse) Reset() {
 	*x = SwitchoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +1847,7 @@ func (x *SwitchoverResponse) String() string {
 func (*SwitchoverResponse) ProtoMessage() {}
 
 func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +1860,7 @@ func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverResponse.ProtoReflect.Descriptor instead.
 func (*SwitchoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SwitchoverResponse) GetActiveNode() string {
@@ -1806,7 +1907,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +1919,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1831,7 +1932,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 // CheckpointResponse describes the checkpoint.
@@ -1847,7 +1948,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1859,7 +1960,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1872,7 +1973,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CheckpointResponse) GetCheckpoint() uint64 {
@@ -1900,7 +2001,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2013,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2026,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CheckRequest) GetFullSpeed() bool {
@@ -1954,7 +2055,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2067,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2080,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CheckResponse) GetPagesDone() uint64 {
@@ -2029,7 +2130,7 @@ type GetDigestRequest struct {
 
 func (x *GetDigestRequest) Reset() {
 	*x = GetDigestRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2142,7 @@ func (x *GetDigestRequest) String() string {
 func (*GetDigestRequest) ProtoMessage() {}
 
 func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2155,7 @@ func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestRequest.ProtoReflect.Descriptor instead.
 func (*GetDigestRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetDigestRequest) GetAtLsn() uint64 {
@@ -2079,7 +2180,7 @@ type GetDigestResponse struct {
 
 func (x *GetDigestResponse) Reset() {
 	*x = GetDigestResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2091,7 +2192,7 @@ func (x *GetDigestResponse) String() string {
 func (*GetDigestResponse) ProtoMessage() {}
 
 func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2104,7 +2205,7 @@ func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestResponse.ProtoReflect.Descriptor instead.
 func (*GetDigestResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetDigestResponse) GetLsn() uint64 {
@@ -2145,7 +2246,7 @@ type AdoptRecordRequest struct {
 
 func (x *AdoptRecordRequest) Reset() {
 	*x = AdoptRecordRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2258,7 @@ func (x *AdoptRecordRequest) String() string {
 func (*AdoptRecordRequest) ProtoMessage() {}
 
 func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2271,7 @@ func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AdoptRecordRequest) GetConfirm() bool {
@@ -2234,7 +2335,7 @@ type AdoptRecordResponse struct {
 
 func (x *AdoptRecordResponse) Reset() {
 	*x = AdoptRecordResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2347,7 @@ func (x *AdoptRecordResponse) String() string {
 func (*AdoptRecordResponse) ProtoMessage() {}
 
 func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2360,7 @@ func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordResponse.ProtoReflect.Descriptor instead.
 func (*AdoptRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AdoptRecordResponse) GetDone() bool {
@@ -2368,7 +2469,7 @@ type ForceFailoverRequest struct {
 
 func (x *ForceFailoverRequest) Reset() {
 	*x = ForceFailoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2481,7 @@ func (x *ForceFailoverRequest) String() string {
 func (*ForceFailoverRequest) ProtoMessage() {}
 
 func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2494,7 @@ func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceFailoverRequest.ProtoReflect.Descriptor instead.
 func (*ForceFailoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ForceFailoverRequest) GetConfirm() bool {
@@ -2478,7 +2579,7 @@ type ForceFailoverResponse struct {
 
 func (x *ForceFailoverResponse) Reset() {
 	*x = ForceFailoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2490,7 +2591,7 @@ func (x *ForceFailoverResponse) String() string {
 func (*ForceFailoverResponse) ProtoMessage() {}
 
 func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2503,7 +2604,7 @@ func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceFailoverResponse.ProtoReflect.Descriptor instead.
 func (*ForceFailoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ForceFailoverResponse) GetDone() bool {
@@ -2634,7 +2735,7 @@ type AdoptedPeer struct {
 
 func (x *AdoptedPeer) Reset() {
 	*x = AdoptedPeer{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2646,7 +2747,7 @@ func (x *AdoptedPeer) String() string {
 func (*AdoptedPeer) ProtoMessage() {}
 
 func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2659,7 +2760,7 @@ func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptedPeer.ProtoReflect.Descriptor instead.
 func (*AdoptedPeer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AdoptedPeer) GetAddress() string {
@@ -2744,7 +2845,7 @@ type DamageStatus struct {
 
 func (x *DamageStatus) Reset() {
 	*x = DamageStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2756,7 +2857,7 @@ func (x *DamageStatus) String() string {
 func (*DamageStatus) ProtoMessage() {}
 
 func (x *DamageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2769,7 +2870,7 @@ func (x *DamageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamageStatus.ProtoReflect.Descriptor instead.
 func (*DamageStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DamageStatus) GetScrubbedPages() uint64 {
@@ -2884,7 +2985,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2896,7 +2997,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2909,7 +3010,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Condition) GetKind() string {
@@ -2990,7 +3091,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3002,7 +3103,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3015,7 +3116,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Alarm) GetKind() string {
@@ -3058,7 +3159,7 @@ type DamagedMessage struct {
 
 func (x *DamagedMessage) Reset() {
 	*x = DamagedMessage{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3171,7 @@ func (x *DamagedMessage) String() string {
 func (*DamagedMessage) ProtoMessage() {}
 
 func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3083,7 +3184,7 @@ func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamagedMessage.ProtoReflect.Descriptor instead.
 func (*DamagedMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DamagedMessage) GetQueue() string {
@@ -3135,7 +3236,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3147,7 +3248,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3160,7 +3261,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *VerifyRequest) GetDeep() bool {
@@ -3200,7 +3301,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +3313,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +3326,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *VerifyResponse) GetLsn() uint64 {
@@ -3290,7 +3391,7 @@ type QueueDifference struct {
 
 func (x *QueueDifference) Reset() {
 	*x = QueueDifference{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3302,7 +3403,7 @@ func (x *QueueDifference) String() string {
 func (*QueueDifference) ProtoMessage() {}
 
 func (x *QueueDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3315,7 +3416,7 @@ func (x *QueueDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDifference.ProtoReflect.Descriptor instead.
 func (*QueueDifference) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *QueueDifference) GetQueue() string {
@@ -3349,7 +3450,7 @@ type NodeVerification struct {
 
 func (x *NodeVerification) Reset() {
 	*x = NodeVerification{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3361,7 +3462,7 @@ func (x *NodeVerification) String() string {
 func (*NodeVerification) ProtoMessage() {}
 
 func (x *NodeVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3374,7 +3475,7 @@ func (x *NodeVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeVerification.ProtoReflect.Descriptor instead.
 func (*NodeVerification) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *NodeVerification) GetNodeId() string {
@@ -3416,7 +3517,7 @@ type GetQueueDigestsRequest struct {
 
 func (x *GetQueueDigestsRequest) Reset() {
 	*x = GetQueueDigestsRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3428,7 +3529,7 @@ func (x *GetQueueDigestsRequest) String() string {
 func (*GetQueueDigestsRequest) ProtoMessage() {}
 
 func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3441,7 +3542,7 @@ func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetQueueDigestsRequest) GetAtLsn() uint64 {
@@ -3470,7 +3571,7 @@ type GetQueueDigestsResponse struct {
 
 func (x *GetQueueDigestsResponse) Reset() {
 	*x = GetQueueDigestsResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3482,7 +3583,7 @@ func (x *GetQueueDigestsResponse) String() string {
 func (*GetQueueDigestsResponse) ProtoMessage() {}
 
 func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3495,7 +3596,7 @@ func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetQueueDigestsResponse) GetLsn() uint64 {
@@ -3552,7 +3653,7 @@ type QueueDigest struct {
 
 func (x *QueueDigest) Reset() {
 	*x = QueueDigest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +3665,7 @@ func (x *QueueDigest) String() string {
 func (*QueueDigest) ProtoMessage() {}
 
 func (x *QueueDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +3678,7 @@ func (x *QueueDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDigest.ProtoReflect.Descriptor instead.
 func (*QueueDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *QueueDigest) GetId() uint64 {
@@ -3626,7 +3727,7 @@ type ScrubRequest struct {
 
 func (x *ScrubRequest) Reset() {
 	*x = ScrubRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3638,7 +3739,7 @@ func (x *ScrubRequest) String() string {
 func (*ScrubRequest) ProtoMessage() {}
 
 func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3651,7 +3752,7 @@ func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubRequest.ProtoReflect.Descriptor instead.
 func (*ScrubRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ScrubRequest) GetFullSpeed() bool {
@@ -3678,7 +3779,7 @@ type ScrubResponse struct {
 
 func (x *ScrubResponse) Reset() {
 	*x = ScrubResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3690,7 +3791,7 @@ func (x *ScrubResponse) String() string {
 func (*ScrubResponse) ProtoMessage() {}
 
 func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3703,7 +3804,7 @@ func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubResponse.ProtoReflect.Descriptor instead.
 func (*ScrubResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ScrubResponse) GetPages() uint64 {
@@ -3750,7 +3851,7 @@ type DropDamagedRequest struct {
 
 func (x *DropDamagedRequest) Reset() {
 	*x = DropDamagedRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3762,7 +3863,7 @@ func (x *DropDamagedRequest) String() string {
 func (*DropDamagedRequest) ProtoMessage() {}
 
 func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3775,7 +3876,7 @@ func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedRequest.ProtoReflect.Descriptor instead.
 func (*DropDamagedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DropDamagedRequest) GetQueue() string {
@@ -3810,7 +3911,7 @@ type DropDamagedResponse struct {
 
 func (x *DropDamagedResponse) Reset() {
 	*x = DropDamagedResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3822,7 +3923,7 @@ func (x *DropDamagedResponse) String() string {
 func (*DropDamagedResponse) ProtoMessage() {}
 
 func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3835,7 +3936,7 @@ func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedResponse.ProtoReflect.Descriptor instead.
 func (*DropDamagedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DropDamagedResponse) GetSequences() []uint64 {
@@ -3856,7 +3957,7 @@ type CopyHistoryRequest struct {
 
 func (x *CopyHistoryRequest) Reset() {
 	*x = CopyHistoryRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[44]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3868,7 +3969,7 @@ func (x *CopyHistoryRequest) String() string {
 func (*CopyHistoryRequest) ProtoMessage() {}
 
 func (x *CopyHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[44]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3881,7 +3982,7 @@ func (x *CopyHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyHistoryRequest.ProtoReflect.Descriptor instead.
 func (*CopyHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CopyHistoryRequest) GetSince() *timestamppb.Timestamp {
@@ -3908,7 +4009,7 @@ type CopyHistoryResponse struct {
 
 func (x *CopyHistoryResponse) Reset() {
 	*x = CopyHistoryResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[45]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3920,7 +4021,7 @@ func (x *CopyHistoryResponse) String() string {
 func (*CopyHistoryResponse) ProtoMessage() {}
 
 func (x *CopyHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[45]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3933,7 +4034,7 @@ func (x *CopyHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyHistoryResponse.ProtoReflect.Descriptor instead.
 func (*CopyHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CopyHistoryResponse) GetQueueId() uint64 {
@@ -3978,7 +4079,7 @@ type HistoryRange struct {
 
 func (x *HistoryRange) Reset() {
 	*x = HistoryRange{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[46]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3990,7 +4091,7 @@ func (x *HistoryRange) String() string {
 func (*HistoryRange) ProtoMessage() {}
 
 func (x *HistoryRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[46]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4003,7 +4104,7 @@ func (x *HistoryRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRange.ProtoReflect.Descriptor instead.
 func (*HistoryRange) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *HistoryRange) GetFirst() int64 {
@@ -4024,7 +4125,7 @@ var File_lockstep_v1_admin_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/admin.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dlockstep/v1/maintenance.proto\x1a\x17lockstep/v1/types.proto\"\xb2\x01\n" +
+	"\x17lockstep/v1/admin.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dlockstep/v1/maintenance.proto\x1a\x16lockstep/v1/site.proto\x1a\x17lockstep/v1/types.proto\"\xb2\x01\n" +
 	"\n" +
 	"NodeStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
@@ -4111,7 +4212,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1b\n" +
 	"\tlag_bytes\x18\x05 \x01(\x04R\blagBytes\x124\n" +
 	"\blag_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\alagTime\"\x12\n" +
-	"\x10GetStatusRequest\"\xd6\x06\n" +
+	"\x10GetStatusRequest\"\x81\a\n" +
 	"\x11GetStatusResponse\x12+\n" +
 	"\x04node\x18\x01 \x01(\v2\x17.lockstep.v1.NodeStatusR\x04node\x12%\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12\x16\n" +
@@ -4134,7 +4235,16 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x12disk_low_watermark\x18\x0f \x01(\x04R\x10diskLowWatermark\x12B\n" +
 	"\fcertificates\x18( \x03(\v2\x1e.lockstep.v1.CertificateStatusR\fcertificates\x121\n" +
 	"\bactivity\x18) \x01(\v2\x15.lockstep.v1.ActivityR\bactivity\x12\x18\n" +
-	"\aconsole\x18+ \x01(\tR\aconsole\"\x80\x03\n" +
+	"\aconsole\x18+ \x01(\tR\aconsole\x12)\n" +
+	"\x04site\x18, \x01(\v2\x15.lockstep.v1.SiteInfoR\x04site\"\xc5\x01\n" +
+	"\bSiteInfo\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
+	"\x04role\x18\x02 \x01(\x0e2\x15.lockstep.v1.SiteRoleR\x04role\x12\x18\n" +
+	"\alineage\x18\x03 \x01(\tR\alineage\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12)\n" +
+	"\x10remote_addresses\x18\x05 \x03(\tR\x0fremoteAddresses\x12\x1f\n" +
+	"\vlossy_epoch\x18\x06 \x01(\x04R\n" +
+	"lossyEpoch\"\x80\x03\n" +
 	"\bActivity\x12\x1c\n" +
 	"\tpublished\x18\x01 \x01(\x04R\tpublished\x12'\n" +
 	"\x0fpublished_bytes\x18\x02 \x01(\x04R\x0epublishedBytes\x12\x1c\n" +
@@ -4390,7 +4500,7 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_lockstep_v1_admin_proto_goTypes = []any{
 	(Role)(0),                       // 0: lockstep.v1.Role
 	(Severity)(0),                   // 1: lockstep.v1.Severity
@@ -4405,135 +4515,139 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*StandbyStatus)(nil),           // 10: lockstep.v1.StandbyStatus
 	(*GetStatusRequest)(nil),        // 11: lockstep.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 12: lockstep.v1.GetStatusResponse
-	(*Activity)(nil),                // 13: lockstep.v1.Activity
-	(*LatencyBucket)(nil),           // 14: lockstep.v1.LatencyBucket
-	(*CertificateStatus)(nil),       // 15: lockstep.v1.CertificateStatus
-	(*WatchStatusRequest)(nil),      // 16: lockstep.v1.WatchStatusRequest
-	(*WatchStatusResponse)(nil),     // 17: lockstep.v1.WatchStatusResponse
-	(*SwitchoverRequest)(nil),       // 18: lockstep.v1.SwitchoverRequest
-	(*SwitchoverResponse)(nil),      // 19: lockstep.v1.SwitchoverResponse
-	(*CheckpointRequest)(nil),       // 20: lockstep.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),      // 21: lockstep.v1.CheckpointResponse
-	(*CheckRequest)(nil),            // 22: lockstep.v1.CheckRequest
-	(*CheckResponse)(nil),           // 23: lockstep.v1.CheckResponse
-	(*GetDigestRequest)(nil),        // 24: lockstep.v1.GetDigestRequest
-	(*GetDigestResponse)(nil),       // 25: lockstep.v1.GetDigestResponse
-	(*AdoptRecordRequest)(nil),      // 26: lockstep.v1.AdoptRecordRequest
-	(*AdoptRecordResponse)(nil),     // 27: lockstep.v1.AdoptRecordResponse
-	(*ForceFailoverRequest)(nil),    // 28: lockstep.v1.ForceFailoverRequest
-	(*ForceFailoverResponse)(nil),   // 29: lockstep.v1.ForceFailoverResponse
-	(*AdoptedPeer)(nil),             // 30: lockstep.v1.AdoptedPeer
-	(*DamageStatus)(nil),            // 31: lockstep.v1.DamageStatus
-	(*Condition)(nil),               // 32: lockstep.v1.Condition
-	(*Alarm)(nil),                   // 33: lockstep.v1.Alarm
-	(*DamagedMessage)(nil),          // 34: lockstep.v1.DamagedMessage
-	(*VerifyRequest)(nil),           // 35: lockstep.v1.VerifyRequest
-	(*VerifyResponse)(nil),          // 36: lockstep.v1.VerifyResponse
-	(*QueueDifference)(nil),         // 37: lockstep.v1.QueueDifference
-	(*NodeVerification)(nil),        // 38: lockstep.v1.NodeVerification
-	(*GetQueueDigestsRequest)(nil),  // 39: lockstep.v1.GetQueueDigestsRequest
-	(*GetQueueDigestsResponse)(nil), // 40: lockstep.v1.GetQueueDigestsResponse
-	(*QueueDigest)(nil),             // 41: lockstep.v1.QueueDigest
-	(*ScrubRequest)(nil),            // 42: lockstep.v1.ScrubRequest
-	(*ScrubResponse)(nil),           // 43: lockstep.v1.ScrubResponse
-	(*DropDamagedRequest)(nil),      // 44: lockstep.v1.DropDamagedRequest
-	(*DropDamagedResponse)(nil),     // 45: lockstep.v1.DropDamagedResponse
-	(*CopyHistoryRequest)(nil),      // 46: lockstep.v1.CopyHistoryRequest
-	(*CopyHistoryResponse)(nil),     // 47: lockstep.v1.CopyHistoryResponse
-	(*HistoryRange)(nil),            // 48: lockstep.v1.HistoryRange
-	(*timestamppb.Timestamp)(nil),   // 49: google.protobuf.Timestamp
-	(*Position)(nil),                // 50: lockstep.v1.Position
-	(*durationpb.Duration)(nil),     // 51: google.protobuf.Duration
-	(*MaintenanceActivity)(nil),     // 52: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                    // 53: lockstep.v1.Plan
+	(*SiteInfo)(nil),                // 13: lockstep.v1.SiteInfo
+	(*Activity)(nil),                // 14: lockstep.v1.Activity
+	(*LatencyBucket)(nil),           // 15: lockstep.v1.LatencyBucket
+	(*CertificateStatus)(nil),       // 16: lockstep.v1.CertificateStatus
+	(*WatchStatusRequest)(nil),      // 17: lockstep.v1.WatchStatusRequest
+	(*WatchStatusResponse)(nil),     // 18: lockstep.v1.WatchStatusResponse
+	(*SwitchoverRequest)(nil),       // 19: lockstep.v1.SwitchoverRequest
+	(*SwitchoverResponse)(nil),      // 20: lockstep.v1.SwitchoverResponse
+	(*CheckpointRequest)(nil),       // 21: lockstep.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),      // 22: lockstep.v1.CheckpointResponse
+	(*CheckRequest)(nil),            // 23: lockstep.v1.CheckRequest
+	(*CheckResponse)(nil),           // 24: lockstep.v1.CheckResponse
+	(*GetDigestRequest)(nil),        // 25: lockstep.v1.GetDigestRequest
+	(*GetDigestResponse)(nil),       // 26: lockstep.v1.GetDigestResponse
+	(*AdoptRecordRequest)(nil),      // 27: lockstep.v1.AdoptRecordRequest
+	(*AdoptRecordResponse)(nil),     // 28: lockstep.v1.AdoptRecordResponse
+	(*ForceFailoverRequest)(nil),    // 29: lockstep.v1.ForceFailoverRequest
+	(*ForceFailoverResponse)(nil),   // 30: lockstep.v1.ForceFailoverResponse
+	(*AdoptedPeer)(nil),             // 31: lockstep.v1.AdoptedPeer
+	(*DamageStatus)(nil),            // 32: lockstep.v1.DamageStatus
+	(*Condition)(nil),               // 33: lockstep.v1.Condition
+	(*Alarm)(nil),                   // 34: lockstep.v1.Alarm
+	(*DamagedMessage)(nil),          // 35: lockstep.v1.DamagedMessage
+	(*VerifyRequest)(nil),           // 36: lockstep.v1.VerifyRequest
+	(*VerifyResponse)(nil),          // 37: lockstep.v1.VerifyResponse
+	(*QueueDifference)(nil),         // 38: lockstep.v1.QueueDifference
+	(*NodeVerification)(nil),        // 39: lockstep.v1.NodeVerification
+	(*GetQueueDigestsRequest)(nil),  // 40: lockstep.v1.GetQueueDigestsRequest
+	(*GetQueueDigestsResponse)(nil), // 41: lockstep.v1.GetQueueDigestsResponse
+	(*QueueDigest)(nil),             // 42: lockstep.v1.QueueDigest
+	(*ScrubRequest)(nil),            // 43: lockstep.v1.ScrubRequest
+	(*ScrubResponse)(nil),           // 44: lockstep.v1.ScrubResponse
+	(*DropDamagedRequest)(nil),      // 45: lockstep.v1.DropDamagedRequest
+	(*DropDamagedResponse)(nil),     // 46: lockstep.v1.DropDamagedResponse
+	(*CopyHistoryRequest)(nil),      // 47: lockstep.v1.CopyHistoryRequest
+	(*CopyHistoryResponse)(nil),     // 48: lockstep.v1.CopyHistoryResponse
+	(*HistoryRange)(nil),            // 49: lockstep.v1.HistoryRange
+	(*timestamppb.Timestamp)(nil),   // 50: google.protobuf.Timestamp
+	(*Position)(nil),                // 51: lockstep.v1.Position
+	(*durationpb.Duration)(nil),     // 52: google.protobuf.Duration
+	(*MaintenanceActivity)(nil),     // 53: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                    // 54: lockstep.v1.Plan
+	(SiteRole)(0),                   // 55: lockstep.v1.SiteRole
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
 	5,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
 	4,  // 2: lockstep.v1.PairStatus.forced:type_name -> lockstep.v1.Forced
-	49, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
-	49, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
-	49, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	50, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
+	50, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
+	50, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
 	5,  // 6: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
-	50, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	50, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	51, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	51, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
 	9,  // 9: lockstep.v1.StoreStatus.unused_files:type_name -> lockstep.v1.UnusedFile
-	51, // 10: lockstep.v1.StandbyStatus.lag_time:type_name -> google.protobuf.Duration
+	52, // 10: lockstep.v1.StandbyStatus.lag_time:type_name -> google.protobuf.Duration
 	2,  // 11: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
 	0,  // 12: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
 	3,  // 13: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
 	8,  // 14: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
 	10, // 15: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	49, // 16: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	52, // 17: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	53, // 18: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
-	31, // 19: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
-	33, // 20: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
-	32, // 21: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
-	49, // 22: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	15, // 23: lockstep.v1.GetStatusResponse.certificates:type_name -> lockstep.v1.CertificateStatus
-	13, // 24: lockstep.v1.GetStatusResponse.activity:type_name -> lockstep.v1.Activity
-	14, // 25: lockstep.v1.Activity.commits:type_name -> lockstep.v1.LatencyBucket
-	51, // 26: lockstep.v1.LatencyBucket.up_to:type_name -> google.protobuf.Duration
-	49, // 27: lockstep.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
-	12, // 28: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	51, // 29: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	51, // 30: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	50, // 31: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
-	30, // 32: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
-	50, // 33: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
-	0,  // 34: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
-	50, // 35: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	49, // 36: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
-	1,  // 37: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
-	49, // 38: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
-	49, // 39: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	49, // 40: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
-	37, // 41: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
-	38, // 42: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
-	31, // 43: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
-	34, // 44: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
-	41, // 45: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
-	31, // 46: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
-	34, // 47: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	31, // 48: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
-	34, // 49: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	49, // 50: lockstep.v1.CopyHistoryRequest.since:type_name -> google.protobuf.Timestamp
-	48, // 51: lockstep.v1.CopyHistoryResponse.recent:type_name -> lockstep.v1.HistoryRange
-	48, // 52: lockstep.v1.CopyHistoryResponse.day:type_name -> lockstep.v1.HistoryRange
-	11, // 53: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	16, // 54: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	18, // 55: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	6,  // 56: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
-	20, // 57: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	22, // 58: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	24, // 59: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	35, // 60: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
-	39, // 61: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
-	42, // 62: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	44, // 63: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
-	26, // 64: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	28, // 65: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
-	46, // 66: lockstep.v1.AdminService.CopyHistory:input_type -> lockstep.v1.CopyHistoryRequest
-	12, // 67: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	17, // 68: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	19, // 69: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	7,  // 70: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
-	21, // 71: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	23, // 72: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	25, // 73: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	36, // 74: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
-	40, // 75: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
-	43, // 76: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	45, // 77: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
-	27, // 78: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	29, // 79: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
-	47, // 80: lockstep.v1.AdminService.CopyHistory:output_type -> lockstep.v1.CopyHistoryResponse
-	67, // [67:81] is the sub-list for method output_type
-	53, // [53:67] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	50, // 16: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	53, // 17: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	54, // 18: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	32, // 19: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
+	34, // 20: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
+	33, // 21: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
+	50, // 22: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	16, // 23: lockstep.v1.GetStatusResponse.certificates:type_name -> lockstep.v1.CertificateStatus
+	14, // 24: lockstep.v1.GetStatusResponse.activity:type_name -> lockstep.v1.Activity
+	13, // 25: lockstep.v1.GetStatusResponse.site:type_name -> lockstep.v1.SiteInfo
+	55, // 26: lockstep.v1.SiteInfo.role:type_name -> lockstep.v1.SiteRole
+	15, // 27: lockstep.v1.Activity.commits:type_name -> lockstep.v1.LatencyBucket
+	52, // 28: lockstep.v1.LatencyBucket.up_to:type_name -> google.protobuf.Duration
+	50, // 29: lockstep.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
+	12, // 30: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
+	52, // 31: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	52, // 32: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	51, // 33: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	31, // 34: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
+	51, // 35: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
+	0,  // 36: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
+	51, // 37: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	50, // 38: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	1,  // 39: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
+	50, // 40: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
+	50, // 41: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	50, // 42: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
+	38, // 43: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
+	39, // 44: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
+	32, // 45: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
+	35, // 46: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
+	42, // 47: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
+	32, // 48: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
+	35, // 49: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	32, // 50: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	35, // 51: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	50, // 52: lockstep.v1.CopyHistoryRequest.since:type_name -> google.protobuf.Timestamp
+	49, // 53: lockstep.v1.CopyHistoryResponse.recent:type_name -> lockstep.v1.HistoryRange
+	49, // 54: lockstep.v1.CopyHistoryResponse.day:type_name -> lockstep.v1.HistoryRange
+	11, // 55: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	17, // 56: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	19, // 57: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	6,  // 58: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
+	21, // 59: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	23, // 60: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	25, // 61: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	36, // 62: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	40, // 63: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	43, // 64: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	45, // 65: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	27, // 66: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	29, // 67: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
+	47, // 68: lockstep.v1.AdminService.CopyHistory:input_type -> lockstep.v1.CopyHistoryRequest
+	12, // 69: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	18, // 70: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	20, // 71: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	7,  // 72: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
+	22, // 73: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	24, // 74: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	26, // 75: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	37, // 76: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	41, // 77: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	44, // 78: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	46, // 79: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	28, // 80: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	30, // 81: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
+	48, // 82: lockstep.v1.AdminService.CopyHistory:output_type -> lockstep.v1.CopyHistoryResponse
+	69, // [69:83] is the sub-list for method output_type
+	55, // [55:69] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -4542,6 +4656,7 @@ func file_lockstep_v1_admin_proto_init() {
 		return
 	}
 	file_lockstep_v1_maintenance_proto_init()
+	file_lockstep_v1_site_proto_init()
 	file_lockstep_v1_types_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4549,7 +4664,7 @@ func file_lockstep_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

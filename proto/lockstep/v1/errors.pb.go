@@ -431,6 +431,21 @@ const (
 	ErrorReason_ERROR_REASON_MIN_IN_SYNC ErrorReason = 163
 	// Forced failover refused, because a safer action is possible.
 	ErrorReason_ERROR_REASON_FORCE ErrorReason = 164
+	// The pair is a replica of another site, or has stopped as its primary. The status has a NotActive detail. This
+	// attempt was not applied. Retry on the primary.
+	ErrorReason_ERROR_REASON_REPLICA ErrorReason = 261
+	// The role of this site does not permit the operation, or `site.name` or `site.remote` is not set.
+	ErrorReason_ERROR_REASON_SITE_ROLE ErrorReason = 262
+	// The switch of the primary site failed and was rolled back.
+	ErrorReason_ERROR_REASON_SITE_SWITCH ErrorReason = 263
+	// Promotion refused, because the primary answers: use a planned switch.
+	ErrorReason_ERROR_REASON_SITE_PRIMARY_ANSWERS ErrorReason = 264
+	// The pair has transactions that the other site lacks, or belongs to another group of sites.
+	ErrorReason_ERROR_REASON_SITE_DIVERGED ErrorReason = 265
+	// The log of the primary no longer contains the record after which the replica continues.
+	ErrorReason_ERROR_REASON_SITE_BEHIND ErrorReason = 266
+	// No node of the other site responds.
+	ErrorReason_ERROR_REASON_SITE_UNREACHABLE ErrorReason = 267
 )
 
 // Enum value maps for ErrorReason.
@@ -541,6 +556,13 @@ var (
 		162: "ERROR_REASON_PAUSE",
 		163: "ERROR_REASON_MIN_IN_SYNC",
 		164: "ERROR_REASON_FORCE",
+		261: "ERROR_REASON_REPLICA",
+		262: "ERROR_REASON_SITE_ROLE",
+		263: "ERROR_REASON_SITE_SWITCH",
+		264: "ERROR_REASON_SITE_PRIMARY_ANSWERS",
+		265: "ERROR_REASON_SITE_DIVERGED",
+		266: "ERROR_REASON_SITE_BEHIND",
+		267: "ERROR_REASON_SITE_UNREACHABLE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -648,6 +670,13 @@ var (
 		"ERROR_REASON_PAUSE":                  162,
 		"ERROR_REASON_MIN_IN_SYNC":            163,
 		"ERROR_REASON_FORCE":                  164,
+		"ERROR_REASON_REPLICA":                261,
+		"ERROR_REASON_SITE_ROLE":              262,
+		"ERROR_REASON_SITE_SWITCH":            263,
+		"ERROR_REASON_SITE_PRIMARY_ANSWERS":   264,
+		"ERROR_REASON_SITE_DIVERGED":          265,
+		"ERROR_REASON_SITE_BEHIND":            266,
+		"ERROR_REASON_SITE_UNREACHABLE":       267,
 	}
 )
 
@@ -792,7 +821,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
 	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c\x12\x1a\n" +
 	"\x16ERROR_KIND_NO_SCHEDULE\x10\x1e\x12\x18\n" +
-	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xcc.\n" +
+	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xf21\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -1024,6 +1053,26 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x124\n" +
 	"\x12ERROR_REASON_FORCE\x10\xa4\x01\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x126\n" +
+	"\x14ERROR_REASON_REPLICA\x10\x85\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\x01\x128\n" +
+	"\x16ERROR_REASON_SITE_ROLE\x10\x86\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x12:\n" +
+	"\x18ERROR_REASON_SITE_SWITCH\x10\x87\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x12C\n" +
+	"!ERROR_REASON_SITE_PRIMARY_ANSWERS\x10\x88\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x12<\n" +
+	"\x1aERROR_REASON_SITE_DIVERGED\x10\x89\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x12:\n" +
+	"\x18ERROR_REASON_SITE_BEHIND\x10\x8a\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x127\n" +
+	"\x1dERROR_REASON_SITE_UNREACHABLE\x10\x8b\x02\x1a\x13\xfa\xf8#\x0f\n" +
+	"\vUNAVAILABLE\x10\n" +
 	":\\\n" +
 	"\x06reason\x12!.google.protobuf.EnumValueOptions\x18\x8f\xbf\x04 \x01(\v2\x1f.lockstep.v1.ErrorReasonOptionsR\x06reasonB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 

@@ -2024,9 +2024,12 @@ type NotActive struct {
 	// Role of the responding node.
 	Role string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
 	// Recommended delay before a retry if there is no active.
-	RetryAfter    *durationpb.Duration `protobuf:"bytes,4,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RetryAfter *durationpb.Duration `protobuf:"bytes,4,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// Addresses of the nodes of the primary site, host:port, if this pair is a replica of it. Clients use them in
+	// addition to their own addresses.
+	PrimaryAddresses []string `protobuf:"bytes,5,rep,name=primary_addresses,json=primaryAddresses,proto3" json:"primary_addresses,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *NotActive) Reset() {
@@ -2083,6 +2086,13 @@ func (x *NotActive) GetRole() string {
 func (x *NotActive) GetRetryAfter() *durationpb.Duration {
 	if x != nil {
 		return x.RetryAfter
+	}
+	return nil
+}
+
+func (x *NotActive) GetPrimaryAddresses() []string {
+	if x != nil {
+		return x.PrimaryAddresses
 	}
 	return nil
 }
@@ -2375,14 +2385,15 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\bPosition\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x14\n" +
-	"\x05chain\x18\x03 \x01(\aR\x05chain\"\xa3\x01\n" +
+	"\x05chain\x18\x03 \x01(\aR\x05chain\"\xd0\x01\n" +
 	"\tNotActive\x12%\n" +
 	"\x0eactive_address\x18\x01 \x01(\tR\ractiveAddress\x12\x1f\n" +
 	"\vactive_node\x18\x02 \x01(\tR\n" +
 	"activeNode\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12:\n" +
 	"\vretry_after\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter\"E\n" +
+	"retryAfter\x12+\n" +
+	"\x11primary_addresses\x18\x05 \x03(\tR\x10primaryAddresses\"E\n" +
 	"\aForward\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x12\x12\n" +
 	"\x04move\x18\x02 \x01(\bR\x04move\x12\x16\n" +

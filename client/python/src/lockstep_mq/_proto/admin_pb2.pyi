@@ -4,6 +4,7 @@ import datetime
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from lockstep_mq._proto import maintenance_pb2 as _maintenance_pb2
+from lockstep_mq._proto import site_pb2 as _site_pb2
 from lockstep_mq._proto import types_pb2 as _types_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -215,7 +216,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("node", "role", "reason", "pair", "store", "standby", "version", "started_at", "maintenance", "plan", "damage", "alarms", "conditions", "now", "disk_low_watermark", "certificates", "activity", "console")
+    __slots__ = ("node", "role", "reason", "pair", "store", "standby", "version", "started_at", "maintenance", "plan", "damage", "alarms", "conditions", "now", "disk_low_watermark", "certificates", "activity", "console", "site")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +235,7 @@ class GetStatusResponse(_message.Message):
     CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     CONSOLE_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
     node: NodeStatus
     role: Role
     reason: str
@@ -252,7 +254,24 @@ class GetStatusResponse(_message.Message):
     certificates: _containers.RepeatedCompositeFieldContainer[CertificateStatus]
     activity: Activity
     console: str
-    def __init__(self, node: _Optional[_Union[NodeStatus, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., pair: _Optional[_Union[PairStatus, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ..., version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., maintenance: _Optional[_Union[_maintenance_pb2.MaintenanceActivity, _Mapping]] = ..., plan: _Optional[_Union[_maintenance_pb2.Plan, _Mapping]] = ..., damage: _Optional[_Union[DamageStatus, _Mapping]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., disk_low_watermark: _Optional[int] = ..., certificates: _Optional[_Iterable[_Union[CertificateStatus, _Mapping]]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ..., console: _Optional[str] = ...) -> None: ...
+    site: SiteInfo
+    def __init__(self, node: _Optional[_Union[NodeStatus, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., pair: _Optional[_Union[PairStatus, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ..., version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., maintenance: _Optional[_Union[_maintenance_pb2.MaintenanceActivity, _Mapping]] = ..., plan: _Optional[_Union[_maintenance_pb2.Plan, _Mapping]] = ..., damage: _Optional[_Union[DamageStatus, _Mapping]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., disk_low_watermark: _Optional[int] = ..., certificates: _Optional[_Iterable[_Union[CertificateStatus, _Mapping]]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ..., console: _Optional[str] = ..., site: _Optional[_Union[SiteInfo, _Mapping]] = ...) -> None: ...
+
+class SiteInfo(_message.Message):
+    __slots__ = ("name", "role", "lineage", "epoch", "remote_addresses", "lossy_epoch")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    LOSSY_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: _site_pb2.SiteRole
+    lineage: str
+    epoch: int
+    remote_addresses: _containers.RepeatedScalarFieldContainer[str]
+    lossy_epoch: int
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[_Union[_site_pb2.SiteRole, str]] = ..., lineage: _Optional[str] = ..., epoch: _Optional[int] = ..., remote_addresses: _Optional[_Iterable[str]] = ..., lossy_epoch: _Optional[int] = ...) -> None: ...
 
 class Activity(_message.Message):
     __slots__ = ("published", "published_bytes", "delivered", "acknowledged", "transactions", "commits", "consumers", "connections", "memory_bytes", "memory_budget_bytes")

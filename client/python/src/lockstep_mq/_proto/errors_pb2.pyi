@@ -148,6 +148,13 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_PAUSE: _ClassVar[ErrorReason]
     ERROR_REASON_MIN_IN_SYNC: _ClassVar[ErrorReason]
     ERROR_REASON_FORCE: _ClassVar[ErrorReason]
+    ERROR_REASON_REPLICA: _ClassVar[ErrorReason]
+    ERROR_REASON_SITE_ROLE: _ClassVar[ErrorReason]
+    ERROR_REASON_SITE_SWITCH: _ClassVar[ErrorReason]
+    ERROR_REASON_SITE_PRIMARY_ANSWERS: _ClassVar[ErrorReason]
+    ERROR_REASON_SITE_DIVERGED: _ClassVar[ErrorReason]
+    ERROR_REASON_SITE_BEHIND: _ClassVar[ErrorReason]
+    ERROR_REASON_SITE_UNREACHABLE: _ClassVar[ErrorReason]
 ERROR_KIND_UNSPECIFIED: ErrorKind
 ERROR_KIND_RETRY: ErrorKind
 ERROR_KIND_QUEUE_NOT_FOUND: ErrorKind
@@ -284,6 +291,13 @@ ERROR_REASON_ADOPT: ErrorReason
 ERROR_REASON_PAUSE: ErrorReason
 ERROR_REASON_MIN_IN_SYNC: ErrorReason
 ERROR_REASON_FORCE: ErrorReason
+ERROR_REASON_REPLICA: ErrorReason
+ERROR_REASON_SITE_ROLE: ErrorReason
+ERROR_REASON_SITE_SWITCH: ErrorReason
+ERROR_REASON_SITE_PRIMARY_ANSWERS: ErrorReason
+ERROR_REASON_SITE_DIVERGED: ErrorReason
+ERROR_REASON_SITE_BEHIND: ErrorReason
+ERROR_REASON_SITE_UNREACHABLE: ErrorReason
 REASON_FIELD_NUMBER: _ClassVar[int]
 reason: _descriptor.FieldDescriptor
 

@@ -365,16 +365,18 @@ class Position(_message.Message):
     def __init__(self, term: _Optional[int] = ..., lsn: _Optional[int] = ..., chain: _Optional[int] = ...) -> None: ...
 
 class NotActive(_message.Message):
-    __slots__ = ("active_address", "active_node", "role", "retry_after")
+    __slots__ = ("active_address", "active_node", "role", "retry_after", "primary_addresses")
     ACTIVE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    PRIMARY_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     active_address: str
     active_node: str
     role: str
     retry_after: _duration_pb2.Duration
-    def __init__(self, active_address: _Optional[str] = ..., active_node: _Optional[str] = ..., role: _Optional[str] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    primary_addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, active_address: _Optional[str] = ..., active_node: _Optional[str] = ..., role: _Optional[str] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., primary_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Forward(_message.Message):
     __slots__ = ("to", "move", "filter")
