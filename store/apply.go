@@ -120,6 +120,7 @@ func (s *Store) applyFrames(
 		before, frames, err = s.applySome(frames, before, stop)
 		s.holds.reach(s.applied.LSN)
 		s.touched = s.state.TakeTouched(s.touched[:0])
+		siteChanged := s.state.TakeSiteChanged()
 		s.clock.update(s.state)
 		s.filters.Store(s.state.Filters())
 		s.dedups.Store(s.state.Deduplicates())
@@ -133,6 +134,9 @@ func (s *Store) applyFrames(
 			}
 		}
 		s.watch.wake(s.touched)
+		if siteChanged {
+			s.site.wake()
+		}
 		s.clock.notify()
 	}
 	if s.sinceCheckpoint.Load() > s.o.CheckpointBytes {

@@ -13,6 +13,9 @@ import (
 // QueueDigests summarizes the state of all queues at one LSN.
 type QueueDigests struct {
 	LSN uint64
+	// Logical is the logical number of the last transaction; 0 for a pair without sites. Sites with the same number have
+	// the same digests.
+	Logical uint64
 	// Digest is a rolling hash of all applied records.
 	Digest uint64
 	Queues []QueueDigest
@@ -53,7 +56,7 @@ func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Dura
 func (s *Store) queueDigests() QueueDigests {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	out := QueueDigests{LSN: s.state.Applied(), Digest: s.state.Digest()}
+	out := QueueDigests{LSN: s.state.Applied(), Logical: s.state.Site().Logical, Digest: s.state.Digest()}
 	for q := range s.state.Queues {
 		out.Queues = append(out.Queues, QueueDigest{
 			ID: q.ID(), Name: q.Name(), Digest: q.Digest(), NextSequence: q.NextSequence(), Messages: q.Messages(),

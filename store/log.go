@@ -67,6 +67,10 @@ func (s *Store) Durable() lsn.Position { return s.log.Durable() }
 // FirstLSN returns the LSN of the oldest record in the log, or 0 if the log is empty.
 func (s *Store) FirstLSN() uint64 { return s.log.First() }
 
+// LogStart returns the position before the first record in the log. It is the zero position if the log begins with the
+// first record of all.
+func (s *Store) LogStart() lsn.Position { return s.log.Start() }
+
 // TermEnds returns the last position of each term that has records in the log, newest first.
 func (s *Store) TermEnds() []lsn.Position { return s.log.TermEnds() }
 

@@ -64,6 +64,7 @@ type Store struct {
 	lanes     laneCache
 	ahead     readAhead
 	watch     watchers
+	site      siteWatch
 	clock     clock
 	filters   atomic.Uint64 // see Filters
 	dedups    atomic.Bool   // some queue has accepted message IDs
@@ -207,6 +208,9 @@ func (s *Store) usePages(file *page.File) error {
 	defer s.mu.Unlock()
 	if s.state != nil {
 		state.ContinueCounts(s.state)
+		if state.Site().Differs(s.state.Site()) {
+			defer s.site.wake() // a snapshot of another site was installed
+		}
 	}
 	s.state, s.applied = state, meta.Position
 	s.dedups.Store(state.Deduplicates())

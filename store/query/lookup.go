@@ -37,9 +37,15 @@ type Prior struct {
 	Fingerprint uint32
 }
 
-// LoggedFingerprint computes Prior.Fingerprint from the committed record of the transaction with the given LSN. It
-// returns 0 if the log no longer contains the record. It reads the whole record.
-func LoggedFingerprint(s *store.Store, record uint64) uint32 {
+// LoggedFingerprint computes Prior.Fingerprint from the committed record of the transaction with the given
+// txn.Result.LSN. It returns 0 if the log no longer contains the record, or if the record is from the log of another
+// site. It reads the whole record.
+func LoggedFingerprint(s *store.Store, result uint64) uint32 {
+	site := s.Site()
+	record, ok := site.LSNOf(result)
+	if !ok {
+		return 0
+	}
 	r, err := s.ReadLog(record)
 	if err != nil {
 		return 0 // usually trimmed

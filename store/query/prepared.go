@@ -15,7 +15,7 @@ import (
 // PreparedInfo describes a prepared transaction.
 type PreparedInfo struct {
 	XID string
-	// LSN is the LSN of the record that prepared the transaction.
+	// LSN is the txn.Result.LSN of the record that prepared the transaction.
 	LSN uint64
 	// TimeMS is the time at which the active prepared the transaction, in milliseconds since 1970.
 	TimeMS int64

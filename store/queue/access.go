@@ -23,7 +23,7 @@ const AccessQueue = math.MaxUint64 - 1
 type accessTable struct {
 	entryTable[accessName]
 
-	version uint64 // LSN of the last change
+	version uint64 // logical number of the last change
 	changed bool   // the version, and possibly entries, changed since the last Collect
 }
 
@@ -41,7 +41,8 @@ type AccessEntry struct {
 	Value []byte
 }
 
-// Access returns the entries of the access table, ordered by kind and name, and the LSN of the last change, or 0.
+// Access returns the entries of the access table, ordered by kind and name, and the logical number of the last change,
+// or 0.
 func (s *State) Access() (version uint64, entries []AccessEntry) {
 	t := &s.access
 	for _, name := range slices.SortedFunc(maps.Keys(t.entries), accessName.compare) {
@@ -76,7 +77,7 @@ func (s *State) checkAccess(o *txn.Op) txn.Code {
 }
 
 // changeAccess applies an OpAccess. It returns the number of entries set, plus the number of existing entries removed.
-func (s *State) changeAccess(o *txn.Op, lsn uint64) (changed uint64) {
+func (s *State) changeAccess(o *txn.Op, logical uint64) (changed uint64) {
 	t := &s.access
 	s.digest = mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Raw, s.crc)))
 	for c := range o.AccessChanges {
@@ -89,7 +90,7 @@ func (s *State) changeAccess(o *txn.Op, lsn uint64) (changed uint64) {
 		}
 		changed++
 	}
-	t.version, t.changed, t.touched = lsn, true, true
+	t.version, t.changed, t.touched = logical, true, true
 	return changed
 }
 

@@ -28,18 +28,30 @@ func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Resu
 	if lsn <= s.applied {
 		panic(fmt.Sprintf("queue: record %d applied after record %d", lsn, s.applied))
 	}
-	r := txn.Result{LSN: lsn, Op: -1}
+	logical := lsn + s.site.Offset // the state and the result contain logical numbers, which are equal at all sites
+	r := txn.Result{LSN: logical, Op: -1}
 	r.Code = codeOf(s.reader.Reset(payload))
 	s.ids.err = nil
+	if s.site.Role != SiteNone || s.reader.ForSites() {
+		var apply bool
+		if logical, apply = s.admitSite(lsn, &r); !apply {
+			s.applied = lsn
+			return r
+		}
+	}
 	if r.Code == txn.OK {
 		s.reader.SetChecksum(sum)
+		s.counted = lsn > s.countAfter
 		s.applyAdmitted(&r)
 	}
 	if r.Code == txn.ErrNewerVersion && !r.Duplicate || s.ids.err != nil {
 		return r
 	}
 	s.applied = lsn
-	s.digest = mix(mix(s.digest, lsn), uint64(r.Code)<<1|b2u(r.Duplicate))
+	s.digest = mix(mix(s.digest, logical), uint64(r.Code)<<1|b2u(r.Duplicate))
+	if s.site.Role != SiteNone {
+		s.advanceSite(logical)
+	}
 	return r
 }
 
@@ -70,7 +82,7 @@ func (s *State) applyAdmitted(r *txn.Result) {
 	case txn.ErrNewerVersion:
 		return
 	default: // a rejection is also a result
-		if r.LSN > s.countAfter {
+		if s.counted {
 			s.counts.Refused++
 		}
 	}
@@ -129,7 +141,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return s.checkCreate(o)
 	case txn.OpPutMeta, txn.OpSwapMeta:
 		return s.checkMeta(o)
-	case txn.OpDeleteMeta, txn.OpDue:
+	case txn.OpDeleteMeta, txn.OpDue, txn.OpSite: // admitSite applies a valid OpSite
 		return txn.OK
 	case txn.OpAccess, txn.OpPolicy:
 		return s.checkTable(o)
@@ -187,7 +199,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpPurge, txn.OpDeleteSubscription:
 		return checkNotReserved(q, o.Sub)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPause, txn.OpPolicy:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPause, txn.OpPolicy, txn.OpSite:
 	}
 	return txn.OK
 }
@@ -273,8 +285,7 @@ func (s *State) results(n int) []txn.OpResult {
 func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	s.reader.Rewind()
 	r.Ops = s.results(s.reader.Ops() - s.forwarded)
-	counted := r.LSN > s.countAfter
-	if counted {
+	if s.counted {
 		s.counts.Transactions++
 	}
 	s.expired, s.duplicates, s.duplicateBytes = 0, 0, 0
@@ -306,11 +317,11 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		case o.Code == txn.OpPolicy:
 			s.changePolicy(o)
 		case o.Code >= txn.OpPrepare && o.Code <= txn.OpRollbackPrepared:
-			s.changePrepared(o, r.LSN, counted, &results[0])
+			s.changePrepared(o, r.LSN, &results[0])
 		default:
 			s.changeOp(o, &results[0])
 		}
-		if counted {
+		if s.counted {
 			s.counts.count(o, &results[0])
 			s.counts.Overflowed += s.overflowed
 		}
@@ -318,7 +329,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		results = results[1:]
 	}
 	s.published.raw = nil
-	if counted {
+	if s.counted {
 		s.counts.Expired += s.expired
 		s.counts.Duplicates += s.duplicates
 		s.counts.PublishedBytes -= s.duplicateBytes
@@ -389,7 +400,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpPause:
 		s.pause(q, o)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPolicy:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPolicy, txn.OpSite:
 	}
 	q.digest = mix(q.digest, r.Changed)
 }

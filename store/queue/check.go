@@ -50,6 +50,7 @@ func (s *State) Check() []string {
 	if tailBytes != s.tailBytes {
 		bad("queues have %d bytes in memory, counted %d", tailBytes, s.tailBytes)
 	}
+	s.site.check(s.applied, bad)
 	s.producers.check(bad)
 	s.prepared.check(s, bad)
 	s.access.check(bad)

@@ -103,6 +103,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 		}
 		q.removals, q.dirty = nil, false
 	}
+	c.site(&s.site)
 	c.subs(queues)
 	c.schedule(&s.schedule)
 	c.pauses(queues)

@@ -72,6 +72,18 @@ func FuzzApply(f *testing.F) {
 		seed(nil, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{Priorities: 1}, "a") }), seed(nil, ranked),
 		seed(nil, func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: 5}) }), seed(nil, ranked),
 		seed(nil, func(b *txn.Builder) { b.AlterQueue(1, txn.Config{}, txn.FieldPriorities) })))
+	site := func(c txn.SiteChange) []byte { return seed(nil, func(b *txn.Builder) { b.Site(c) }) }
+	envelope := func(n uint64, record []byte) []byte {
+		payload := txn.AppendSite(nil, &txn.Site{Lineage: lineage, Epoch: 1, Upstream: position(n), Logical: n}, record[2:])
+		return append(binary.LittleEndian.AppendUint16(nil, uint16(len(payload))), payload...)
+	}
+	follow := site(txn.SiteChange{Action: txn.SiteFollow, Lineage: lineage, Epoch: 1, Upstream: position(7), Logical: 7})
+	stop := site(txn.SiteChange{Action: txn.SiteStop, Expected: 1})
+	promote := site(txn.SiteChange{Action: txn.SitePromote, Expected: 1, Epoch: 2})
+	f.Add(slices.Concat(create, follow, some, envelope(8, some), envelope(8, some), envelope(9, stop), envelope(11, some),
+		promote, some, follow))
+	f.Add(slices.Concat(site(txn.SiteChange{Action: txn.SiteStart, Lineage: lineage}), create, stop, some,
+		site(txn.SiteChange{Action: txn.SiteResume, Expected: 1}), some, envelope(8, some)))
 	f.Fuzz(func(t *testing.T, log []byte) {
 		a, b := &driver{t: t, s: New()}, &driver{t: t, s: New()}
 		for len(log) >= 2 && a.lsn < 50 {

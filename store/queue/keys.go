@@ -25,6 +25,7 @@ import (
 //	m                            the state as a whole
 //	p id                         a producer
 //	q queue(8)                   a queue
+//	r                            the role of the pair among its sites
 //	s queue(8) sub(4)            a subscription
 //	t time(8) queue(8) seq(8) kind(1)   the schedule index: not part of the state in memory
 //	u queue(8)                   pauses of a queue and its subscriptions
@@ -47,6 +48,7 @@ const (
 	keyState      = 'm'
 	keyProducer   = 'p'
 	keyQueue      = 'q'
+	keySite       = 'r'
 	keySub        = 's'
 	keySchedule   = 't'
 	keyPauses     = 'u'
@@ -55,7 +57,7 @@ const (
 	keyAccess     = 'z'
 )
 
-// valueVersion is the first byte of the values of f, g, k, m, p, q, s, u, y and z, and of x except for parts.
+// valueVersion is the first byte of the values of f, g, k, m, p, q, r, s, u, y and z, and of x except for parts.
 const valueVersion = 1
 
 // optionsVersion is the first byte of an s value with options. Releases before 0.2.0 reject it.

@@ -73,6 +73,8 @@ func (l *Loader) Put(key, value []byte) error {
 		l.producer(&k, &v)
 	case keyQueue:
 		l.queue(&k, &v)
+	case keySite:
+		l.site(&v)
 	case keySub:
 		l.sub(&k, &v)
 	case keyPrepared:
@@ -511,6 +513,9 @@ func (s *State) All(yield func(key, value []byte) bool) {
 		add(producerKey(nil, id), p.appendValue)
 	}
 	s.prepared.all(add)
+	if s.site.Role != SiteNone {
+		add([]byte{keySite}, s.site.appendValue)
+	}
 	for q := range s.Queues {
 		add(queueKey(nil, keyQueue, q.id), q.appendValue)
 		if len(q.Forwards()) > 0 {

@@ -30,6 +30,7 @@ func everyKind(t testing.TB) *driver {
 		}))
 	}
 	require.Equal(t, txn.OK, d.commitPrepared("y").Code)
+	d.do(func(b *txn.Builder) { b.Site(txn.SiteChange{Action: txn.SiteStart, Lineage: lineage}) })
 	return d
 }
 

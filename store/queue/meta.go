@@ -84,7 +84,7 @@ func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 
 // VersionedMeta is the content of an entry that a txn.OpSwapMeta has written.
 type VersionedMeta struct {
-	// Version is the LSN of the entry's last change.
+	// Version is the logical number of the entry's last change.
 	Version uint64
 	// Sequence is the first sequence of the operation that preceded the change in its transaction, usually a publish; 0
 	// for none.
@@ -116,9 +116,9 @@ func (s *State) hasVersion(o *txn.Op) bool {
 }
 
 // swapMeta applies an OpSwapMeta. sequence is the first sequence of the preceding operation, or 0.
-func (s *State) swapMeta(o *txn.Op, lsn, sequence uint64) {
+func (s *State) swapMeta(o *txn.Op, logical, sequence uint64) {
 	value := make([]byte, 0, txn.MetaVersionBytes+len(o.Raw))
-	value = binary.BigEndian.AppendUint64(value, lsn)
+	value = binary.BigEndian.AppendUint64(value, logical)
 	value = binary.BigEndian.AppendUint64(value, sequence)
 	value = append(value, o.Raw...)
 	s.digest = mix(mix(s.digest, uint64(o.Code)),

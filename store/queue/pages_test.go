@@ -184,7 +184,7 @@ type replica struct {
 	rng   *rand.Rand
 	state *State
 	pages *fakePages
-	log   [][]byte // log[i] is record i+1
+	log   [][]byte // log[i] is record i+1; nil if it is not a transaction
 
 	batch      *Batch
 	everything bool
@@ -279,7 +279,11 @@ func (r *replica) restart() {
 	before := allOf(r.state)
 	r.state = r.pages.load(r.t, r.stableLSN)
 	for lsn := r.stableLSN + 1; lsn <= uint64(len(r.log)); lsn++ {
-		r.state.Apply(lsn, r.log[lsn-1])
+		if payload := r.log[lsn-1]; payload != nil {
+			r.state.Apply(lsn, payload)
+		} else {
+			r.state.Advance(lsn)
+		}
 	}
 	same(r.t, before, allOf(r.state), "a restart changes nothing")
 }

@@ -46,7 +46,7 @@ type Prepared struct {
 // XID returns the transaction name assigned by the transaction coordinator.
 func (p *Prepared) XID() string { return p.xid }
 
-// Number returns the LSN of the record that prepared the transaction.
+// Number returns the logical number of the record that prepared the transaction.
 func (p *Prepared) Number() uint64 { return p.number }
 
 // TimeMS returns the time at which the active prepared the transaction, in milliseconds since 1970.
@@ -79,7 +79,7 @@ func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 // Outcome is the decision on a prepared transaction.
 type Outcome struct {
 	XID string
-	// Number is the LSN of the record with the decision.
+	// Number is the logical number of the record with the decision.
 	Number uint64
 	// TimeMS is the time of the decision on the active, in milliseconds since 1970.
 	TimeMS    int64
@@ -225,15 +225,15 @@ func (s *State) checkDecide(o *txn.Op) txn.Code {
 	return txn.ErrCommitted
 }
 
-func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpResult) {
+func (s *State) changePrepared(o *txn.Op, logical uint64, r *txn.OpResult) {
 	timeMS := s.reader.TimeMS()
 	s.digest = mix(mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Name, s.crc))),
 		uint64(crc32.Checksum(o.Raw, s.crc))<<32|uint64(o.By))
 	if o.Code == txn.OpPrepare {
-		p := &Prepared{xid: string(o.Name), number: lsn, timeMS: timeMS, payload: slices.Clone(o.Raw)}
+		p := &Prepared{xid: string(o.Name), number: logical, timeMS: timeMS, payload: slices.Clone(o.Raw)}
 		s.hold(p)
 		s.prepared.dirty = append(s.prepared.dirty, p)
-		r.ID, r.Changed = lsn, p.messages+p.acks
+		r.ID, r.Changed = logical, p.messages+p.acks
 		return
 	}
 	p := s.Prepared(string(o.Name))
@@ -242,11 +242,11 @@ func (s *State) changePrepared(o *txn.Op, lsn uint64, counted bool, r *txn.OpRes
 		return
 	}
 	out := &Outcome{
-		XID: p.xid, Number: lsn, TimeMS: timeMS, Committed: o.Code == txn.OpCommitPrepared, By: o.By,
+		XID: p.xid, Number: logical, TimeMS: timeMS, Committed: o.Code == txn.OpCommitPrepared, By: o.By,
 	}
 	s.releasePrepared(p)
 	if out.Committed || mutate.Off("INV-16-a-rollback-publishes") {
-		s.commitPrepared(p, timeMS, counted, r)
+		s.commitPrepared(p, timeMS, r)
 	} else {
 		s.rollbackPrepared(p, r)
 	}
@@ -321,7 +321,7 @@ func (s *State) releasePrepared(p *Prepared) {
 
 // commitPrepared applies a prepared transaction. It sets the publish time of the messages to the commit time, so that a
 // queue remains ordered by publish time.
-func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.OpResult) {
+func (s *State) commitPrepared(p *Prepared, timeMS int64, r *txn.OpResult) {
 	var inner txn.Reader
 	if err := txn.Inner(&inner, txn.WithTimestamp(p.payload, timeMS)); err != nil {
 		panic(fmt.Sprintf("queue: transaction %d was valid when it was prepared: %v", p.number, err))
@@ -337,7 +337,7 @@ func (s *State) commitPrepared(p *Prepared, timeMS int64, counted bool, r *txn.O
 		}
 		var one txn.OpResult
 		s.changeOp(o, &one)
-		if counted {
+		if s.counted {
 			s.counts.count(o, &one)
 		}
 		r.Changed += one.Changed

@@ -34,7 +34,7 @@ type producer struct {
 	id           string
 	epoch        uint32
 	floor        uint64
-	usedLSN      uint64 // LSN of its last use
+	usedLSN      uint64 // logical number of its last use
 	results      []cachedResult
 	head         int // results before it are removed
 	ops          int // operation results in results
@@ -47,7 +47,7 @@ type producer struct {
 // cachedResult is a compact representation of a txn.Result.
 type cachedResult struct {
 	sequence uint64
-	lsn      uint64
+	lsn      uint64 // logical number
 	code     txn.Code
 	op       int16
 	// fingerprint of the operations; 0 if unknown, which it is after a restart. It is not part of the state.
@@ -106,10 +106,10 @@ func (ps *producers) lookup(p txn.Producer) (known *producer, prior *cachedResul
 }
 
 // admit is lookup for Apply. It updates only the order of use.
-func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *cachedResult, code txn.Code) {
+func (ps *producers) admit(logical uint64, p txn.Producer) (prior *cachedResult, code txn.Code) {
 	known, prior, code := ps.lookup(p)
 	if prior != nil {
-		ps.touch(known, lsn)
+		ps.touch(known, logical)
 	}
 	return prior, code
 }
@@ -188,8 +188,8 @@ func (ps *producers) evict(p *producer) {
 }
 
 // touch makes p the most recently used producer. p must have results.
-func (ps *producers) touch(p *producer, lsn uint64) {
-	p.usedLSN = lsn
+func (ps *producers) touch(p *producer, logical uint64) {
+	p.usedLSN = logical
 	ps.mark(p)
 	if ps.newest != p {
 		ps.unlink(p)

@@ -29,6 +29,7 @@ type State struct {
 	access    accessTable
 	policies  policyTable
 	prepared  preparedSet
+	site      site
 
 	messages  uint64
 	bytes     uint64
@@ -63,6 +64,7 @@ type State struct {
 	opSlab   []txn.OpResult
 
 	// Of the current transaction:
+	counted        bool            // it is counted in counts
 	sums           txn.RecordSums  // of the current publish
 	overflowed     uint64          // messages dropped from the head of a queue by the current operation
 	expired        uint64          // expired messages
@@ -109,7 +111,8 @@ func (s *State) setLimits(l limits) { s.limits, s.producers.limits = l, l }
 // Applied returns the LSN of the last applied record.
 func (s *State) Applied() uint64 { return s.applied }
 
-// Digest returns a rolling hash of all applied transactions and their results, equal on nodes with the same Applied.
+// Digest returns a rolling hash of all applied transactions and their results. It is equal on nodes with the same
+// Applied, and at sites with the same SiteState.Logical.
 func (s *State) Digest() uint64 { return s.digest }
 
 // QueueCount returns the number of queues.

@@ -60,6 +60,14 @@ const (
 	ErrAccessChanged Code = 90
 	ErrTooManyAccess Code = 91
 
+	// ErrReplica is returned for a transaction without an envelope if the pair is a replica or stopped, and for an
+	// envelope if it is neither. The transaction changes nothing, not even the record of its producer.
+	ErrReplica Code = 100
+	// ErrSitePosition is returned for an envelope of another lineage or epoch, or one that was applied before.
+	ErrSitePosition Code = 101
+	// ErrSiteChange is returned for an OpSite that is not valid for the current role, lineage or epoch.
+	ErrSiteChange Code = 102
+
 	ErrAlreadyAcknowledged Code = 65
 	ErrReserved            Code = 66
 	// ErrXIDInUse is returned if a transaction to prepare has the name of a prepared or recently decided transaction.
@@ -110,6 +118,9 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrMetaChanged:          "entry was changed concurrently: nothing was changed; try again",
 	ErrAccessChanged:        "rules were changed concurrently: nothing was changed; try again",
 	ErrTooManyAccess:        "too many rules, roles, tokens and quotas: remove some first, or use globs and groups",
+	ErrReplica:              "pair is a replica of another site: use the primary site",
+	ErrSitePosition:         "transaction of the primary site was applied before, or is of another lineage or epoch",
+	ErrSiteChange:           "role of the site was changed concurrently, or does not permit the change",
 	ErrAlreadyAcknowledged:  "message was already acknowledged by another client; discard the results of its processing",
 	ErrReserved:             "message is reserved by another prepared transaction; `lockstep txn list` shows them",
 	ErrXIDInUse:             "xid is prepared, or was decided recently: use a new xid for each transaction",

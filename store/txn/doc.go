@@ -8,6 +8,8 @@
 // one. The sequences of published messages are assigned in log order when the transaction is applied, and are the same
 // on both nodes. All times are set by the active.
 //
+// At a replica site, each transaction of the primary site is in an envelope with its position in the primary's log.
+//
 // The node that accepts a message encodes it once (AppendMessage). The log, the queue's tail and the pages contain the
 // same bytes.
 //
@@ -16,6 +18,8 @@
 //	transaction   version u8 = 1 | flags u8 | operations u16 | time i64 (ms since 1970) |
 //	              if flags&1: id length u8 | id | epoch u32 | sequence u64 |
 //	              operations
+//	envelope      version u8 = 2 | lineage (16) | epoch uvarint | term uvarint | LSN uvarint | chain u32 |
+//	              logical number uvarint | transaction
 //	operation     code u8 | length u32 (bytes that follow) | body
 //	message       size u32 (bytes that follow) | flags u8 | time i64 (ms since 1970) |
 //	              if flags&2: length uvarint | attributes, each tag u8 | length uvarint | value |

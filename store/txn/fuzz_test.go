@@ -152,12 +152,17 @@ func FuzzReader(f *testing.F) {
 		b.Forward(1, 2, false, nil)
 		b.Forward(1, 3, true, []int{1})
 	})
+	for _, c := range siteChanges() {
+		seed(nil, func(b *Builder) { b.Site(c) })
+	}
+	f.Add(AppendSite(nil, someSite(), prepared))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var r Reader
 		var b Builder
 		if !copyTxn(&r, &b, payload) {
 			return
 		}
+		checkEnvelope(t, &r)
 		again, err := b.Finish()
 		if err != nil {
 			// The reader accepts combined operations that must stand alone: the state machine rejects them.
@@ -173,6 +178,19 @@ func FuzzReader(f *testing.F) {
 			t.Fatalf("%v: %x became %x", err, again, third)
 		}
 	})
+}
+
+// checkEnvelope encodes the envelope of a transaction again.
+func checkEnvelope(t *testing.T, r *Reader) {
+	t.Helper()
+	if r.Site() == nil {
+		return
+	}
+	var again Reader
+	if err := again.Reset(AppendSite(nil, r.Site(), r.Transaction())); err != nil || *again.Site() != *r.Site() ||
+		!bytes.Equal(again.Transaction(), r.Transaction()) {
+		t.Fatalf("%v: envelope %+v became %+v", err, r.Site(), again.Site())
+	}
 }
 
 // copyTxn decodes payload and builds the same transaction. It returns false if payload is malformed.
@@ -315,6 +333,8 @@ func copyOp(b *Builder, o *Op) {
 		}
 	case OpAccess:
 		b.ChangeAccess(o.Number, o.Requested, slices.Collect(o.AccessChanges))
+	case OpSite:
+		b.Site(o.SiteChange())
 	case OpPutMeta:
 		b.PutMeta(string(o.Name), o.Raw)
 	case OpSwapMeta:

@@ -129,8 +129,8 @@ func Inner(r *Reader, payload []byte) error {
 	if err := r.Reset(payload); err != nil {
 		return err
 	}
-	if _, ok := r.Producer(); ok {
-		return fmt.Errorf("%w: prepared transaction with a producer", ErrMalformed)
+	if _, ok := r.Producer(); ok || r.hasSite {
+		return fmt.Errorf("%w: prepared transaction with a producer, or in an envelope", ErrMalformed)
 	}
 	for {
 		op, err := r.Next()

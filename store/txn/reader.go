@@ -20,15 +20,27 @@ type Reader struct {
 	timeMS   int64
 	producer Producer
 	op       Op
+	hasSite  bool
+	site     Site
+
+	transaction []byte // payload without the envelope
 }
 
-// Reset starts to read payload, and verifies its header. The errors wrap ErrMalformed or ErrNewerVersion.
+// Reset starts to read payload, which may be an envelope, and verifies its header. The errors wrap ErrMalformed or
+// ErrNewerVersion.
 func (r *Reader) Reset(payload []byte) error {
-	*r = Reader{payload: payload}
-	if len(payload) > MaxTransactionBytes {
-		return fmt.Errorf("%w: %d bytes, limit %d", ErrMalformed, len(payload), MaxTransactionBytes)
+	*r = Reader{payload: payload, transaction: payload}
+	if len(payload) > 0 && payload[0] == SiteVersion {
+		inner, err := r.envelope(payload)
+		if err != nil {
+			return err
+		}
+		r.transaction = inner
 	}
-	d := decoder{b: payload}
+	if n := len(r.transaction); n > MaxTransactionBytes {
+		return fmt.Errorf("%w: %d bytes, limit %d", ErrMalformed, n, MaxTransactionBytes)
+	}
+	d := decoder{b: r.transaction}
 	version, flags := d.u8(), d.u8()
 	if d.err == nil && (version != Version || flags&^flagProducer != 0) {
 		return fmt.Errorf("%w: version %d, flags %#x", ErrNewerVersion, version, flags)
@@ -134,8 +146,8 @@ type Op struct {
 	// messages of the preceding publish.
 	Count int
 	// Raw contains the encoded elements that Count counts. It is the value for OpPutMeta and OpSwapMeta, the options for
-	// OpCreateSubscriptionWith, the change for OpAlterSubscription, the pause for OpPause, the policy for OpPolicy, and
-	// the transaction for OpPrepare.
+	// OpCreateSubscriptionWith, the change for OpAlterSubscription and OpSite, the pause for OpPause, the policy for
+	// OpPolicy, and the transaction for OpPrepare.
 	Raw []byte
 	By  Decider
 	// Number is, for a commit or rollback, the LSN of the OpPrepare, or 0 for any. For OpAccess and OpSwapMeta it is the
@@ -189,6 +201,8 @@ func (o *Op) decode(b []byte) error {
 		o.decodePause(&d)
 	case OpPolicy:
 		o.decodePolicy(&d)
+	case OpSite:
+		o.decodeSite(&d)
 	case OpPutMeta, OpSwapMeta:
 		o.putMeta(&d)
 	case OpDeleteMeta:

@@ -62,6 +62,8 @@ const (
 	OpSwapMeta OpCode = 26
 	// OpPolicy sets or deletes a policy for queues.
 	OpPolicy OpCode = 25
+	// OpSite changes the role of the pair among its sites. It changes nothing else.
+	OpSite OpCode = 27
 )
 
 var opNames = [...]string{
@@ -91,6 +93,7 @@ var opNames = [...]string{
 	OpPause:                  "pause",
 	OpSwapMeta:               "swap-meta",
 	OpPolicy:                 "policy",
+	OpSite:                   "site",
 }
 
 // String returns the name of the operation, as shown by `store dump-log`.
@@ -102,11 +105,12 @@ func (c OpCode) String() string {
 }
 
 // Alone reports whether the operation must be the only one of its transaction. This applies to operations that create,
-// change or delete queues and subscriptions, prepare, commit or roll back transactions, or change the access table or
-// policies. The reason is that all operations are checked against the state before the transaction.
+// change or delete queues and subscriptions, prepare, commit or roll back transactions, or change the access table,
+// policies or the role among sites. The reason is that all operations are checked against the state before the
+// transaction.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
-		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c >= OpPrepare && c <= OpRollbackPrepared
+		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c == OpSite || c >= OpPrepare && c <= OpRollbackPrepared
 }
 
 // Start is the start position of a new subscription.
@@ -140,7 +144,8 @@ type Range struct {
 
 // Result is the result of applying a transaction. It is the same on both nodes.
 type Result struct {
-	// LSN is the LSN of the applied record, or for a duplicate the LSN of the original.
+	// LSN is the LSN of the applied record, or for a duplicate the LSN of the original. If the pair has sites, it is the
+	// logical number instead of the LSN, so that it is the same at all sites.
 	LSN uint64
 	// Duplicate reports that the producer's sequence was applied before. The result is the original one.
 	Duplicate bool

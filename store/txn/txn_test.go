@@ -447,7 +447,7 @@ func TestCodesHaveTexts(t *testing.T) {
 			known++
 		}
 	}
-	require.Equal(t, 42, known, "every code must have a text")
+	require.Equal(t, 45, known, "every code must have a text")
 	r := Result{Code: ErrQueueFull, Op: 3}
 	require.ErrorIs(t, r.Err(), ErrQueueFull)
 	require.ErrorContains(t, r.Err(), "operation 3")

@@ -323,6 +323,13 @@ func (l *Log) First() uint64 {
 	return 0
 }
 
+// Start returns the position directly before the first record in the log.
+func (l *Log) Start() lsn.Position {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.segs[0].prev
+}
+
 // Bytes returns the disk space used by records, without the unused part of segments.
 func (l *Log) Bytes() int64 {
 	l.mu.RLock()

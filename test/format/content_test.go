@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/query"
+	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
@@ -111,6 +112,9 @@ func (d *dumper) store(s *store.Store) {
 		for _, e := range entries {
 			d.line(2, "%c %q: %s", e.Kind, e.Name, text(e.Value))
 		}
+	}
+	if site := s.Site(); site != (queue.SiteState{}) {
+		d.line(1, "site: %+v", site)
 	}
 	var digest checkpoint.Digest
 	require.NoError(d.t, s.ReadCheckpoint(d.t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) error {

@@ -93,6 +93,9 @@ func (d *dumper) transaction(payload []byte) {
 	if p, ok := r.Producer(); ok {
 		head += fmt.Sprintf(", producer %q epoch %d sequence %d", p.ID, p.Epoch, p.Sequence)
 	}
+	if s := r.Site(); s != nil {
+		d.line(3, "envelope: lineage %s, epoch %d, upstream %v, logical number %d", s.Lineage, s.Epoch, s.Upstream, s.Logical)
+	}
 	d.line(3, "%s", head)
 	for {
 		op, err := r.Next()
@@ -208,6 +211,10 @@ func operation(op *txn.Op) string {
 			s += fmt.Sprintf(" = %s,", text(c.Value))
 		}
 		s = strings.TrimSuffix(s, ",")
+	case txn.OpSite:
+		c := op.SiteChange()
+		s += fmt.Sprintf(" %s, expected epoch %d, lineage %s, epoch %d, upstream %v, logical number %d, stopped %v", c.Action,
+			c.Expected, c.Lineage, c.Epoch, c.Upstream, c.Logical, c.Stopped)
 	case txn.OpSwapMeta:
 		s += fmt.Sprintf(" key %q, expected version %d, value %s", op.Name, op.Number, text(op.Raw))
 	case txn.OpPutMeta, txn.OpDeleteMeta:

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/identity"
+	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -273,6 +274,7 @@ func (w *writer) forwards() {
 	w.messageIDs()
 	w.schedules()
 	w.policies()
+	w.sites()
 }
 
 // messageIDs publishes duplicates to a queue with a dedup window.
@@ -306,6 +308,33 @@ func (w *writer) policies() {
 	w.commit(nil, func(b *txn.Builder) { b.PutPolicy("gone", txn.QueuePolicy{Limits: txn.Config{TTL: 60_000}}) })
 	w.commit(nil, func(b *txn.Builder) { b.DeletePolicy("gone") })
 	w.commit(nil, func(b *txn.Builder) { b.AlterQueueWith(5, txn.Config{}, txn.FieldDelay, txn.FieldDelay) })
+}
+
+// sites applies a transaction as a replica, and then becomes a primary.
+func (w *writer) sites() {
+	lineage := uuid.UUID{0xcc, 15: 0xdd}
+	upstream := lsn.Position{Term: 3, LSN: 900, Chain: 0x01020304}
+	w.commit(nil, func(b *txn.Builder) {
+		b.Site(txn.SiteChange{
+			Action: txn.SiteFollow, Lineage: lineage, Epoch: 1, Upstream: upstream, Logical: 2000, Stopped: true, LossyEpoch: 1,
+		})
+	})
+	envelope := func(p *txn.Producer, build func(b *txn.Builder)) {
+		upstream.LSN, upstream.Chain = upstream.LSN+1, upstream.Chain<<1
+		w.record(wal.KindTxn, txn.AppendSite(nil, &txn.Site{
+			Lineage: lineage, Epoch: 1, Upstream: upstream, Logical: upstream.LSN + 1100,
+		}, w.encode(p, build)))
+		require.Equal(w.t, txn.OK, w.apply().Code)
+	}
+	envelope(nil, func(b *txn.Builder) { b.Site(txn.SiteChange{Action: txn.SiteResume, Expected: 1}) })
+	envelope(&txn.Producer{ID: []byte("site"), Epoch: 1, Sequence: 1}, publish(2, "at the primary"))
+	envelope(nil, func(b *txn.Builder) { b.Site(txn.SiteChange{Action: txn.SiteStop, Expected: 1}) })
+	w.commit(nil, func(b *txn.Builder) {
+		b.Site(txn.SiteChange{Action: txn.SitePromote, Expected: 1, Epoch: 2, Lossy: true})
+	})
+	w.commit(nil, func(b *txn.Builder) {
+		b.Site(txn.SiteChange{Action: txn.SiteStart, Expected: 2, Lineage: lineage}) // rejected
+	})
 }
 
 // prepared prepares three transactions and decides two of them.

@@ -48,6 +48,15 @@ var treeKinds = map[byte]struct {
 		}
 		return s
 	}},
+	'r': {"site", func(_, value *reader) string {
+		s := fmt.Sprintf("version %d, role %d, flags %d, lineage %x, epoch %d", value.u8(), value.u8(), value.u8(),
+			value.take(16), value.uvarint())
+		for _, name := range []string{"upstream", "origin"} {
+			s += fmt.Sprintf(", %s term %d LSN %d chain %08x", name, value.uvarint(), value.uvarint(), le32(value.take(4)))
+		}
+		return s + fmt.Sprintf(", promoted at LSN %d, logical number %d, last loss in epoch %d, offset %d",
+			value.uvarint(), value.uvarint(), value.uvarint(), value.u64())
+	}},
 	's': {"subscription", func(key, value *reader) string {
 		s := fmt.Sprintf("queue %d, subscription %d, version %d, name %q, start %d, floor %d", key.be64(), key.be32(),
 			value.u8(), value.text(), value.uvarint(), value.uvarint())
