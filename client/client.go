@@ -115,8 +115,10 @@ type Active struct {
 	Term uint64
 }
 
-// WaitActive waits until a node is active. If ctx ends first, it returns the context's error and [ErrUnavailable]. If
-// all reachable nodes reject the credentials of the client, it returns [ErrUnauthenticated] or [ErrDenied].
+// WaitActive waits until a node is active. With two sites, it returns the active node of the primary. If ctx ends
+// first, it returns the context's error and [ErrUnavailable]; if only a replica responds, the error also wraps an
+// [*Error] with the reason REPLICA. If all reachable nodes reject the credentials of the client, it returns
+// [ErrUnauthenticated] or [ErrDenied].
 func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	t, err := c.locator.wait(ctx)
 	if err != nil {
@@ -156,6 +158,9 @@ func (c *Client) do(
 		if err != nil {
 			return c.giveUp(op, err, last, d.unknown)
 		}
+		if err := d.allow(op, t); err != nil {
+			return err
+		}
 		began := time.Now()
 		err = attempt(ctx, t, fn)
 		if err == nil {
@@ -169,7 +174,7 @@ func (c *Client) do(
 		if ctx.Err() != nil && !e.answered() {
 			return c.giveUp(op, ctx.Err(), last, d.unknown)
 		}
-		if e.blocked() && !d.unknown && c.failsFast(t) {
+		if e.blocked() && !d.unknown && c.failsFast(t) || c.opts.AnySite && e.isReplica() {
 			e = e.refused()
 		}
 		if !e.retry() && !c.opts.tokens.isFresh(ctx, e, began, &refusals) {

@@ -41,6 +41,10 @@ const (
 // When the active node changes, the consumer attaches to the new one. It does not redeliver messages that the
 // application holds or has acknowledged, and it retries unconfirmed acknowledgements. Other consumers of the
 // subscription may receive those messages: delivery to competing consumers is at least once.
+//
+// After an unplanned promotion of another site, the sequences of lost messages may be assigned to new messages. The
+// consumer then discards its earlier deliveries: they can no longer be answered, and messages that were not lost are
+// redelivered, unless their acknowledgement reached the new primary.
 type Consumer struct {
 	client       *Client
 	queue        string
@@ -58,6 +62,7 @@ type Consumer struct {
 	err        error      // why the consumer has ended
 	generation uint64     // number of the current stream
 	queueID    uint64     // of the queue at the first attach; 0 if not reported
+	era        era        // of the deliveries that can be answered
 	buffer     fifo[*Delivery]
 	held       map[uint64]holding // messages held by the application, by sequence
 	// committed are sequences acknowledged by a committed transaction that the current stream may still deliver.
@@ -78,6 +83,7 @@ type Consumer struct {
 	leaving     bool   // Close was called
 	refused     int    // rejects that wait for a full dead-letter queue and are not yet reported by Flush
 	late        int    // acks and rejects after the deadline that are not yet reported by Flush
+	lost        int    // acks with a lost outcome that are not yet reported by Flush
 	deadline    deadline
 	progress    chan struct{} // closed and replaced when settled grows or the consumer ends
 }
@@ -106,6 +112,8 @@ type Delivery struct {
 	consumer *Consumer
 	answer   answerKind      // guarded by Consumer.mu
 	expired  bool            // its deadline has passed; guarded by Consumer.mu
+	lost     bool            // held in an earlier era; guarded by Consumer.mu
+	era      uint32          // era.number of the consumer when it was delivered
 	more     *deliveryExtras // nil if empty
 }
 
@@ -261,15 +269,17 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 // redelivered. [Consumer.Flush] waits for the confirmation.
 //
 // If Ack, Nack, NackAfter or Reject returns an error, the answer was not recorded. Errors: [ErrInvalid] if the message
-// has another answer, or if a Seek moved the subscription; [ErrRefused], with the reason ACK_DEADLINE_EXPIRED, if the
-// deadline of the message has passed; [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended, after
-// which the message is redelivered.
+// has another answer, if a Seek moved the subscription, or if another site was promoted without a planned switch since
+// the delivery; [ErrRefused], with the reason ACK_DEADLINE_EXPIRED, if the deadline of the message has passed;
+// [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended, after which the message is redelivered.
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
 // AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
 // again after [ErrOutcomeUnknown], and after Ack. Errors: [ErrOutcomeUnknown] and the context's error if ctx ends
-// first; [ErrInvalid] after Nack or Reject; [ErrRefused] if the deadline of the message has passed; [ErrClosed]; those
-// of [Consumer.Receive] if the consumer has ended.
+// first; [ErrInvalid] after Nack or Reject, or if another site was promoted without a planned switch before the message
+// was acknowledged; [ErrOutcomeLost] and ErrOutcomeUnknown if this happened before the acknowledgement was confirmed;
+// [ErrRefused] if the deadline of the message has passed; [ErrClosed]; those of [Consumer.Receive] if the consumer has
+// ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -279,13 +289,14 @@ func (d *Delivery) AckSync(ctx context.Context) error {
 			return err
 		}
 	}
-	return d.consumer.expiredError(d)
+	return d.consumer.refusal(d)
 }
 
 func (co *Consumer) acknowledged(d *Delivery) bool {
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	return d.answer == ackAnswer && !co.held[d.Sequence].acked
+	h, _ := co.holding(d)
+	return d.answer == ackAnswer && !h.acked
 }
 
 // Nack requeues the message asynchronously. Any consumer of the subscription may receive the message, with a higher
@@ -340,6 +351,10 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		defer co.mu.Unlock()
 		return co.errExpired(d.Sequence)
 	}
+	if d.era != co.era.number {
+		defer co.mu.Unlock()
+		return co.errOutdated(d.Sequence)
+	}
 	d.answered(kind)
 	h, ok := co.held[d.Sequence]
 	if !ok || h.acked {
@@ -388,7 +403,7 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 	if d.answer == noAnswer {
 		d.answered(kind)
 	}
-	if h, ok := co.held[d.Sequence]; ok && !h.acked {
+	if h, ok := co.holding(d); ok && !h.acked {
 		delete(co.held, d.Sequence)
 		if committed && kind == ackAnswer && h.generation != co.generation {
 			co.committed[d.Sequence] = struct{}{}
@@ -399,29 +414,36 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 // Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that was
 // unconfirmed when the connection broke: the message is redelivered. Errors: as for [Delivery.AckSync]; [ErrLimit] if
 // rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had no effect because
-// the deadlines of their messages had passed. In the last two cases, all other answers are committed. Each message is
-// reported once.
+// the deadlines of their messages had passed; [ErrOutcomeLost] and [ErrOutcomeUnknown] if another site was promoted
+// without a planned switch before acks were confirmed. In the last three cases, all other answers are committed. Each
+// message is reported once.
 func (co *Consumer) Flush(ctx context.Context) error {
 	if err := co.flush(ctx); err != nil {
 		return err
 	}
 	co.mu.Lock()
-	refused, late := co.refused, co.late
-	co.refused, co.late = 0, 0
+	refused, late, lost := co.refused, co.late, co.lost
+	co.refused, co.late, co.lost = 0, 0, 0
 	co.mu.Unlock()
 	var err error
+	if lost > 0 {
+		err = co.errLostAcks(lost)
+	}
 	if late > 0 {
-		err = co.errLate(late)
+		err = withError(co.errLate(late), err)
 	}
 	if refused > 0 {
-		full := fmt.Errorf("%w: %d rejected messages of %s wait because its dead-letter queue is full; all other answers "+
-			"are committed", ErrLimit, refused, co.queue)
-		if err == nil {
-			return full
-		}
-		err = fmt.Errorf("%w; %w", full, err)
+		err = withError(fmt.Errorf("%w: %d rejected messages of %s wait because its dead-letter queue is full; all other "+
+			"answers are committed", ErrLimit, refused, co.queue), err)
 	}
 	return err
+}
+
+func withError(err, other error) error {
+	if other == nil {
+		return err
+	}
+	return fmt.Errorf("%w; %w", err, other)
 }
 
 func (co *Consumer) flush(ctx context.Context) error {

@@ -109,7 +109,7 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 	if err != nil {
 		return false, err
 	}
-	first := co.reattach(t.node.address)
+	first := co.reattach(t)
 	received := make(chan error, 1)
 	go func() {
 		var resp codec.Received
@@ -171,10 +171,11 @@ func (co *Consumer) send(
 // reattach returns the first request of a new stream. Unconfirmed acknowledgements are retried, which has no effect on
 // those that were committed. Nacked messages are redelivered in any case; rejected messages are redelivered unless they
 // were moved.
-func (co *Consumer) reattach(address string) *pb.ConsumeRequest {
+func (co *Consumer) reattach(t *target) *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	co.deadline.address = address
+	co.enter(t)
+	co.deadline.address = t.node.address
 	co.generation++
 	clear(co.committed) // the new stream does not deliver them
 	var again []uint64
@@ -200,6 +201,10 @@ func (co *Consumer) reattach(address string) *pb.ConsumeRequest {
 func (co *Consumer) forget() {
 	co.mu.Lock()
 	defer co.mu.Unlock()
+	co.forgetLocked()
+}
+
+func (co *Consumer) forgetLocked() {
 	co.unconfirmed.clear()
 	co.ack, co.nack, co.nackAfter, co.reject, co.extend = nil, nil, nil, nil, nil
 	clear(co.held)
@@ -306,6 +311,9 @@ const together = 16
 
 // deliveries converts the messages of a response, which the caller may then reuse.
 func (co *Consumer) deliveries(messages []*pb.StoredMessage) []*Delivery {
+	co.mu.Lock()
+	number := co.era.number
+	co.mu.Unlock()
 	list := make([]*Delivery, len(messages))
 	var slab []Delivery
 	for i, m := range messages {
@@ -315,7 +323,7 @@ func (co *Consumer) deliveries(messages []*pb.StoredMessage) []*Delivery {
 		d := &slab[0]
 		slab = slab[1:]
 		d.fromProto(m)
-		d.consumer = co
+		d.consumer, d.era = co, number
 		list[i] = d
 	}
 	return list

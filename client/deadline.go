@@ -33,11 +33,12 @@ func (co *Consumer) AckTimeout() time.Duration {
 // Extend restarts the acknowledgement deadline of the message, and returns when the node has done so. It has no effect
 // if the consumer has no deadline, if the message was answered, or after a failover, when the message may already be
 // redelivered. Extend also waits for all earlier answers. Errors: [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if
-// the deadline had passed; those of [Consumer.Flush], except ErrLimit.
+// the deadline had passed; [ErrInvalid] if another site was promoted without a planned switch since the delivery; those
+// of [Consumer.Flush], except ErrLimit.
 func (d *Delivery) Extend(ctx context.Context) error {
 	co := d.consumer
 	co.mu.Lock()
-	h, held := co.held[d.Sequence]
+	h, held := co.holding(d)
 	sends := held && !h.acked && co.deadline.timeout > 0
 	if sends {
 		co.answered++
@@ -49,7 +50,7 @@ func (d *Delivery) Extend(ctx context.Context) error {
 			return err
 		}
 	}
-	return co.expiredError(d)
+	return co.refusal(d)
 }
 
 // keepExtended extends the messages of the consumer until ctx ends.
@@ -139,14 +140,21 @@ func (co *Consumer) expire(sequence uint64) {
 	}
 }
 
-// expiredError returns an error if the deadline of a delivery has passed.
-func (co *Consumer) expiredError(d *Delivery) error {
+// refusal returns an error if a delivery cannot be answered, because its deadline has passed or because it belongs to
+// an earlier era.
+func (co *Consumer) refusal(d *Delivery) error {
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	if !d.expired {
+	switch {
+	case d.expired:
+		return co.errExpired(d.Sequence)
+	case d.lost && d.answer == ackAnswer:
+		return co.errLostAcks(1)
+	case d.era != co.era.number && d.answer == noAnswer:
+		return co.errOutdated(d.Sequence)
+	default:
 		return nil
 	}
-	return co.errExpired(d.Sequence)
 }
 
 // errExpired returns the error for a delivery after its acknowledgement deadline. mu is held.

@@ -111,10 +111,11 @@ func (l *locator) unreachable() bool {
 	return true
 }
 
-// learn adds the active node that a standby reports, if no known node is active. It waits until each known node has
-// reported its role or is unreachable, because an address may be an alias of a known node. mu is held.
+// learn adds the addresses of the other site and, if no known node is active, the active node that a standby reports.
+// It waits until each known node has reported its role or is unreachable, because an address may be an alias of a known
+// node. mu is held.
 func (l *locator) learn() {
-	if l.target != nil || l.opts.FixedAddresses {
+	if l.opts.FixedAddresses {
 		return
 	}
 	for _, n := range l.nodes {
@@ -123,10 +124,26 @@ func (l *locator) learn() {
 		}
 	}
 	for _, n := range l.nodes {
-		if n.names != "" && n.err == nil {
-			// An address that cannot be dialed is not fatal: the known nodes are still watched.
-			_ = l.addLocked(n.names)
+		if n.err != nil {
+			continue
 		}
+		if l.target == nil {
+			l.learnAddress(n.names)
+		}
+		if l.opts.AnySite {
+			continue
+		}
+		for _, a := range n.site.GetRemoteAddresses() {
+			l.learnAddress(a)
+		}
+	}
+}
+
+// learnAddress adds an address that a node reports; it may be empty. mu is held.
+func (l *locator) learnAddress(address string) {
+	if checkAddress(address) == nil {
+		// An address that cannot be dialed is not fatal: the known nodes are still watched.
+		_ = l.addLocked(address)
 	}
 }
 

@@ -60,6 +60,10 @@
 // when it becomes active, so the client switches without waiting for a timeout. The client ignores a node that claims
 // to be active in a term below the highest term that the client has seen.
 //
+// With a pair at each of two sites, the client follows the primary. It learns the addresses of the other site from the
+// nodes, ignores replicas, and ignores a primary in an epoch below the highest epoch that the client has seen. Terms
+// are compared only within a pair.
+//
 // While calls are pending on a node, the client probes the node once per [Options.ProbeInterval]. A connection that
 // does not respond is closed and replaced.
 package client

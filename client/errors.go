@@ -27,7 +27,8 @@ var (
 	ErrOutcomeUnknown = errors.New("outcome is unknown: the request may or may not have been committed")
 	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The request
 	// may have been committed, but the nodes have evicted its producer state, which happens after 100,000 other producers
-	// or 256 later requests. The client does not retry; inspect the queues to find out whether the messages were stored.
+	// or 256 later requests, or another site was promoted without a planned switch. The client does not retry; inspect
+	// the queues to find out whether the messages were stored.
 	ErrOutcomeLost = errors.New("outcome can no longer be determined")
 	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request, because another producer
 	// used the same ID and epoch. The message was not stored. Use a higher epoch. Together with ErrOutcomeUnknown, it

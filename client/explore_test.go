@@ -39,7 +39,7 @@ type operation struct {
 }
 
 func operations() []operation {
-	answered := []move{refused, refusedNow, denied, notActive, blocked, forgotten}
+	answered := []move{refused, refusedNow, denied, notActive, blocked, forgotten, switched}
 	published := func(w *world) []int { return []int{w.stored["q/a"]} }
 	inStream := []move{refused, refusedNow, blocked, forgotten} // the others end the stream and may concern any request
 	return []operation{
@@ -127,10 +127,11 @@ func operations() []operation {
 	}
 }
 
-// TestExplore enumerates all outcomes of the attempts of one request, up to a depth. The default tier executes only a
-// random third of the scripts with the full depth. The application retries after errors, or stops after any number of
-// calls. Success means stored exactly once; an unknown outcome means at most once; after any other error nothing is
-// ever stored. Transactions are atomic.
+// TestExplore enumerates all outcomes of the attempts of one request at two sites, up to a depth. The default tier
+// executes only a random third of the scripts with the full depth. The application retries after errors, or stops after
+// any number of calls. Success means stored exactly once; an unknown outcome means at most once; after any other error
+// nothing is ever stored. Transactions are atomic. No request is sent to a replica or a superseded primary. Deliveries
+// are not acknowledged after a promotion with a loss.
 func TestExplore(t *testing.T) {
 	depth := *exploreDepth
 	if testing.Short() {
@@ -188,7 +189,7 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(early, append([]move(nil), script...))
-		c, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
+		c, err := client.OpenWith(t.Context(), client.Options{Addresses: worldAddresses(), DialOptions: w.options()})
 		require.NoError(t, err)
 		ctx, cancel := w.call(t.Context())
 		call, err := op.begin(ctx, c)
@@ -214,6 +215,12 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 		if met := script[:len(script)-len(w.script)]; wrong == "" && errors.Is(err, client.ErrOutcomeUnknown) &&
 			op.knows(met) {
 			wrong = "outcome unknown although every attempt received a response"
+		}
+		if w.stale > 0 {
+			wrong = "request sent to a replica or a superseded primary"
+		}
+		if w.reused > 0 {
+			wrong = "acknowledged a message of an earlier era"
 		}
 		if wrong != "" {
 			t.Fatalf("%s: %s\nmoves: %v, early: %v\nresults: %s\nparts: %v", op.name, wrong, script, early,

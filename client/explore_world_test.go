@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -35,25 +37,36 @@ const (
 	forgotten              // the node has evicted the producer, and reports it
 	cut                    // executed, but the caller's context ends before the response
 	cutNever               // not executed, and the caller's context ends
+	switched               // not executed: the other site has become the primary, which the response reports
+	promoted               // executed, and the response is lost: the other site was promoted, the old one is unaware of it
+	lossy                  // not executed, no response: the same, and the attempts in flight are lost with the old primary
 	moves
 )
 
 func (m move) String() string {
 	return [...]string{
 		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "blocked", "gone",
-		"forgotten", "cut", "cut-never",
+		"forgotten", "cut", "cut-never", "switched", "promoted", "lossy",
 	}[m]
 }
 
-// world is one node behind an interceptor, without a network. Each attempt has the outcome of the next move of the
-// script; after the end of the script, every attempt succeeds. The node's state machine maps sequences to results, as
-// in store/queue.
+// worldAddresses are the addresses of the active nodes of two sites.
+func worldAddresses() []string { return []string{"node:1", "node:2"} }
+
+// world is two nodes behind an interceptor, without a network: a standalone node at each of two sites. The replica has
+// the same state as the primary. Each attempt has the outcome of the next move of the script; after the end of the
+// script, every attempt succeeds. The state machine of a node maps sequences to results, as in store/queue.
 type world struct {
 	mu      sync.Mutex // guards the fields below
 	script  []move
 	fired   [moves]int
 	active  bool
-	changed chan struct{} // closed and replaced when active changes
+	sites   map[string]*pb.SiteInfo // by address
+	changed chan struct{}           // closed and replaced when active or sites changes
+	moved   time.Time               // last change of sites; the client is notified before the bubble's clock advances
+	stale   int                     // attempts at a site that is not the primary, although the client was notified
+	lossy   uint64                  // last epoch that began with a loss
+	reused  int                     // acks after a loss: the sequence may belong to another message
 	impatience
 
 	producers map[string]map[uint64]*outcome
@@ -75,9 +88,16 @@ type impatience struct{ giveUp context.CancelFunc }
 type outcome struct{ refused bool }
 
 func newWorld(early bool, script []move) *world {
+	sites := make(map[string]*pb.SiteInfo)
+	for i, address := range worldAddresses() {
+		sites[address] = &pb.SiteInfo{
+			Name: address, Role: pb.SiteRole(i + 1), Lineage: "l", Epoch: 1, RemoteAddresses: worldAddresses(),
+		}
+	}
 	return &world{
-		script: script, active: true, changed: make(chan struct{}), producers: make(map[string]map[uint64]*outcome),
-		forgot: make(map[string]bool), early: early, stored: make(map[string]int), acked: make(map[uint64]bool),
+		sites: sites, script: script, active: true, changed: make(chan struct{}),
+		producers: make(map[string]map[uint64]*outcome), forgot: make(map[string]bool), early: early,
+		stored: make(map[string]int), acked: make(map[uint64]bool),
 	}
 }
 
@@ -99,9 +119,43 @@ func (w *world) call(ctx context.Context) (context.Context, context.CancelFunc) 
 func (w *world) setActive(active bool) {
 	if w.active != active {
 		w.active = active
-		close(w.changed)
-		w.changed = make(chan struct{})
+		w.announce()
 	}
+}
+
+func (w *world) announce() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// primary returns the address of the primary: of two, the one with the higher epoch.
+func (w *world) primary() string {
+	best := ""
+	for address, site := range w.sites {
+		if site.GetRole() == pb.SiteRole_SITE_ROLE_PRIMARY && site.GetEpoch() >= w.sites[best].GetEpoch() {
+			best = address
+		}
+	}
+	return best
+}
+
+// promote makes the other site the primary in a new epoch. The old one becomes its replica, unless it is unaware of it:
+// then it keeps its role, and the next promotion makes it the primary again.
+func (w *world) promote(aware bool) {
+	old := w.primary()
+	for address, site := range w.sites {
+		next := proto.CloneOf(site)
+		switch {
+		case address != old:
+			next.Role, next.Epoch = pb.SiteRole_SITE_ROLE_PRIMARY, w.sites[old].GetEpoch()+1
+			next.LossyEpoch = w.lossy
+		case aware:
+			next.Role, next.Epoch = pb.SiteRole_SITE_ROLE_REPLICA, next.GetEpoch()+1
+		}
+		w.sites[address] = next
+	}
+	w.moved = time.Now()
+	w.announce()
 }
 
 // end executes the attempts that are still in flight.
@@ -135,9 +189,17 @@ func (w *world) next() (m move, ok bool) {
 // errSilence means that the attempt gets no response.
 var errSilence = fmt.Errorf("silence")
 
-// attempt executes the next move. apply changes the state, once for each sequence. The caller holds mu.
-func (w *world) attempt(p *pb.Producer, apply func()) (duplicate bool, err error) {
+// attempt executes the next move at a node. apply changes the state, once for each sequence. The caller holds mu.
+func (w *world) attempt(node string, p *pb.Producer, apply func()) (duplicate bool, err error) {
 	w.arrive()
+	switch {
+	case node == w.primary():
+	case w.moved.Equal(time.Now()):
+		return false, replicaError()
+	default:
+		w.stale++
+		return false, nil // a superseded primary accepts it, and the message is lost
+	}
 	m, ok := w.next()
 	if !ok {
 		return w.carryOut(p, true, false, apply)
@@ -177,6 +239,16 @@ func (w *world) attempt(p *pb.Producer, apply func()) (duplicate bool, err error
 		}
 		w.giveUp()
 		return false, errSilence
+	case switched:
+		w.promote(true)
+		return false, replicaError(w.primary())
+	case promoted:
+		carryOut()
+		w.promote(false)
+	case lossy:
+		w.delayed, w.atEnd = nil, nil
+		w.lossy = w.sites[node].GetEpoch() + 1
+		w.promote(false)
 	case never, moves:
 	}
 	return false, status.Error(codes.Unavailable, "connection reset")
@@ -229,23 +301,34 @@ func (w *world) publish(queue string, ms []*pb.Message) {
 	}
 }
 
-func (w *world) status() *pb.GetStatusResponse {
+// status returns the status of a node. A superseded primary remains active.
+func (w *world) status(node string) *pb.GetStatusResponse {
 	role := pb.Role_ROLE_STANDBY
-	if w.active {
+	if w.active || w.sites[node].GetRole() == pb.SiteRole_SITE_ROLE_PRIMARY && node != w.primary() {
 		role = pb.Role_ROLE_ACTIVE
 	}
-	return &pb.GetStatusResponse{Role: role, Pair: &pb.PairStatus{PairId: "p", Term: 1}}
+	term := uint64(1)
+	if node == worldAddresses()[0] {
+		term = 10 // of another pair: not comparable
+	}
+	return &pb.GetStatusResponse{
+		Role: role, Pair: &pb.PairStatus{PairId: node, Term: term}, Site: w.sites[node],
+	}
 }
+
+// nodeOf returns the address of a connection.
+func nodeOf(cc *grpc.ClientConn) string { return strings.TrimPrefix(cc.Target(), "passthrough:///") }
 
 // unary implements unary calls.
 func (w *world) unary(
-	ctx context.Context, _ string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption,
+	ctx context.Context, _ string, req, reply any, cc *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption,
 ) error {
+	node := nodeOf(cc)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch r := req.(type) {
 	case *pb.GetStatusRequest:
-		proto.Merge(reply.(proto.Message), w.status())
+		proto.Merge(reply.(proto.Message), w.status(node))
 		return nil
 	case *pb.CommitRequest:
 		r = proto.CloneOf(r)
@@ -253,11 +336,11 @@ func (w *world) unary(
 		for range r.GetOperations() {
 			resp.Results = append(resp.Results, &pb.OperationResult{})
 		}
-		duplicate, err := w.attempt(r.GetProducer(), func() { w.commit(r) })
+		duplicate, err := w.attempt(node, r.GetProducer(), func() { w.commit(r) })
 		resp.Duplicate = duplicate
 		return w.reply(ctx, reply, resp, err)
 	case *pb.PurgeQueueRequest:
-		_, err := w.attempt(proto.CloneOf(r.GetProducer()), func() { w.purged++ })
+		_, err := w.attempt(node, proto.CloneOf(r.GetProducer()), func() { w.purged++ })
 		return w.reply(ctx, reply, &pb.PurgeQueueResponse{}, err)
 	default:
 		return status.Errorf(codes.Unimplemented, "%T", req)
@@ -287,6 +370,9 @@ func (w *world) commit(r *pb.CommitRequest) {
 
 func (w *world) ack(ranges []*pb.SequenceRange) {
 	for _, r := range ranges {
+		if w.lossy > 0 {
+			w.reused++
+		}
 		for s := r.GetFirst(); s <= r.GetLast(); s++ {
 			w.acked[s] = true
 		}
@@ -295,14 +381,17 @@ func (w *world) ack(ranges []*pb.SequenceRange) {
 
 // stream implements streaming calls.
 func (w *world) stream(
-	ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption,
+	ctx context.Context, _ *grpc.StreamDesc, cc *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	return &worldStream{world: w, ctx: ctx, answers: make(chan proto.Message, 100), ended: make(chan error, 1)}, nil
+	return &worldStream{
+		world: w, node: nodeOf(cc), ctx: ctx, answers: make(chan proto.Message, 100), ended: make(chan error, 1),
+	}, nil
 }
 
 // worldStream is a stream of any method.
 type worldStream struct {
 	world   *world
+	node    string
 	ctx     context.Context
 	answers chan proto.Message
 	ended   chan error // capacity 1
@@ -363,7 +452,7 @@ func (s *worldStream) RecvMsg(m any) error {
 func (s *worldStream) watch() {
 	for {
 		s.world.mu.Lock()
-		st, changed := s.world.status(), s.world.changed
+		st, changed := s.world.status(s.node), s.world.changed
 		s.world.mu.Unlock()
 		select {
 		case s.answers <- &pb.WatchStatusResponse{Status: st}:
@@ -384,7 +473,7 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 			return
 		}
 		resp := &pb.PublishStreamResponse{Correlation: r.GetCorrelation(), AcceptsMore: true}
-		duplicate, err := s.world.attempt(r.GetPublish().GetProducer(), func() {
+		duplicate, err := s.world.attempt(s.node, r.GetPublish().GetProducer(), func() {
 			s.world.publish(r.GetPublish().GetQueue(), r.GetPublish().GetMessages())
 		})
 		if err == errSilence { //nolint:errorlint // it is never wrapped
@@ -428,7 +517,7 @@ func (s *worldStream) consume(r *pb.ConsumeRequest) {
 	if r.GetConfirm() == 0 {
 		return
 	}
-	_, err := s.world.attempt(&pb.Producer{Id: fmt.Sprintf("%p", r), Sequence: 1, Retry: false},
+	_, err := s.world.attempt(s.node, &pb.Producer{Id: fmt.Sprintf("%p", r), Sequence: 1, Retry: false},
 		func() { s.world.ack(r.GetAck()) })
 	switch {
 	case err == errSilence: //nolint:errorlint // it is never wrapped

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,6 +31,7 @@ type fakePair struct {
 	here  *simnet.Process // of the clients
 	nodes [2]*fakeNode
 	addrs []string
+	other []*fakeNode // nodes of the other site; they use the same store
 
 	mu        sync.Mutex // guards the fields below
 	term      uint64
@@ -94,13 +96,16 @@ type fakeNode struct {
 	pb.UnimplementedQueueServiceServer
 	pb.UnimplementedAdminServiceServer
 	pb.UnimplementedMaintenanceServiceServer
+	pb.UnimplementedSiteServiceServer
 	pair   *fakePair
 	addr   string
 	other  string
 	server *grpc.Server
 	gate   *gate
-	role   pb.Role // guarded by pair.mu
-	term   uint64  // guarded by pair.mu
+	pairID string
+	role   pb.Role      // guarded by pair.mu
+	term   uint64       // guarded by pair.mu
+	site   *pb.SiteInfo // nil without sites; guarded by pair.mu
 }
 
 // simulated runs a subtest in its own synctest bubble.
@@ -122,7 +127,7 @@ func newFakePair(t *testing.T) *fakePair {
 		rejected: make(map[string][]uint64), producers: make(map[string]*fakeProducer), changed: make(chan struct{}),
 	}
 	for i := range p.nodes {
-		n := &fakeNode{pair: p, role: pb.Role_ROLE_STANDBY, term: 1}
+		n := &fakeNode{pair: p, pairID: "p", role: pb.Role_ROLE_STANDBY, term: 1}
 		p.nodes[i] = n
 		n.start(fmt.Sprintf("127.0.0.%d:7420", i+1))
 		p.addrs = append(p.addrs, n.addr)
@@ -130,7 +135,7 @@ func newFakePair(t *testing.T) *fakePair {
 	p.nodes[0].other, p.nodes[1].other = p.addrs[1], p.addrs[0]
 	p.nodes[0].role = pb.Role_ROLE_ACTIVE
 	t.Cleanup(func() {
-		for _, n := range p.nodes {
+		for _, n := range slices.Concat(p.nodes[:], p.other) {
 			n.gate.open()
 			n.server.Stop()
 		}
@@ -147,6 +152,7 @@ func (n *fakeNode) start(addr string) {
 	pb.RegisterQueueServiceServer(n.server, n)
 	pb.RegisterAdminServiceServer(n.server, n)
 	pb.RegisterMaintenanceServiceServer(n.server, n)
+	pb.RegisterSiteServiceServer(n.server, n)
 	go func() { _ = n.server.Serve(gatedListener{ln, n.gate}) }()
 }
 
@@ -205,12 +211,12 @@ func (p *fakePair) ackedCount(queue string) int {
 // status returns the status of a node. The caller holds mu.
 func (n *fakeNode) status() *pb.GetStatusResponse {
 	st := &pb.GetStatusResponse{
-		Role: n.role, Pair: &pb.PairStatus{PairId: "p", Term: n.term, MinInSync: n.pair.minInSync},
-		Reason: "injected",
+		Role: n.role, Pair: &pb.PairStatus{PairId: n.pairID, Term: n.term, MinInSync: n.pair.minInSync},
+		Reason: "injected", Site: n.site,
 	}
 	if n.pair.named {
 		st.Node = &pb.NodeStatus{NodeId: n.addr}
-		for _, m := range n.pair.nodes {
+		for _, m := range n.members() {
 			st.Pair.Nodes = append(st.Pair.Nodes, &pb.NodeStatus{
 				NodeId: m.addr, Address: m.addr,
 				Active: m.role == pb.Role_ROLE_ACTIVE,
@@ -245,7 +251,7 @@ func (n *fakeNode) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingS
 // active returns an error unless the node is active. The caller holds mu.
 func (n *fakeNode) active() error {
 	if n.role == pb.Role_ROLE_ACTIVE {
-		return nil
+		return n.primary()
 	}
 	st, err := status.New(codes.FailedPrecondition,
 		"this node is not active").WithDetails(&pb.NotActive{ActiveAddress: n.other})

@@ -17,7 +17,27 @@ import (
 // attempts records whether a request may have been committed although no node has reported its result (INV-10), over
 // all calls that send the request. Only a response for exactly the request's producer, epoch and sequence resets it. A
 // refused retry does not reset it, unless the refusal is recorded in the log.
-type attempts struct{ unknown bool }
+type attempts struct {
+	unknown bool
+	// check returns an error if the request must not be sent to a target; nil: it can be sent to every target.
+	check func(*target) error
+}
+
+// allow returns an error if the request must not be sent to t.
+func (a *attempts) allow(op string, t *target) error {
+	if a.check == nil {
+		return nil
+	}
+	err := a.check(t)
+	switch {
+	case err == nil:
+		return nil
+	case a.unknown:
+		return fmt.Errorf("%s: %w; %w; %w", op, err, ErrOutcomeLost, ErrOutcomeUnknown)
+	default:
+		return fmt.Errorf("%s: %w", op, err)
+	}
+}
 
 func (a *attempts) unanswered() { a.unknown = true }
 
@@ -74,7 +94,7 @@ func (c *Client) doAs(
 	if errors.As(err, &e) && e.forgotten() && !id.OutcomeUnknown() {
 		// The sequencer was idle for too long. Nothing was committed, so the request may use another one: a new
 		// sequencer, because the idle ones may have been evicted as well.
-		*id = identity{}
+		*id = identity{attempts: attempts{check: id.attempts.check}}
 		id.take(newSequencer())
 		err = c.attemptsAs(ctx, op, id, fn)
 	}

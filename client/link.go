@@ -4,6 +4,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -83,4 +84,12 @@ func (l linkedNode) Conn() *grpc.ClientConn { return l.n.conn() }
 
 func (l linkedNode) Error(ctx context.Context, err error) error {
 	return asError(ctx, l.n.address, err)
+}
+
+func (l linkedNode) OnceError(ctx context.Context, err error) error {
+	e := asError(ctx, l.n.address, err)
+	if e.answered() || e.unreached {
+		return e
+	}
+	return fmt.Errorf("%w; %w", e, ErrOutcomeUnknown)
 }

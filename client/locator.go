@@ -27,18 +27,21 @@ type locator struct {
 	target  *target       // nil while no node is known to be active
 	changed chan struct{} // closed and replaced when target changes
 	waiters int           // callers that wait for a target
-	pairID  string        // pair that maxTerm belongs to
-	maxTerm uint64        // highest term of an active node so far; nodes with lower terms are stale
+	pairs   pairs
 	closed  bool
 
 	answered bool // a node has responded since Open
 }
 
-// target is a node that is active in one term. When the target ends, everything bound to it is canceled.
+// target is a node that is active in one term and, with two sites, in one epoch. When the target ends, everything bound
+// to it is canceled.
 type target struct {
-	node *node
-	term uint64
-	gone chan struct{} // closed when it ends
+	node    *node
+	term    uint64
+	epoch   uint64
+	lineage string        // empty without sites
+	lossy   uint64        // last epoch that began with an unplanned promotion; 0 if there was none
+	gone    chan struct{} // closed when it ends
 
 	mu    sync.Mutex // guards ended, bound
 	ended bool
@@ -46,7 +49,9 @@ type target struct {
 }
 
 func newLocator(o Options) (*locator, error) {
-	l := &locator{opts: o, newNode: make(chan *node, maxAddresses), changed: make(chan struct{})}
+	l := &locator{
+		opts: o, newNode: make(chan *node, maxAddresses), changed: make(chan struct{}), pairs: newPairs(),
+	}
 	for _, a := range o.Addresses {
 		if err := l.add(a); err != nil {
 			l.close()
@@ -192,9 +197,15 @@ func (l *locator) pause(ctx context.Context, t *target, d time.Duration) {
 }
 
 func (l *locator) failed(e *Error) {
-	if hint := e.notActive.GetActiveAddress(); hint != "" && !l.opts.FixedAddresses {
-		// A hint that cannot be dialed is not fatal: the configured addresses are still watched.
-		_ = l.add(hint)
+	if !l.opts.FixedAddresses {
+		l.mu.Lock()
+		l.learnAddress(e.notActive.GetActiveAddress())
+		if !l.opts.AnySite {
+			for _, a := range e.notActive.GetPrimaryAddresses() {
+				l.learnAddress(a)
+			}
+		}
+		l.mu.Unlock()
 	}
 	l.askNow()
 }
@@ -225,6 +236,7 @@ func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
 	n.observed++
 	n.role, n.term, n.pairID = st.GetRole(), st.GetPair().GetTerm(), st.GetPair().GetPairId()
 	n.reason, n.err, n.refused, n.asking = st.GetReason(), nil, time.Time{}, false
+	n.site = st.GetSite()
 	n.names = ""
 	inSync := uint32(0)
 	for _, other := range st.GetPair().GetNodes() {
@@ -271,21 +283,16 @@ func (l *locator) observations(n *node) uint64 {
 	return n.observed
 }
 
-// choose sets the target to the node that serves in the highest term. A blocked node is chosen only if no other is
-// available. mu is held.
+// choose sets the target to the node that serves in the highest term, and among two sites in the highest epoch. A
+// blocked node is chosen only if no other is available. mu is held.
 func (l *locator) choose() {
+	l.pairs.record(l.nodes)
 	var best *node
 	for _, n := range l.nodes {
-		if n.rank() == 0 {
+		if n.rank() == 0 || !l.usable(n) {
 			continue
 		}
-		if n.pairID != l.pairID {
-			l.pairID, l.maxTerm = n.pairID, 0
-		}
-		if n.term < l.maxTerm {
-			continue // superseded, but not yet aware of it
-		}
-		if best == nil || n.term > best.term || n.term == best.term && n.rank() > best.rank() || l.atTarget(n, best) {
+		if best == nil || l.better(n, best) {
 			best = n
 		}
 	}
@@ -293,19 +300,13 @@ func (l *locator) choose() {
 		l.setTarget(nil)
 		return
 	}
-	l.maxTerm = best.term
-	if l.target == nil || l.target.node != best || l.target.term != best.term {
+	epoch := best.site.GetEpoch()
+	if t := l.target; t == nil || t.node != best || t.term != best.term || t.epoch != epoch {
 		l.setTarget(&target{
-			node: best, term: best.term, gone: make(chan struct{}),
-			bound: make(map[*context.CancelFunc]struct{}),
+			node: best, term: best.term, epoch: epoch, lineage: best.site.GetLineage(), lossy: best.site.GetLossyEpoch(),
+			gone: make(chan struct{}), bound: make(map[*context.CancelFunc]struct{}),
 		})
 	}
-}
-
-// atTarget reports whether n is the current target and as good as best. Both may be the same node under two addresses,
-// and its pending calls should continue. mu is held.
-func (l *locator) atTarget(n, best *node) bool {
-	return l.target != nil && l.target.node == n && n.term == best.term && n.rank() == best.rank()
 }
 
 // setTarget replaces the target and wakes all waiting calls. mu is held.
@@ -326,21 +327,21 @@ func (l *locator) wake() {
 	l.changed = make(chan struct{})
 }
 
-// nodeErrors is the last status of each node. It wraps the errors of failed connections.
+// nodeErrors is the last status of each node. It wraps the errors of failed connections and of replicas.
 type nodeErrors struct {
-	text      string
-	unreached []error
+	text   string
+	causes []error
 }
 
 func (e *nodeErrors) Error() string   { return e.text }
-func (e *nodeErrors) Unwrap() []error { return e.unreached }
+func (e *nodeErrors) Unwrap() []error { return e.causes }
 
 // explain describes the last status of each node, for an error.
 func (l *locator) explain() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var parts []string
-	var unreached []error
+	var causes []error
 	for _, n := range l.nodes {
 		s := n.address + ": "
 		var e *Error
@@ -348,21 +349,25 @@ func (l *locator) explain() error {
 		case errors.As(n.err, &e):
 			s = e.Error() // includes the address
 			if e.unreached {
-				unreached = append(unreached, e)
+				causes = append(causes, e)
 			}
 		case n.err != nil:
 			s += n.err.Error()
 		case n.role == pb.Role_ROLE_UNSPECIFIED:
 			s += "no response yet"
+		case n.isReplica():
+			e = n.replicaError()
+			s += e.Message
+			causes = append(causes, e)
 		default:
-			s += strings.ToLower(strings.TrimPrefix(n.role.String(), "ROLE_"))
+			s += roleName(n.role) + l.supersededBy(n)
 			if n.reason != "" {
 				s += ", " + n.reason
 			}
 		}
 		parts = append(parts, s)
 	}
-	return &nodeErrors{strings.Join(parts, "; "), unreached}
+	return &nodeErrors{strings.Join(parts, "; "), causes}
 }
 
 func (t *target) end() {

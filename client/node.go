@@ -38,10 +38,20 @@ type node struct {
 	asking   bool      // a retry after a refusal is in progress
 	short    bool      // fewer nodes are in sync than required: writes are refused
 	names    string    // address of the active node, as reported by this node; empty if this node is active
+
+	site *pb.SiteInfo // role of the pair among two sites, as last reported; nil without sites
 }
 
 // rank orders nodes by suitability as a target; 0 is unsuitable. locator.mu is held.
 func (n *node) rank() int {
+	if n.isReplica() && !n.locator.opts.AnySite {
+		return 0
+	}
+	return n.roleRank()
+}
+
+// roleRank is rank within the pair, regardless of the role of its site.
+func (n *node) roleRank() int {
 	switch n.role {
 	case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE:
 		return 2

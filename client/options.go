@@ -19,8 +19,8 @@ import (
 
 // Options configures a [Client]. Only Addresses is required.
 type Options struct {
-	// Addresses are the addresses of the nodes, host:port, in any order: both nodes of a pair, or a standalone node. The
-	// limit is 8 addresses.
+	// Addresses are the addresses of the nodes, host:port, in any order: both nodes of a pair, or a standalone node. With
+	// two sites, they can include the nodes of both. The limit is 16 addresses, including those that nodes report.
 	Addresses []string
 	// ProbeInterval is both the interval and the timeout of probes to a node with pending calls. Default 1 s. A node that
 	// was killed or that lost its role is detected without a probe.
@@ -35,8 +35,12 @@ type Options struct {
 	// calls and publishes return [ErrRefused], unless an earlier attempt may have been committed.
 	FailFast bool
 	// FixedAddresses restricts the client to Addresses. By default it also follows addresses that nodes report for the
-	// active node.
+	// active node and for the other site.
 	FixedAddresses bool
+	// AnySite is for the administration of one pair of two sites: the client uses the active node of the pair in Addresses
+	// even if the pair is a replica, and no addresses of the other site. Calls that only the primary serves then return
+	// [ErrRefused] with the reason REPLICA. Addresses must not include nodes of both pairs.
+	AnySite bool
 	// MaxMessageBytes is the maximum size of a message body, 64 MiB by default. The client rejects larger messages.
 	MaxMessageBytes int
 	// TLS is the configuration of the connections, including the client certificate if the nodes require one. If nil,
@@ -71,7 +75,7 @@ const (
 	defaultRetryMin        = 2 * time.Millisecond
 	defaultRetryMax        = 50 * time.Millisecond
 	defaultMaxMessageBytes = 64 << 20
-	maxAddresses           = 8       // configured and learned addresses together
+	maxAddresses           = 16      // configured and learned addresses together: four nodes, and aliases
 	streamWindowBytes      = 4 << 20 // HTTP/2 window of one stream
 	connWindowBytes        = 16 << 20
 	readBufferBytes        = 64 << 10

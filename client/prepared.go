@@ -27,6 +27,7 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 	if t.xid != "" && t.xid != xid {
 		return fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again", ErrInvalid, t.xid)
 	}
+	t.identity.attempts.check = t.outdated
 	err := t.client.doAs(ctx, "prepare "+xid, &t.identity,
 		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) error {
 			_, err := queues(cc).Prepare(ctx, &pb.PrepareRequest{Xid: xid, Operations: t.ops, Producer: p})

@@ -111,7 +111,8 @@ func (e *Error) retry() bool { return e.kind == nil }
 // error from gRPC or a proxy has no reason and proves nothing.
 func (e *Error) answered() bool {
 	switch {
-	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE, e.blocked(), e.unchecked():
+	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE,
+		e.reason == pb.ErrorReason_ERROR_REASON_REPLICA, e.blocked(), e.unchecked():
 		return true
 	case e.kind == nil, errors.Is(e.kind, context.Canceled), errors.Is(e.kind, context.DeadlineExceeded):
 		return false
@@ -130,6 +131,9 @@ func (e *Error) refused() *Error {
 	final.kind = ErrRefused
 	return &final
 }
+
+// isReplica reports whether only the other site executes the request.
+func (e *Error) isReplica() bool { return e.reason == pb.ErrorReason_ERROR_REASON_REPLICA }
 
 // blocked reports whether the active cannot acknowledge at the moment.
 func (e *Error) blocked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED }

@@ -26,7 +26,8 @@ func TestEveryReasonIsClassified(t *testing.T) {
 	require.True(t, e.answered())
 }
 
-// Among the retryable reasons, only NOT_ACTIVE, BLOCKED and AUTH_UNAVAILABLE prove that the attempt was not executed.
+// Among the retryable reasons, only NOT_ACTIVE, REPLICA, BLOCKED and AUTH_UNAVAILABLE prove that the attempt was not
+// executed.
 func TestReasonsThatProveNonExecution(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
@@ -37,7 +38,7 @@ func TestReasonsThatProveNonExecution(t *testing.T) {
 			Code: uint32(codes.Unavailable), Reason: reason.Name(r),
 		})
 		require.True(t, e.retry(), r)
-		require.Equal(t, r == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE ||
+		require.Equal(t, r == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE || r == pb.ErrorReason_ERROR_REASON_REPLICA ||
 			r == pb.ErrorReason_ERROR_REASON_BLOCKED || r == pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE, e.answered(), r)
 	}
 }

@@ -152,12 +152,17 @@ func (t *Txn) fail(err error) {
 // [ErrProcessed] means that a message of Take was processed elsewhere: the transaction is rolled back, and acknowledged
 // messages are not redelivered. After any other error, call Commit again or Rollback.
 //
+// If another site was promoted without a planned switch since a delivery of the transaction, the transaction is not
+// sent to the new primary, where the sequence may belong to another message: Commit returns [ErrInvalid], or
+// ErrOutcomeLost after an attempt without a response.
+//
 // Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid], [ErrRefused],
 // [ErrOutcomeLost], [ErrUnavailable].
 func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	if err := t.ready("commit"); err != nil {
 		return TxnResult{}, err
 	}
+	t.identity.attempts.check = t.outdated
 	if t.xid != "" {
 		return TxnResult{}, fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again",
 			ErrInvalid, t.xid)

@@ -22,8 +22,8 @@ const (
 //
 //	lockstep://[TOKEN@]HOST[:PORT][,HOST[:PORT]...][?PARAMETER=VALUE[&...]]
 //
-// HOST and PORT are the addresses of both nodes of a pair, or of a standalone node; the default port is 7420. TOKEN is
-// [Options].Token. Characters with a meaning in URLs are percent-encoded. The parameters are:
+// HOST and PORT are [Options].Addresses; the default port is 7420. TOKEN is [Options].Token. Characters with a meaning
+// in URLs are percent-encoded. The parameters are:
 //
 //	tls=true                    encrypt connections; implied by the following three
 //	tls-ca=FILE                 CA certificates; default: those of the system

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -44,10 +45,10 @@ func (n *Node) Address() string { return n.node.Address() }
 func (n *Node) admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n.node.Conn()) }
 
 // once retries fn only if its connection was replaced.
-func (n *Node) once(ctx context.Context, op string, fn func(pb.AdminServiceClient) error) error {
+func (n *Node) once(ctx context.Context, op string, fn func(*grpc.ClientConn) error) error {
 	for {
 		cc := n.node.Conn()
-		err := fn(pb.NewAdminServiceClient(cc))
+		err := fn(cc)
 		if status.Code(err) != codes.Canceled || ctx.Err() != nil || n.node.Conn() == cc {
 			return n.fail(ctx, op, err)
 		}
@@ -58,7 +59,10 @@ func (n *Node) fail(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = n.node.Error(ctx, err)
+	return wrap(op, n.node.Error(ctx, err))
+}
+
+func wrap(op string, err error) error {
 	message := ""
 	if e, ok := errors.AsType[*client.Error](err); ok {
 		message = e.Message
@@ -69,8 +73,8 @@ func (n *Node) fail(ctx context.Context, op string, err error) error {
 // Status returns the status of the node.
 func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	var resp *pb.GetStatusResponse
-	err := n.once(ctx, "status", func(admin pb.AdminServiceClient) (err error) {
-		resp, err = admin.GetStatus(ctx, &pb.GetStatusRequest{})
+	err := n.once(ctx, "status", func(cc *grpc.ClientConn) (err error) {
+		resp, err = pb.NewAdminServiceClient(cc).GetStatus(ctx, &pb.GetStatusRequest{})
 		return err
 	})
 	return resp, err

@@ -57,6 +57,9 @@ type Node interface {
 	Conn() *grpc.ClientConn
 	// Error converts a gRPC error into a client.Error.
 	Error(ctx context.Context, err error) error
+	// OnceError is Error for a request that must not be executed twice. Without a response, the error also wraps
+	// client.ErrOutcomeUnknown.
+	OnceError(ctx context.Context, err error) error
 }
 
 // Wrap adds the operation to an error from a node, unless the node's message already begins with its verb.

@@ -13,7 +13,7 @@ import grpc.aio
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import error_details_pb2, status_pb2
 
-from lockstep_mq._proto import admin_pb2, queue_pb2, types_pb2
+from lockstep_mq._proto import admin_pb2, queue_pb2, site_pb2, types_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Requests = AsyncIterator[queue_pb2.PublishStreamRequest]
@@ -25,8 +25,9 @@ Consume = Callable[[ConsumeRequests, Context], AsyncIterator[queue_pb2.ConsumeRe
 class Node:
     """A scripted node. `streams` are the behaviors of successive publish streams; the last one is repeated."""
 
-    def __init__(self, *, role: admin_pb2.Role = admin_pb2.ROLE_ACTIVE, term: int = 1) -> None:
-        self.role, self.term = role, term
+    def __init__(self, *, role: admin_pb2.Role = admin_pb2.ROLE_ACTIVE, term: int = 1, pair: str = "p") -> None:
+        self.role, self.term, self.pair = role, term, pair
+        self.site: admin_pb2.SiteInfo | None = None
         self.address = ""
         self.streams: list[Stream] = []
         self.seen: list[list[queue_pb2.PublishStreamRequest]] = []  # requests by stream
@@ -83,8 +84,16 @@ class Node:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def becomes_site(self, role: site_pb2.SiteRole, epoch: int, *remote: str, lossy: int = 0) -> None:
+        """Change the role of the site, which has the name of the pair."""
+        self.site = admin_pb2.SiteInfo(
+            name=self.pair, role=role, lineage="l", epoch=epoch, remote_addresses=remote, lossy_epoch=lossy
+        )
+        self.becomes(self.role, self.term)
+
     def _status(self) -> admin_pb2.GetStatusResponse:
-        return admin_pb2.GetStatusResponse(role=self.role, pair=admin_pb2.PairStatus(pair_id="p", term=self.term))
+        pair = admin_pb2.PairStatus(pair_id=self.pair, term=self.term)
+        return admin_pb2.GetStatusResponse(role=self.role, pair=pair, site=self.site)
 
     async def _check(self, context: Context) -> None:
         shown = dict(context.invocation_metadata() or ()).get("authorization", "")
@@ -235,5 +244,5 @@ def refuses(code: grpc.StatusCode, reason: str, *, settled: bool = False) -> Str
     return stream
 
 
-def not_active(hint: str) -> types_pb2.NotActive:
-    return types_pb2.NotActive(active_address=hint, role="STANDBY")
+def not_active(hint: str, *primary: str) -> types_pb2.NotActive:
+    return types_pb2.NotActive(active_address=hint, role="STANDBY", primary_addresses=primary)

@@ -418,7 +418,7 @@ async def test_failing_token_source_is_called_again() -> None:
 
 
 def test_invalid_requests_fail_locally() -> None:
-    for addresses in ([], ["host"], ["host:0"], ["host:port"], ["h:1", "h:1"], [f"h:{i}" for i in range(1, 10)]):
+    for addresses in ([], ["host"], ["host:0"], ["host:port"], ["h:1", "h:1"], [f"h:{i}" for i in range(1, 18)]):
         with pytest.raises(errors.InvalidRequest):
             Client(addresses)
     with pytest.raises(errors.InvalidRequest):

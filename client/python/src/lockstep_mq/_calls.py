@@ -41,6 +41,19 @@ class Outcome:
     """
 
     unknown: bool = False
+    check: Callable[[Target], None] | None = None
+    """Raises InvalidRequest if the request must not be sent to the target."""
+
+    def allow(self, op: str, target: Target) -> None:
+        """Raise an error if the request must not be sent to the target."""
+        if self.check is None:
+            return
+        try:
+            self.check(target)
+        except errors.InvalidRequest as err:
+            if self.unknown:
+                raise errors.OutcomeLost(f"{op}: {err}", refusal=err) from None
+            raise
 
 
 @dataclass
@@ -150,7 +163,11 @@ class Caller:
             return errors.OutcomeUnknown(
                 f"{op}: timed out after the request was sent; it may have been executed (last: {known})"
             )
-        return errors.Unavailable(f"{op}: timed out before a node could execute the request (last: {known})")
+        message = f"{op}: timed out before a node could execute the request (last: {known})"
+        replica = self.locator.replica()
+        if last is not None or replica is None:
+            return errors.Unavailable(message)
+        return errors.Unavailable(message, reason="REPLICA", code="FAILED_PRECONDITION", address=replica.address)
 
     def unary(
         self, channel: grpc.aio.Channel, method: str, request: Message, response: type[Resp], metadata: _rpc.Metadata
@@ -195,6 +212,7 @@ class Caller:
                 if state.unknown:
                     raise errors.OutcomeUnknown(f"{op}: the client was closed during the request") from None
                 raise errors.Closed(f"{op}: {closed}") from None
+            state.allow(op, target)
             metadata: _rpc.Metadata = ()
             try:
                 metadata = await self.locator.tokens.metadata()

@@ -27,7 +27,7 @@ class Failure(Exception):
     message: str
     reason: str = ""
     settled: bool = False
-    hint: str = ""  # address of the active node, as reported by another node
+    hints: tuple[str, ...] = ()  # addresses of the active node and of the primary site, as reported by another node
     not_active: bool = False
     submitted: int | None = None  # progress of a publish stream; None: not reported
     retry_after: float = 0.0  # seconds
@@ -131,7 +131,8 @@ def _read_details(f: Failure, raw: bytes) -> None:
             delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
             f.retry_after = delay.seconds + delay.nanos / 1e9
         elif detail.Is(types_pb2.NotActive.DESCRIPTOR):
-            f.not_active, f.hint = True, types_pb2.NotActive.FromString(detail.value).active_address
+            hint = types_pb2.NotActive.FromString(detail.value)
+            f.not_active, f.hints = True, (hint.active_address, *hint.primary_addresses)
         elif detail.Is(queue_pb2.Submitted.DESCRIPTOR):
             f.submitted = queue_pb2.Submitted.FromString(detail.value).through
 

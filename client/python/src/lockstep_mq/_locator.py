@@ -16,9 +16,9 @@ import grpc.aio
 from lockstep_mq import _failure, _options, _reach, _rpc, errors
 from lockstep_mq._failure import Failure
 from lockstep_mq._options import Options, Tokens
+from lockstep_mq._pair import Pairs, Report
 from lockstep_mq._proto import admin_pb2
 
-_RANK: dict[int, int] = {admin_pb2.ROLE_ACTIVE: 2, admin_pb2.ROLE_ACTIVE_ALONE: 2, admin_pb2.ROLE_BLOCKED: 1}
 _log = logging.getLogger("lockstep_mq")
 _MAX_REFUSED_WAIT = 30.0  # seconds
 
@@ -29,9 +29,7 @@ class Node:
     def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
         self.address = address
         self.channel = channel
-        self.role: int = admin_pb2.ROLE_UNSPECIFIED
-        self.term = 0
-        self.pair_id = ""
+        self.report = Report()
         self.names = ""  # address of the active node, as reported by this node
         self.why = ""
         self.observed = 0  # a poll with an outdated response is dropped
@@ -43,18 +41,16 @@ class Node:
         self.trigger = asyncio.Event()
         self.again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    @property
-    def rank(self) -> int:
-        """2 for a node that serves, 1 for a blocked node, 0 for others."""
-        return _RANK.get(self.role, 0)
-
 
 class Target:
-    """A node that is active in one term. `gone` is done when the locator replaces the target."""
+    """A node that is active in one term and epoch. `gone` is done when the locator replaces the target."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.term = node.term
+        self.term = node.report.term
+        self.epoch = node.report.site.epoch
+        self.lineage = node.report.site.lineage  # empty without sites
+        self.lossy_epoch = node.report.site.lossy_epoch
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -71,8 +67,7 @@ class Locator:
         self.tokens = tokens
         self.nodes: list[Node] = []
         self.target: Target | None = None
-        self._max_term = 0
-        self._pair_id = ""
+        self._pairs = Pairs()
         self._waiters = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -129,12 +124,10 @@ class Locator:
         await asyncio.wait({target.gone}, timeout=seconds)
 
     def failed(self, f: Failure) -> None:
-        """Handle a failed attempt: add the node named in a hint, and poll all nodes."""
-        if f.hint and self._options.follow_hints:
-            # A hint that cannot be dialed is not fatal: the given addresses are still watched.
-            with contextlib.suppress(errors.InvalidRequest):
-                _options.check_address(f.hint)
-                self._add(f.hint)
+        """Handle a failed attempt: add the nodes named in hints, and poll all nodes."""
+        if self._options.follow_hints:
+            for address in f.hints:
+                self._learn_address(address)
         self.ask_now()
 
     def ask_now(self) -> None:
@@ -148,12 +141,17 @@ class Locator:
         for n in self.nodes:
             if n.failure is not None:
                 parts.append(str(n.failure))
-            elif n.role == admin_pb2.ROLE_UNSPECIFIED:
+            elif n.report.role == admin_pb2.ROLE_UNSPECIFIED:
                 parts.append(f"{n.address}: no response yet")
             else:
-                role = admin_pb2.Role.Name(n.role).removeprefix("ROLE_").lower()
-                parts.append(f"{n.address}: {role}" + (f", {n.why}" if n.why else ""))
+                parts.append(self._pairs.explain(n.report, n.address, n.why))
         return "; ".join(parts)
+
+    def replica(self) -> Node | None:
+        """Return a node that does not serve because its site is a replica or stopped; None if there is a target."""
+        if self.target is not None:
+            return None
+        return next((n for n in self.nodes if n.failure is None and n.report.is_replica), None)
 
     def _add(self, address: str) -> None:
         if len(self.nodes) >= _options.MAX_ADDRESSES or any(n.address == address for n in self.nodes):
@@ -285,7 +283,7 @@ class Locator:
     def _observe(self, node: Node, status: admin_pb2.GetStatusResponse) -> None:
         node.observed += 1
         self._answered = True
-        node.role, node.term, node.pair_id = status.role, status.pair.term, status.pair.pair_id
+        node.report = Report(status.role, status.pair.term, status.pair.pair_id, status.site)
         node.why, node.failure, node.refused, node.asking = status.reason, None, None, False
         node.names = ""
         for other in status.pair.nodes:
@@ -300,7 +298,7 @@ class Locator:
             node.told.add(f.message)
             _log.warning("%s", f)  # a call without a timeout waits and would never report it
         node.observed += 1
-        node.role, node.why, node.failure, node.asking = admin_pb2.ROLE_UNSPECIFIED, "", f, again
+        node.report.role, node.why, node.failure, node.asking = admin_pb2.ROLE_UNSPECIFIED, "", f, again
         node.refused = asyncio.get_running_loop().time() if f.refuses_client and not again else None
         self._choose()
         self._learn()
@@ -308,32 +306,37 @@ class Locator:
             self._wake()  # waiting calls fail
 
     def _learn(self) -> None:
-        """Add the active node that a standby reports, after each known node has reported its role."""
-        if self.target is not None or not self._options.follow_hints or any(n.observed == 0 for n in self.nodes):
+        """Add the nodes of the other site and, without a target, the active node that a standby reports.
+
+        It waits until each known node has reported its role: an address may be an alias of a known node.
+        """
+        if not self._options.follow_hints or any(n.observed == 0 for n in self.nodes):
             return
         for node in list(self.nodes):
-            if node.names and node.failure is None:
-                with contextlib.suppress(errors.InvalidRequest):
-                    self._add(node.names)
+            if node.failure is not None:
+                continue
+            if self.target is None:
+                self._learn_address(node.names)
+            for address in node.report.site.remote_addresses:
+                self._learn_address(address)
+
+    def _learn_address(self, address: str) -> None:
+        """Add an address that a node reports; it may be empty."""
+        # An address that cannot be dialed is not fatal: the known nodes are still watched.
+        with contextlib.suppress(errors.InvalidRequest):
+            _options.check_address(address)
+            self._add(address)
 
     def _choose(self) -> None:
-        """Set the target to the node that serves in the highest term."""
-        best: Node | None = None
-        for n in self.nodes:
-            if n.rank == 0:
-                continue
-            if n.pair_id != self._pair_id:
-                self._pair_id, self._max_term = n.pair_id, 0
-            if n.term < self._max_term:
-                continue  # superseded, but not yet aware of it
-            present = self.target is not None and self.target.node is n
-            if best is None or (n.term, n.rank, present) > (best.term, best.rank, False):
-                best = n
-        if best is None:
+        """Set the target to the node that serves in the highest term, and among two sites in the highest epoch."""
+        current = None if self.target is None else self.target.node.report
+        report = self._pairs.choose([n.report for n in self.nodes], current)
+        if report is None:
             self._set_target(None)
             return
-        self._max_term = best.term
-        if self.target is None or self.target.node is not best or self.target.term != best.term:
+        best = next(n for n in self.nodes if n.report is report)
+        t = self.target
+        if t is None or t.node is not best or (t.term, t.epoch) != (report.term, report.site.epoch):
             self._set_target(Target(best))
 
     def _set_target(self, target: Target | None) -> None:

@@ -26,7 +26,7 @@ TokenSource = Callable[[], Awaitable[str]]
 If it raises an exception, the client keeps using the last token, and calls it again later.
 """
 
-MAX_ADDRESSES = 8
+MAX_ADDRESSES = 16  # given and learned addresses together: four nodes of two sites, and aliases
 MAX_TOKEN_BYTES = 16 << 10
 MAX_RECEIVE_BYTES = 512 << 20
 RETRY_MIN = 0.002  # seconds between two attempts
@@ -120,7 +120,7 @@ def check_address(address: str) -> None:
 
 
 def check_addresses(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Reject invalid addresses of a pair."""
+    """Reject invalid addresses."""
     if isinstance(addresses, str):
         addresses = addresses.split(",")
     if not addresses:

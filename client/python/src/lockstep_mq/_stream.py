@@ -42,7 +42,7 @@ class Streams:
 
     async def run(
         self,
-        open_on: Callable[[grpc.aio.Channel, _rpc.Metadata], C],
+        open_on: Callable[[Target, _rpc.Metadata], C],
         send: Callable[[C], Awaitable[None]],
         receive: Callable[[C, str], Awaitable[None]],
     ) -> Ended:
@@ -76,13 +76,13 @@ class Streams:
         self,
         target: Target,
         metadata: _rpc.Metadata,
-        open_on: Callable[[grpc.aio.Channel, _rpc.Metadata], C],
+        open_on: Callable[[Target, _rpc.Metadata], C],
         send: Callable[[C], Awaitable[None]],
         receive: Callable[[C, str], Awaitable[None]],
     ) -> Failure:
         address = target.node.address
         target.node.users += 1
-        call = open_on(target.channel, metadata)
+        call = open_on(target, metadata)
         sender = asyncio.ensure_future(send(call))
         sender.add_done_callback(lambda _: call.cancel())  # a write fails after the status has arrived, which is kept
         try:

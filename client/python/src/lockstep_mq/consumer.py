@@ -13,11 +13,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-import grpc.aio
-
 from lockstep_mq import _options, _rpc, errors, message
 from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
+from lockstep_mq._locator import Target
 from lockstep_mq._proto import queue_pb2, types_pb2
 from lockstep_mq._stream import Streams
 from lockstep_mq.message import StoredMessage
@@ -44,7 +43,7 @@ _Kind = Literal["ack", "nack", "reject"]
 class Delivery(StoredMessage):
     """A message delivered to the application, which must answer it once. Only the first answer counts."""
 
-    __slots__ = ("_acked", "_answer", "_expired", "_generation", "_trace", "consumer")
+    __slots__ = ("_acked", "_answer", "_era", "_expired", "_generation", "_lost", "_trace", "consumer")
 
     def __init__(self, stored: types_pb2.StoredMessage, consumer: Consumer) -> None:
         self._stored = stored
@@ -55,6 +54,8 @@ class Delivery(StoredMessage):
         self._generation = 0  # of the stream that delivered it last
         self._acked = False  # acknowledged by the application, not yet confirmed
         self._expired = False  # its acknowledgement deadline has passed
+        self._era = consumer._era
+        self._lost = False  # was held in an earlier era
 
     @property
     def queue(self) -> str:
@@ -76,17 +77,30 @@ class Delivery(StoredMessage):
             OutcomeUnknown: The timeout expired, or the consumer has ended; the message may be redelivered.
             InvalidRequest: The message was already nacked or rejected.
             WrongState: The acknowledgement deadline has passed: the message is redelivered.
+            InvalidRequest: Another site was promoted without a planned switch since the delivery; see `outdated`.
+            OutcomeLost: The same, but the message was already acknowledged, and this was not confirmed.
         """
         if self._answer not in {"", "ack"}:
             raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} already has another answer")
+        if not self._answer:
+            self.consumer._check_era(self, None)
         self.ack()
         await self.consumer._flush(timeout)
-        self.consumer._check_deadline(self)
+        self.consumer._check_answer(self)
 
     @property
     def expired(self) -> bool:
         """Whether the acknowledgement deadline has passed: the message is redelivered, and an answer has no effect."""
         return self._expired
+
+    @property
+    def outdated(self) -> bool:
+        """Whether another site was promoted without a planned switch since the delivery.
+
+        The message may be lost, and its sequence assigned to another message: an answer has no effect, and flush()
+        reports an acknowledgement. A message that was not lost is redelivered.
+        """
+        return self._era != self.consumer._era
 
     async def extend(self, *, timeout: float | None = None) -> None:
         """Restart the acknowledgement deadline of the message, and return when the node has done so.
@@ -96,6 +110,7 @@ class Delivery(StoredMessage):
 
         Raises:
             WrongState: The deadline had passed: the message is redelivered.
+            InvalidRequest: Another site was promoted without a planned switch since the delivery.
             OutcomeUnknown: The timeout expired, or the consumer has ended.
         """
         await self.consumer._extend(self, timeout)
@@ -152,8 +167,9 @@ class Consumer:
     Iterate over deliveries with `async for delivery in consumer`. When the active node changes, the consumer attaches
     to the new one. It does not redeliver messages that the application holds or has acknowledged, and it retries
     unconfirmed acknowledgements. Other consumers of the subscription may receive those messages: delivery to competing
-    consumers is at least once. As a context manager, a consumer waits for confirmations, unless the block raises, and
-    is closed.
+    consumers is at least once. After an unplanned promotion of another site, the consumer discards its earlier
+    deliveries (see Delivery.outdated). As a context manager, a consumer waits for confirmations, unless the block
+    raises, and is closed.
     """
 
     def __init__(
@@ -183,6 +199,11 @@ class Consumer:
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._generation = 0  # number of the current stream
         self._queue_id = 0  # of the queue at the first attach
+        # An era is a period without an unplanned promotion of another site: in a later era, the sequence of a delivery
+        # may belong to another message.
+        self._era = 0
+        self._lineage, self._epoch = "", 0  # of the last target
+        self._lost = 0  # acks without an outcome that flush() has not yet reported
         self._buffer: deque[Delivery] = deque()
         self._available = asyncio.Event()  # a message can be received, or the consumer has ended
         self._held: dict[int, Delivery] = {}  # by sequence
@@ -299,11 +320,13 @@ class Consumer:
         return self._ack_timeout
 
     async def _extend(self, d: Delivery, timeout: float | None) -> None:
+        if not d._answer:
+            self._check_era(d, None)
         if self._held.get(d.sequence) is d and not d._acked and self._ack_timeout:
             self._answered += 1
             self._answers.extend.append(d.sequence)
             await self._flush(timeout)
-        self._check_deadline(d)
+        self._check_answer(d)
 
     async def _keep_extended(self) -> None:
         """Extend the messages of the consumer."""
@@ -317,9 +340,32 @@ class Consumer:
                 self._answers.extend = held + [d.sequence for d in self._buffer]
                 self._wake.set()
 
-    def _check_deadline(self, d: Delivery) -> None:
+    def _check_answer(self, d: Delivery) -> None:
+        """Raise an error if the delivery cannot be answered: its deadline has passed, or it is outdated."""
+        if d._lost and d._answer == "ack":
+            raise self._lost_error(1)
+        if not d._answer:
+            self._check_era(d, None)
         if d._expired:
             raise self._late_error(f"acknowledgement deadline of sequence {d.sequence} of {self.queue} has passed")
+
+    def _ends_era(self, target: Target) -> bool:
+        other = bool(target.lineage and self._lineage and target.lineage != self._lineage)
+        return target.lossy_epoch > self._epoch or other
+
+    def _check_era(self, d: Delivery, target: Target | None) -> None:
+        """Raise an error if the delivery is outdated, for an answer at the target."""
+        if d._era != self._era or (target is not None and self._ends_era(target)):
+            raise errors.InvalidRequest(
+                f"another site was promoted since the delivery of sequence {d.sequence} of {self.queue}, which may "
+                "have been lost; if not, it is redelivered"
+            )
+
+    def _lost_error(self, n: int) -> errors.OutcomeLost:
+        return errors.OutcomeLost(
+            f"another site was promoted before {n} acknowledgements on {self.queue} were confirmed; they may have "
+            "no effect"
+        )
 
     def _late_error(self, text: str) -> errors.WrongState:
         return errors.WrongState(text, reason="ACK_DEADLINE_EXPIRED")
@@ -364,10 +410,15 @@ class Consumer:
             OutcomeUnknown: The timeout expired, or the consumer has ended.
             WrongState: Acks or rejects had no effect, because the acknowledgement deadlines of their messages had
                 passed; all other answers are committed. Each answer is reported once.
+            OutcomeLost: Another site was promoted without a planned switch before acks were confirmed; all other
+                answers are committed. Each ack is reported once.
             LimitExceeded: Rejected messages wait because their dead-letter queue is full; all other answers are
                 committed. Each waiting message is reported once.
         """
         await self._flush(timeout)
+        lost, self._lost = self._lost, 0
+        if lost:
+            raise self._lost_error(lost)
         late, self._late = self._late, 0
         if late:
             raise self._late_error(
@@ -435,6 +486,11 @@ class Consumer:
         d._answer = kind
         if d._trace is not None:
             d._trace.answered(kind)
+        if d._era != self._era:
+            if kind == "ack":
+                self._lost += 1
+                d._lost = True
+            return
         sequence = d._stored.sequence
         held = self._held.get(sequence)
         if held is None or held._acked:
@@ -462,7 +518,7 @@ class Consumer:
             d._answer = kind
             if d._trace is not None:
                 d._trace.answered(kind)
-        held = self._held.get(d.sequence)
+        held = self._held.get(d.sequence) if d._era == self._era else None
         if held is not None and not held._acked:
             del self._held[d.sequence]
             if committed and kind == "ack" and held._generation != self._generation:
@@ -505,10 +561,23 @@ class Consumer:
         self._progress.set_result(None)
         self._progress = asyncio.get_running_loop().create_future()
 
-    def _open_stream(self, channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> _rpc.ConsumeCall:
+    def _open_stream(self, target: Target, metadata: _rpc.Metadata) -> _rpc.ConsumeCall:
         self._streaming = True
+        self._enter(target)
         self._first = self._reattach()
-        return _rpc.consume(channel, metadata)
+        return _rpc.consume(target.channel, metadata)
+
+    def _enter(self, target: Target) -> None:
+        """Discard all deliveries if the target belongs to a later era than the last one."""
+        if self._ends_era(target):
+            self._era += 1
+            self._queue_id = 0
+            for d in self._held.values():
+                d._lost = True
+                self._lost += d._acked
+            self._forget()
+        if target.lineage:
+            self._lineage, self._epoch = target.lineage, target.epoch
 
     async def _send(self, call: _rpc.ConsumeCall) -> None:
         request: queue_pb2.ConsumeRequest | None = self._first

@@ -211,6 +211,9 @@ class OutcomeUnknown(LockstepError):
 
 
 class OutcomeLost(OutcomeUnknown):
-    """The outcome can no longer be determined: the producer was evicted or fenced."""
+    """The outcome can no longer be determined.
+
+    The producer was evicted or fenced, or another site was promoted without a planned switch.
+    """
 
     what_to_do = "inspect the queue"

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import grpc.aio
-
 from lockstep_mq import _failure, _rpc, _wire, errors, message
 from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
+from lockstep_mq._locator import Target
 from lockstep_mq._pipeline import Entry, Request
 from lockstep_mq._proto import queue_pb2
 from lockstep_mq._stream import Streams
@@ -285,10 +284,10 @@ class Producer:
                 self._fail_in_flight(_refused(ended.failure), ended.failure.submitted)
             await self._streams.pause(ended)
 
-    def _open_stream(self, channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> _rpc.PublishCall:
+    def _open_stream(self, target: Target, metadata: _rpc.Metadata) -> _rpc.PublishCall:
         self._on_stream = self._frames = 0  # all requests in flight must be sent again
         self._greeted = self._bundles = False
-        return _rpc.publish_stream(channel, metadata)
+        return _rpc.publish_stream(target.channel, metadata)
 
     async def _send(self, call: _rpc.PublishCall) -> None:
         """Send while the stream is open; the receiver returns the cause of its end."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lockstep_mq import _rpc, errors, message
 from lockstep_mq._calls import Caller, Identity
+from lockstep_mq._locator import Target
 from lockstep_mq._proto import queue_pb2, types_pb2
 from lockstep_mq.consumer import Delivery, ranges
 from lockstep_mq.message import Publishable
@@ -62,6 +63,7 @@ class Transaction:
         self._released: list[Delivery] = []
         self._taken: list[Delivery] = []
         self._identity = Identity()
+        self._identity.outcome.check = self._check
         self._ended = False
         self._xid: str | None = None  # of the last prepare(); None for commit()
         self.result: TransactionResult | None = None
@@ -133,6 +135,8 @@ class Transaction:
         Raises:
             Processed: A taken message was processed elsewhere. Nothing was stored, and the taken messages are
                 requeued.
+            InvalidRequest: Another site was promoted without a planned switch since a delivery of the transaction.
+                Nothing was stored. After an attempt without a response, the error is OutcomeLost.
             NotDone: Nothing was stored. Another call is a new attempt.
             OutcomeUnknown: The transaction may or may not be stored. Another call retries the same transaction, which
                 is committed at most once.
@@ -188,6 +192,10 @@ class Transaction:
         self._ended = True
         for d in self._taken:
             d.nack()
+
+    def _check(self, target: Target) -> None:
+        for d in self._acked + self._released:
+            d.consumer._check_era(d, target)
 
     def _may_add(self) -> None:
         if self._ended:

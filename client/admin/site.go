@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func (n *Node) sites() pb.SiteServiceClient { return pb.NewSiteServiceClient(n.node.Conn()) }
+
+// Site returns the state of the node's pair in a group of sites, and the last known state of the other site. Only the
+// active node reports the other site and the replication.
+func (n *Node) Site(ctx context.Context) (*pb.GetSiteResponse, error) {
+	for {
+		cc := n.node.Conn()
+		resp, err := pb.NewSiteServiceClient(cc).GetSite(ctx, &pb.GetSiteRequest{})
+		if status.Code(err) != codes.Canceled || ctx.Err() != nil || n.node.Conn() == cc { // as once
+			return resp, n.fail(ctx, "site", err)
+		}
+	}
+}
+
+// SwitchSite moves the primary role to the other site without loss. The node must be the active of the primary. Errors:
+// [client.ErrRefused] if the role does not permit it or the switch was rolled back.
+func (n *Node) SwitchSite(ctx context.Context, req *pb.SwitchSiteRequest) (*pb.SwitchSiteResponse, error) {
+	resp, err := n.sites().SwitchSite(ctx, req)
+	return resp, n.fail(ctx, "switch the site", err)
+}
+
+// PromoteSite makes a replica the primary. Transactions that it has not received are lost. The node must be the active
+// of the replica. Errors: [client.ErrRefused] if the role does not permit it, or if the primary answers, without Force.
+func (n *Node) PromoteSite(ctx context.Context, req *pb.PromoteSiteRequest) (*pb.PromoteSiteResponse, error) {
+	resp, err := n.sites().PromoteSite(ctx, req)
+	return resp, n.fail(ctx, "promote the site", err)
+}
+
+// DemoteSite makes a pair the replica of another pair. The node must be its active. Errors: [client.ErrRefused] if the
+// pair has transactions that the primary lacks, or the primary does not respond.
+func (n *Node) DemoteSite(ctx context.Context, req *pb.DemoteSiteRequest) (*pb.DemoteSiteResponse, error) {
+	resp, err := n.sites().DemoteSite(ctx, req)
+	return resp, n.fail(ctx, "demote the site", err)
+}

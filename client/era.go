@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"fmt"
+	"slices"
+)
+
+// era is a period without an unplanned promotion of another site. In a later era, the sequence of a delivery may belong
+// to another message, and the queue may have another ID. Without sites there is one era.
+type era struct {
+	number  uint32
+	lineage string // of the last target; empty without sites
+	epoch   uint64 // of the last target
+}
+
+// endsAt reports whether the target belongs to a later era.
+func (e *era) endsAt(t *target) bool {
+	return t.lossy > e.epoch || t.lineage != "" && e.lineage != "" && t.lineage != e.lineage
+}
+
+// enter discards all deliveries if the target belongs to a later era than the last one. mu is held.
+func (co *Consumer) enter(t *target) {
+	if co.era.endsAt(t) {
+		co.era.number++
+		co.queueID = 0
+		for _, h := range co.held {
+			if h.acked {
+				co.lost++
+			}
+			if h.delivery != nil {
+				h.delivery.lost = true
+			}
+		}
+		co.forgetLocked()
+	}
+	if t.lineage != "" {
+		co.era.lineage, co.era.epoch = t.lineage, t.epoch
+	}
+}
+
+// holding returns the message that the application holds due to a delivery, or a later delivery of the same message. mu
+// is held.
+func (co *Consumer) holding(d *Delivery) (holding, bool) {
+	if d.era != co.era.number {
+		return holding{}, false
+	}
+	h, ok := co.held[d.Sequence]
+	return h, ok
+}
+
+// outdated returns an error if the transaction contains a delivery of an earlier era than that of the target.
+func (t *Txn) outdated(to *target) error {
+	for _, d := range slices.Concat(t.acked, t.released) {
+		if err := d.consumer.outdated(d, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (co *Consumer) outdated(d *Delivery, to *target) error {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	if d.era == co.era.number && !co.era.endsAt(to) {
+		return nil
+	}
+	return co.errOutdated(d.Sequence)
+}
+
+// errOutdated returns the error for a delivery of an earlier era. mu is held.
+func (co *Consumer) errOutdated(sequence uint64) error {
+	return fmt.Errorf("%w: another site was promoted since the delivery of sequence %d of %s, which may have been lost; "+
+		"if not, it is redelivered", ErrInvalid, sequence, co.queue)
+}
+
+func (co *Consumer) errLostAcks(n int) error {
+	return fmt.Errorf("%w: another site was promoted before %d acks on %s were confirmed; %w",
+		ErrOutcomeLost, n, co.queue, ErrOutcomeUnknown)
+}
