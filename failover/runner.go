@@ -116,6 +116,14 @@ func (r *Runner) Changed() <-chan struct{} {
 	return r.changed
 }
 
+// Notify wakes the callers of Changed although Status has not changed, after another change of the node that they use.
+func (r *Runner) Notify() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
 // addressPoll is the retry interval of a switchover that failed for a transient reason.
 const addressPoll = 20 * time.Millisecond
 

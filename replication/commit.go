@@ -35,6 +35,8 @@ type Item struct {
 	Done    Done
 	// Span is the span of the transaction; nil if it is not traced.
 	Span Span
+	// Site marks a transaction of another site, or a change of the role of this site. See RestrictToSite.
+	Site bool
 }
 
 func (i *Item) bytes() int {
@@ -48,8 +50,11 @@ func (i *Item) bytes() int {
 // SubmitAll submits several transactions that arrived together. Each has a separate outcome. If SubmitAll returns an
 // error, none was logged.
 func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
-	weight := int64(0)
+	weight, restricted := int64(0), p.restricted.Load()
 	for i := range items {
+		if restricted != nil && !items[i].Site {
+			return *restricted
+		}
 		size := items[i].bytes()
 		if size > p.o.MaxTxnBytes {
 			return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, size, p.o.MaxTxnBytes)
@@ -91,8 +96,13 @@ func newWaiter() *waiter {
 // Commit submits a transaction and waits for its outcome. If ctx ends first, it returns ErrOutcomeUnknown and the
 // context's error.
 func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
+	return p.commitItem(ctx, Item{Payload: payload, Span: p.spanOf(ctx)})
+}
+
+func (p *Primary) commitItem(ctx context.Context, item Item) (*txn.Result, error) {
 	w, _ := p.waiters.Get().(*waiter)
-	if err := p.SubmitAll(ctx, []Item{{Payload: payload, Done: w.done, Span: p.spanOf(ctx)}}); err != nil {
+	item.Done = w.done
+	if err := p.SubmitAll(ctx, []Item{item}); err != nil {
 		p.waiters.Put(w)
 		return nil, err
 	}
@@ -233,6 +243,7 @@ func (p *Primary) applyCommitted() error {
 			return err
 		}
 		p.applied.Store(step)
+		p.advanced.notify()
 		p.tail.release(step)
 		if p.tracing.Load() {
 			p.traceApplied(step)

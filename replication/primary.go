@@ -65,7 +65,11 @@ type Primary struct {
 	termStart uint64
 	commit    atomic.Uint64
 	applied   atomic.Uint64
-	applyWake chan struct{}
+	// advanced wakes the callers of Advanced.
+	advanced notifier
+	// restricted, if not nil, is the error for transactions that are not marked with Item.Site.
+	restricted atomic.Pointer[error]
+	applyWake  chan struct{}
 	// progress is signaled on events that may complete Drain.
 	progress chan struct{}
 

@@ -93,6 +93,11 @@ func (i *Interceptor) check(ctx context.Context, need access.Need, known bool, m
 		return fmt.Errorf("%w: unknown method %s", access.ErrDenied, method)
 	case need.Unauthenticated:
 		return nil
+	case access.FromContext(ctx).Site:
+		if !need.Site {
+			return fmt.Errorf("%w: method %s is not for nodes of another site", access.ErrDenied, method)
+		}
+		return nil
 	case need.Right == access.Peer:
 		if i.o.Unauthenticated == nil || access.FromContext(ctx).Peer {
 			return nil

@@ -26,7 +26,7 @@ type Config struct {
 	Advertise   string      `key:"advertise" usage:"address at which clients and the other node reach this node, host:port; default: from listen"`
 	TLS         NodeTLS     `key:"tls"`
 	PeerToken   string      `key:"peer-token-file" usage:"file with secrets shared by the two nodes, one per line: the first is sent to the other node, all are accepted from it. For a pair without TLS or without client certificates"`
-	Insecure    bool        `key:"insecure" usage:"permit listening without TLS on addresses that other machines can reach"`
+	Insecure    bool        `key:"insecure" usage:"permit listening without TLS on addresses that other machines can reach, and site.remote without TLS or authentication"`
 	Auth        Auth        `key:"auth"`
 	Access      Access      `key:"access"`
 	Coordinator Coordinator `key:"coordinator"`
@@ -42,6 +42,7 @@ type Config struct {
 	WAL         WAL         `key:"wal"`
 	Log         Log         `key:"log"`
 	Failover    Failover    `key:"failover"`
+	Site        Site        `key:"site"`
 	MinInSync   int         `key:"min-in-sync" range:"1 to 2" run:"pair" usage:"number of in-sync nodes required for writes. 1: a node continues alone; 2: writes are refused while only one node is in sync. Each new active node writes it to the cluster record: set it on both nodes"`
 	Shutdown    Shutdown    `key:"shutdown"`
 	Disk        Disk        `key:"disk"`

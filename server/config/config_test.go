@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -319,6 +321,42 @@ func TestRefusals(t *testing.T) {
 			},
 			want: []string{"auth.jwt.clock-skew"},
 		},
+		"site name": {
+			args: []string{"--site-name=east/1"},
+			want: []string{"site.name (flag --site-name)", "letters, digits, - and _"},
+		},
+		"site name too long": {
+			args: []string{"--site-name=" + strings.Repeat("a", 65)},
+			want: []string{"site.name", "1 to 64"},
+		},
+		"site without name": {
+			args: []string{"--site-remote=127.0.0.1:1"},
+			want: []string{"site.name (default): required with site.remote"},
+		},
+		"site address": {
+			args: []string{"--site-name=east", "--site-remote=here,127.0.0.1:0"},
+			want: []string{`"here" is not host:port`, "port 0 is not reachable"},
+		},
+		"site address twice": {
+			args: []string{"--site-name=east", "--site-remote=127.0.0.1:1,127.0.0.1:2,127.0.0.1:1"},
+			want: []string{"site.remote (flag --site-remote): 127.0.0.1:1 is listed more than once"},
+		},
+		"site is this node": {
+			args: []string{"--site-name=east", "--site-remote=127.0.0.1:9", "--listen=127.0.0.1:9"},
+			want: []string{"127.0.0.1:9 is the address of this node"},
+		},
+		"site without TLS": {
+			args: []string{"--site-name=east", "--site-remote=west:1", "--site-token-file=t"},
+			want: []string{"site.remote", "do not use TLS", "--insecure"},
+		},
+		"site without authentication": {
+			args: []string{"--site-name=east", "--site-remote=127.0.0.1:1,west:1", "--site-ca=c"},
+			want: []string{"site.token-file (default)", "cannot authenticate this one", "--insecure"},
+		},
+		"site CA without site": {
+			args: []string{"--site-ca=c"},
+			want: []string{"site.ca (flag --site-ca): requires site.remote"},
+		},
 		"handshakes": {
 			args: []string{"--limits-handshakes=1"},
 			want: []string{"limits.handshakes"},
@@ -342,6 +380,43 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Connections to another site use TLS and authentication, except on this host or with --insecure.
+func TestSite(t *testing.T) {
+	files := []string{"--tls-cert=c", "--tls-key=k", "--tls-ca=a"}
+	east := []string{"--site-name=east", "--site-remote=west-a:1, west-b:1"}
+	for name, tc := range map[string]struct {
+		args []string
+		tls  bool
+		want tlsfiles.Files
+	}{
+		"certificates": {append(files, east...), true, tlsfiles.Files{Cert: "c", Key: "k", CA: "a"}},
+		"CA": {
+			append(files, append(east, "--site-ca=s")...), true,
+			tlsfiles.Files{Cert: "c", Key: "k", CA: "s"},
+		},
+		"token":    {append(east, "--site-ca=s", "--site-token-file=t"), true, tlsfiles.Files{CA: "s"}},
+		"insecure": {append(east, "--insecure"), false, tlsfiles.Files{}},
+		"this host": {
+			[]string{"--site-name=" + strings.Repeat("a", 64), "--site-remote=localhost:1"},
+			false,
+			tlsfiles.Files{},
+		},
+		"only named": {[]string{"--site-name=East_1-a", "--site-token-file=t"}, false, tlsfiles.Files{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := load(t, "", nil, tc.args)
+			require.NoError(t, err)
+			require.Equal(t, tc.tls, c.SiteTLS())
+			require.Equal(t, tc.want, c.SiteFiles())
+		})
+	}
+	c, err := load(t, "site: {name: east, remote: [\"127.0.0.1:1\", \"127.0.0.1:2\"], token-file: t}\n", nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, config.Site{
+		Name: "east", Remote: []string{"127.0.0.1:1", "127.0.0.1:2"}, TokenFile: "t",
+	}, c.Site)
+}
+
 // Several problems are always reported in the same order.
 func TestOrderOfProblems(t *testing.T) {
 	c := config.Default()
@@ -363,7 +438,7 @@ func TestExampleFile(t *testing.T) {
 
 	setting := regexp.MustCompile(`(?m)^( *)# ([a-z-]+:( [^ ]+)?)$`)
 	commentedOut := setting.ReplaceAllString(string(raw), "$1$2")
-	commentedOut = regexp.MustCompile(`(?m)^ *(tls|ca|cert|key|client-auth|min-version|peer-names|peer-token-file|token-file|own|username|password-file|name|dir|listen|advertise|endpoints|prefix|type|path|window|archive|recipients|endpoint|region|access-key-file|secret-key-file|session-token-file):.*$`).
+	commentedOut = regexp.MustCompile(`(?m)^ *(tls|ca|cert|key|client-auth|min-version|peer-names|peer-token-file|token-file|own|username|password-file|name|dir|listen|advertise|endpoints|prefix|type|path|window|archive|recipients|endpoint|region|access-key-file|secret-key-file|session-token-file|remote):.*$`).
 		ReplaceAllString(commentedOut, "")
 	got, err := load(t, commentedOut, nil, nil)
 	require.NoError(t, err)

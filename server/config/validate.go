@@ -114,6 +114,7 @@ func (c *Config) check(k *checker) {
 	c.checkReach(k)
 	c.checkAuth(k)
 	c.checkCoordinator(k)
+	c.checkSite(k)
 	c.checkBackup(k)
 	c.checkLimits(k)
 }

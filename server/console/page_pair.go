@@ -60,6 +60,15 @@ type pairView struct {
 	Periods         []periodLink
 	// NoActive reports whether no node serves clients; a forced failover may then be required.
 	NoActive bool
+	Site     *siteView // nil if the pair has no sites
+}
+
+// siteView is the role of the pair among two sites.
+type siteView struct {
+	Info *pb.SiteInfo
+	Role label
+	// Lag describes a replica; empty if it is unknown, or if the session may not see it.
+	Lag []string
 }
 
 type link struct {
@@ -101,7 +110,51 @@ func loadPair(ctx context.Context, v *View) (*pairView, error) {
 		d.Totals = &nodeView{Status: own}
 	}
 	d.Link.State, d.Link.Lag = linkOf(d)
+	d.Site = v.site(ctx, d)
 	return d, nil
+}
+
+// site returns the role that the active reports, or else this node.
+func (v *View) site(ctx context.Context, d *pairView) *siteView {
+	info := d.Totals.Status.GetSite()
+	if info == nil {
+		return nil
+	}
+	s := &siteView{Info: info, Role: siteRoleOf(info.GetRole())}
+	if info.GetRole() != pb.SiteRole_SITE_ROLE_REPLICA || !d.May("operate") {
+		return s
+	}
+	cc, err := v.Active(ctx)
+	if err != nil {
+		return s // the page shows that no node is active
+	}
+	resp, err := pb.NewSiteServiceClient(cc).GetSite(ctx, &pb.GetSiteRequest{})
+	if err != nil {
+		return s
+	}
+	switch r := resp.GetReplication(); {
+	case r.GetConnected():
+		s.Lag = []string{
+			formatNumber(r.GetLagRecords()) + " records", formatBytes(r.GetLagBytes()),
+			formatNumber(r.GetLag().AsDuration().Seconds()) + " s",
+		}
+	case r != nil:
+		s.Role, s.Lag = label{"replica, not connected", "bad"}, []string{resp.GetError()}
+	}
+	return s
+}
+
+func siteRoleOf(r pb.SiteRole) label {
+	switch r {
+	case pb.SiteRole_SITE_ROLE_PRIMARY:
+		return label{"primary", "good"}
+	case pb.SiteRole_SITE_ROLE_REPLICA:
+		return label{"replica", "info"}
+	case pb.SiteRole_SITE_ROLE_STOPPED:
+		return label{"stopped", "bad"}
+	default:
+		return label{"no replica yet", "info"}
+	}
 }
 
 func (d *pairView) charts(ctx context.Context, v *View, h *history) {

@@ -106,7 +106,9 @@ func testMetricsOfAPair(t *testing.T) {
 	for name, m := range table {
 		switch m.When {
 		case "with `coordinator.type: raft`", "with TLS", "while an operation runs", "with `tracing.endpoint`",
-			"on the standby, while it receives a snapshot":
+			"on the standby, while it receives a snapshot",
+			"with `site.name`, or in a group of sites", "on the active node of a replica site",
+			"on the active node of a replica site, after its first connection":
 		default:
 			require.True(t, seen[name], "%s is in the table and not exported", name)
 		}

@@ -41,6 +41,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/server/ops/scrub"
 	"github.com/lockstep-mq/lockstep/server/ops/settings"
+	"github.com/lockstep-mq/lockstep/server/ops/site"
 	"github.com/lockstep-mq/lockstep/server/peerclient"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -248,6 +249,7 @@ type node struct {
 	reloads     <-chan struct{}
 	audit       *audit.Log
 	tracing     *tracing.Tracer // nil for none
+	site        *site.Manager
 	authn       *authn.Authn
 
 	// Options for TLS on the node's port and on connections to the other node; empty without TLS.
@@ -286,6 +288,7 @@ func (n *node) join(fs vfs.FS) (err error) {
 	if n.amqp != nil {
 		self.AMQP = n.amqp.advertise
 	}
+	n.newSite()
 	n.plane = newDataPlane(n, self)
 	if n.coordinator, err = n.environment.coordinator(n.cfg, fs, n.plane.Identity(), self, n.secrets,
 		n.log); err != nil {
@@ -335,6 +338,8 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 	running.Go(func() { n.watchAccess(ctx) })
 	running.Go(func() { n.queues.WatchQuotas(ctx) })
 	running.Go(func() { n.watchReset(ctx) })
+	running.Go(func() { n.site.Run(ctx) })
+	running.Go(func() { n.runSite(ctx) })
 	running.Go(func() { n.schedules.Run(ctx) })
 	machine := make(chan error, 1)
 	running.Go(func() { machine <- n.runMachine(ctx) })
@@ -437,7 +442,7 @@ func (n *node) state() nodestatus.Node {
 	}
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
-	st.Activity = n.activity()
+	st.Activity, st.Site = n.activity(), n.siteStatus()
 	st.ArchiveDir, st.Certificates = n.archiveDir, n.secrets.certificates()
 	if n.console != nil {
 		st.Console = n.console.server.URLAt(n.advertise)

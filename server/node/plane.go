@@ -196,16 +196,49 @@ func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 
 func (p *dataPlane) beginServing() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.primary == nil || p.node.serving.Get() != nil {
+	primary := p.primary
+	p.ready = primary != nil
+	p.mu.Unlock()
+	if primary != nil {
+		p.node.site.Activate(primary)
+	}
+	p.serveByRole()
+}
+
+// serveByRole starts or ends the session, depending on the role of the site.
+func (p *dataPlane) serveByRole() {
+	if refusal := p.node.site.Refusal(); refusal != nil {
+		p.refuse(refusal)
 		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.primary == nil || !p.ready || p.node.serving.Get() != nil {
+		return
+	}
+	p.primary.RestrictToSite(nil)
 	session := session.NewSession(p.primary, p.node.store, p.node.settings.Live().Limits, &p.node.deliveries,
 		p.node.log.Named("consumers"))
 	session.SetPaused(!p.serving.Deliver)
 	session.Prepared.SetTimeout(p.node.settings.Live().Txn.PreparedTimeout.Std())
 	p.node.serving.Set(session) // until StopActive
 	p.showHealth()
+}
+
+// refuse ends the session while the site is not the primary (INV-26).
+func (p *dataPlane) refuse(refusal *apierror.NotActiveError) {
+	p.mu.Lock()
+	session := p.node.serving.Get()
+	if p.primary != nil {
+		p.primary.RestrictToSite(refusal)
+	}
+	p.node.serving.Set(nil)
+	p.showHealth()
+	p.mu.Unlock()
+	if session != nil {
+		session.SetPaused(true)
+		session.Leave(refusal)
+	}
 }
 
 func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig) error {
@@ -231,13 +264,14 @@ func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig
 func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error {
 	p.mu.Lock()
 	primary, session := p.primary, p.node.serving.Get()
-	p.primary = nil
+	p.primary, p.ready = nil, false
 	p.node.serving.Set(nil)
 	p.showHealth()
 	p.mu.Unlock()
 	if primary == nil {
 		return nil
 	}
+	p.node.site.Deactivate()
 	if session != nil {
 		session.SetPaused(true)
 		session.End(p.node.notActiveError(next))
@@ -357,6 +391,11 @@ func (n *node) notActive() *apierror.NotActiveError { return n.notActiveError(fa
 // notActiveError redirects clients to next, or to the active node if next is the zero value.
 func (n *node) notActiveError(next failover.NodeInfo) *apierror.NotActiveError {
 	st := n.runner.Status()
+	if active, ok := st.ActiveNode(); ok && active.ID == st.Self.ID && next.ID == uuid.Nil {
+		if refusal := n.site.Refusal(); refusal != nil {
+			return refusal
+		}
+	}
 	select {
 	case <-n.closing:
 		st.Reason = "stopping"

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -24,10 +25,10 @@ import (
 // reloaded: they are checked once a second, and on each new connection.
 type secrets struct {
 	// Each is nil if its files are not configured.
-	own, etcd, raft, metrics, console *tlsfiles.Source
-	peerToken, metricsToken           *secretfile.File
-	raftNames                         []string
-	all                               []watchedFiles
+	own, etcd, raft, metrics, console, site *tlsfiles.Source
+	peerToken, metricsToken, siteToken      *secretfile.File
+	raftNames                               []string
+	all                                     []watchedFiles
 
 	mu    sync.Mutex // guards the fields below
 	shown map[string]*voterCertificate
@@ -78,6 +79,11 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 			&s.console, "console", "console.tls", cfg.ConsoleFiles(), cfg.TLS.Version(),
 			cfg.Console.Listen != "" && !cfg.Console.TLS.Own,
 		},
+		{
+			&s.site, "site", "site.ca",
+			tlsfiles.Files{CA: cmp.Or(cfg.Site.CA, cfg.TLS.CA), Cert: cfg.TLS.Cert, Key: cfg.TLS.Key},
+			cfg.TLS.Version(), len(cfg.Site.Remote) > 0 && (cfg.Site.CA != "" || cfg.TLS.On()),
+		},
 	} {
 		if !f.isNeeded || f.files.Empty() {
 			continue
@@ -108,6 +114,7 @@ func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 	}{
 		{&s.peerToken, "peer-token-file", cfg.PeerToken},
 		{&s.metricsToken, "metrics.token-file", cfg.Metrics.Token},
+		{&s.siteToken, "site.token-file", cfg.Site.TokenFile},
 	} {
 		if f.path == "" {
 			continue

@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/audit"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance/rpc"
+	"github.com/lockstep-mq/lockstep/server/ops/site"
 )
 
 func (n *node) newServer() server.Server {
@@ -34,7 +35,7 @@ func (n *node) newServer() server.Server {
 	} else {
 		o.Authenticators = append(o.Authenticators, n.peerSecretIdentity)
 	}
-	o.Authenticators = append(o.Authenticators, n.authn.Authenticate)
+	o.Authenticators = append(o.Authenticators, n.siteTokenIdentity, n.authn.Authenticate)
 	n.interceptor = auth.New(o)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	n.queues.SetTracer(n.tracing)
@@ -55,8 +56,9 @@ func (n *node) register(s server.Registrar) {
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{
 		Store: n.store, Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Guard: n.guard,
 		State: n.state, Switchover: n.switchover, Closing: n.closing, Alone: n.alone(), Logger: n.log,
-		History: n.history,
+		History: n.history, Site: n.site.Info,
 	}))
+	pb.RegisterSiteServiceServer(s, site.NewService(n.site, n.closing))
 	pb.RegisterMaintenanceServiceServer(s, rpc.New(rpc.Options{
 		Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Settings: n.settings, Closing: n.closing,
 	}))

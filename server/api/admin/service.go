@@ -55,7 +55,9 @@ type Options struct {
 	Closing    <-chan struct{} // closed when the node is about to stop
 	Alone      bool            // standalone, not in a pair
 	History    *history.Recorder
-	Logger     *zap.Logger
+	// Site returns the role of the pair among two sites, or nil.
+	Site   func() *pb.SiteInfo
+	Logger *zap.Logger
 }
 
 // Service implements lockstep.v1.AdminService.
@@ -89,6 +91,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 		Alarms:     protoconv.AlarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
 		Conditions: protoconv.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
 		DiskLowWatermark: st.DiskLowWatermark, Activity: activity(&st.Activity, &stats), Console: st.Console,
+		Site: a.o.Site(),
 	}
 	for _, c := range st.Certificates {
 		resp.Certificates = append(resp.Certificates, &pb.CertificateStatus{

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -51,6 +52,20 @@ var (
 	ErrNoSchedule = errors.New("schedule not found")
 	// ErrTooManySchedules is returned when the pair has the maximum number of schedules.
 	ErrTooManySchedules = errors.New("too many schedules: delete some first")
+	// ErrReplica is returned to clients while the pair is a replica of another site.
+	ErrReplica = errors.New("pair is a replica of another site")
+	// ErrSiteRole is returned if the role of a site does not permit an operation.
+	ErrSiteRole = errors.New("not possible in the role of this site")
+	// ErrSiteSwitch is returned if a planned switch failed and was rolled back.
+	ErrSiteSwitch = errors.New("switch of the primary site failed")
+	// ErrSitePrimaryAnswers is returned if a promotion is refused because the primary answers.
+	ErrSitePrimaryAnswers = errors.New("primary site answers")
+	// ErrSiteDiverged is returned if a pair has transactions that the primary site lacks.
+	ErrSiteDiverged = errors.New("site has transactions that the primary lacks")
+	// ErrSiteBehind is returned if the log of the primary no longer contains the position of a replica.
+	ErrSiteBehind = errors.New("log of the primary no longer contains the position of the replica")
+	// ErrSiteUnreachable is returned if no node of the other site responds.
+	ErrSiteUnreachable = errors.New("other site does not respond")
 	// ErrPaused is returned for a read while the node cannot verify that it is still active.
 	ErrPaused = errors.New("deliveries are paused on this node")
 )
@@ -62,12 +77,20 @@ type NotActiveError struct {
 	Role          string        // of the node that responded
 	Reason        string        // why the node has this role; may be empty
 	RetryAfter    time.Duration // delay before a retry if no node is active
+	// Replica reports that the pair is a replica of another site, or has stopped as its primary. PrimaryAddresses are the
+	// known addresses of the other site.
+	Replica          bool
+	PrimaryAddresses []string
 }
 
 func (e *NotActiveError) Error() string {
 	why := e.Role
 	if e.Reason != "" {
 		why += ": " + e.Reason
+	}
+	if e.Replica {
+		return fmt.Sprintf("node is not active (%s); the primary site has the addresses %s", why,
+			strings.Join(e.PrimaryAddresses, ", "))
 	}
 	if e.ActiveAddress == "" {
 		return fmt.Sprintf("node is not active (%s), and the active node is unknown; try the other "+
@@ -77,7 +100,10 @@ func (e *NotActiveError) Error() string {
 }
 
 // Is makes errors.Is(err, replication.ErrNotActive) true.
-func (e *NotActiveError) Is(target error) bool { return target == replication.ErrNotActive }
+// For a replica it also matches ErrReplica.
+func (e *NotActiveError) Is(target error) bool {
+	return target == replication.ErrNotActive || e.Replica && target == ErrReplica
+}
 
 // settledError is a refusal that is logged with the producer's sequence: no later attempt with the sequence is
 // executed.
@@ -90,7 +116,8 @@ func (e *settledError) Unwrap() error { return e.error }
 func Refusal(r *txn.Result, kept bool) error {
 	err := r.Err()
 	switch r.Code { //nolint:exhaustive // the others are logged with the producer
-	case txn.OK, txn.ErrMalformed, txn.ErrNewerVersion, txn.ErrFenced, txn.ErrTooOld, txn.ErrProducerForgotten:
+	case txn.OK, txn.ErrMalformed, txn.ErrNewerVersion, txn.ErrFenced, txn.ErrTooOld, txn.ErrProducerForgotten,
+		txn.ErrReplica, txn.ErrSitePosition, txn.ErrSiteChange:
 		return err
 	}
 	if !kept {
@@ -118,8 +145,10 @@ var errorTable = []mapping{
 	// An unknown outcome precedes its reason: NOT_ACTIVE and BLOCKED mean that nothing was executed.
 	{ErrSplit, pb.ErrorReason_ERROR_REASON_SPLIT}, // before the reason for a refusal
 	{replication.ErrOutcomeUnknown, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
+	{ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
 	{replication.ErrNotActive, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
 	{replication.ErrBlocked, pb.ErrorReason_ERROR_REASON_BLOCKED},
+	{txn.ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
 	{ErrPaused, pb.ErrorReason_ERROR_REASON_PAUSED},
 	// The reason for a cancellation precedes the cancellation.
 	{maintenance.ErrRoleChanged, pb.ErrorReason_ERROR_REASON_ROLE_CHANGED},
@@ -213,8 +242,16 @@ var errorTable = []mapping{
 	{failover.ErrPause, pb.ErrorReason_ERROR_REASON_PAUSE},
 	{failover.ErrMinInSync, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC},
 	{ErrFeature, pb.ErrorReason_ERROR_REASON_FEATURE_MISSING},
+	{ErrSiteRole, pb.ErrorReason_ERROR_REASON_SITE_ROLE},
+	{ErrSiteSwitch, pb.ErrorReason_ERROR_REASON_SITE_SWITCH},
+	{ErrSitePrimaryAnswers, pb.ErrorReason_ERROR_REASON_SITE_PRIMARY_ANSWERS},
+	{ErrSiteDiverged, pb.ErrorReason_ERROR_REASON_SITE_DIVERGED},
+	{ErrSiteBehind, pb.ErrorReason_ERROR_REASON_SITE_BEHIND},
+	{ErrSiteUnreachable, pb.ErrorReason_ERROR_REASON_SITE_UNREACHABLE},
 	{failover.ErrForce, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
+	{txn.ErrSiteChange, pb.ErrorReason_ERROR_REASON_SITE_ROLE},
+	{txn.ErrSitePosition, pb.ErrorReason_ERROR_REASON_SITE_ROLE},
 	{txn.ErrNewerVersion, pb.ErrorReason_ERROR_REASON_NEWER_VERSION},
 	{access.ErrNotPeer, pb.ErrorReason_ERROR_REASON_NOT_PEER},
 	{access.ErrNotFound, pb.ErrorReason_ERROR_REASON_ACCESS_NOT_FOUND},
@@ -276,7 +313,7 @@ func ToStatus(err error) error {
 	if notActive, ok := errors.AsType[*NotActiveError](err); ok {
 		details = append(details, &pb.NotActive{
 			ActiveAddress: notActive.ActiveAddress, ActiveNode: notActive.ActiveNode, Role: notActive.Role,
-			RetryAfter: durationpb.New(notActive.RetryAfter),
+			RetryAfter: durationpb.New(notActive.RetryAfter), PrimaryAddresses: notActive.PrimaryAddresses,
 		})
 	}
 	return withDetails(status.New(m.code(), err.Error()), details...)
@@ -360,7 +397,8 @@ func FromStatus(err error) error {
 		case *pb.NotActive:
 			return &NotActiveError{
 				ActiveAddress: d.GetActiveAddress(), ActiveNode: d.GetActiveNode(), Role: d.GetRole(),
-				RetryAfter: d.GetRetryAfter().AsDuration(),
+				RetryAfter: d.GetRetryAfter().AsDuration(), PrimaryAddresses: d.GetPrimaryAddresses(),
+				Replica: why == pb.ErrorReason_ERROR_REASON_REPLICA, // ToStatus adds the reason first
 			}
 		case *errdetails.ErrorInfo:
 			if d.GetDomain() == reason.Domain {

@@ -27,10 +27,11 @@ const (
 	MethodJWT                       // a signed token of an identity provider
 	MethodToken                     // a token created by the pair
 	MethodPeerToken                 // the shared secret of the pair's nodes
+	MethodSiteToken                 // the shared secret of two sites
 )
 
 func (m Method) String() string {
-	return [...]string{"none", "certificate", "jwt", "token", "peer-token"}[m]
+	return [...]string{"none", "certificate", "jwt", "token", "peer-token", "site-token"}[m]
 }
 
 // Anonymous is the principal of a caller without credentials. Rules can grant it rights.
@@ -43,6 +44,7 @@ type Identity struct {
 	Method    Method
 	Via       string // name of the node that authenticated the caller and forwards its calls; empty: this node
 	Peer      bool   // the caller is the other node of the pair
+	Site      bool   // the caller is a node of the other site
 	// Expired is polled during a stream. It returns an error after the token has expired or was revoked. nil: the identity
 	// is valid until the connection closes.
 	Expired func() error

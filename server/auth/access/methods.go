@@ -15,6 +15,7 @@ type Need struct {
 	Right           Right // 0: any right is sufficient
 	PerQueue        bool  // the right applies to the queues in the request; the service checks each of them
 	Unauthenticated bool  // no authentication and no right required
+	Site            bool  // also permitted to a node of the other site
 	Audited         bool  // all calls are logged to the audit log, not only denied ones
 }
 
@@ -77,6 +78,14 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.AdminService_AdoptRecord_FullMethodName:     operates(true),
 	pb.AdminService_ForceFailover_FullMethodName:   operates(true),
 	pb.AdminService_CopyHistory_FullMethodName:     operates(false),
+
+	pb.SiteService_GetSite_FullMethodName:        {Right: Operate, Site: true},
+	pb.SiteService_SwitchSite_FullMethodName:     operates(true),
+	pb.SiteService_PromoteSite_FullMethodName:    operates(true),
+	pb.SiteService_DemoteSite_FullMethodName:     operates(true),
+	pb.SiteService_PullLog_FullMethodName:        {Right: Operate, Site: true},
+	pb.SiteService_Takeover_FullMethodName:       {Right: Operate, Site: true, Audited: true},
+	pb.SiteService_CancelTakeover_FullMethodName: {Right: Operate, Site: true, Audited: true},
 
 	pb.ConnectionService_ListConnections_FullMethodName: operates(false),
 	pb.ConnectionService_CloseConnection_FullMethodName: operates(true),

@@ -96,13 +96,27 @@ func (s *Session) Paused() bool { return s.paused.Load() }
 // End ends all consumers and streams with the given reason, stops the primary, and waits for the dispatchers and tasks.
 // The order matters: a task may wait for a commit regardless of its context until the primary stops.
 func (s *Session) End(reason error) {
+	s.stop(reason)
+	s.Primary.Stop()
+	s.wait()
+}
+
+// Leave is End without stopping the primary, which must reject transactions already.
+func (s *Session) Leave(reason error) {
+	s.stop(reason)
+	s.wait()
+}
+
+func (s *Session) stop(reason error) {
 	s.once.Do(func() {
 		s.reason = reason
 		close(s.ended)
 	})
 	s.expiry.Cancel()
 	s.Consumers.Stop(reason)
-	s.Primary.Stop()
+}
+
+func (s *Session) wait() {
 	s.expiry.Wait()
 	s.store.OnDue(nil)
 	s.Consumers.Wait()

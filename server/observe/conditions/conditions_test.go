@@ -118,7 +118,7 @@ func TestEachKindHasARule(t *testing.T) {
 		require.NoError(t, err)
 		return string(raw)
 	}
-	rules := read("rules.go") + read("rules_work.go") + read("failover.go") +
+	rules := read("rules.go") + read("rules_work.go") + read("failover.go") + read("rules_site.go") +
 		read("../../../failover/coordinator.go")
 	names := regexp.MustCompile(`(?m)^\t(\w+)\s+Kind = "(.+)"$`).FindAllStringSubmatch(read("kinds.go"), -1)
 	require.Len(t, names, len(conditions.All()))

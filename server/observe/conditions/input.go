@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
@@ -47,6 +48,8 @@ type Input struct {
 	Archive *backup.ArchiveStatus
 
 	FailedSchedules []FailedSchedule
+
+	Site *Site // nil if the pair has no sites
 
 	// CacheOnly reports whether the filesystem cannot bypass the page cache.
 	CacheOnly                 bool
@@ -112,3 +115,43 @@ type Other struct {
 	Older    bool
 	DiskFree uint64
 }
+
+// Site is the role of a pair among two sites.
+type Site struct {
+	Name  string
+	Role  queue.SiteRole
+	Epoch uint64
+	// Active reports whether the node is the active of its pair; the fields below are set only then.
+	Active bool
+	// Remote is the last known state of the other site; nil if unknown.
+	Remote *RemoteSite
+	// Superseded reports whether the other site was promoted since this one was.
+	Superseded bool
+	// Err is why the other site does not respond, or the replica does not receive the log. Behind and Diverged report
+	// that the log of the primary no longer, or not at all, contains the position of the replica.
+	Err              error
+	Behind, Diverged bool
+	// Replication is set at a replica.
+	Replication SiteReplication
+}
+
+// RemoteSite is the state of the other site.
+type RemoteSite struct {
+	Name  string
+	Role  queue.SiteRole
+	Epoch uint64
+}
+
+// SiteReplication describes how far a replica is behind its primary.
+type SiteReplication struct {
+	Connected bool
+	// HeardAt is when the end of the primary's log was last known; zero if never. The lag is that of this time.
+	HeardAt              time.Time
+	Lag                  time.Duration
+	LagRecords, LagBytes uint64
+	// ReceivedBytes and Connections count since the start of the node.
+	ReceivedBytes, Connections uint64
+}
+
+// ServesClients reports whether the role of the site permits requests of clients.
+func (s *Site) ServesClients() bool { return s.Role == queue.SiteNone || s.Role == queue.SitePrimary }

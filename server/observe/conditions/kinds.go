@@ -63,4 +63,11 @@ const (
 	AccessUnrestricted  Kind = "access-unrestricted"
 	ClockSkew           Kind = "clock-skew"
 	DifferentReleases   Kind = "different-releases"
+	SiteLag             Kind = "site-lag"
+	SiteUnreachable     Kind = "site-unreachable"
+	SiteBehind          Kind = "site-behind"
+	SiteDiverged        Kind = "site-diverged"
+	SiteStopped         Kind = "site-stopped"
+	SupersededBySite    Kind = "superseded-by-site"
+	TwoPrimaries        Kind = "two-primaries"
 )

@@ -27,6 +27,7 @@ const (
 type Rules struct {
 	work     workSeen
 	switched switchoverSeen
+	replica  siteFault
 }
 
 // Reports returns all current conditions: first those that the node detects itself, then those that the other node
@@ -43,6 +44,7 @@ func (r *Rules) Reports(in *Input) []Report {
 	f.content(in)
 	f.work(in)
 	r.maintenance(&f, in)
+	r.site(&f, in.Site)
 	f.machine(in)
 	f.secrets(in)
 	if o := in.Other; o != nil && !in.Config.Alone() {

@@ -14,8 +14,8 @@ const settle = 2 * time.Second
 
 // All returns the definitions of all kinds, in the order of docs/how-to/respond-to-conditions.md.
 func All() []Definition {
-	return slices.Concat(ofTheStandby(), ofTheRole(), ofIdentity(), ofTheCoordinator(), ofOperations(), ofJobs(),
-		ofTheDisk(), ofTheContent(), ofTheMachine())
+	return slices.Concat(ofTheStandby(), ofTheRole(), ofIdentity(), ofTheCoordinator(), ofOperations(), ofSites(),
+		ofJobs(), ofTheDisk(), ofTheContent(), ofTheMachine())
 }
 
 var table = func() map[Kind]*Definition { //nolint:gochecknoglobals // a constant
@@ -250,6 +250,63 @@ func ofOperations() []Definition {
 				"five times.",
 			Action: "The details contain the reason. The operation continues automatically when possible. To " +
 				"cancel it, run `lockstep store plan --cancel`.",
+		},
+	}
+}
+
+func ofSites() []Definition {
+	return []Definition{
+		{
+			Kind: SiteLag, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
+			Cause: "This replica is more than 30 seconds behind the primary site. An unplanned promotion would lose the " +
+				"transactions that it lacks.",
+			Action: "Check the lag with `lockstep site status`. If it does not decrease, check the bandwidth between the " +
+				"sites, and the disks and the CPU load of the replica.",
+		},
+		{
+			Kind: SiteUnreachable, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
+			Cause: "The replica has received nothing from the primary site for 30 seconds, or the primary has no response " +
+				"of the other site. The transactions of that time exist at one site only.",
+			Action: "The details contain the error. Check that the other pair has an active node, that the addresses in " +
+				"`site.remote` are reachable, and that both sites use the same site token. If the primary site is lost, " +
+				"run `lockstep site promote`.",
+		},
+		{
+			Kind: SiteBehind, Severity: Critical, Scope: OfPair,
+			Cause: "The log of the primary site no longer contains the next record that this replica needs. The replica " +
+				"receives nothing.",
+			Action: "Restore a backup of the primary into an empty data directory of one node of this site, start it and " +
+				"run `lockstep site demote` there. Raise `wal.keep-bytes` of the primary to bridge longer outages.",
+		},
+		{
+			Kind: SiteDiverged, Severity: Critical, Scope: OfPair,
+			Cause: "This replica has a record that the log of the primary site does not contain: the primary was restored, " +
+				"or lost transactions in a forced failover. The replica receives nothing.",
+			Action: "Check that the primary has the expected content; if this replica is the better copy, promote it with " +
+				"`lockstep site promote`. Otherwise restore a backup of the primary into an empty data directory of one " +
+				"node of this site, start it and run `lockstep site demote` there.",
+		},
+		{
+			Kind: SiteStopped, Severity: Critical, Scope: OfPair, After: 5 * time.Second,
+			Cause: "This site has stopped accepting writes for a switch, and does not know whether the other site has become " +
+				"the primary.",
+			Action: "The condition ends when the other site responds. If the other site is lost, run `lockstep site " +
+				"promote` at this site. If both are running, fix the network between them.",
+		},
+		{
+			Kind: SupersededBySite, Severity: Critical, Scope: OfPair, After: settle,
+			Cause: "The other site was promoted, and this site cannot become its replica: it has transactions that the new " +
+				"primary lacks, or it cannot commit the change. It accepts no writes once it has stopped.",
+			Action: "The details contain the error. Recover the transactions of this site from its log with `lockstep store " +
+				"dump-log`. Then restore a backup of the new primary into an empty data directory of one node, start it and " +
+				"run `lockstep site demote` there.",
+		},
+		{
+			Kind: TwoPrimaries, Severity: Critical, Scope: OfPair, After: 10 * time.Second,
+			Cause: "The pair at `site.remote` accepts writes like this pair, and at least one of them belongs to a group of " +
+				"sites. Messages that one of them accepts are missing at the other.",
+			Action: "Select the primary. Stop the clients of the other pair, and make it a replica with `lockstep site " +
+				"demote`. While a replica is set up, the condition ends with that command.",
 		},
 	}
 }

@@ -200,8 +200,7 @@ func writeRole(w http.ResponseWriter, role failover.Role, reason string) {
 // active responds with 200 only while the node serves clients, for proxies that route clients. A node may be stopped or
 // disconnected immediately after a response with 200.
 func active(w http.ResponseWriter, st nodestatus.Node) {
-	if !st.Pair.Serve || !st.Pair.Deliver || st.Pair.Role != failover.RoleActive &&
-		st.Pair.Role != failover.RoleActiveAlone {
+	if !st.ServesClients() {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	writeRole(w, st.Pair.Role, st.Pair.Reason)

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -77,6 +80,50 @@ func TestMetrics(t *testing.T) {
 	} {
 		require.Contains(t, body, line)
 	}
+}
+
+// siteSamples returns the exported values of sites by series.
+func siteSamples(body string) map[string]string {
+	out := make(map[string]string)
+	for _, m := range regexp.MustCompile(`(?m)^lockstep_site_(\S+) (\S+)$`).FindAllStringSubmatch(body, -1) {
+		out[m[1]] = m[2]
+	}
+	return out
+}
+
+// A replica exports its role and lag. The lag grows while it is not connected. A pair without sites exports none of it.
+func TestSiteMetrics(t *testing.T) {
+	src := &nodestatus.Node{}
+	get := serve(t, src)
+	look := func() map[string]string {
+		_, body := get("/metrics")
+		return siteSamples(body)
+	}
+	require.Empty(t, look())
+
+	src.Site = &conditions.Site{Active: true, Role: queue.SiteReplica, Epoch: 4}
+	require.Equal(t, map[string]string{
+		`role{role="none"}`: "0", `role{role="primary"}`: "0", `role{role="replica"}`: "1", `role{role="stopped"}`: "0",
+		"epoch": "4", "connected": "0", "received_bytes_total": "0", "connections_total": "0",
+	}, look(), "the lag is unknown")
+	src.Site.Replication = conditions.SiteReplication{
+		Connected: true, HeardAt: time.Now().Add(-time.Hour), Lag: 5 * time.Second, LagRecords: 6, LagBytes: 7,
+		ReceivedBytes: 8, Connections: 9,
+	}
+	got := look()
+	for series, want := range map[string]string{
+		"connected": "1", "lag_seconds": "5", "lag_records": "6", "lag_bytes": "7", "received_bytes_total": "8",
+		"connections_total": "9",
+	} {
+		require.Equal(t, want, got[series], series)
+	}
+	src.Site.Replication.Connected = false
+	lag, err := strconv.ParseFloat(look()["lag_seconds"], 64)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, lag, time.Hour.Seconds())
+
+	src.Site.Role = queue.SitePrimary
+	require.Len(t, look(), 5, "role and epoch; the progress is of an earlier role")
 }
 
 // A certificate file with several purposes is exported once for each label value.
@@ -226,36 +273,60 @@ func TestActiveProbe(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pair          failover.Status
 		ready, active int
+		site          *conditions.Site
 	}{
 		"active": {
 			failover.Status{Role: failover.RoleActive, Serve: true, Deliver: true},
 			http.StatusOK,
 			http.StatusOK,
+			nil,
 		},
 		"active alone": {
 			failover.Status{Role: failover.RoleActiveAlone, Serve: true, Deliver: true},
 			http.StatusOK,
 			http.StatusOK,
+			nil,
 		},
-		"standby": {failover.Status{Role: failover.RoleStandby}, http.StatusOK, http.StatusServiceUnavailable},
+		"standby": {failover.Status{Role: failover.RoleStandby}, http.StatusOK, http.StatusServiceUnavailable, nil},
 		"blocked": {
 			failover.Status{Role: failover.RoleBlocked, Deliver: true},
 			http.StatusServiceUnavailable,
 			http.StatusServiceUnavailable,
+			nil,
 		},
 		"catching up": {
 			failover.Status{Role: failover.RoleCatchingUp},
 			http.StatusServiceUnavailable,
 			http.StatusServiceUnavailable,
+			nil,
 		},
 		"is at most": {
 			failover.Status{Role: failover.RoleActive, Serve: true},
 			http.StatusOK,
 			http.StatusServiceUnavailable,
+			nil,
+		},
+		"primary site": {
+			failover.Status{Role: failover.RoleActive, Serve: true, Deliver: true},
+			http.StatusOK,
+			http.StatusOK,
+			&conditions.Site{Active: true, Role: queue.SitePrimary},
+		},
+		"replica site": {
+			failover.Status{Role: failover.RoleActive, Serve: true, Deliver: true},
+			http.StatusOK,
+			http.StatusServiceUnavailable,
+			&conditions.Site{Active: true, Role: queue.SiteReplica},
+		},
+		"stopped site": {
+			failover.Status{Role: failover.RoleActive, Serve: true, Deliver: true},
+			http.StatusOK,
+			http.StatusServiceUnavailable,
+			&conditions.Site{Active: true, Role: queue.SiteStopped},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			src := &nodestatus.Node{}
+			src := &nodestatus.Node{Site: tt.site}
 			src.Pair = tt.pair
 			get := serve(t, src)
 			code, _ := get("/readyz")

@@ -38,6 +38,9 @@ const (
 	whenQueues  = "for the `metrics.queues` queues with the most messages"
 	whenTraces  = "with `tracing.endpoint`"
 	whenTLS     = "with TLS"
+	whenSites   = "with `site.name`, or in a group of sites"
+	whenReplica = "on the active node of a replica site"
+	whenHeard   = whenReplica + ", after its first connection"
 )
 
 type family struct {
@@ -77,8 +80,8 @@ func All() []Metric {
 func families() []family {
 	var out []family
 	for _, part := range [][]family{
-		pairFamilies(), standbyFamilies(), followerFamilies(), messageFamilies(), queueFamilies(), storeFamilies(),
-		diskFamilies(), corruptionFamilies(),
+		pairFamilies(), standbyFamilies(), followerFamilies(), siteFamilies(), messageFamilies(), queueFamilies(),
+		storeFamilies(), diskFamilies(), corruptionFamilies(),
 		workFamilies(), processFamilies(),
 	} {
 		for i := range part {

@@ -36,8 +36,19 @@ type Node struct {
 	DiskLowWatermark uint64
 	Certificates     []conditions.Certificate
 	Activity         Activity
+	// Site is the role of the pair among two sites; nil if it has no sites.
+	Site *conditions.Site
 	// Console is the address of the node's console; empty if disabled.
 	Console string
+}
+
+// ServesClients reports whether the node is active and accepts requests of clients.
+func (n *Node) ServesClients() bool {
+	if n.Site != nil && !n.Site.ServesClients() {
+		return false
+	}
+	return n.Pair.Serve && n.Pair.Deliver &&
+		(n.Pair.Role == failover.RoleActive || n.Pair.Role == failover.RoleActiveAlone)
 }
 
 // Activity contains the load and the resource usage of a node, except for its store.

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
+	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
+	"github.com/lockstep-mq/lockstep/server/observe/conditions"
+	"github.com/lockstep-mq/lockstep/server/ops/site"
+)
+
+const (
+	siteTokenKey  = "lockstep-site-token" // metadata key of the secret shared by two sites
+	sitePrincipal = "site"
+)
+
+func (n *node) newSite() {
+	n.site = site.New(site.Options{
+		Name: n.cfg.Site.Name, Remote: n.cfg.Site.Remote, Dial: n.siteDialOptions(), Store: n.store,
+		Logger: n.log.Named("site"), Addresses: n.pairAddresses, Supported: n.supportsSites,
+		NotActive: func() error { return n.notActive() }, Changed: func() { n.monitor.wake() },
+	})
+}
+
+// siteStatus returns nil if the pair has no sites.
+func (n *node) siteStatus() *conditions.Site {
+	if !n.site.Configured() {
+		return nil
+	}
+	st := n.site.Status()
+	out := &conditions.Site{
+		Name: st.Name, Role: st.State.Role, Epoch: st.State.Epoch, Active: st.Active, Superseded: st.Superseded(),
+		Err: st.Err, Behind: errors.Is(st.Err, site.ErrBehind), Diverged: errors.Is(st.Err, site.ErrDiverged),
+		Replication: conditions.SiteReplication{
+			Connected: st.Progress.Connected, HeardAt: st.Progress.HeardAt, Lag: st.Progress.Lag,
+			LagRecords: st.Progress.LagRecords, LagBytes: st.Progress.LagBytes,
+			ReceivedBytes: st.Progress.ReceivedBytes, Connections: st.Progress.Connections,
+		},
+	}
+	if st.Remote != nil {
+		out.Remote = &conditions.RemoteSite{
+			Name: st.Remote.GetName(), Role: st.RemoteRole(), Epoch: st.Remote.GetEpoch(),
+		}
+	}
+	return out
+}
+
+func (n *node) siteDialOptions() (options []grpc.DialOption) {
+	if source := n.secrets.site; source != nil {
+		options = append(options, grpc.WithTransportCredentials(source.Credentials(nil)))
+	}
+	if token := n.secrets.siteToken; token != nil {
+		options = append(options, grpc.WithPerRPCCredentials(siteToken{token}))
+	}
+	return n.environment.dialOptions(options)
+}
+
+// supportsSites returns an error if the other node would stop at a record of a site.
+func (n *node) supportsSites() error {
+	st := n.runner.Status()
+	if missing, is := st.MissingFeature(failover.FeatureQueues); is {
+		return fmt.Errorf("%w: %s", apierror.ErrFeature, missing.Message("does not support sites"))
+	}
+	return nil
+}
+
+// pairAddresses returns the addresses of the nodes of this pair.
+func (n *node) pairAddresses() []string {
+	addresses := []string{n.advertise}
+	if st := n.runner.Status(); st.Record != nil {
+		for _, info := range st.Record.Nodes {
+			if info.Address != "" && !slices.Contains(addresses, info.Address) {
+				addresses = append(addresses, info.Address)
+			}
+		}
+	}
+	return addresses
+}
+
+type siteToken struct{ tokens *secretfile.File }
+
+func (t siteToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{siteTokenKey: t.tokens.First()}, nil
+}
+
+// RequireTransportSecurity returns false: the setting insecure permits sites without TLS.
+func (siteToken) RequireTransportSecurity() bool { return false }
+
+func (n *node) siteTokenIdentity(ctx context.Context) (*access.Identity, error) {
+	if tokens := n.secrets.siteToken; tokens != nil {
+		for _, shown := range metadata.ValueFromIncomingContext(ctx, siteTokenKey) {
+			if tokens.Contains(shown) {
+				return &access.Identity{Principal: sitePrincipal, Method: access.MethodSiteToken, Site: true}, nil
+			}
+		}
+	}
+	return nil, nil //nolint:nilnil // another caller
+}
+
+// runSite serves clients, or stops to do so, after each change of the role of the site.
+func (n *node) runSite(ctx context.Context) {
+	for {
+		changed := n.store.SiteChanged()
+		n.plane.serveByRole() //nolint:contextcheck // a session lives as long as the role
+		n.runner.Notify()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conditions
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+var errNoResponse = errors.New("no response")
+
+// siteConditions returns the kinds that the rules report for a status.
+func siteConditions(r *Rules, s *Site) []Kind {
+	var f findings
+	r.site(&f, s)
+	return kinds(&f)
+}
+
+// A primary reports a replica that does not respond, a site that was promoted, and a second primary.
+func TestPrimarySiteConditions(t *testing.T) {
+	const none, primary, replica, stopped = queue.SiteNone, queue.SitePrimary, queue.SiteReplica, queue.SiteStopped
+	other := func(role queue.SiteRole, epoch uint64) *RemoteSite { return &RemoteSite{"west", role, epoch} }
+	for name, tt := range map[string]struct {
+		site Site
+		want []Kind
+	}{
+		"with its replica":         {Site{Role: primary, Remote: other(replica, 3)}, nil},
+		"without an answer yet":    {Site{Role: primary}, nil},
+		"replica does not respond": {Site{Role: primary, Err: errNoResponse}, []Kind{SiteUnreachable}},
+		"replica does not respond any longer": {
+			Site{Role: primary, Remote: other(replica, 3), Err: errNoResponse},
+			[]Kind{SiteUnreachable},
+		},
+		"promoted other site": {
+			Site{Role: primary, Remote: other(primary, 4), Superseded: true},
+			[]Kind{SupersededBySite},
+		},
+		"promoted and unreachable": {
+			Site{Role: primary, Remote: other(primary, 4), Superseded: true, Err: errNoResponse},
+			[]Kind{SiteUnreachable, SupersededBySite},
+		},
+		"second primary":      {Site{Role: primary, Remote: other(primary, 2)}, []Kind{TwoPrimaries}},
+		"pair without sites":  {Site{Role: primary, Remote: other(none, 0)}, []Kind{TwoPrimaries}},
+		"stopped old primary": {Site{Role: primary, Remote: other(stopped, 2)}, nil},
+		"second primary, then no answer": {
+			Site{Role: primary, Remote: other(primary, 2), Err: errNoResponse},
+			[]Kind{SiteUnreachable},
+		},
+		"before the set-up":            {Site{Role: none, Remote: other(none, 0)}, nil},
+		"before the set-up, no answer": {Site{Role: none, Err: errNoResponse}, nil},
+		"before the demotion":          {Site{Role: none, Remote: other(primary, 1)}, []Kind{TwoPrimaries}},
+		"stopped":                      {Site{Role: stopped, Remote: other(replica, 3)}, []Kind{SiteStopped}},
+		"stopped, without an answer":   {Site{Role: stopped, Err: errNoResponse}, []Kind{SiteStopped}},
+		"stopped, promoted other site": {
+			Site{Role: stopped, Remote: other(primary, 4), Superseded: true, Err: errNoResponse},
+			[]Kind{SupersededBySite},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.site.Active, tt.site.Epoch = true, 3
+			require.ElementsMatch(t, tt.want, siteConditions(&Rules{}, &tt.site))
+			tt.site.Active = false
+			require.Empty(t, siteConditions(&Rules{}, &tt.site), "the active reports the conditions of its pair")
+		})
+	}
+	require.Empty(t, siteConditions(&Rules{}, nil), "no sites")
+}
+
+// A replica reports its lag while it is connected, and otherwise the reason.
+func TestReplicaSiteConditions(t *testing.T) {
+	var r Rules
+	look := func(p SiteReplication, fault Kind, err error) []Kind {
+		return siteConditions(&r, &Site{
+			Active: true, Role: queue.SiteReplica, Replication: p, Err: err, Behind: fault == SiteBehind,
+			Diverged: fault == SiteDiverged,
+		})
+	}
+	connected := SiteReplication{Connected: true, Lag: MaxSiteLag}
+	require.Empty(t, look(connected, "", nil))
+	connected.Lag++
+	require.Equal(t, []Kind{SiteLag}, look(connected, "", nil))
+	require.Equal(t, []Kind{SiteUnreachable}, look(SiteReplication{Lag: time.Hour}, "", nil), "the lag is not known")
+	require.Equal(t, []Kind{SiteUnreachable}, look(SiteReplication{}, "", errNoResponse))
+
+	require.Equal(t, []Kind{SiteBehind}, look(SiteReplication{}, SiteBehind, errNoResponse))
+	require.Equal(t, []Kind{SiteBehind}, look(SiteReplication{}, "", nil), "the next attempt is in progress")
+	require.Equal(t, []Kind{SiteBehind}, look(SiteReplication{}, "", errNoResponse), "the reason is permanent")
+	require.Equal(t, []Kind{SiteDiverged}, look(SiteReplication{}, SiteDiverged, errNoResponse))
+	require.Equal(t, []Kind{SiteDiverged}, look(SiteReplication{}, "", nil))
+	connected.Lag = 0
+	require.Empty(t, look(connected, "", nil))
+	require.Equal(t, []Kind{SiteUnreachable}, look(SiteReplication{}, "", nil), "the earlier reason has ended")
+
+	require.Equal(t, []Kind{SiteBehind}, look(SiteReplication{}, SiteBehind, errNoResponse))
+	require.Empty(t, siteConditions(&r, nil))
+	require.Equal(t, []Kind{SiteUnreachable}, look(SiteReplication{}, "", nil), "the role has changed in between")
+}
+
+// The details of a replica that is not connected contain the last known error.
+func TestSiteUnreachableDetails(t *testing.T) {
+	var r Rules
+	s := Site{Active: true, Role: queue.SiteReplica}
+	for _, err := range []error{errNoResponse, nil} {
+		s.Err = err
+		var f findings
+		r.site(&f, &s)
+		require.Equal(t, []Report{{Kind: SiteUnreachable, Details: errNoResponse.Error()}}, f.all)
+	}
+}
+
+// Rules.Reports includes the conditions of the sites.
+func TestReportsIncludeSites(t *testing.T) {
+	c := config.Default()
+	c.Coordinator.Type = config.CoordinatorNone
+	in := &Input{
+		Config: &c, Site: &Site{Active: true, Role: queue.SiteStopped},
+	}
+	var r Rules
+	found := false
+	for _, report := range r.Reports(in) {
+		found = found || report.Kind == SiteStopped && report.Node == Node{}
+	}
+	require.True(t, found)
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	"fmt"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+const (
+	// batchBytes is the size of the frames in one response, unless a single frame is larger.
+	batchBytes = 512 << 10
+	// maxResponseBytes is the maximum size of a response: one frame with the largest transaction.
+	maxResponseBytes = txn.MaxTransactionBytes + 1<<20
+	// minCompress is the size from which frames are compressed.
+	minCompress = 512
+)
+
+// compressor compresses the frames of one stream.
+type compressor struct {
+	encoder *zstd.Encoder
+	buffer  []byte
+}
+
+func newCompressor() (*compressor, error) {
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		return nil, fmt.Errorf("zstd: %w", err)
+	}
+	return &compressor{encoder: e}, nil
+}
+
+// compress returns the frames as they are sent, and their original size, or 0 if they are not compressed. The bytes are
+// valid until the next call.
+func (c *compressor) compress(frames []byte) (sent []byte, original uint32) {
+	if len(frames) < minCompress {
+		return frames, 0
+	}
+	c.buffer = c.encoder.EncodeAll(frames, c.buffer[:0])
+	if len(c.buffer) >= len(frames) {
+		return frames, 0
+	}
+	return c.buffer, uint32(len(frames))
+}
+
+func newDecompressor() (*zstd.Decoder, error) {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxResponseBytes),
+		zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, fmt.Errorf("zstd: %w", err)
+	}
+	return d, nil
+}
+
+// decompress returns the frames of a response. The result is a new slice: transactions refer to it until they are
+// applied.
+func decompress(d *zstd.Decoder, sent []byte, original uint32) ([]byte, error) {
+	if original == 0 {
+		return sent, nil
+	}
+	if original > maxResponseBytes {
+		return nil, fmt.Errorf("%w: response of %d bytes, limit %d", wal.ErrTooLarge, original, maxResponseBytes)
+	}
+	frames, err := d.DecodeAll(sent, make([]byte, 0, original))
+	if err != nil {
+		return nil, fmt.Errorf("decompress log frames: %w", err)
+	}
+	return frames, nil
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+const (
+	// maxSamples is the maximum number of samples of the primary's log end. With one sample per sampleInterval, a lag of
+	// up to an hour is exact; a longer one is reported as at least an hour.
+	maxSamples     = 14_400
+	sampleInterval = 250 * time.Millisecond
+	rateWindow     = 5 * time.Second
+	// maxHeartbeatGap is longer than the time between two responses of a stream.
+	maxHeartbeatGap = 8 * heartbeat
+)
+
+// Progress describes how far a replica is behind its primary.
+type Progress struct {
+	// Connected reports whether a stream with the primary is open.
+	Connected bool
+	// HeardAt is the last time, by the clock of the primary, at which the end of its log was known; zero if unknown since
+	// the start of the role. End is that end.
+	HeardAt time.Time
+	End     lsn.Position
+	// Lag is the age of the oldest record that the replica lacks, 0 if none. It can be too low while a connected replica
+	// is more than an hour behind.
+	Lag time.Duration
+	// LagRecords and LagBytes are the number and the approximate size of the missing records up to End.
+	LagRecords, LagBytes uint64
+	BytesPerSecond       uint64 // received, compressed
+	ReceivedBytes        uint64 // compressed, since the start of the node
+	Connections          uint64 // streams opened since the start of the role
+}
+
+// progress tracks the replication of a replica. Times are those of the primary's clock, except for received.
+type progress struct {
+	mu       sync.Mutex // guards the fields below
+	is       Progress
+	epoch    uint64
+	samples  []sample // of the primary's log end, oldest first; those that are applied are dropped
+	behind   uint64   // bytes in the primary's log that it has not sent
+	applied  uint64   // LSN in the primary's log
+	pending  uint64   // bytes received and not applied
+	received []received
+}
+
+type sample struct {
+	end uint64
+	at  time.Time
+}
+
+type received struct {
+	bytes uint64
+	at    time.Time
+}
+
+// reset begins a stream at a position. In another epoch, the log is that of another primary.
+func (p *progress) reset(at lsn.Position, epoch uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.epoch != epoch {
+		p.epoch, p.samples, p.behind = epoch, nil, 0
+		p.is.HeardAt, p.is.End = time.Time{}, lsn.Position{}
+	}
+	p.applied, p.pending = at.LSN, 0
+}
+
+func (p *progress) connected(is bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.is.Connected = is; is {
+		p.is.Connections++
+	}
+}
+
+// heard records the end of the primary's log at a time of its clock.
+func (p *progress) heard(end lsn.Position, at time.Time, behind uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.is.HeardAt
+	p.is.HeardAt, p.is.End, p.behind = at, end, behind
+	last := len(p.samples) - 1
+	if end.LSN <= p.applied || last >= 0 && (p.samples[last].end == end.LSN ||
+		at.Sub(p.samples[last].at) < sampleInterval) {
+		return // an earlier sample already covers the oldest missing record
+	}
+	if last < 0 && !before.IsZero() && at.Sub(before) > maxHeartbeatGap {
+		at = before // after an outage, in which the oldest missing record may be as old as that
+	}
+	if len(p.samples) < maxSamples {
+		p.samples = append(p.samples, sample{end.LSN, at})
+	}
+}
+
+// got records received bytes: wire bytes on the connection, and frame bytes to be applied.
+func (p *progress) got(wire, frames int, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pending += uint64(frames)
+	p.is.ReceivedBytes += uint64(wire)
+	p.received = append(p.received, received{uint64(wire), now})
+	p.dropOld(now)
+}
+
+func (p *progress) dropOld(now time.Time) {
+	for len(p.received) > 0 && now.Sub(p.received[0].at) > rateWindow {
+		p.received = p.received[1:]
+	}
+}
+
+// reached records that everything up to a record of the primary is applied.
+func (p *progress) reached(n uint64, bytes int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.applied = max(p.applied, n)
+	p.pending -= min(p.pending, uint64(bytes))
+	for len(p.samples) > 0 && p.samples[0].end <= p.applied {
+		p.samples = p.samples[1:]
+	}
+}
+
+// now returns the current values.
+func (p *progress) now(now time.Time) Progress {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := p.is
+	if out.HeardAt.IsZero() {
+		return out
+	}
+	if out.End.LSN > p.applied {
+		out.LagRecords, out.LagBytes = out.End.LSN-p.applied, p.behind+p.pending
+		if len(p.samples) > 0 {
+			out.Lag = max(0, out.HeardAt.Sub(p.samples[0].at))
+		}
+	}
+	p.dropOld(now)
+	sum := uint64(0)
+	for _, r := range p.received {
+		sum += r.bytes
+	}
+	out.BytesPerSecond = sum / uint64(rateWindow/time.Second)
+	return out
+}
+
+func (p *Progress) toProto() *pb.SiteReplication {
+	out := &pb.SiteReplication{
+		Connected: p.Connected, PrimaryEnd: positionToProto(p.End), LagRecords: p.LagRecords, LagBytes: p.LagBytes,
+		Lag: durationpb.New(p.Lag), BytesPerSecond: p.BytesPerSecond, Connections: p.Connections,
+	}
+	if !p.HeardAt.IsZero() {
+		out.HeardAt = timestamppb.New(p.HeardAt)
+	}
+	return out
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+)
+
+const (
+	// requestTimeout limits one request for the state of the other site.
+	requestTimeout = 2 * time.Second
+	remotePing     = 10 * time.Second
+	remoteTimeout  = 5 * time.Second
+	// maxLearned is the maximum number of addresses learned from the other site.
+	maxLearned = 8
+	windowSize = 8 << 20
+)
+
+// remote is the connection to the nodes of the other site.
+type remote struct {
+	name       string          // of this site
+	own        func() []string // addresses of this site
+	configured []string
+	options    []grpc.DialOption
+
+	mu      sync.Mutex // guards the fields below
+	learned []string
+	conns   map[string]*grpc.ClientConn
+	closed  bool
+}
+
+func newRemote(o *Options) *remote {
+	return &remote{
+		name: o.Name, own: o.Addresses, configured: o.Remote, options: o.Dial, conns: make(map[string]*grpc.ClientConn),
+	}
+}
+
+func (r *remote) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+	for _, c := range r.conns {
+		_ = c.Close() // fails only if it is closed
+	}
+	clear(r.conns)
+}
+
+// addresses returns the configured addresses, and those learned from the other site.
+func (r *remote) addresses() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Concat(r.configured, r.learned)
+}
+
+// learn replaces the learned addresses. Both sites can have the same names of nodes, such as pods in two clusters: from
+// here, such an address leads to this site, and is ignored.
+func (r *remote) learn(addresses []string) {
+	own := r.own()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.learned = nil
+	for _, a := range addresses {
+		if a != "" && len(r.learned) < maxLearned && !slices.Contains(r.configured, a) && !slices.Contains(own, a) {
+			r.learned = append(r.learned, a)
+		}
+	}
+	for a, c := range r.conns {
+		if !slices.Contains(r.learned, a) && !slices.Contains(r.configured, a) {
+			_ = c.Close()
+			delete(r.conns, a)
+		}
+	}
+}
+
+func (r *remote) client(address string) (pb.SiteServiceClient, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, fmt.Errorf("%w: node is stopping", ErrUnreachable)
+	}
+	c := r.conns[address]
+	if c == nil {
+		var err error
+		c, err = grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: remotePing, Timeout: remoteTimeout}),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes)),
+			grpc.WithInitialWindowSize(windowSize), grpc.WithInitialConnWindowSize(windowSize),
+		}, r.options...)...)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrUnreachable, address, err)
+		}
+		r.conns[address] = c
+	}
+	if c.GetState() == connectivity.TransientFailure {
+		c.ResetConnectBackoff()
+	}
+	return pb.NewSiteServiceClient(c), nil
+}
+
+type remoteAnswer struct {
+	address string
+	state   *pb.SiteState
+	err     error
+}
+
+// find asks all known nodes of the other site, and returns the address and the state of its active.
+func (r *remote) find(ctx context.Context) (address string, state *pb.SiteState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	addresses := r.addresses()
+	if len(addresses) == 0 {
+		return "", nil, fmt.Errorf("%w: site.remote is not set", ErrRole)
+	}
+	answers := make(chan remoteAnswer, len(addresses))
+	for _, a := range addresses {
+		go func() {
+			st, err := r.ask(ctx, a)
+			answers <- remoteAnswer{a, st, err}
+		}()
+	}
+	var failed []error
+	best := remoteAnswer{}
+	for range addresses {
+		a := <-answers
+		if a.err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", a.address, a.err))
+			continue
+		}
+		if best.state == nil || a.state.GetEpoch() > best.state.GetEpoch() {
+			best = a
+		}
+		cancel() // the other nodes are not active
+	}
+	if best.state == nil {
+		return "", nil, fmt.Errorf("%w: %w", ErrUnreachable, errors.Join(failed...))
+	}
+	r.learn(best.state.GetAddresses())
+	return best.address, best.state, nil
+}
+
+// ask requests the state of the other site from the node at an address, or from the active to which it redirects.
+func (r *remote) ask(ctx context.Context, address string) (*pb.SiteState, error) {
+	c, err := r.client(address)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.GetSite(ctx, &pb.GetSiteRequest{Local: true}, grpc.WaitForReady(false))
+	if err != nil {
+		return nil, fromStatus(err)
+	}
+	if name := resp.GetSite().GetName(); r.name != "" && name == r.name {
+		return nil, fmt.Errorf("%w: it has the name of this site, %s", ErrRole, name)
+	}
+	return resp.GetSite(), nil
+}
+
+// fromStatus converts a gRPC status to an error of this package or of apierror. The result wraps no status: the status
+// of a response to a client is derived from this node's errors.
+func fromStatus(err error) error {
+	known := apierror.FromStatus(err)
+	st, still := status.FromError(known)
+	switch {
+	case !still:
+		return known
+	case st.Code() == codes.Unavailable, st.Code() == codes.DeadlineExceeded:
+		return fmt.Errorf("%w: %s", ErrUnreachable, st.Message())
+	default:
+		return errors.New(st.Message())
+	}
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+// Superseded reports whether the other site was promoted since this site was the primary.
+func (s *Status) Superseded() bool { return s.Remote != nil && supersedes(s.Remote, &s.State) }
+
+// RemoteRole returns the last known role of the other site.
+func (s *Status) RemoteRole() queue.SiteRole {
+	switch s.Remote.GetRole() {
+	case pb.SiteRole_SITE_ROLE_PRIMARY:
+		return queue.SitePrimary
+	case pb.SiteRole_SITE_ROLE_REPLICA:
+		return queue.SiteReplica
+	case pb.SiteRole_SITE_ROLE_STOPPED:
+		return queue.SiteStopped
+	default:
+		return queue.SiteNone
+	}
+}
