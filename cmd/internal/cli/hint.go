@@ -43,6 +43,13 @@ var reasonHints = map[string]string{ //nolint:gochecknoglobals // a table
 	"NO_BACKUP_PATH":     "`--path` with a backup directory on the node, or s3://BUCKET/PREFIX",
 	"POLICY_NOT_FOUND":   "`lockstep policy list` to list policies",
 	"SCHEDULE_NOT_FOUND": "`lockstep schedule list` to list schedules",
+	"REPLICA":            "`lockstep site status` for the addresses of the primary, and `--addr` with them",
+	"SITE_ROLE":          "`lockstep site status` for the roles of both sites",
+	"SITE_SWITCH":        "`lockstep site status` for the lag of the replica, and a longer `--timeout`",
+	"SITE_BEHIND": "`lockstep store restore` with a backup of the primary into an empty directory, and `lockstep site " +
+		"demote` there; wal.keep-bytes of the primary is the log retained for a replica",
+	"SITE_UNREACHABLE": "`lockstep status` with the addresses of the other site, and site.remote, site.token-file and " +
+		"site.ca in the configuration of the nodes",
 }
 
 // hint returns advice for an error; empty for an unknown error, and if the error contains the advice.

@@ -98,7 +98,8 @@ func (env *Env) Addresses() ([]string, error) {
 	return c.List()
 }
 
-// WithClient runs fn with a client of the pair, which it then closes.
+// WithClient runs fn with a client, which it then closes. With two sites, the client uses the primary, even if --addr
+// contains only addresses of the replica: it is for messages, queues and access rules.
 func (env *Env) WithClient(ctx context.Context, fn func(context.Context, *client.Client) error) error {
 	connection, err := env.Connection()
 	if err != nil {
@@ -107,12 +108,34 @@ func (env *Env) WithClient(ctx context.Context, fn func(context.Context, *client
 	return env.With(ctx, connection, fn)
 }
 
+// WithPair is WithClient for commands that operate a pair and its nodes: the client uses the pair in --addr, which may
+// be a replica. It returns a usage error if --addr contains nodes of two pairs.
+func (env *Env) WithPair(ctx context.Context, fn func(context.Context, *client.Client) error) error {
+	connection, err := env.Connection()
+	if err != nil {
+		return err
+	}
+	return env.with(ctx, connection, true, func(ctx context.Context, c *client.Client) error {
+		if err := env.onePair(ctx, c); err != nil {
+			return err
+		}
+		return fn(ctx, c)
+	})
+}
+
 // With is WithClient for another connection.
 func (env *Env) With(ctx context.Context, connection Connection, fn func(context.Context, *client.Client) error) error {
+	return env.with(ctx, connection, false, fn)
+}
+
+func (env *Env) with(
+	ctx context.Context, connection Connection, anySite bool, fn func(context.Context, *client.Client) error,
+) error {
 	o, err := connection.Options()
 	if err != nil {
 		return err
 	}
+	o.AnySite = anySite
 	o.FailFast = !env.waitsForServer
 	c, err := client.OpenWith(ctx, o)
 	if errors.Is(err, client.ErrInvalid) {
@@ -175,9 +198,18 @@ func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *clien
 	})
 }
 
-// OnActive calls fn with the active node. It waits for one for at most --timeout.
+// WithPairTimeout is WithTimeout with a client of WithPair.
+func (env *Env) WithPairTimeout(ctx context.Context, fn func(context.Context, *client.Client) error) error {
+	return env.WithPair(ctx, func(ctx context.Context, c *client.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+		defer cancel()
+		return fn(ctx, c)
+	})
+}
+
+// OnActive calls fn with the active node of the pair in --addr. It waits for one for at most --timeout.
 func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *admin.Node) error) error {
-	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+	return env.WithPair(ctx, func(ctx context.Context, c *client.Client) error {
 		active, err := env.WaitActive(ctx, c)
 		if err != nil {
 			return err

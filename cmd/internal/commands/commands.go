@@ -27,6 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/schedule"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/serve"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/settings"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/site"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/status"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/store"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/top"
@@ -56,8 +57,8 @@ func Root(env *cli.Env) *cobra.Command {
 		doctor.Command(env), status.Command(env), top.Command(env),
 		admin.SwitchoverCommand(env), admin.FailoverCommand(env), admin.RestartCommand(env),
 		admin.PauseCommand(env), admin.ResumeCommand(env), admin.CheckpointCommand(env),
-		admin.VerifyCommand(env), access.Command(env), pair.Command(env), store.Command(env), job.Command(env),
-		settings.Command(env),
+		admin.VerifyCommand(env), access.Command(env), pair.Command(env), site.Command(env), store.Command(env),
+		job.Command(env), settings.Command(env),
 		cert.Command(env),
 		audit.Command(env), connection.Command(env),
 		benchcli.Command(env), versionCommand(env),

@@ -79,6 +79,8 @@ func flagTo(cmd *cobra.Command) string {
 	switch path := cmd.CommandPath(); {
 	case path == "lockstep switchover":
 		return "node"
+	case path == "lockstep site switch":
+		return "site"
 	case path == "lockstep queue forward", path == "lockstep queue move", path == "lockstep queue replay-dead":
 		return "queue"
 	}

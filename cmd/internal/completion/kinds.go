@@ -18,6 +18,7 @@ func kinds() map[string]kind {
 		"job":          {find: jobs},
 		"schedule":     {find: schedules},
 		"node":         {find: nodeNames},
+		"site":         {find: siteNames},
 		"transaction":  {find: transactions},
 		"token":        {find: rules((*pb.ListAccessResponse).GetTokens, (*pb.AccessToken).GetName)},
 		"role":         {find: rules((*pb.ListAccessResponse).GetRoles, (*pb.AccessRole).GetName)},
@@ -85,6 +86,26 @@ func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 		}
 		if len(all) == 0 {
 			all = append(all, st.GetNode().GetName())
+		}
+		slices.Sort(all)
+		return all, nil
+	}
+	return nil, err
+}
+
+// siteNames queries the nodes in turn, as nodeNames does.
+func siteNames(ctx context.Context, a *asked) ([]string, error) {
+	nodes, err := a.env.Nodes(a.client)
+	for _, n := range nodes {
+		r, siteErr := n.Site(ctx)
+		if err = siteErr; err != nil {
+			continue
+		}
+		var all []string
+		for _, s := range []*pb.SiteState{r.GetSite(), r.GetRemote()} {
+			if s.GetName() != "" {
+				all = append(all, s.GetName())
+			}
 		}
 		slices.Sort(all)
 		return all, nil

@@ -16,6 +16,7 @@ func TestJSON(t *testing.T) {
 	plan := progress.NewPlan(r.GetPlan(), func(id string) string { return "name of " + id })
 	golden.JSON(t, "status", Status{
 		Pair: newPair(r.GetPair()), Nodes: []Node{newNode("127.0.0.1:7420", r)}, Plan: &plan,
+		Site:       newSite(r.GetSite()),
 		Conditions: []Condition{newCondition(r.GetConditions()[0])},
 	})
 }

@@ -25,11 +25,14 @@ type Status struct {
 	Pair  *Pair          `json:"pair,omitempty"`
 	Nodes []Node         `json:"nodes"`
 	Plan  *progress.Plan `json:"plan,omitempty"`
+	// Site is the role of the pair among two sites; nil without sites.
+	Site *Site `json:"site,omitempty"`
 	// Conditions contains each condition once, the most serious first.
 	Conditions []Condition `json:"conditions"`
 
-	PlanText string            `json:"-"`
-	names    map[string]string // node names by ID, including nodes that do not respond
+	PlanText     string            `json:"-"`
+	siteOfActive bool              // Site was reported by the active
+	names        map[string]string // node names by ID, including nodes that do not respond
 }
 
 // Pair is the cluster record.
@@ -237,6 +240,7 @@ func Combine(answers []Answer) Status {
 			continue
 		}
 		s.Nodes[i], pairs[i], plans[i] = newNode(a.Address, a.Response), a.Response.GetPair(), a.Response.GetPlan()
+		s.addSite(a.Response.GetSite(), BaseRole(s.Nodes[i].Role) == Active)
 	}
 	for _, p := range pairs {
 		for _, n := range p.GetNodes() {
@@ -396,7 +400,7 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 
 // Fingerprint returns a text that differs if the displayed status differs.
 func (s Status) Fingerprint() string {
-	text := fmt.Sprintf("%+v %s %+v", s.Pair, s.PlanText, s.Conditions)
+	text := fmt.Sprintf("%+v %s %+v %+v", s.Pair, s.PlanText, s.Conditions, s.Site)
 	for _, n := range s.Nodes {
 		n.conditions, n.Activity, n.now = nil, nil, time.Time{} // the conditions are in s; the rest always changes
 		text += fmt.Sprintf(" %+v", n)

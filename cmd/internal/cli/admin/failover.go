@@ -65,7 +65,7 @@ The command requires --force and --accept-data-loss. On a terminal, it also asks
 			if f.dryRun {
 				f.yes = false
 			}
-			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPair(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				ctx, cancel := context.WithTimeout(ctx, env.Timeout+forceTime)
 				defer cancel()
 				n, err := nodeToForce(ctx, env, c, args, &f)

@@ -45,7 +45,7 @@ func ResumeCommand(env *cli.Env) *cobra.Command {
 
 // setPaused calls the nodes in turn until one accepts the change, since the active may be unreachable.
 func setPaused(ctx context.Context, env *cli.Env, paused bool, reason string) error {
-	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+	return env.WithPairTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		nodes, err := env.Nodes(c)
 		for _, n := range nodes {
 			if _, err = n.SetPaused(ctx, paused, reason); err == nil {

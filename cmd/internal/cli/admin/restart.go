@@ -38,7 +38,7 @@ node manually.`,
   lockstep restart --detach --output json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPair(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				return plan.Run(ctx, env, c, &pb.StartPlanRequest{
 					Kind:       pb.PlanKind_PLAN_KIND_RESTART,
 					SwitchBack: switchBack,

@@ -36,7 +36,7 @@ without a change.`,
 		Example: "  lockstep switchover\n  lockstep switchover --to b\n  lockstep switchover --from $(hostname)",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPair(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				find, cancel := context.WithTimeout(ctx, env.Timeout)
 				defer cancel()
 				active, err := c.WaitActive(find)

@@ -229,7 +229,7 @@ access).`,
 			if err != nil || id == 0 {
 				return cli.Usage("invalid connection ID %q; to list the IDs, use lockstep connection list", args[0])
 			}
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				n, err := nodeCalled(ctx, env, c, node)
 				if err != nil {
 					return err

@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -153,13 +154,14 @@ func violations(v demo.Verdict) (rows [][]any) {
 
 // keepRunning sets Keep to a function that prints instructions for the pair and waits for Ctrl-C.
 func keepRunning(ctx context.Context, env *cli.Env, o *demo.Options) error {
-	ports := make(served)
-	if err := ports.listen(ctx, "--console", consoleSetting, consoleAddress); err != nil {
+	s := devSite{ports: make(served)}
+	if err := listen(ctx, []devSite{s}, "--console", consoleSetting, consoleAddress); err != nil {
 		return err
 	}
-	o.NodeSettings = ports
+	o.NodeSettings = s.ports
 	o.Keep = func(ctx context.Context, p *harness.Pair) {
-		printPair(screen(env), p, ports)
+		s.pair = p
+		printPair(screen(env), &s)
 		<-ctx.Done()
 	}
 	return nil
@@ -173,21 +175,12 @@ func screen(env *cli.Env) io.Writer {
 	return env.Stdout
 }
 
-func printPair(w io.Writer, p *harness.Pair, ports served) {
-	addrs := p.Addresses()[0]
-	if len(p.Nodes) > 1 {
-		addrs += "," + p.Nodes[1].Address
-	}
+func printPair(w io.Writer, s *devSite) {
+	p := s.pair
+	addrs := strings.Join(p.Addresses(), ",")
 	fmt.Fprintf(w, "\nThe pair runs until Ctrl-C; %s.\n", p.Coordinator())
-	for _, n := range p.Nodes {
-		fmt.Fprintf(w, "  node %s   %s   process %d   log %s\n", n.Name, n.Address, n.PID(), n.LogFile())
-	}
-	for _, n := range p.Nodes {
-		if at := ports[n.Name][consoleSetting]; at != "" {
-			fmt.Fprintf(w, "  console of node %s   http://%s/\n", n.Name, at)
-		}
-	}
-	if url := ports.jmsURL(p); url != "" {
+	printNodes(w, s)
+	if url := jmsURL([]devSite{*s}); url != "" {
 		fmt.Fprintf(w, "  AMQP 1.0, for Qpid JMS   %s\n", url)
 	}
 	prefix := ""

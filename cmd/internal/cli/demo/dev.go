@@ -6,119 +6,169 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// restartAfter is the delay before a node is restarted. It leaves time to observe the other node alone.
-const restartAfter = 5 * time.Second
+// devFlags are the flags of lockstep dev.
+type devFlags struct {
+	dir, coordinator, console, amqp string
+	listen                          [2]string
+	site                            bool
+	listenSite                      string
+	// restartAfter is the delay before a node is restarted. It leaves time to observe the other node alone.
+	restartAfter time.Duration
+}
 
 // DevCommand returns the `lockstep dev` command.
 func DevCommand(env *cli.Env) *cobra.Command {
-	var dir, listenA, listenB, coordinator, console, amqp string
+	var f devFlags
 	cmd := &cobra.Command{
 		Use: "dev", GroupID: "run",
 		Short: "Run a local pair for development",
 		Long: `Run etcd (or a witness) and two nodes on this machine until Ctrl-C. Data is kept in --dir, and the
-next start continues with it. A node that is killed is restarted after 5 seconds.`,
-		Example: "  lockstep dev\n  lockstep dev --dir /tmp/pair --listen-a 127.0.0.1:8001 --listen-b 127.0.0.1:8002",
-		Args:    cobra.NoArgs,
+next start continues with it. A killed node is restarted after --restart-after.
+
+With --site, a second pair runs at another site: the pair in --dir is the site east, and the one in the subdirectory
+west is its replica. The next start with --site keeps the roles.`,
+		Example: "  lockstep dev\n  lockstep dev --dir /tmp/pair --listen-a 127.0.0.1:8001 --listen-b 127.0.0.1:8002\n" +
+			"  lockstep dev --site",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			raft, err := cli.WantsRaft(coordinator)
+			sites, err := f.sites(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if err := os.MkdirAll(dir, 0o750); err != nil {
-				return fmt.Errorf("--dir: %w", err)
-			}
-			for _, flag := range [][2]string{{"--listen-a", listenA}, {"--listen-b", listenB}} {
-				if _, _, err := net.SplitHostPort(flag[1]); err != nil {
-					return cli.Usage("%s: %q is not host:port", flag[0], flag[1])
-				}
-			}
-			ports := make(served)
-			if err := errors.Join(ports.listen(cmd.Context(), "--console", consoleSetting, console),
-				ports.listen(cmd.Context(), "--amqp", amqpSetting, amqp)); err != nil {
-				return err
-			}
-			return dev(cmd.Context(), env, harness.Options{
-				Dir: dir, Listen: [2]string{listenA, listenB},
-				Settings: harness.SmallNodes(), NodeSettings: ports, Raft: raft,
-			})
+			return dev(cmd.Context(), env, sites, f.restartAfter)
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "lockstep-data", "data directory")
-	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
+	cmd.Flags().StringVar(&f.dir, "dir", "lockstep-data", "data directory")
+	cmd.Flags().StringVar(&f.coordinator, "coordinator", "etcd",
 		"coordinator: etcd, or raft with a witness process")
-	cmd.Flags().StringVar(&console, "console", consoleAddress,
+	cmd.Flags().StringVar(&f.console, "console", consoleAddress,
 		"console address of node a; b uses the next port. Ports in use are skipped; empty: none")
-	cmd.Flags().StringVar(&amqp, "amqp", amqpAddress,
+	cmd.Flags().StringVar(&f.amqp, "amqp", amqpAddress,
 		"AMQP 1.0 address of node a; b uses the next port. Ports in use are skipped; empty: none")
-	cmd.Flags().StringVar(&listenA, "listen-a", "127.0.0.1:7420", "address of node a")
-	cmd.Flags().StringVar(&listenB, "listen-b", "127.0.0.1:7421", "address of node b")
+	cmd.Flags().StringVar(&f.listen[0], "listen-a", "127.0.0.1:7420", "address of node a")
+	cmd.Flags().StringVar(&f.listen[1], "listen-b", "127.0.0.1:7421", "address of node b")
+	cmd.Flags().BoolVar(&f.site, "site", false, "run a second pair, as the replica at another site")
+	cmd.Flags().StringVar(&f.listenSite, "listen-site", "127.0.0.1:7422",
+		"address of node a at the second site; b uses the next port. Ports in use are skipped")
+	cmd.Flags().DurationVar(&f.restartAfter, "restart-after", 5*time.Second, "delay before a killed node is restarted")
 	return cmd
 }
 
-func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
-	p, err := harness.Start(ctx, o)
-	switch {
-	case errors.Is(err, harness.ErrInUse):
-		return cli.WithHint(err, "stopping that process, or `--dir` with another directory")
-	case errors.Is(err, harness.ErrAddressInUse):
-		return cli.WithHint(err, "stopping that process, or `--listen-a` and `--listen-b` with other addresses")
-	case err != nil:
-		return err
-	}
-	defer func() { err = errors.Join(err, p.Close()) }()
-	c, err := client.OpenWith(ctx, client.Options{Addresses: p.Addresses()})
+// sites returns the pairs to start.
+func (f *devFlags) sites(ctx context.Context) ([]devSite, error) {
+	raft, err := cli.WantsRaft(f.coordinator)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, c.Close()) }()
+	if f.restartAfter < 0 {
+		return nil, cli.Usage("--restart-after must not be negative")
+	}
+	if err := os.MkdirAll(f.dir, 0o750); err != nil {
+		return nil, fmt.Errorf("--dir: %w", err)
+	}
+	for i, flag := range []string{"--listen-a", "--listen-b"} {
+		if _, _, err := net.SplitHostPort(f.listen[i]); err != nil {
+			return nil, cli.Usage("%s: %q is not host:port", flag, f.listen[i])
+		}
+	}
+	sites := []devSite{{ports: make(served), Options: harness.Options{Dir: f.dir, Listen: f.listen}}}
+	if f.site {
+		if sites, err = f.twoSites(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(listen(ctx, sites, "--console", consoleSetting, f.console),
+		listen(ctx, sites, "--amqp", amqpSetting, f.amqp)); err != nil {
+		return nil, err
+	}
+	for i := range sites {
+		s := &sites[i]
+		s.Raft, s.NodeSettings = raft, s.ports
+		s.Settings = harness.SmallNodes()
+		maps.Copy(s.Settings, s.settings)
+	}
+	return sites, nil
+}
+
+func dev(ctx context.Context, env *cli.Env, sites []devSite, restartAfter time.Duration) (err error) {
+	defer func() {
+		for i := range sites {
+			if p := sites[i].pair; p != nil {
+				err = errors.Join(err, p.Close())
+			}
+		}
+	}()
+	for i := range sites {
+		s := &sites[i]
+		if s.pair, err = startPair(ctx, s.Options); err != nil {
+			return err
+		}
+	}
 	ready, cancel := context.WithTimeout(ctx, time.Minute)
-	err = p.WaitReady(ready, nil)
-	cancel()
+	defer cancel()
+	for i := range sites {
+		err = errors.Join(err, sites[i].pair.WaitReady(ready, nil))
+	}
+	if len(sites) > 1 && err == nil {
+		err = connectSites(ready, sites)
+	}
 	if ctx.Err() != nil {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	printPair(env.Stdout, p, o.NodeSettings)
-	supervise(ctx, env, p)
+	if len(sites) > 1 {
+		printSites(env.Stdout, sites)
+	} else {
+		printPair(env.Stdout, &sites[0])
+	}
+	supervise(ctx, env, sites, restartAfter)
 	return nil
 }
 
-func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
-	done := make(chan struct{})
-	all := p.Processes()
-	for _, n := range all {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			restart(ctx, env, n, restartAfter)
-		}()
+func startPair(ctx context.Context, o harness.Options) (*harness.Pair, error) {
+	p, err := harness.Start(ctx, o)
+	switch {
+	case errors.Is(err, harness.ErrInUse):
+		return nil, cli.WithHint(err, "stopping that process, or `--dir` with another directory")
+	case errors.Is(err, harness.ErrAddressInUse):
+		return nil, cli.WithHint(err, "stopping that process, or `--listen-a` and `--listen-b` with other addresses")
 	}
-	for range all {
-		<-done
+	return p, err
+}
+
+func supervise(ctx context.Context, env *cli.Env, sites []devSite, after time.Duration) {
+	var all sync.WaitGroup
+	for i := range sites {
+		for _, n := range sites[i].pair.Processes() {
+			all.Go(func() { restart(ctx, env, sites[i].label(n), n, after) })
+		}
 	}
+	all.Wait()
 }
 
 // restart restarts a node each time it exits, after a delay, and retries failed starts. It returns when ctx ends.
-func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Duration) {
+func restart(ctx context.Context, env *cli.Env, label string, n *harness.Node, after time.Duration) {
 	for {
 		select {
 		case <-n.Exited():
 		case <-ctx.Done():
 			return
 		}
-		fmt.Fprintf(env.Stdout, "node %s exited; restarting it in %v\n", n.Name, after)
+		fmt.Fprintf(env.Stdout, "node %s exited; restarting it in %v\n", label, after)
 		for started := false; !started; {
 			timer := time.NewTimer(after)
 			select {
@@ -133,6 +183,6 @@ func restart(ctx context.Context, env *cli.Env, n *harness.Node, after time.Dura
 			}
 			started = true
 		}
-		fmt.Fprintf(env.Stdout, "node %s is running again, process %d\n", n.Name, n.PID())
+		fmt.Fprintf(env.Stdout, "node %s is running again, process %d\n", label, n.PID())
 	}
 }

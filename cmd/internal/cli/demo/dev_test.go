@@ -94,7 +94,7 @@ func TestDevRestarts(t *testing.T) {
 	require.NoError(t, syscall.Kill(n.PID(), syscall.SIGKILL))
 	stdout := &watched{want: "is running again", seen: cancel}
 	stderr := &watched{want: "retrying in", seen: func() { _ = os.Remove(n.LogFile()) }}
-	restart(ctx, &cli.Env{Process: cli.Process{Stdout: stdout, Stderr: stderr}}, n, time.Millisecond)
+	restart(ctx, &cli.Env{Process: cli.Process{Stdout: stdout, Stderr: stderr}}, "a", n, time.Millisecond)
 	require.Contains(t, stdout.text, "is running again")
 	require.NotZero(t, n.PID())
 }

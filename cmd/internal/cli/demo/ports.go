@@ -6,11 +6,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 const (
@@ -25,51 +25,66 @@ const (
 
 type served map[string]map[string]string
 
-// listen adds a listener setting for each node, with the first free ports from the address first on. It adds none if
-// first is empty.
-func (s served) listen(ctx context.Context, flag, setting, first string) error {
+// listen adds a listener setting for each node of the sites, with the first free ports from the address first on. It
+// adds none if first is empty.
+func listen(ctx context.Context, sites []devSite, flag, setting, first string) error {
 	if first == "" {
 		return nil
 	}
-	host, text, err := net.SplitHostPort(first)
+	nodes := []string{"a", "b"}
+	free, err := freePorts(ctx, flag, first, len(sites)*len(nodes), nil)
 	if err != nil {
-		return cli.Usage("%s: %q is not host:port", flag, first)
+		return err
 	}
-	port, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || port == 0 {
-		return cli.Usage("%s: %q is not a port number between 1 and 65535", flag, text)
-	}
-	at := port
-	for _, node := range []string{"a", "b"} {
-		for ; ; at++ {
-			if at >= port+portTries {
-				return fmt.Errorf("%s: no free port from %d to %d of %s", flag, port, at-1, host)
-			}
-			address := net.JoinHostPort(host, strconv.FormatUint(at, 10))
-			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-			if err != nil {
-				continue // in use by another process
-			}
-			if err := l.Close(); err != nil {
-				return fmt.Errorf("%s: %w", flag, err)
-			}
-			if s[node] == nil {
-				s[node] = make(map[string]string)
-			}
-			s[node][setting] = address
-			at++
-			break
+	for i, address := range free {
+		ports, node := sites[i/len(nodes)].ports, nodes[i%len(nodes)]
+		if ports[node] == nil {
+			ports[node] = make(map[string]string)
 		}
+		ports[node][setting] = address
 	}
 	return nil
 }
 
+// freePorts returns the first n addresses from the address first on that are not in use and not in except.
+func freePorts(ctx context.Context, flag, first string, n int, except []string) (free []string, err error) {
+	host, text, err := net.SplitHostPort(first)
+	if err != nil {
+		return nil, cli.Usage("%s: %q is not host:port", flag, first)
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 {
+		return nil, cli.Usage("%s: %q is not a port number between 1 and 65535", flag, text)
+	}
+	for at, last := port, port; len(free) < n; at++ {
+		if at >= last+portTries {
+			return nil, fmt.Errorf("%s: no free port from %d to %d of %s", flag, last, at-1, host)
+		}
+		address := net.JoinHostPort(host, strconv.FormatUint(at, 10))
+		if slices.Contains(except, address) {
+			continue
+		}
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if err != nil {
+			continue // in use by another process
+		}
+		if err := l.Close(); err != nil {
+			return nil, fmt.Errorf("%s: %w", flag, err)
+		}
+		free, last = append(free, address), at+1
+	}
+	return free, nil
+}
+
 // jmsURL returns a failover URL; empty if AMQP is disabled.
-func (s served) jmsURL(p *harness.Pair) string {
+func jmsURL(sites []devSite) string {
 	var list []string
-	for _, n := range p.Nodes {
-		if at := s[n.Name][amqpSetting]; at != "" {
-			list = append(list, "amqp://"+at)
+	for i := range sites {
+		s := &sites[i]
+		for _, n := range s.pair.Nodes {
+			if at := s.ports[n.Name][amqpSetting]; at != "" {
+				list = append(list, "amqp://"+at)
+			}
 		}
 	}
 	if len(list) == 0 {

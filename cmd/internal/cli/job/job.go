@@ -82,7 +82,7 @@ node, as configured; they are stored by the pair and survive a failover.`,
 		Example: "  lockstep job list\n  lockstep job list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				jobs, err := admin.New(c).Jobs(ctx)
 				if err != nil {
 					return err
@@ -136,7 +136,7 @@ time of the active node. A compact job rewrites one node at a time.`,
 			case !slices.Contains(jobNodes(), job.GetOn()):
 				return cli.Usage("--on %q: must be standby, active or both", job.GetOn())
 			}
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				now, err := admin.New(c).PutJob(ctx, &job)
 				if err != nil {
 					return err
@@ -167,7 +167,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 		Example: "  lockstep job delete nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				if err := admin.New(c).DeleteJob(ctx, args[0]); err != nil {
 					return err
 				}
@@ -188,7 +188,7 @@ command does not wait for the plan of a compact job.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPair(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				if _, err := env.WaitActive(ctx, c); err != nil {
 					return err
 				}
@@ -295,7 +295,7 @@ func historyCommand(env *cli.Env) *cobra.Command {
 		Example: "  lockstep job history nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				jobs, err := admin.New(c).Jobs(ctx)
 				if err != nil {
 					return err

@@ -50,7 +50,7 @@ Without --yes, the command only prints the new record.`,
 			if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); req.OtherAddress == "" && i >= 0 {
 				req.OtherAddress = addrs[i]
 			}
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				n, err := cli.NodeAt(c, target)
 				if err != nil {
 					return err

@@ -234,7 +234,7 @@ func votersOfPair(ctx context.Context, env *cli.Env) (voters []string, secured b
 	if err != nil {
 		return nil, false, err
 	}
-	err = env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+	err = env.WithPair(ctx, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, min(env.Timeout, 2*time.Second))
 		defer cancel()
 		var last error

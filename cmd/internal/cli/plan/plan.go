@@ -33,7 +33,7 @@ a completed node stays completed, and the pair stays in sync throughout.`,
 		Example: "  lockstep store plan\n  lockstep store plan --watch\n  lockstep store plan --cancel",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPair(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				bounded, stop := context.WithTimeout(ctx, env.Timeout)
 				defer stop()
 				p, err := admin.New(c).Plan(bounded)

@@ -114,7 +114,7 @@ come from the configuration or were set at run time. docs/reference/configuratio
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				list, err := queryRunning(ctx, env, c)
 				if err != nil {
 					return err
@@ -147,7 +147,7 @@ and the configured value on each node. To list the names, use lockstep settings 
 			if _, err := findRunning(args[0]); err != nil {
 				return err
 			}
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				list, err := queryRunning(ctx, env, c)
 				if err != nil {
 					return err
@@ -214,7 +214,7 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 	if r.Scope == config.ScopePair && req.GetNode() != "" {
 		return cli.Usage("%s is a setting of the pair: omit --node", name)
 	}
-	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+	return env.WithPairTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		change := admin.New(c).ChangeRunningSettings
 		if name == "min-in-sync" {
 			change = func(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {

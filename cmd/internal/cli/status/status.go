@@ -67,7 +67,7 @@ func printStatus(env *cli.Env, s pairstatus.Status) error {
 		return err
 	}
 	if s.Pair == nil {
-		return nil
+		return printSite(env, "\n", s.Site)
 	}
 	reachable := "reachable"
 	if !s.Pair.CoordinatorReachable {
@@ -75,6 +75,9 @@ func printStatus(env *cli.Env, s pairstatus.Status) error {
 	}
 	err := env.Print.Sentence("\npair %s: term %d, config %d, in sync: %s; coordinator %s is %s",
 		s.Pair.PairID, s.Pair.Term, s.Pair.Config, strings.Join(s.Pair.InSync, " and "), s.Pair.Coordinator, reachable)
+	if err == nil {
+		err = printSite(env, "", s.Site)
+	}
 	if err == nil && s.Pair.Paused != "" {
 		err = env.Print.Sentence("PAUSED %s; automatic failover is disabled until lockstep resume", s.Pair.Paused)
 	}
@@ -99,6 +102,14 @@ func printChanges(env *cli.Env, s pairstatus.Status) error {
 	}
 	left := max(time.Until(s.Pair.FailbackAt), 0).Round(time.Second)
 	return env.Print.Sentence("failback to the preferred node in %s", left)
+}
+
+// printSite prints the role of the pair among two sites.
+func printSite(env *cli.Env, before string, s *pairstatus.Site) error {
+	if s == nil {
+		return nil
+	}
+	return env.Print.Sentence("%s%s", before, s)
 }
 
 func printConditions(env *cli.Env, all []pairstatus.Condition) error {

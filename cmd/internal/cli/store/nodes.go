@@ -47,7 +47,7 @@ func (t target) label() string {
 }
 
 func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Context, target) error) error {
-	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+	return env.WithPair(ctx, func(ctx context.Context, c *client.Client) error {
 		t, err := chooseNode(ctx, env, c, want)
 		if err != nil {
 			return err

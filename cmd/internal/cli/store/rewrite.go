@@ -103,7 +103,7 @@ func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 	case f.dataDir != "":
 		return planOffline(ctx, env, f.dataDir, int(pageSize))
 	}
-	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+	return env.WithPair(ctx, func(ctx context.Context, c *client.Client) error {
 		switch {
 		case f.rolling && f.dryRun:
 			return dryRunBoth(ctx, env, c, f, pageSize)

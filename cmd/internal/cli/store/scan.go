@@ -105,7 +105,7 @@ result of its last scan, regardless of how it was started: --last shows it for a
 }
 
 func lastScans(ctx context.Context, env *cli.Env, want string) error {
-	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+	return env.WithPair(ctx, func(ctx context.Context, c *client.Client) error {
 		targets, err := answering(ctx, env, c, want)
 		if err != nil {
 			return err

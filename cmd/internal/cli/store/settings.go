@@ -139,7 +139,7 @@ of the nodes.`,
 					return err
 				}
 			}
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				s, err := readSettings(ctx, env, c, node)
 				switch {
 				case err != nil:
@@ -188,7 +188,7 @@ precedence over the configuration files, and survives restarts. To list settings
 			if err := s.set(req, args[1]); err != nil {
 				return err
 			}
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				now, err := admin.New(c).UpdateMaintenanceSettings(ctx, req)
 				if err != nil {
 					return err

@@ -112,9 +112,18 @@ type recordDump struct {
 	Epoch      uint32    `json:"epoch,omitempty"`
 	Sequence   uint64    `json:"sequence,omitempty"`
 	Operations []string  `json:"operations,omitempty"`
-	Error      string    `json:"error,omitempty"`
+	// Site is the header of the envelope of a transaction of the primary site.
+	Site  *siteDump `json:"site,omitempty"`
+	Error string    `json:"error,omitempty"`
 
 	Messages []messageDump `json:"messages,omitempty"`
+}
+
+type siteDump struct {
+	Lineage  string          `json:"lineage"`
+	Epoch    uint64          `json:"epoch"`
+	Upstream output.Position `json:"upstream"`
+	Logical  uint64          `json:"logical"`
 }
 
 // messageDump has no sequence: it is assigned when the record is applied.
@@ -176,6 +185,10 @@ func printRecord(env *cli.Env, reader *txn.Reader, it wal.Item, messages bool) e
 	if j.Producer != "" {
 		text += fmt.Sprintf("  [producer %s/%d #%d]", j.Producer, j.Epoch, j.Sequence)
 	}
+	if s := j.Site; s != nil {
+		text += fmt.Sprintf("  [site epoch %d, upstream LSN %d, term %d, logical %d]", s.Epoch, s.Upstream.LSN,
+			s.Upstream.Term, s.Logical)
+	}
 	if j.Error != "" {
 		text += "  " + j.Error
 	}
@@ -214,7 +227,13 @@ func loggedMessages(op *txn.Op) (list []messageDump) {
 
 // describeTxn adds the content of a transaction to j, up to the first error, which it also adds.
 func describeTxn(reader *txn.Reader, payload []byte, j *recordDump, messages bool) {
-	if err := reader.Reset(payload); err != nil {
+	err := reader.Reset(payload)
+	if s := reader.Site(); s != nil {
+		j.Site = &siteDump{
+			Lineage: s.Lineage.String(), Epoch: s.Epoch, Upstream: output.NewPosition(s.Upstream), Logical: s.Logical,
+		}
+	}
+	if err != nil {
 		j.Error = err.Error()
 		return
 	}
@@ -281,6 +300,8 @@ func describeOp(op *txn.Op) string {
 		}
 	case txn.OpPause:
 		s += pauseText(op)
+	case txn.OpSite:
+		s += siteText(op.SiteChange())
 	case txn.OpSwapMeta:
 		s += fmt.Sprintf(" of version %d", op.Number)
 	case txn.OpAlterSubscription:
@@ -321,6 +342,22 @@ func pauseText(op *txn.Op) (s string) {
 	}
 	if p.Deliver {
 		s += " delivery"
+	}
+	return s
+}
+
+func siteText(c txn.SiteChange) string {
+	s := " " + c.Action.String()
+	switch c.Action {
+	case txn.SiteStart:
+		s += fmt.Sprintf(" of lineage %s", c.Lineage)
+	case txn.SitePromote:
+		s += fmt.Sprintf(" from epoch %d to %d", c.Expected, c.Epoch)
+	case txn.SiteFollow:
+		s += fmt.Sprintf(" lineage %s, epoch %d, after upstream LSN %d, term %d, logical %d", c.Lineage, c.Epoch,
+			c.Upstream.LSN, c.Upstream.Term, c.Logical)
+	case txn.SiteStop, txn.SiteResume:
+		s += fmt.Sprintf(" at epoch %d", c.Expected)
 	}
 	return s
 }

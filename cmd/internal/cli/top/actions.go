@@ -9,7 +9,9 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 const (
@@ -40,15 +42,19 @@ func (s *source) actions(ctx context.Context) actions {
 func (s *source) switchover(ctx context.Context) doneMsg {
 	ctx, cancel := context.WithTimeout(ctx, 2*switchoverLimit)
 	defer cancel()
-	active, err := s.client.WaitActive(ctx)
-	if err != nil {
-		return doneMsg{err: err}
-	}
-	n, err := cli.NodeAt(s.client, active.Address)
-	if err != nil {
-		return doneMsg{err: err}
-	}
-	r, err := n.Switchover(ctx, switchoverLimit)
+	var r *pb.SwitchoverResponse
+	err := s.onPair(ctx, func(ctx context.Context, c *client.Client) error {
+		active, err := c.WaitActive(ctx)
+		if err != nil {
+			return err
+		}
+		n, err := cli.NodeAt(c, active.Address)
+		if err != nil {
+			return err
+		}
+		r, err = n.Switchover(ctx, switchoverLimit)
+		return err
+	})
 	if err != nil {
 		return doneMsg{err: err}
 	}
@@ -64,16 +70,18 @@ func (s *source) setPaused(ctx context.Context, paused bool) doneMsg {
 	if paused {
 		reason = pauseReason
 	}
-	var err error
-	for _, address := range s.addresses {
-		n, nodeErr := cli.NodeAt(s.client, address)
-		if nodeErr != nil {
-			return doneMsg{err: nodeErr}
+	err := s.onPair(ctx, func(ctx context.Context, c *client.Client) (err error) {
+		for _, address := range s.addresses {
+			n, nodeErr := cli.NodeAt(c, address)
+			if nodeErr != nil {
+				return nodeErr
+			}
+			if _, err = n.SetPaused(ctx, paused, reason); err == nil {
+				break
+			}
 		}
-		if _, err = n.SetPaused(ctx, paused, reason); err == nil {
-			break
-		}
-	}
+		return err
+	})
 	switch {
 	case err != nil:
 		return doneMsg{err: err}

@@ -40,6 +40,8 @@ type source struct {
 	client    *client.Client
 	addresses []string
 	interval  time.Duration
+	// onPair runs a function with a client of the pair in --addr, which may be a replica.
+	onPair func(context.Context, func(context.Context, *client.Client) error) error
 
 	mu    sync.Mutex // guards the fields below
 	query query

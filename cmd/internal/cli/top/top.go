@@ -49,6 +49,7 @@ because rates require two samples. The exit code is then 1 if no node responds.`
 					return err
 				}
 				s := newSource(c, addresses, interval)
+				s.onPair = env.WithPair
 				if once || env.Print.JSON() {
 					return printOnce(ctx, env, s)
 				}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func demoteCommand(env *cli.Env) *cobra.Command {
+	var of string
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "demote --replica-of ADDRESS", Short: "Make a pair the replica of another pair",
+		Long: `Make the pair in --addr the replica of the pair with a node at ADDRESS, which must be the primary. The pair
+then accepts no writes from clients and copies the log of the primary, from the last record that both have.
+
+The command is for an empty pair, which becomes the replica of a primary for the first time, and for a former primary
+after lockstep site promote. It is refused if the pair has transactions that the primary lacks: they would be lost.
+
+On a terminal, the command asks for confirmation; scripts use --yes.`,
+		Example: `  lockstep site demote --addr east-a:7420,east-b:7420 --replica-of west-a:7420
+  lockstep site demote --replica-of west-a:7420 --yes`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, _, err := net.SplitHostPort(of); err != nil {
+				return cli.Usage("--replica-of %q: must be host:port", of)
+			}
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return demote(ctx, env, c, of, yes)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&of, "replica-of", "", "address of a node of the primary, host:port")
+	cli.AddYes(cmd, &yes)
+	_ = cmd.MarkFlagRequired("replica-of")
+	return cmd
+}
+
+// demotion is the output of lockstep site demote.
+type demotion struct {
+	Done    bool   `json:"done"`
+	Site    string `json:"site"`
+	Primary string `json:"primary"`
+	Address string `json:"replica_of"`
+	Epoch   uint64 `json:"epoch"`
+	// Upstream is the record of the primary after which the replica continues.
+	Upstream *position `json:"upstream,omitempty"`
+}
+
+func demote(ctx context.Context, env *cli.Env, c *client.Client, of string, yes bool) error {
+	addresses, err := env.Addresses()
+	if err != nil {
+		return err
+	}
+	find, cancel := context.WithTimeout(ctx, env.Timeout)
+	defer cancel()
+	here, err := waitActive(find, c, addresses)
+	if err != nil {
+		return err
+	}
+	look, cancel := context.WithTimeout(find, otherTimeout)
+	defer cancel()
+	there, otherErr := lookUp(look, c, []string{of}) // for the text only: the node contacts the primary itself
+	d := demotion{Site: here.site().GetName(), Address: of}
+	if there != nil {
+		d.Primary, d.Epoch = there.site().GetName(), there.site().GetEpoch()
+	}
+	if err := printDemotionPlan(env, here, there, of, otherErr); err != nil {
+		return err
+	}
+	if err := confirm(ctx, env, yes, &d, "Make %s a replica?", named(here.site())); err != nil {
+		return err
+	}
+	ctx, cancel = context.WithTimeout(ctx, env.Timeout+extraTime)
+	defer cancel()
+	r, err := here.node.DemoteSite(ctx, &pb.DemoteSiteRequest{ReplicaOf: of})
+	if err != nil {
+		return changeError(err)
+	}
+	d.Done, d.Primary, d.Epoch, d.Upstream = true, r.GetPrimary(), r.GetEpoch(), newPosition(r.GetUpstream())
+	text := fmt.Sprintf("%s is now a replica of %s, epoch %d", d.Site, d.Primary, d.Epoch)
+	if d.Upstream != nil {
+		text += ", and continues after " + d.Upstream.String()
+	}
+	return env.Print.Result(d, "%s; to follow, use lockstep site status", text)
+}
+
+func printDemotionPlan(env *cli.Env, here, there *pair, of string, otherErr error) error {
+	own := newSiteState(here.site(), true)
+	store := here.status.GetStore()
+	text := fmt.Sprintf("%s (%s, epoch %d, %s, %s with %s) becomes a replica of ", &own, own.Role, own.Epoch, own.Applied,
+		output.Plural(store.GetQueues(), "queue"), output.Plural(store.GetMessages(), "message"))
+	if there != nil {
+		s := newSiteState(there.site(), true)
+		text += fmt.Sprintf("%s (%s, epoch %d) at %s", &s, s.Role, s.Epoch, of)
+	} else {
+		text += fmt.Sprintf("the pair at %s, which does not respond to this machine: %v", of, otherErr)
+	}
+	return env.Print.Sentence("%s\nit then accepts no writes; its clients continue at the primary", text)
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/store/units"
+)
+
+var errProblems = errors.New("the sites have problems")
+
+func statusCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Show both sites and the lag of the replica",
+		Long: `Show the name, role, epoch and log position of both sites, how far the replica is behind the primary, and
+which transactions a promotion of the replica would lose now. The nodes in --addr can belong to either site. The
+nodes of the other site are queried as well, with the same credentials; if they cannot be reached from this machine,
+the state that this site last received from the other one is shown.
+
+The lag is exact as of the time at which the replica last received the end of the primary's log. Transactions that
+the primary accepted later are not included, and a promotion loses them as well.
+
+The exit code is 1 if a site does not respond, if the replica does not receive the log, or if the roles of the sites
+are inconsistent.`,
+		Example: "  lockstep site status\n  lockstep site status --output json | jq '.replication.lag_seconds'",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				addresses, err := env.Addresses()
+				if err != nil {
+					return err
+				}
+				here, err := lookUp(ctx, c, addresses)
+				if err != nil {
+					return err
+				}
+				there, otherErr := lookUpOther(ctx, c, here)
+				r := newReport(here, there, otherErr)
+				if err := printReport(env, &r); err != nil {
+					return err
+				}
+				if len(r.Problems) > 0 {
+					return errProblems
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func printReport(env *cli.Env, r *report) error {
+	if env.Print.JSON() {
+		return env.Print.Object(r)
+	}
+	rows := [][]any{r.Site.row()}
+	if r.Remote != nil {
+		rows = append(rows, r.Remote.row())
+	}
+	err := env.Print.Table([]string{"Site", "Role", "Epoch", "Applied", "Upstream", "Addresses"}, rows)
+	if err != nil {
+		return err
+	}
+	if r.Remote == nil {
+		return env.Print.Sentence("no other site: site.remote is not set")
+	}
+	if pairs := append(r.Replication.pairs(), r.Loss.pairs()...); len(pairs) > 0 {
+		if err := env.Print.Sentence(""); err != nil {
+			return err
+		}
+		if err := env.Print.Pairs(pairs); err != nil {
+			return err
+		}
+	}
+	for _, p := range r.Problems {
+		if err := env.Print.Sentence("PROBLEM: %s", p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *siteState) row() []any {
+	role := s.Role
+	if !s.Responds && s.Role != roleUnknown {
+		role += " (last reported)"
+	}
+	epoch := "-"
+	if s.Role != roleUnknown {
+		epoch = fmt.Sprint(s.Epoch)
+	}
+	return []any{
+		cmp.Or(s.Name, "-"), role, epoch, s.Applied.String(), s.Upstream.String(), strings.Join(s.Addresses, ", "),
+	}
+}
+
+func (p *position) String() string {
+	if p == nil {
+		return "-"
+	}
+	return fmt.Sprintf("LSN %d of term %d", p.LSN, p.Term)
+}
+
+func (r *replication) pairs() [][2]string {
+	if r == nil {
+		return nil
+	}
+	state := "connected"
+	if !r.Connected {
+		state = "NOT connected"
+		if r.Error != "" {
+			state += ": " + r.Error
+		}
+	}
+	lag := "unknown"
+	heard := "never since the node started"
+	if !r.HeardAt.IsZero() {
+		lag = fmt.Sprintf("%s, %s, %s", output.Plural(r.LagRecords, "record"), output.Bytes(r.LagBytes), r.lag())
+		heard = output.LocalTime(r.HeardAt) + ", " + r.PrimaryEnd.String()
+	}
+	return [][2]string{
+		{"Replication", state},
+		{"Lag", lag},
+		{"End of the primary's log", heard},
+		{"Throughput", output.Bytes(r.BytesPerSecond) + "/s"},
+		{"Connections", output.Count(r.Connections)},
+	}
+}
+
+func (r *replication) lag() string {
+	return units.Age(seconds(r.LagSeconds))
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func (l *loss) pairs() [][2]string {
+	if l == nil {
+		return nil
+	}
+	return [][2]string{{"Promotion now", l.String()}}
+}
+
+func (l *loss) String() string {
+	switch {
+	case l.Nothing:
+		return "loses nothing: the replica has all records of the primary, which accepts no writes"
+	case !l.Known:
+		return "loses an unknown number of transactions: the replica has not received the end of the primary's log since " +
+			"its node started"
+	}
+	later := fmt.Sprintf("all transactions that the primary accepted after %s (%s ago)", output.LocalTime(l.HeardAt),
+		units.Age(seconds(l.AgeSeconds)))
+	if l.Records == 0 {
+		return "loses " + later
+	}
+	return fmt.Sprintf("loses %s (%s), and %s", output.Plural(l.Records, "record"), output.Bytes(l.Bytes), later)
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// extraTime is the time for the response, after the time limit of a switch: a failed switch is rolled back first.
+const extraTime = 20 * time.Second
+
+func switchCommand(env *cli.Env) *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use: "switch --to SITE", Short: "Move the primary role to the other site without loss",
+		Long: `The primary stops accepting writes, the replica applies the last transaction and becomes the primary, and
+the old primary becomes its replica. No messages are lost; clients see a pause and continue at the other site. If the
+replica has not applied the last transaction within --timeout (default 10s), the switch is rolled back.
+
+The nodes in --addr can belong to either site. If the site is already the primary, the command succeeds without a
+change.`,
+		Example: "  lockstep site switch --to west\n  lockstep site switch --to west --timeout 30s",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return switchTo(ctx, env, c, to)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "", "name of the site that becomes the primary")
+	_ = cmd.MarkFlagRequired("to")
+	return cmd
+}
+
+func switchTo(ctx context.Context, env *cli.Env, c *client.Client, to string) error {
+	find, cancel := context.WithTimeout(ctx, env.Timeout)
+	defer cancel()
+	primary, replica, err := findPrimary(find, env, c)
+	if err != nil {
+		return err
+	}
+	from := primary.site().GetName()
+	if from == to {
+		return printSwitch(env, from, &pb.SwitchSiteResponse{
+			Primary: to, Epoch: primary.site().GetEpoch(), Addresses: primary.site().GetAddresses(),
+		}, true)
+	}
+	other := primary.state.GetRemote()
+	if replica != nil {
+		other = replica.site()
+	}
+	if other != nil && other.GetName() != to {
+		return cli.WithHint(fmt.Errorf("no site %q: the sites are %s and %s", to, from, other.GetName()),
+			"`--to %s`", other.GetName())
+	}
+	if err := env.Print.Sentence("%s stops accepting writes at LSN %d or later; %s applies its last transaction%s", from,
+		primary.site().GetApplied().GetLsn(), to, behind(replica)); err != nil {
+		return err
+	}
+	ctx, cancel = context.WithTimeout(ctx, env.Timeout+extraTime)
+	defer cancel()
+	stop := follow(ctx, env, replica)
+	r, err := primary.node.SwitchSite(ctx, &pb.SwitchSiteRequest{To: to, Timeout: durationpb.New(env.Timeout)})
+	stop()
+	if err != nil {
+		return changeError(err)
+	}
+	return printSwitch(env, from, r, false)
+}
+
+// behind describes the lag of the replica; empty if it is unknown.
+func behind(replica *pair) string {
+	if replica == nil || replica.state.GetReplication().GetHeardAt() == nil {
+		return ""
+	}
+	r := replica.state.GetReplication()
+	return fmt.Sprintf(" (lag: %s, %s)", output.Plural(r.GetLagRecords(), "record"), output.Bytes(r.GetLagBytes()))
+}
+
+// followEvery is the interval at which a switch reports its progress.
+const followEvery = 500 * time.Millisecond
+
+// follow prints the lag of the replica on stderr until the returned function is called. In the JSON format it prints
+// nothing.
+func follow(ctx context.Context, env *cli.Env, replica *pair) (stop func()) {
+	if replica == nil || env.Print.JSON() {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var following sync.WaitGroup
+	following.Go(func() {
+		ticker := time.NewTicker(followEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+			if r, err := replica.node.Site(ctx); err == nil && is(r.GetSite(), pb.SiteRole_SITE_ROLE_REPLICA) {
+				// Write errors are ignored: the switch continues without a reader of its progress.
+				_, _ = fmt.Fprintf(env.Stderr, "%s has applied %s%s\n", r.GetSite().GetName(),
+					newPosition(r.GetSite().GetUpstream()), behind(&pair{state: r}))
+			}
+		}
+	})
+	return func() {
+		cancel()
+		following.Wait()
+	}
+}
+
+// findPrimary returns the primary, with an active node, and the other site, or nil if that does not respond.
+func findPrimary(ctx context.Context, env *cli.Env, c *client.Client) (primary, replica *pair, err error) {
+	addresses, err := env.Addresses()
+	if err != nil {
+		return nil, nil, err
+	}
+	here, err := waitActive(ctx, c, addresses)
+	if err != nil {
+		return nil, nil, err
+	}
+	there, otherErr := lookUpOther(ctx, c, here)
+	if !is(here.site(), pb.SiteRole_SITE_ROLE_REPLICA) {
+		return here, there, nil // the node refuses a switch in other roles
+	}
+	switch {
+	case otherErr != nil && errors.Is(otherErr, errNoRemote):
+		return nil, nil, otherErr
+	case otherErr != nil:
+		return nil, nil, cli.WithHint(fmt.Errorf("%s is a replica, and its primary does not respond at %s: %w",
+			named(here.site()), strings.Join(here.remote(), ", "), otherErr),
+			"`--addr` with the addresses of the primary, or `lockstep site promote` if the primary is lost")
+	case !there.active:
+		return nil, nil, errNoActive
+	}
+	return there, here, nil
+}
+
+// changeError adds to an error of a change of roles that the outcome is unknown, unless a node reported that it did not
+// change them.
+func changeError(err error) error {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok {
+		return err // not sent
+	}
+	switch e.Code {
+	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.Unknown, codes.Internal:
+		if e.Reason != "" && e.Reason != "OUTCOME_UNKNOWN" {
+			return err
+		}
+	default:
+		return err
+	}
+	return cli.WithHint(fmt.Errorf("%w: %w", client.ErrOutcomeUnknown, err), "`lockstep site status` to show the roles "+
+		"of both sites")
+}
+
+func printSwitch(env *cli.Env, from string, r *pb.SwitchSiteResponse, already bool) error {
+	pause := r.GetPause().AsDuration()
+	text := fmt.Sprintf("%s is now the primary, epoch %d, at %s; no site accepted writes for %v", r.GetPrimary(),
+		r.GetEpoch(), strings.Join(r.GetAddresses(), ", "), pause.Round(100*time.Microsecond))
+	if already {
+		text = fmt.Sprintf("%s is already the primary, epoch %d: no changes made", r.GetPrimary(), r.GetEpoch())
+	}
+	return env.Print.Result(map[string]any{
+		"from": from, "primary": r.GetPrimary(), "epoch": r.GetEpoch(), "pause_ms": output.Milliseconds(pause),
+		"addresses": list(r.GetAddresses()), "already": already,
+	}, "%s", text)
+}
+
+// list returns an empty list instead of nil, which is null in JSON.
+func list(all []string) []string { return append([]string{}, all...) }
