@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 suites=(
   "./test/mutation 60m"
   "./test/simulation 60m"
+  "./test/sites 60m"
   "./test/guard 60m"
   "./test/ratios 15m"
   "./cmd/lockstep-lab/internal/lab 30m"
@@ -26,6 +27,7 @@ suites=(
   "./test/soak 30m"
   "./test/docs 30m"
   "./test/hostile 60m"
+  "./test/sites/real 30m"
   "./test/chaos ${CHAOS_TIMEOUT:-120m}"
 )
 # These scripts install third-party programs. Exit code 3: the script cannot run here, for the reason that it prints.

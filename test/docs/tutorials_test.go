@@ -53,19 +53,28 @@ func TestTutorials(t *testing.T) {
 				}
 			}
 			dir := t.TempDir()
-			text := startDev(t, binary, dir).Replace(string(text))
+			text := startDev(t, binary, dir, devFlags(string(text))).Replace(string(text))
 			list := steps(text)
 			require.NotEmpty(t, list)
 			addresses := regexp.MustCompile(`export LOCKSTEP_ADDR=\S+`).FindString(readFile(t, filepath.Join(dir, "dev.txt")))
 			runSteps(t, dir, list, append(environment(binary), strings.TrimPrefix(addresses, "export ")))
 		})
 	}
-	require.GreaterOrEqual(t, ran, 6)
+	require.GreaterOrEqual(t, ran, 7)
+}
+
+// devFlags returns the flags of the command `lockstep dev` in a tutorial.
+func devFlags(text string) []string {
+	m := regexp.MustCompile(`(?m)^lockstep dev( --[^|\n]*)?(\||$)`).FindStringSubmatch(text)
+	if m == nil {
+		return nil
+	}
+	return strings.Fields(m[1])
 }
 
 // startDev runs `lockstep dev > dev.txt` in dir. It returns a replacer that converts the addresses in the tutorials to
-// those of this pair.
-func startDev(t *testing.T, binary, dir string) *strings.Replacer {
+// those of this pair, or of both sites.
+func startDev(t *testing.T, binary, dir string, flags []string) *strings.Replacer {
 	t.Helper()
 	a, err := harness.ReservePort()
 	require.NoError(t, err)
@@ -75,7 +84,8 @@ func startDev(t *testing.T, binary, dir string) *strings.Replacer {
 	require.NoError(t, b.Close())
 	output, err := os.Create(filepath.Join(dir, "dev.txt"))
 	require.NoError(t, err)
-	cmd := exec.Command(binary, "dev", "--listen-a", a.Address(), "--listen-b", b.Address(), "--console", "")
+	args := []string{"dev", "--listen-a", a.Address(), "--listen-b", b.Address(), "--console", ""}
+	cmd := exec.Command(binary, append(args, flags...)...)
 	cmd.Dir, cmd.Env = dir, harness.Environment()
 	cmd.Stdout, cmd.Stderr = output, output
 	require.NoError(t, cmd.Start())
@@ -84,14 +94,21 @@ func startDev(t *testing.T, binary, dir string) *strings.Replacer {
 		_ = cmd.Wait()
 		require.NoError(t, output.Close())
 	})
+	nodes := regexp.MustCompile(`node west/[ab] +(\S+)`)
 	amqp := regexp.MustCompile(`amqp://(127.0.0.1:\d+),amqp://(127.0.0.1:\d+)`)
-	var m [][]byte
+	var printed []byte
 	require.Eventually(t, func() bool {
-		printed, err := os.ReadFile(output.Name())
+		printed, err = os.ReadFile(output.Name())
 		require.NoError(t, err)
-		m = amqp.FindSubmatch(printed)
-		return bytes.Contains(printed, []byte("kill -9")) && m != nil
+		return bytes.Contains(printed, []byte("kill -9")) && amqp.Match(printed)
 	}, 5*time.Minute, 100*time.Millisecond)
-	return strings.NewReplacer("127.0.0.1:7420", a.Address(), "127.0.0.1:7421", b.Address(),
-		"127.0.0.1:5672", string(m[1]), "127.0.0.1:5673", string(m[2]))
+	m := amqp.FindSubmatch(printed)
+	pairs := []string{
+		"127.0.0.1:7420", a.Address(), "127.0.0.1:7421", b.Address(),
+		"127.0.0.1:5672", string(m[1]), "127.0.0.1:5673", string(m[2]),
+	}
+	for i, m := range nodes.FindAllSubmatch(printed, 2) {
+		pairs = append(pairs, []string{"127.0.0.1:7422", "127.0.0.1:7423"}[i], string(m[1]))
+	}
+	return strings.NewReplacer(pairs...)
 }

@@ -69,13 +69,14 @@ refuses() {
 
 # Creates the files of the Secrets that the chart references.
 secrets() {
-  mkdir -p "$work/tls" "$work"/secrets/{peer,metrics,etcd-password,etcd-tls}
+  mkdir -p "$work/tls" "$work"/secrets/{peer,site,site-ca,metrics,etcd-password,etcd-tls}
   "$work/bin/lockstep" cert init "$work/certs" >/dev/null
   cp "$work/certs/ca.pem" "$work/tls/ca.crt"
   cp "$work/certs/node-a.pem" "$work/tls/tls.crt"
   cp "$work/certs/node-a-key.pem" "$work/tls/tls.key"
   cp "$work"/tls/* "$work/secrets/etcd-tls/"
-  echo secret-of-sixteen-or-more | tee "$work/secrets/peer/token" "$work/secrets/metrics/token" >"$work/secrets/etcd-password/password"
+  cp "$work/certs/ca.pem" "$work/secrets/site-ca/ca.crt"
+  echo secret-of-sixteen-or-more | tee "$work"/secrets/{peer,site,metrics}/token >"$work/secrets/etcd-password/password"
   chmod -R go= "$work/tls" "$work/secrets"
 }
 
@@ -124,6 +125,8 @@ refuses "tls.secretName: the Secret with tls.crt"
 refuses "tls.certManager.issuerRef.name: the Issuer" --set tls.mode=certManager
 refuses "coordinator.etcd.endpoints: at least one is required" --set tls.mode=none,coordinator.type=etcd
 refuses "replicas" --set tls.mode=none,replicas=3
+refuses "site.name: the name" --set tls.mode=none,site.remote='{a:7420}'
+refuses "site.remote: the addresses" --set tls.mode=none,site.name=east,site.caSecret=west
 refuses "console" --set tls.mode=none,console.listen=everywhere
 
 "$unittest" "$chart" >"$work/unittest.out" || fail "helm-unittest: $(cat "$work/unittest.out")"

@@ -41,14 +41,14 @@ func (p *pipe) signal() {
 	}
 }
 
-// arrivalLocked returns the time at which data sent now arrives. Data never arrives before data sent earlier.
-func (p *pipe) arrivalLocked() time.Time {
+// arrivalLocked returns the time at which bytes sent now arrive. Data never arrives before data sent earlier.
+func (p *pipe) arrivalLocked(bytes int) time.Time {
 	at := time.Now().Add(p.n.latency(p.way))
 	if at.Before(p.last) {
 		at = p.last
 	}
-	p.last = at
-	return at
+	p.last = at.Add(p.n.transmission(p.way, bytes))
+	return p.last
 }
 
 func (p *pipe) write(b []byte) (int, error) {
@@ -62,7 +62,7 @@ func (p *pipe) write(b []byte) (int, error) {
 	case p.gone != nil:
 		return len(b), nil // the other end has closed; this end detects that when the EOF arrives
 	}
-	p.chunks = append(p.chunks, chunk{append([]byte(nil), b...), p.arrivalLocked()})
+	p.chunks = append(p.chunks, chunk{append([]byte(nil), b...), p.arrivalLocked(len(b))})
 	p.signal()
 	return len(b), nil
 }
@@ -72,7 +72,7 @@ func (p *pipe) finish(reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.finished == nil {
-		p.finished, p.finishAt = reason, p.arrivalLocked()
+		p.finished, p.finishAt = reason, p.arrivalLocked(0)
 	}
 	p.signal()
 }

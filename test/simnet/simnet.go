@@ -55,6 +55,8 @@ func Both(a, b string) []Way { return []Way{{a, b}, {b, a}} }
 type Link struct {
 	Cut           bool
 	Delay, Jitter time.Duration
+	// BytesPerSecond limits the rate of each connection; 0 means no limit.
+	BytesPerSecond int
 }
 
 // firstPort is the lowest port that the network assigns.
@@ -123,6 +125,17 @@ func (n *Network) latency(w Way) time.Duration {
 		return l.Delay
 	}
 	return l.Delay + time.Duration(n.o.Rand.Int64N(int64(l.Jitter)+1))
+}
+
+// transmission returns how long a connection along w is busy with a message.
+func (n *Network) transmission(w Way, bytes int) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	rate := n.linkLocked(w).BytesPerSecond
+	if rate == 0 {
+		return 0
+	}
+	return time.Duration(bytes) * time.Second / time.Duration(rate)
 }
 
 // portLocked returns an unused port.

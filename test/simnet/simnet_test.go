@@ -48,6 +48,25 @@ func TestLatency(t *testing.T) {
 	})
 }
 
+// A limited link delivers a message when it has been transmitted completely, and then the next one.
+func TestBytesPerSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := simnet.New(simnet.Options{Delay: time.Second})
+		client, server := connect(t, n.NewProcess("10.0.0.2"), n.NewProcess("10.0.0.1"))
+		n.Change(simnet.Way{From: "10.0.0.2", To: "10.0.0.1"}, func(l *simnet.Link) { l.BytesPerSecond = 10 })
+		start := time.Now()
+		for _, size := range []int{10, 20} {
+			_, err := client.Write(make([]byte, size))
+			require.NoError(t, err)
+		}
+		for _, at := range []time.Duration{2 * time.Second, 4 * time.Second} {
+			_, err := server.Read(make([]byte, 100))
+			require.NoError(t, err)
+			require.Equal(t, at, time.Since(start))
+		}
+	})
+}
+
 func TestCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := simnet.New(simnet.Options{})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faultproxy forwards TCP connections, and can simulate a network partition.
+// Package faultproxy forwards TCP connections, and can simulate a network partition and a slow link.
 package faultproxy
 
 import (
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 )
 
 // Relay forwards TCP connections to one target. While the link is cut, it holds data, and no side receives an error.
@@ -23,6 +24,10 @@ type Relay struct {
 	bytes  int64  // forwarded in both directions
 	limit  int64  // the value of bytes at which to call atLimit
 	closed bool
+	shape  *Shape       // nil if the link is not slow
+	free   [2]time.Time // by Direction: when all data is sent at the bandwidth of shape
+
+	shapedFlow chan struct{} // closed while data of shaped connections may flow
 
 	atLimit func() // nil if After has not been called, or its function has been called
 }
@@ -52,7 +57,7 @@ func ListenOn(host, target string) (*Relay, error) {
 	close(flowing)
 	p := &Relay{
 		listener: listener, target: target, flow: [2]chan struct{}{flowing, flowing},
-		conns: map[net.Conn]struct{}{},
+		conns: map[net.Conn]struct{}{}, shapedFlow: flowing,
 	}
 	p.wg.Go(p.accept)
 	return p, nil
@@ -152,6 +157,7 @@ func (p *Relay) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.healAll()
+	p.healShaped()
 	p.mu.Unlock()
 	err := p.listener.Close()
 	p.Reset()
@@ -188,16 +194,20 @@ func (p *Relay) relay(in net.Conn) {
 	defer p.untrack(in)
 	p.waitFlowing(ToTarget)
 	p.mu.Lock()
-	target := p.target
+	target, shape := p.target, p.shape
 	p.mu.Unlock()
 	out, err := net.Dial("tcp", target) //nolint:noctx // loopback: does not block
 	if err != nil || !p.track(out) {
 		return
 	}
 	defer p.untrack(out)
+	pump := p.pump
+	if shape != nil {
+		pump = newShaped(p, shape.Only).pump
+	}
 	var both sync.WaitGroup
-	both.Go(func() { p.pump(out, in, ToTarget) })
-	both.Go(func() { p.pump(in, out, FromTarget) })
+	both.Go(func() { pump(out, in, ToTarget) })
+	both.Go(func() { pump(in, out, FromTarget) })
 	both.Wait()
 }
 

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix && deep
+
+package real
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// phase is the state of the load and of the link to the replica before the primary is lost.
+type phase int
+
+const (
+	linkGood phase = iota
+	linkCut
+	linkSlow
+	noLoad
+	phases
+)
+
+// slowBandwidth is less than large bodies require: 8 MB/s.
+const slowBandwidth = 500 << 10
+
+func (f phase) String() string {
+	return [...]string{"link good", "link cut", "link slow", "no load"}[f]
+}
+
+// After the loss of the primary, a promotion loses only the last transactions, and of those that were acknowledged
+// before the status was heard, at most as many as the status reports. The old primary follows if nothing is lost, and
+// otherwise stays stopped.
+func TestPromotionsAfterKills(t *testing.T) {
+	r, n := random(t), rounds(t, 10, 2)
+	w := newWorld(t, nil, kept)
+	l, ctx := newLoad(w)
+	l.publish(ctx, kept)
+	reader := w.client()
+	from := w.east
+	var lost, followed int
+	for round := range n {
+		to := w.other(from)
+		l.acked(from, time.Now())
+		w.inSync()
+		w.follows(to)
+		watch := w.watchReplication(to)
+		f := phase(r.IntN(int(phases)))
+		w.prepareLoss(from, l, f, r)
+		p := w.promoteAfterKill(to, watch)
+		l.paused.Store(false)
+		l.bodyBytes.Store(smallBody)
+		from.heal()
+		from.shape(linkBandwidth)
+		l.acked(to, time.Now())
+		missing := l.checkPromotion(reader, from, p)
+		if f == noLoad {
+			require.Zero(t, missing)
+		}
+		rejoined := w.restart(from, missing)
+		t.Logf("round %d: %s lost, %v: %d transactions missing, lag %d records %v before the kill, %d at the promotion; "+
+			"followed: %v", round+1, from.name, f, missing, p.last.GetLagRecords(),
+			p.killed.Sub(p.last.GetHeardAt().AsTime()).Round(time.Millisecond),
+			p.resp.GetReplication().GetLagRecords(), rejoined)
+		lost += missing
+		if rejoined {
+			followed++
+		} else {
+			w.replace(from)
+		}
+		from = to
+	}
+	l.finish(false)
+	w.inSync()
+	l.checkStored(reader)
+	w.equal()
+	t.Logf("%d promotions: %d acknowledged transactions lost, the old primary followed %d times", n, lost, followed)
+}
+
+// prepareLoss runs a phase until the primary is lost.
+func (w *world) prepareLoss(from *site, l *load, f phase, r *rand.Rand) {
+	w.t.Helper()
+	if f == linkSlow {
+		from.shape(slowBandwidth)
+		l.bodyBytes.Store(largeBody)
+	}
+	pass(w.t, time.Duration(200+r.IntN(1500))*time.Millisecond)
+	switch f {
+	case linkCut:
+		from.cut()
+		pass(w.t, time.Duration(r.IntN(300))*time.Millisecond)
+	case noLoad:
+		l.paused.Store(true)
+		eventually(w.t, "a replica without a lag", func(ctx context.Context) bool {
+			_, primary := w.active(ctx, from)
+			_, r := w.replication(ctx, w.other(from))
+			return l.idle() && primary.GetApplied().GetLsn() == r.GetPrimaryEnd().GetLsn() && r.GetLagRecords() == 0
+		})
+	}
+}
+
+// replicationWatch reads the status of a replica repeatedly.
+type replicationWatch struct {
+	stop func()
+	mu   sync.Mutex // guards last
+	last *pb.SiteReplication
+}
+
+func (w *world) watchReplication(s *site) *replicationWatch {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	watch := &replicationWatch{}
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			if _, r := w.replication(ctx, s); r.GetHeardAt() != nil {
+				watch.mu.Lock()
+				watch.last = r
+				watch.mu.Unlock()
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	watch.stop = func() {
+		cancel()
+		ended.Wait()
+	}
+	w.t.Cleanup(watch.stop)
+	return watch
+}
+
+// promotion is an unplanned promotion.
+type promotion struct {
+	old    *pb.SiteState       // of the old primary, before it was killed
+	last   *pb.SiteReplication // last status before the kill
+	killed time.Time
+	resp   *pb.PromoteSiteResponse
+}
+
+// promoteAfterKill kills both nodes of the primary, and promotes its replica.
+func (w *world) promoteAfterKill(to *site, watch *replicationWatch) (p promotion) {
+	w.t.Helper()
+	from := w.other(to)
+	_, p.old = w.active(w.t.Context(), from)
+	require.Equal(w.t, primary, p.old.GetRole())
+	watch.mu.Lock()
+	p.last = watch.last
+	watch.mu.Unlock()
+	require.NotNil(w.t, p.last)
+	p.killed = time.Now()
+	var both sync.WaitGroup
+	for _, n := range from.pair.Nodes {
+		both.Go(func() {
+			if err := n.Kill(); err != nil {
+				w.t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	watch.stop()
+	n, _ := w.active(w.t.Context(), to)
+	require.NotNil(w.t, n)
+	var err error
+	p.resp, err = service(n).PromoteSite(limited(w.t), &pb.PromoteSiteRequest{Reason: "the primary was killed"})
+	require.NoError(w.t, err)
+	return p
+}
+
+// checkPromotion compares the receipts of the old primary with the status and with the content of the new one. It
+// returns the number of acknowledged transactions that are lost, and removes them from the load.
+func (l *load) checkPromotion(c *client.Client, from *site, p promotion) int {
+	t := l.t
+	t.Helper()
+	// Receipts contain logical numbers.
+	offset := p.old.GetLogicalOffset()
+	end := p.resp.GetOrigin().GetLsn() + offset
+	all := l.snapshot()
+	stored := map[int]uint64{}
+	for _, m := range content(t, c, kept, false) {
+		stored[m.n] = m.sequence
+	}
+	lost := map[uint64]time.Time{}
+	lostPublishes := map[int]bool{}
+	for _, a := range all {
+		sequence, is := stored[a.n]
+		gone := from.owns(a.receipt.Address) && a.receipt.LSN > end
+		require.Equal(t, !gone, is, "publish %d with number %d; the last number of %s is %d", a.n, a.receipt.LSN,
+			from.name, end)
+		if gone {
+			lost[a.receipt.LSN], lostPublishes[a.n] = a.at, true
+		} else {
+			require.Equal(t, a.receipt.Sequence, sequence, "publish %d", a.n)
+		}
+	}
+	for _, s := range []*pb.SiteReplication{p.last, p.resp.GetReplication()} {
+		before := 0
+		for number, at := range lost {
+			if at.Before(s.GetHeardAt().AsTime()) {
+				before++
+				require.LessOrEqual(t, number-offset, s.GetPrimaryEnd().GetLsn())
+			}
+		}
+		require.LessOrEqual(t, uint64(before), s.GetLagRecords(),
+			"transactions lost that were acknowledged before the status was heard: %v", s)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.acks = slices.DeleteFunc(l.acks, func(a ack) bool { return lostPublishes[a.n] })
+	return len(lost)
+}
+
+// checkStored verifies that exactly the acknowledged publishes are stored, in their order.
+func (l *load) checkStored(c *client.Client) {
+	l.t.Helper()
+	var want []stored
+	for _, a := range l.acks {
+		want = append(want, stored{a.receipt.Sequence, a.n})
+	}
+	requireSame(l.t, kept, want, content(l.t, c, kept, false))
+}
+
+// restart starts the old primary. It reports whether the site follows the new primary; otherwise it stays stopped.
+func (w *world) restart(s *site, missing int) (follows bool) {
+	w.t.Helper()
+	for _, n := range s.pair.Nodes {
+		require.NoError(w.t, n.Start())
+	}
+	eventually(w.t, s.name+" ends as the primary", func(ctx context.Context) bool {
+		n, state := w.active(ctx, s)
+		if state.GetRole() == replica {
+			follows = true
+			return true
+		}
+		if state.GetRole() != stopped {
+			return false
+		}
+		_, err := service(n).DemoteSite(ctx, &pb.DemoteSiteRequest{})
+		return reasonOf(err) == pb.ErrorReason_ERROR_REASON_SITE_DIVERGED
+	})
+	require.False(w.t, follows && missing > 0, "%s follows, although it has transactions that were lost", s.name)
+	return follows
+}
+
+// replace replaces the data of a site with a backup of the other one, and makes it a replica.
+func (w *world) replace(s *site) {
+	w.t.Helper()
+	require.NoError(w.t, s.pair.KillAll())
+	dir, backups := w.nextDir(s), filepath.Join(w.dir, "backups")
+	require.NoError(w.t, os.RemoveAll(backups))
+	source := strings.Join(w.other(s).pair.Addresses(), ",")
+	lockstep(w.t, "--addr", source, "store", "backup", "--path", backups, "--full-speed")
+	require.NoError(w.t, os.MkdirAll(filepath.Join(dir, "a"), 0o750))
+	lockstep(w.t, "store", "restore", backups, "--data-dir", filepath.Join(dir, "a", "data"))
+	w.startIn(s, dir)
+	w.demote(s)
+}
+
+// lockstep runs a command.
+func lockstep(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(limited(t), binary, args...)
+	cmd.Env = harness.Environment()
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%v: %s", args, out)
+}
