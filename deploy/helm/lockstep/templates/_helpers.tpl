@@ -104,6 +104,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- with .Values.metrics.tokenSecret }}{{ $_ := set $own.metrics "token-file" "/secrets/metrics/token" }}{{ end -}}
 {{- with .Values.peerToken.secretName }}{{ $_ := set $own "peer-token-file" "/secrets/peer/token" }}{{ end -}}
+{{- if .Values.site.name }}{{ $_ := set $own "site" (dict "name" .Values.site.name) }}{{ end -}}
+{{- if .Values.site.remote -}}
+{{- $site := dict "name" (required "site.name: the name of this site, different from that of site.remote" .Values.site.name) "remote" .Values.site.remote -}}
+{{- with .Values.site.tokenSecret }}{{ $_ := set $site "token-file" "/secrets/site/token" }}{{ end -}}
+{{- with .Values.site.caSecret }}{{ $_ := set $site "ca" "/secrets/site-ca/ca.crt" }}{{ end -}}
+{{- $_ := set $own "site" $site -}}
+{{- else if or .Values.site.tokenSecret .Values.site.caSecret -}}
+{{- fail "site.remote: the addresses of the other site, required with site.tokenSecret and site.caSecret" -}}
+{{- end -}}
 {{- if .Values.console.listen -}}
 {{- $console := dict "listen" .Values.console.listen -}}
 {{- if $tls }}{{ $_ := set $console "tls" (dict "own" true) }}{{ end -}}
@@ -138,6 +147,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.peerToken.secretName }}
 - {name: peer, mountPath: /secrets/peer, readOnly: true}
 {{- end }}
+{{- if .Values.site.tokenSecret }}
+- {name: site, mountPath: /secrets/site, readOnly: true}
+{{- end }}
+{{- if .Values.site.caSecret }}
+- {name: site-ca, mountPath: /secrets/site-ca, readOnly: true}
+{{- end }}
 {{- if .Values.metrics.tokenSecret }}
 - {name: metrics-token, mountPath: /secrets/metrics, readOnly: true}
 {{- end }}
@@ -159,6 +174,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- with .Values.peerToken.secretName }}
 - name: peer
   secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with .Values.site.tokenSecret }}
+- name: site
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with .Values.site.caSecret }}
+- name: site-ca
+  secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}], defaultMode: 0440}
 {{- end }}
 {{- with .Values.metrics.tokenSecret }}
 - name: metrics-token
