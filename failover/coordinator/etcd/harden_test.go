@@ -222,8 +222,7 @@ func TestOutOfSpace(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var last int64
-	for i := 0; err == nil; i++ {
-		require.Less(t, i, 100)
+	for err == nil { // etcd compares the quota with the size at its last commit, up to 100 ms ago
 		var r *clientv3.PutResponse
 		if r, err = admin.Put(ctx, "/other", strings.Repeat("x", 256<<10)); err == nil {
 			last = r.Header.Revision
