@@ -207,10 +207,20 @@ func (p *dataPlane) beginServing() {
 
 // serveByRole starts or ends the session, depending on the role of the site.
 func (p *dataPlane) serveByRole() {
-	if refusal := p.node.site.Refusal(); refusal != nil {
-		p.refuse(refusal)
-		return
+	for {
+		refusal := p.node.site.Refusal()
+		if refusal == nil {
+			p.serve()
+		} else {
+			p.refuse(refusal)
+		}
+		if (p.node.site.Refusal() == nil) == (refusal == nil) {
+			return // otherwise the role has changed in the meantime
+		}
 	}
+}
+
+func (p *dataPlane) serve() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.primary == nil || !p.ready || p.node.serving.Get() != nil {

@@ -132,11 +132,12 @@ func (p *puller) take(ctx context.Context, resp *pb.PullLogResponse) error {
 			done(r, err)
 		}
 		if err := p.primary.SubmitAll(ctx, items); err != nil {
+			err = fmt.Errorf("commit transactions of the primary: %w", err)
 			p.mu.Lock()
-			p.pending -= len(items)
+			p.pending, p.failed = p.pending-len(items), err // awaitRecord must not count them as applied
 			p.wake()
 			p.mu.Unlock()
-			return fmt.Errorf("commit transactions of the primary: %w", err)
+			return err
 		}
 	}
 	p.caughtUp(at)

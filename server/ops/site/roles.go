@@ -466,9 +466,7 @@ func (m *Manager) Promote(ctx context.Context, reason string, force bool) (Promo
 			return Promoted{}, fmt.Errorf("%w: use `lockstep site switch`, which loses nothing, or --force", ErrPrimaryAnswers)
 		}
 	}
-	m.mu.Lock()
 	progress := m.progress.now(time.Now())
-	m.mu.Unlock()
 	work := context.WithoutCancel(ctx)
 	// A stopped primary lacks no earlier transaction, but the replica may have been promoted and accepted others.
 	if err := m.change(work, primary, txn.SiteChange{Action: txn.SitePromote, Epoch: epoch, Lossy: true}); err != nil {
