@@ -65,10 +65,14 @@ type CLI struct {
 	Program Program
 }
 
+// runBound is the maximum duration of a command. Only a command that hangs exceeds it: commands with limits, such as
+// demo, report more.
+const runBound = 5 * time.Minute
+
 // Run runs one command line and returns its output and exit code.
 func (c CLI) Run(stdin string, args ...string) (stdout, stderr string, code int) {
 	c.T.Helper()
-	ctx, cancel := context.WithTimeout(c.T.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(c.T.Context(), runBound)
 	defer cancel()
 	var out, err bytes.Buffer
 	program := c.Program
@@ -134,7 +138,7 @@ func StartNodesWith(t *testing.T, standalone bool, settings map[string]string) (
 // Answering runs a command on a terminal with an operator's input.
 func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, code int) {
 	c.T.Helper()
-	ctx, cancel := context.WithTimeout(c.T.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(c.T.Context(), runBound)
 	defer cancel()
 	var out, err bytes.Buffer
 	p := c.Process(strings.NewReader(typed), &out, &err)

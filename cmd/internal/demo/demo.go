@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -248,8 +249,7 @@ func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
 	case took := <-taken:
 		r.verdict.FailoverMS = float64(took.Microseconds()) / 1000
 	case <-ctx.Done():
-		return nil, fmt.Errorf("no publish was acknowledged after the kill: %w\n%s", ctx.Err(),
-			r.pair.Other(victim).LogTail())
+		return nil, fmt.Errorf("no publish was acknowledged after the kill: %w%s", ctx.Err(), r.dump())
 	case err := <-w.failed:
 		return nil, err
 	}
@@ -257,6 +257,19 @@ func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
 	r.Screen.Event("node %s took over: first acknowledged publish %.1f ms after the kill", other.Name,
 		r.verdict.FailoverMS)
 	return victim, nil
+}
+
+// dump terminates all processes with SIGQUIT, so that their logs contain goroutine dumps, and returns the end of each
+// log before the dump.
+func (r *run) dump() string {
+	var logs strings.Builder
+	for _, p := range r.pair.Processes() {
+		fmt.Fprintf(&logs, "\n--- end of %s:\n%s", p.LogFile(), p.LogTail())
+		if p.Running() {
+			_ = p.Dump()
+		}
+	}
+	return logs.String()
 }
 
 func (r *run) restart(ctx context.Context, w *workload, killed *harness.Node) error {

@@ -96,7 +96,16 @@ func TestDemoResize(t *testing.T) {
 
 // The demo runs on a raft quorum of the two nodes and a witness.
 func TestDemoRaft(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
+	dir, err := os.MkdirTemp("", "lockstep-test-")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("kept: %s", dir)
+			return
+		}
+		require.NoError(t, os.RemoveAll(dir))
+	})
+	t.Setenv("TMPDIR", dir)
 	stdout, stderr, code := clitest.CLI{T: t}.Run("", "demo", "--coordinator", "raft", "--duration", "3s", "--rate",
 		"300", "--output", "json", "--seed", "5")
 	require.Equal(t, cli.ExitOK, code, "%s%s", stdout, stderr)
