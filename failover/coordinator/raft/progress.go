@@ -28,8 +28,8 @@ import (
 //
 // None of the compared values ever decreases on a disk that was not restored: the term of a voter's last vote only
 // increases, and no voter truncates an entry within the term in which it was acknowledged. The end of the log is not
-// comparable, because a new leader may truncate it. The current term is not comparable either, because the library can
-// decrement it if a heartbeat arrives while the voter starts an election.
+// comparable, because a new leader may truncate it. The library's current term alone is not comparable either (see
+// diskState).
 
 const (
 	// flushDelay is the delay of writes for acknowledged entries, so that the acks of two followers share one write.
@@ -70,6 +70,9 @@ func (s peerProgress) with(o peerProgress) peerProgress {
 }
 
 type diskState struct {
+	// Term is the newest term in which the voter had a leader, voted or was a candidate. It is not only the library's
+	// current term: a late heartbeat of an earlier leader can decrement that even after the voter has acknowledged an entry
+	// of a newer one.
 	Term  uint64 `json:"term"`
 	Voted uint64 `json:"voted"`
 	Last  uint64 `json:"last"`
@@ -99,9 +102,33 @@ func (d *disk) readState() (diskState, error) {
 		}
 		*to = n
 	}
-	var err error
+	known, err := d.progress()
+	if err != nil {
+		return diskState{}, err
+	}
+	s.Term = max(s.Term, s.Voted, known.LedTerm)
 	s.Last, err = d.lastIndex()
 	return s, err
+}
+
+// progress returns the persisted progress of the other voters.
+func (d *disk) progress() (kept, error) {
+	known := kept{Seen: make(map[string]peerProgress)}
+	raw, err := d.store.Get([]byte(progressKey))
+	if errors.Is(err, errKeyNotFound) {
+		return known, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &known)
+	}
+	if err != nil {
+		return kept{}, fmt.Errorf("raft: read %s in %s (if it is corrupt, move the directory away and replace this "+
+			"voter: lockstep pair replace): %w", progressKey, d.dir, err)
+	}
+	if known.Seen == nil {
+		known.Seen = make(map[string]peerProgress)
+	}
+	return known, nil
 }
 
 // lastEntry returns the last entry, or the zero entry if the log is empty, or if the last entry is being truncated.
@@ -160,21 +187,11 @@ type progressStore struct {
 }
 
 func openProgress(d *disk) (*progressStore, error) {
-	s := &progressStore{disk: d, due: make(chan struct{}, 1), known: kept{Seen: make(map[string]peerProgress)}}
-	raw, err := d.store.Get([]byte(progressKey))
-	if errors.Is(err, errKeyNotFound) {
-		return s, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(raw, &s.known)
-	}
+	known, err := d.progress()
 	if err != nil {
-		return nil, fmt.Errorf("raft: read %s in %s (if it is corrupt, move the directory away and replace this "+
-			"voter: lockstep pair replace): %w", progressKey, d.dir, err)
+		return nil, err
 	}
-	if s.known.Seen == nil {
-		s.known.Seen = make(map[string]peerProgress)
-	}
+	s := &progressStore{disk: d, due: make(chan struct{}, 1), known: known}
 	s.ledTerm = s.known.LedTerm
 	return s, nil
 }

@@ -5,6 +5,7 @@ package raft
 import (
 	"testing"
 
+	hraft "github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 )
@@ -68,4 +69,24 @@ func TestProgressIsPersisted(t *testing.T) {
 	_, err = openProgress(d)
 	require.ErrorContains(t, err, "lockstep pair replace")
 	require.NoError(t, d.close())
+}
+
+// A late heartbeat of an earlier leader decrements the current term of a voter that has acknowledged an entry of a newer
+// leader. This is not a rollback.
+func TestDecrementedTermIsNoRollback(t *testing.T) {
+	t.Parallel()
+	d, err := openDisk(t.TempDir(), true, newRaftLog(zap.NewNop()))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, d.close()) }()
+	s, err := openProgress(d)
+	require.NoError(t, err)
+	require.NoError(t, d.store.SetUint64([]byte("CurrentTerm"), 4))
+	require.NoError(t, s.led(4, "b"))
+	require.NoError(t, d.store.StoreLogs([]*hraft.Log{{Index: 1, Term: 1}, {Index: 2, Term: 4}}))
+	acked := peerProgress{Term: 4, AckTerm: 4, Acked: 2}
+	require.NoError(t, d.store.SetUint64([]byte("CurrentTerm"), 2))
+	have, err := d.state()
+	require.NoError(t, err)
+	require.Empty(t, acked.missing(have))
+	require.NotEmpty(t, peerProgress{AckTerm: 4, Acked: 3}.missing(have))
 }
