@@ -34,10 +34,13 @@ type ProducerOptions struct {
 }
 
 const (
-	maxWindow              = 256 // the store keeps the last 256 results of a producer
-	defaultWindow          = 200
-	defaultBatchMessages   = 256
-	maxBatchMessages       = 10_000 // limit of PublishRequest
+	maxWindow            = 256 // the store keeps the last 256 results of a producer
+	defaultWindow        = 200
+	defaultBatchMessages = 256
+	maxBatchMessages     = 10_000 // limit of PublishRequest
+	// maxUnanswered is the number of duplicates that a node keeps in the results of a producer. With more messages in
+	// flight, results of a queue with a deduplication window could be lost in a failover.
+	maxUnanswered          = 1 << 16
 	defaultBatchBytes      = 256 << 10
 	defaultMaxPendingBytes = 16 << 20
 	maxProducerIDBytes     = 64
@@ -93,13 +96,15 @@ type Producer struct {
 	bytes   int            // their bytes
 	// ordered by sequence: requests sent on the current stream, then those to be sent again
 	inFlight fifo[*request]
-	sent     int            // number of inFlight requests sent on the current stream
-	frames   int            // frames of the stream with outstanding requests
-	greeted  bool           // the current stream delivered a response
-	more     bool           // the node accepts several requests in one frame
-	single   map[string]int // publishes to be sent one by one, by queue; nil if empty
-	idle     chan struct{}  // closed when open becomes 0; nil without a waiter
-	failed   failures       // of asynchronous publishes
+	// unanswered is the number of messages in inFlight.
+	unanswered int
+	sent       int            // number of inFlight requests sent on the current stream
+	frames     int            // frames of the stream with outstanding requests
+	greeted    bool           // the current stream delivered a response
+	more       bool           // the node accepts several requests in one frame
+	single     map[string]int // publishes to be sent one by one, by queue; nil if empty
+	idle       chan struct{}  // closed when open becomes 0; nil without a waiter
+	failed     failures       // of asynchronous publishes
 }
 
 type request struct {
@@ -380,7 +385,9 @@ func (p *Producer) failPending(err error) {
 // takeInFlight removes the n oldest requests from the pipeline. mu is held.
 func (p *Producer) takeInFlight(n int) (entries []*Pending) {
 	for range n {
-		entries = append(entries, p.inFlight.pop().entries...)
+		r := p.inFlight.pop()
+		p.unanswered -= r.messages
+		entries = append(entries, r.entries...)
 	}
 	return entries
 }

@@ -123,6 +123,7 @@ func (p *Producer) takeBack(s *pb.Submitted) {
 	for range p.unsubmitted(s) {
 		r := p.inFlight.popLast()
 		p.sent--
+		p.unanswered -= r.messages
 		p.next = r.sequence
 		for _, e := range slices.Backward(r.entries) {
 			e.taken = false
@@ -249,6 +250,9 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 		return nil
 	}
 	first := *p.pending.at(0)
+	if p.unanswered > 0 && p.unanswered+max(int(first.count), p.opts.BatchMessages) > maxUnanswered {
+		return nil
+	}
 	switch {
 	case messages > 0:
 		if !p.fits(messages+int(first.count), bytes+first.bytes) {
@@ -260,6 +264,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 	r := p.form(messages, bytes)
 	p.inFlight.push(r)
 	p.sent++
+	p.unanswered += r.messages
 	return r
 }
 
@@ -345,6 +350,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 	}
 	r := p.inFlight.pop()
 	p.sent--
+	p.unanswered -= r.messages
 	if r.last {
 		p.frames--
 	}

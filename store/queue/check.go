@@ -172,11 +172,11 @@ func (q *Queue) checkTail(bad func(string, ...any)) {
 }
 
 func (ps *producers) check(bad func(string, ...any)) {
-	n, ops := 0, 0
+	n, used := 0, usage{}
 	hasResults := false
 	for p := ps.oldest; p != nil; p = p.newer {
 		n++
-		ops += p.ops
+		used.add(p.used)
 		hasResults = hasResults || p == ps.oldestWithResults
 		if hasResults != (len(p.window()) > 0) {
 			bad("producer %.40x has %d results", p.id, len(p.window()))
@@ -185,7 +185,7 @@ func (ps *producers) check(bad func(string, ...any)) {
 			bad("producer %.40x was used after a newer one", p.id)
 		}
 	}
-	if n != len(ps.byID) || ops != ps.totalOps {
-		bad("%d producers with %d results, counted %d with %d", n, ops, len(ps.byID), ps.totalOps)
+	if n != len(ps.byID) || used != ps.total {
+		bad("%d producers with %+v results, counted %d with %+v", n, used, len(ps.byID), ps.total)
 	}
 }

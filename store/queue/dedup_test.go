@@ -277,3 +277,43 @@ func TestIDFilter(t *testing.T) {
 	}
 	require.Less(t, wrong, n/50)
 }
+
+// The results of all requests that a client can have in flight are kept, although all their messages are duplicates. A
+// retry after a failover would otherwise be too old, and its outcome unknown.
+func TestDuplicatesInFlightAreKept(t *testing.T) {
+	d := newDedupDriver(t)
+	q := d.queue(txn.Config{DedupWindow: 1e6}).id
+	const requests, batch = 256, MaxProducerDuplicates / 256
+	ids := make([]string, batch)
+	for i := range ids {
+		ids[i] = fmt.Sprint(i)
+	}
+	d.publish(q, ids...)
+	publish := func(sequence uint64) *txn.Result {
+		var b txn.Builder
+		b.Begin(nil, d.now, origin("p", 0, sequence))
+		publishIDs(&b, q, ids...)
+		payload, err := b.Finish()
+		require.NoError(t, err)
+		d.lsn++
+		d.log = append(d.log, payload)
+		r := d.state.Apply(d.lsn, payload)
+		require.NoError(t, d.state.ReadError())
+		return &r
+	}
+	for n := range uint64(requests) {
+		require.NoError(t, publish(n+1).Err())
+	}
+	d.checkpoint()
+	d.restart()
+	require.Empty(t, d.state.Check())
+	for n := range uint64(requests) {
+		r := publish(n + 1)
+		require.NoError(t, r.Err(), "retry of request %d", n+1)
+		require.True(t, r.Duplicate)
+		require.Equal(t, batch, r.Ops[0].Duplicates.Len())
+	}
+	require.NoError(t, publish(requests+1).Err())
+	require.ErrorIs(t, publish(1).Err(), txn.ErrTooOld)
+	require.Equal(t, uint64(batch), d.state.Queue(q).Messages())
+}

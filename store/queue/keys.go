@@ -211,7 +211,7 @@ func (p *producer) appendValue(dst []byte) []byte {
 		if ops == nil {
 			ops = []txn.OpResult{k.one}
 		}
-		discarded := k.ops() > len(ops)
+		discarded := k.usage().duplicates > 0
 		if discarded {
 			dst[len(dst)-1] = resultWithDuplicates
 		}

@@ -27,11 +27,18 @@ const (
 	// first.
 	MaxProducers = 100_000
 
+	// MaxProducerDuplicates is the maximum number of duplicates kept per producer: the messages of its last publishes that
+	// a queue discarded because of their message ID. Without it, the retained results of large batches would be
+	// unbounded. Clients have at most this number of messages in flight, so that no result is lost that they need.
+	MaxProducerDuplicates = 1 << 16
+
 	// maxProducerOps is the maximum number of operation results kept per producer.
 	maxProducerOps = 4096
-	// maxProducersOps is the maximum number of operation results kept for all producers. Above it, the results of the
-	// least recently used producers are discarded. Their retries then return ErrTooOld.
-	maxProducersOps = 1 << 19
+	// maxProducersOps and maxProducersDuplicates are the maximum numbers of operation results and of duplicates kept for
+	// all producers: about 32 MiB and 16 MiB. Above them, the results of the least recently used producers are discarded.
+	// Their retries then return ErrTooOld.
+	maxProducersOps        = 1 << 19
+	maxProducersDuplicates = 1 << 20
 )
 
 type limits struct {
@@ -39,6 +46,8 @@ type limits struct {
 	released, taken                   int
 	prepared, preparedBytes, outcomes int
 	producers, producerOps, totalOps  int
+	producerDuplicates                int
+	totalDuplicates                   int
 	producerWindow, evictionThreshold int
 }
 
@@ -47,6 +56,7 @@ func defaultLimits() limits {
 		queues: MaxQueues, meta: MaxMeta, access: MaxAccess, policies: MaxPolicies, released: MaxReleased, taken: MaxTaken,
 		prepared: MaxPrepared, preparedBytes: MaxPreparedBytes, outcomes: PreparedOutcomes,
 		producers: MaxProducers, producerOps: maxProducerOps, totalOps: maxProducersOps,
+		producerDuplicates: MaxProducerDuplicates, totalDuplicates: maxProducersDuplicates,
 		producerWindow: ProducerWindow, evictionThreshold: ProducerWindow,
 	}
 }

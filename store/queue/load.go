@@ -436,7 +436,7 @@ func (l *Loader) producer(k, v *cursor) {
 			return
 		}
 		p.results = append(p.results, next)
-		p.ops += next.ops()
+		p.used.add(next.usage())
 		kept = next
 	}
 	if p.id == "" || len(p.id) > txn.MaxProducerIDBytes || l.s.producers.byID[p.id] != nil {
@@ -444,7 +444,7 @@ func (l *Loader) producer(k, v *cursor) {
 		return
 	}
 	l.s.producers.byID[p.id] = p
-	l.s.producers.totalOps += p.ops
+	l.s.producers.total.add(p.used)
 }
 
 func (c *cursor) result(k *cachedResult) {

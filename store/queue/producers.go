@@ -24,7 +24,7 @@ type producers struct {
 	// results.
 	newest, oldest, oldestWithResults *producer
 
-	totalOps  int // over all producers
+	total     usage // over all producers
 	forgotten uint64
 	dirty     []*producer
 	gone      []string // stored producers evicted since the last Collect
@@ -36,8 +36,8 @@ type producer struct {
 	floor        uint64
 	usedLSN      uint64 // logical number of its last use
 	results      []cachedResult
-	head         int // results before it are removed
-	ops          int // operation results in results
+	head         int   // results before it are removed
+	used         usage // of results
 	newer, older *producer
 	isDirty      bool
 	stored       bool
@@ -56,13 +56,21 @@ type cachedResult struct {
 	more        []txn.OpResult // used instead of one for several results
 }
 
-// ops returns the number of operation results and of duplicates in them.
-func (k *cachedResult) ops() int {
-	n := max(1, len(k.more)) + k.one.Duplicates.Len()
+// usage is the size of results: the number of operation results, and of the duplicates in them.
+type usage struct{ ops, duplicates int }
+
+func (u *usage) add(o usage) { u.ops, u.duplicates = u.ops+o.ops, u.duplicates+o.duplicates }
+
+func (u *usage) remove(o usage) { u.ops, u.duplicates = u.ops-o.ops, u.duplicates-o.duplicates }
+
+func (u usage) exceeds(ops, duplicates int) bool { return u.ops > ops || u.duplicates > duplicates }
+
+func (k *cachedResult) usage() usage {
+	u := usage{ops: max(1, len(k.more)), duplicates: k.one.Duplicates.Len()}
 	for i := range k.more {
-		n += k.more[i].Duplicates.Len()
+		u.duplicates += k.more[i].Duplicates.Len()
 	}
-	return n
+	return u
 }
 
 func (k *cachedResult) result() txn.Result {
@@ -145,13 +153,15 @@ func (ps *producers) insert(p *producer, k cachedResult) {
 	}
 	i, _ := p.find(k.sequence)
 	p.results = slices.Insert(p.results, p.head+i, k)
-	p.ops += k.ops()
-	ps.totalOps += k.ops()
-	for len(p.window()) > ps.limits.producerWindow || p.ops > ps.limits.producerOps && len(p.window()) > 1 {
+	p.used.add(k.usage())
+	ps.total.add(k.usage())
+	l := &ps.limits
+	for len(p.window()) > l.producerWindow ||
+		p.used.exceeds(l.producerOps, l.producerDuplicates) && len(p.window()) > 1 {
 		first := &p.results[p.head]
 		p.floor = first.sequence
-		p.ops -= first.ops()
-		ps.totalOps -= first.ops()
+		p.used.remove(first.usage())
+		ps.total.remove(first.usage())
 		*first = cachedResult{}
 		p.head++
 	}
@@ -162,7 +172,8 @@ func (ps *producers) bound(used *producer) {
 	for len(ps.byID) > ps.limits.producers && ps.oldest != used {
 		ps.evict(ps.oldest)
 	}
-	for ps.totalOps > ps.limits.totalOps && ps.oldestWithResults != nil && ps.oldestWithResults != used {
+	for ps.total.exceeds(ps.limits.totalOps, ps.limits.totalDuplicates) && ps.oldestWithResults != nil &&
+		ps.oldestWithResults != used {
 		p := ps.oldestWithResults
 		p.floor = p.window()[len(p.window())-1].sequence
 		ps.strip(p)
@@ -172,8 +183,8 @@ func (ps *producers) bound(used *producer) {
 }
 
 func (ps *producers) strip(p *producer) {
-	ps.totalOps -= p.ops
-	p.results, p.head, p.ops = nil, 0, 0
+	ps.total.remove(p.used)
+	p.results, p.head, p.used = nil, 0, usage{}
 }
 
 func (ps *producers) evict(p *producer) {

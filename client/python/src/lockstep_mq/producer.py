@@ -30,6 +30,9 @@ _MakeError = Callable[[bool], errors.LockstepError]
 
 _MAX_WINDOW = 256  # the nodes keep the last 256 results of a producer
 _MAX_BATCH = 10_000  # messages in one publish
+# The nodes keep this number of duplicates in the results of a producer. With more messages in flight, results of a
+# queue with a deduplication window could be lost in a failover.
+_MAX_UNANSWERED = 1 << 16
 _EAGER = 4
 """Frames in flight up to which publishes are sent immediately, for latency; beyond it they are batched."""
 _SINGLY = 1024  # publishes to a queue that are sent one by one after a node has requested this
@@ -82,6 +85,7 @@ class Producer:
         self._pending: deque[Entry] = deque()  # not yet in a request
         self._pending_messages = self._pending_bytes = 0
         self._in_flight: deque[Request] = deque()  # by sequence: first those sent on this stream, then those to be sent
+        self._unanswered = 0  # messages in flight
         self._on_stream = 0  # number of requests sent on this stream
         self._frames = 0  # frames of the stream with outstanding requests
         self._greeted = False  # the current stream delivered a response
@@ -334,8 +338,10 @@ class Producer:
             return r
         if not self._pending or len(self._in_flight) >= self._window:
             return None
+        first = self._pending[0]
+        if self._in_flight and self._unanswered + max(first.count, self._batch_messages) > _MAX_UNANSWERED:
+            return None
         if count:
-            first = self._pending[0]
             if not self._fits(count + first.count, size + first.bytes):
                 return None
         elif self._frames >= _EAGER and self._fits(self._pending_messages + 1, self._pending_bytes + 1):
@@ -367,6 +373,7 @@ class Producer:
         self._pending_messages -= count
         self._pending_bytes -= size
         self._in_flight.append(r)
+        self._unanswered += r.count
         self._on_stream += 1
         return r
 
@@ -392,6 +399,7 @@ class Producer:
         if refused is not None and refused.forgotten and self._renew():
             raise _failure.lost(address, refused.message)
         r = self._in_flight.popleft()
+        self._unanswered -= r.count
         self._on_stream -= 1
         if r.last:
             self._frames -= 1
@@ -454,6 +462,7 @@ class Producer:
         """Move requests that the node has not submitted back to pending, where they can be canceled."""
         for _ in range(self._unsubmitted(through)):
             r = self._in_flight.pop()
+            self._unanswered -= r.count
             self._next = r.sequence
             for e in reversed(r.entries):
                 e.taken = False
@@ -483,6 +492,7 @@ class Producer:
         certain = self._unsubmitted(through)
         requests, self._on_stream = list(self._in_flight), 0
         self._in_flight.clear()
+        self._unanswered = 0
         for i, r in enumerate(requests):
             unknown = r.sent and i < len(requests) - certain
             self._fail(r.entries, error(unknown))

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package client
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+// A producer has at most as many messages in flight as a node keeps duplicates in its results.
+func TestUnansweredMessages(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, queue.MaxProducerDuplicates, maxUnanswered)
+	require.Equal(t, queue.ProducerWindow, maxWindow)
+	const batch = maxBatchMessages
+	p := &Producer{opts: ProducerOptions{Window: maxWindow, BatchMessages: batch, BatchBytes: 1 << 30}, next: 1}
+	for range 10 {
+		e, err := newEntry("q", make([]Message, batch), 1<<30)
+		require.NoError(t, err)
+		p.pending.push(e)
+		p.count += batch
+	}
+	next := func() bool { return p.nextRequest(0, 0) != nil }
+	for range maxUnanswered / batch {
+		require.True(t, next())
+	}
+	require.False(t, next(), "%d messages are in flight", p.unanswered)
+	p.takeInFlight(1)
+	p.sent--
+	require.True(t, next())
+	require.False(t, next())
+	p.takeInFlight(p.inFlight.len())
+	require.Zero(t, p.unanswered)
+}
