@@ -129,19 +129,25 @@ func TestSwitchoverToANode(t *testing.T) {
 		}
 		return ""
 	}
-	require.Contains(t, c.OK("switchover", "--to", active.Name), active.Address+" is already active")
-	require.Contains(t, c.OK("switchover", "--from", standby.Name), active.Address+" is already active")
+	switchover := func(flag, node string, to *harness.Node, already bool) {
+		t.Helper()
+		r := c.Lines("switchover", flag, node)[0]
+		require.Equal(t, to.Address, r["active_address"], "%s %s", flag, node)
+		require.Equal(t, already, r["already"], "%s %s", flag, node)
+	}
+	switchover("--to", active.Name, active, true)
+	switchover("--from", standby.Name, active, true)
 	require.Equal(t, active.Address, clitest.ActiveAddress(t, c))
 
-	require.Contains(t, c.OK("switchover", "--from", active.Name), standby.Address+" is now active")
-	require.Contains(t, c.OK("switchover", "--from", active.Name), standby.Address+" is already active")
+	switchover("--from", active.Name, standby, false)
+	switchover("--from", active.Name, standby, true)
 	clitest.InSync(t, p, c)
-	require.Contains(t, c.OK("switchover", "--to", id(active)), active.Address+" is now active")
-	require.Equal(t, true, c.Lines("switchover", "--to", id(active))[0]["already"])
+	switchover("--to", id(active), active, false)
+	switchover("--to", id(active), active, true)
 
 	_, stderr, code := c.Run("", "switchover", "--to", "neither")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, `no node named "neither"`)
+	require.Contains(t, stderr, `"neither"`)
 	require.Contains(t, stderr, id(active))
 	_, _, code = c.Run("", "switchover", "--to", "a", "--from", "b")
 	require.Equal(t, cli.ExitUsage, code)
