@@ -33,7 +33,7 @@ func testForce(t *testing.T) {
 	st := p.nodes[1].await("the active is disconnected", func(s failover.Status) bool {
 		return s.Role == failover.RoleCatchingUp && s.CoordinatorReachable && len(s.Live) == 1
 	})
-	require.Contains(t, st.Reason, "failover --dry-run ")
+	require.Contains(t, st.Reason, "--dry-run ")
 	req.Config = st.Record.Config - 1
 	_, err = p.nodes[1].run.Force(t.Context(), req)
 	require.ErrorIs(t, err, failover.ErrForce)
