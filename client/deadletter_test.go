@@ -250,8 +250,8 @@ func testReplayIsNotRetried(t *testing.T) {
 	c := p.client(client.Options{})
 	_, err := admin.New(c).ReplayDeadLetters(soon(t), "dead", admin.ReplayOptions{})
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
-	require.ErrorContains(t, err, "another call moves the remaining")
-	require.ErrorContains(t, err, p.addrs[0])
+	require.Contains(t, err.Error(), "another call")
+	require.Contains(t, err.Error(), p.addrs[0])
 	require.NotContains(t, err.Error(), "passthrough")
 
 	p.mu.Lock()

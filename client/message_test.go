@@ -36,31 +36,32 @@ func TestMessageFields(t *testing.T) {
 func TestMessageFieldLimits(t *testing.T) {
 	long := strings.Repeat("x", 1025)
 	for text, m := range map[string]Message{
-		"MessageID has 1025 bytes":        {MessageID: long},
-		"CorrelationID has 1025 bytes":    {CorrelationID: long},
-		"ReplyTo has 1025 bytes":          {ReplyTo: long},
-		"ContentType has 1025 bytes":      {ContentType: long},
-		"Subject has 1025 bytes":          {Subject: long},
-		"Subject is not valid UTF-8":      {Subject: "\xff"},
-		"Group has 1025 bytes":            {Group: long},
-		"Priority is 10, must be 0 to 9":  {Priority: new(uint8(10))},
-		"TTL is -1s, must be 1ms to 100":  {TTL: -time.Second},
-		"TTL is 1ns, must be 1ms to 100":  {TTL: 1},
-		"Delay is -1ns, must be 0 to 100": {Delay: -1},
-		"Delay is 2562047h47m16.8":        {Delay: math.MaxInt64},
-		"has ExpiresAt or TTL, not both":  {ExpiresAt: time.Unix(1, 0), TTL: time.Second},
-		"has DeliverAt or Delay, not bo":  {DeliverAt: time.Unix(1, 0), Delay: time.Second},
-		"time 1970-01-01":                 {ExpiresAt: time.Unix(0, 0).UTC()},
-		"time 10000-01-01":                {DeliverAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
-		"a key of Values must have 1 to":  {Values: map[string]any{"": true}},
-		`"k" is a string: use`:            {Values: map[string]any{"k": "v"}},
-		`"k" has type uint8; use bool`:    {Values: map[string]any{"k": uint8(1)}},
-		`"k" is in Properties and`:        {Values: map[string]any{"k": true}, Properties: map[string]string{"k": "v"}},
-		"fields and values have 65548 by": {Values: map[string]any{"k": make([]byte, 64<<10), "b": 1}},
+		"MessageID has":            {MessageID: long},
+		"CorrelationID has":        {CorrelationID: long},
+		"ReplyTo has":              {ReplyTo: long},
+		"ContentType has":          {ContentType: long},
+		"Subject has":              {Subject: long},
+		"Subject is":               {Subject: "\xff"},
+		"Group has":                {Group: long},
+		"Priority is 10":           {Priority: new(uint8(10))},
+		"TTL is -1s":               {TTL: -time.Second},
+		"TTL is 1ns":               {TTL: 1},
+		"Delay is -1ns":            {Delay: -1},
+		"Delay is 2562047h47m16.8": {Delay: math.MaxInt64},
+		"ExpiresAt or TTL":         {ExpiresAt: time.Unix(1, 0), TTL: time.Second},
+		"DeliverAt or Delay":       {DeliverAt: time.Unix(1, 0), Delay: time.Second},
+		"time 1970-01-01":          {ExpiresAt: time.Unix(0, 0).UTC()},
+		"time 10000-01-01":         {DeliverAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"of Values":                {Values: map[string]any{"": true}},
+		`"k" is a`:                 {Values: map[string]any{"k": "v"}},
+		`"k" has type uint8`:       {Values: map[string]any{"k": uint8(1)}},
+		`"k" is in Properties`:     {Values: map[string]any{"k": true}, Properties: map[string]string{"k": "v"}},
+		"values have 65548":        {Values: map[string]any{"k": make([]byte, 64<<10), "b": 1}},
 	} {
 		err := m.check(100)
-		require.ErrorContains(t, err, text)
-		if strings.Contains(text, "bytes") || strings.Contains(text, "values have") {
+		require.Error(t, err, text)
+		require.Contains(t, err.Error(), text)
+		if strings.HasSuffix(text, " has") || strings.Contains(text, "values have") {
 			require.ErrorIs(t, err, ErrLimit, text)
 		} else {
 			require.ErrorIs(t, err, ErrInvalid, text)

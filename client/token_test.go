@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -271,7 +272,7 @@ func testSourceFails(t *testing.T) {
 	defer cancel()
 	_, err := c.WaitActive(ctx)
 	require.ErrorIs(t, err, client.ErrUnavailable)
-	require.ErrorContains(t, err, "provider unavailable")
+	require.Contains(t, err.Error(), "provider unavailable")
 	broken.Store(false)
 	_, err = c.Publish(t.Context(), "q", client.Message{Body: []byte("x")})
 	require.NoError(t, err)
@@ -284,8 +285,8 @@ func TestTokenOptions(t *testing.T) {
 		o    client.Options
 		want string
 	}{
-		"two":          {client.Options{Token: "a", TokenSource: source}, "only one of"},
-		"no file":      {client.Options{TokenFile: filepath.Join(t.TempDir(), "missing")}, "no such file"},
+		"two":          {client.Options{Token: "a", TokenSource: source}, "only one"},
+		"no file":      {client.Options{TokenFile: filepath.Join(t.TempDir(), "missing")}, syscall.ENOENT.Error()},
 		"space inside": {client.Options{Token: "lsk_secret part"}, "byte 11"},
 		"plaintext":    {client.Options{Token: "lsk_secret", Addresses: []string{"192.0.2.1:7420"}}, "unencrypted"},
 		"name":         {client.Options{Token: "lsk_secret", Addresses: []string{"db.example.com:7420"}}, "unencrypted"},
@@ -310,7 +311,7 @@ func TestTokenOptions(t *testing.T) {
 				return
 			}
 			require.ErrorIs(t, err, client.ErrInvalid)
-			require.ErrorContains(t, err, tt.want)
+			require.Contains(t, err.Error(), tt.want)
 			require.NotContains(t, err.Error(), "secret")
 		})
 	}

@@ -29,7 +29,7 @@ func testPrepareOutcomeUnknown(t *testing.T) {
 	require.ErrorIs(t, x.Prepare(briefly(t), "xid"), client.ErrOutcomeUnknown)
 	_, err := x.Commit(soon(t))
 	require.ErrorIs(t, err, client.ErrInvalid)
-	require.ErrorContains(t, err, `"xid"`)
+	require.Contains(t, err.Error(), `"xid"`)
 	require.ErrorIs(t, x.Prepare(soon(t), "other"), client.ErrInvalid)
 	p.takeOver(1)
 	require.NoError(t, x.Prepare(soon(t), "xid"))
@@ -64,7 +64,7 @@ func testLastErrorContainsCause(t *testing.T) {
 	p := newFakePair(t)
 	p.refuseCommit = func(*pb.CommitRequest) error {
 		if p.commits == 1 {
-			return status.Error(codes.Unavailable, "only one node is in sync")
+			return status.Error(codes.Unavailable, "only one")
 		}
 		return status.Error(codes.DeadlineExceeded, "context deadline exceeded")
 	}
@@ -72,7 +72,7 @@ func testLastErrorContainsCause(t *testing.T) {
 	defer cancel()
 	_, err := p.client(client.Options{}).Begin().Publish("q", message("x")).Commit(ctx)
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
-	require.ErrorContains(t, err, "only one node is in sync")
+	require.Contains(t, err.Error(), "only one")
 }
 
 // A message that a transaction has acknowledged is not delivered again by a stream that was opened before the commit. A

@@ -30,7 +30,7 @@ func TestWaitsForCorrectRecord(t *testing.T) {
 				require.Empty(t, kinds(r.step(c.load)))
 				require.Equal(t, RoleRecovering, r.s.Role())
 				require.ErrorIs(t, r.s.refused, c.want)
-				require.Contains(t, r.s.Reason(), "lockstep pair adopt")
+				require.Contains(t, r.s.Reason(), "pair adopt")
 				if c.load.Err == nil {
 					require.Empty(t, kinds(r.seeRecord(c.load.Record, c.load.Revision)))
 				}
@@ -62,7 +62,7 @@ func TestAdoptLostRecord(t *testing.T) {
 	require.Equal(t, []Member{memberOf(0)}, swap.Next.InSync)
 	require.NoError(t, swap.Next.Validate())
 	require.Len(t, swap.Next.Nodes, 2)
-	require.ErrorContains(t, effect[AdoptEnded](t, r.step(AdoptRequested{ID: "y"})).Failure, "in progress")
+	require.ErrorIs(t, effect[AdoptEnded](t, r.step(AdoptRequested{ID: "y"})).Failure, errAdoptBusy)
 
 	effects := r.step(Swapped{OpID: swap.Next.OpID, Revision: 1})
 	require.Equal(t, AdoptEnded{ID: "x"}, effect[AdoptEnded](t, effects))
@@ -143,26 +143,26 @@ func TestAdoptUnknownOutcome(t *testing.T) {
 }
 
 func TestAdoptRefusals(t *testing.T) {
-	fails := func(r *rig, e AdoptRequested, want string) {
+	fails := func(r *rig, e AdoptRequested, want error) {
 		t.Helper()
 		e.ID = "x"
 		effects := r.step(e)
 		err := effect[AdoptEnded](t, effects).Failure
 		require.ErrorIs(t, err, ErrAdopt)
-		require.ErrorContains(t, err, want)
+		require.ErrorIs(t, err, want)
 		require.Empty(t, kinds(effects))
 	}
 	good := recordWith(1, 0, 1)
-	fails(waiting(t, usedIdentity()), AdoptRequested{Found: good, Revision: 5}, "nothing to adopt")
+	fails(waiting(t, usedIdentity()), AdoptRequested{Found: good, Revision: 5}, errAdoptFine)
 	other := recordWith(1, 1)
 	other.PairID = uuid.New()
-	fails(waiting(t, usedIdentity()), AdoptRequested{Found: other, Revision: 5}, "another pair")
+	fails(waiting(t, usedIdentity()), AdoptRequested{Found: other, Revision: 5}, ErrOtherPair)
 	follower := newRig(t, Settings{})
 	follower.start(usedIdentity(), good, 0, 1)
-	fails(follower, AdoptRequested{}, "this node is a standby")
+	fails(follower, AdoptRequested{}, errAdoptStandby)
 	empty := newRig(t, Settings{})
 	empty.step(Started{Identity: Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1}})
-	fails(empty, AdoptRequested{}, "never been part of a pair")
+	fails(empty, AdoptRequested{}, errAdoptNoPair)
 }
 
 // INV-6: an incomplete store is adopted only if the operator accepts the loss, and under a new incarnation.
@@ -171,7 +171,7 @@ func TestAdoptWithLoss(t *testing.T) {
 	id.MayHaveLost = true
 	r := waiting(t, id)
 	effects := r.step(AdoptRequested{ID: "x"})
-	require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "--accept-data-loss")
+	require.ErrorIs(t, effect[AdoptEnded](t, effects).Failure, errAdoptLoss)
 	effects = r.step(AdoptRequested{ID: "x", AcceptLoss: true})
 	effect[ClearLoss](t, effects)
 	requireNo[SwapRecord](t, effects)

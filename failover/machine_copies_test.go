@@ -146,7 +146,7 @@ func TestLossIsNotAnOlderImage(t *testing.T) {
 	r.observe(true, 0)
 	r.step(Loaded{Record: recordWith(0, 0), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}})
 	require.Empty(t, r.s.proc.rolledBack)
-	require.Contains(t, r.s.Reason(), "may have lost")
+	require.Contains(t, r.s.Reason(), "lost acknowledged")
 }
 
 // A process that does not participate cannot be activated by an operator's command.
@@ -172,12 +172,18 @@ func TestExcludedProcessIsNotActivated(t *testing.T) {
 		r.step(HandshakeDone{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		effects := r.step(AdoptRequested{ID: "x"})
 		requireNo[SwapRecord](t, effects)
-		require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "duplicate node identity")
+		failure := effect[AdoptEnded](t, effects).Failure
+		require.ErrorIs(t, failure, ErrAdopt)
+		require.Equal(t, "a:2", r.s.proc.copyOf)
+		require.Contains(t, failure.Error(), "duplicate")
 	})
 	t.Run("force", func(t *testing.T) {
 		r := begin(t, Loaded{Record: recordWith(1, 1), Revision: 100})
 		r.step(HandshakeDone{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
-		require.ErrorContains(t, effect[ForceEnded](t, r.step(asked(r))).Failure, "duplicate node identity")
+		failure := effect[ForceEnded](t, r.step(asked(r))).Failure
+		require.ErrorIs(t, failure, ErrForce)
+		require.Equal(t, "a:2", r.s.proc.copyOf)
+		require.Contains(t, failure.Error(), "duplicate")
 	})
 }
 
@@ -198,7 +204,8 @@ func TestSecondDuplicateDuringHandshake(t *testing.T) {
 	r.step(HandshakeDone{Address: "a:2", Gone: true, Err: ErrGone})
 	require.Equal(t, "a:3", effect[Handshake](t, r.after(time.Minute)).Address)
 	r.step(HandshakeDone{Address: "a:3", Peer: Peer{Node: testNodes[0].ID, Process: "y"}})
-	require.Contains(t, r.s.Reason(), "duplicate node identity")
+	require.Equal(t, "a:3", r.s.proc.copyOf)
+	require.Equal(t, r.s.proc.superseded, r.s.Reason())
 }
 
 // With a record that lists no generation, the directory is no longer reported as an older copy when the node has
@@ -240,7 +247,7 @@ func TestStandbyNotListedYet(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
 	r.step(Swapped{OpID: r.s.swapping, Err: ErrRefused})
-	require.Contains(t, r.s.Reason(), "does not list this process generation")
+	require.Contains(t, r.s.Reason(), "process generation")
 	require.Contains(t, r.s.Reason(), ErrRefused.Error())
 }
 

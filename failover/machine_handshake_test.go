@@ -48,7 +48,7 @@ func TestActiveBehind(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 1), 0, 1)
 	r.report(FollowerLost{Cause: LostBehind})
-	require.Contains(t, r.s.Reason(), "When histories differ")
+	require.Contains(t, r.s.Reason(), "histories differ\"")
 	require.NotContains(t, r.s.Reason(), "--force")
 	require.Contains(t, r.s.ahead(), "missing on")
 }
@@ -118,7 +118,8 @@ func TestDuplicate(t *testing.T) {
 		r, _ := begin(t, stale)
 		effects := r.step(HandshakeDone{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		requireNo[SwapRecord](t, effects)
-		require.Contains(t, r.s.Reason(), "duplicate node identity")
+		require.Equal(t, "a:2", r.s.proc.copyOf)
+		require.Equal(t, r.s.proc.superseded, r.s.Reason())
 		require.Equal(t, stale, *r.s.duplicate())
 		requireNo[SwapRecord](t, r.observe(true))
 		require.Equal(t, []Effect{Handshake{Address: "a:2"}}, r.after(duplicateRetention),
@@ -133,7 +134,8 @@ func TestDuplicate(t *testing.T) {
 			Address: "a:2",
 			Peer:    Peer{Node: testNodes[0].ID, Process: "the next"},
 		})))
-		require.Contains(t, r.s.Reason(), "duplicate node identity")
+		require.Equal(t, "a:2", r.s.proc.copyOf)
+		require.Equal(t, r.s.proc.superseded, r.s.Reason())
 	})
 	t.Run("the other process does not respond until its lease expires", func(t *testing.T) {
 		r, _ := begin(t, stale)

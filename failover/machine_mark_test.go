@@ -109,7 +109,7 @@ func TestResumedMemorySnapshot(t *testing.T) {
 		t.Helper()
 		require.Equal(t, []string{"stop-active"}, kinds(effects))
 		effect[MarkLoss](t, effects)
-		require.Contains(t, r.s.Reason(), "resumed from an older memory snapshot")
+		require.Contains(t, r.s.Reason(), "resumed from")
 		requireNo[SwapRecord](t, r.after(time.Hour))
 	}
 	t.Run("it writes the next mark", func(t *testing.T) {

@@ -17,7 +17,7 @@ func TestRefusedSwap(t *testing.T) {
 	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
 	r.step(Swapped{OpID: swap.Next.OpID, Err: fmt.Errorf("%w: no space", ErrRefused)})
 	require.Equal(t, RoleBlocked, r.s.Role())
-	require.Contains(t, r.s.Reason(), "in-sync standby is disconnected")
+	require.Contains(t, r.s.Reason(), "is disconnected")
 	require.Contains(t, r.s.Reason(), "no space")
 	require.Empty(t, r.s.pending, "the swap is known not to be applied")
 	require.True(t, r.s.act.sent.Serve, "INV-8 only applies to unknown outcomes")

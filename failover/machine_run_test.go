@@ -172,7 +172,7 @@ func TestOldCopy(t *testing.T) {
 		effect[MarkLoss](t, effects)
 		requireNo[SwapRecord](t, effects)
 		requireNo[SwapRecord](t, r.after(time.Hour))
-		require.Contains(t, r.s.Reason(), "lockstep failover --force")
+		require.Contains(t, r.s.Reason(), "failover --force")
 	})
 }
 

@@ -164,8 +164,8 @@ func TestSwitchoverToANode(t *testing.T) {
 	}
 	require.Equal(t, SwitchoverEnded{ID: "x", Already: true}, end(activePair(t, Settings{}), a))
 	require.Equal(t, SwitchoverEnded{ID: "x", Already: true}, end(standbyPair(t, Settings{}), b))
-	require.Contains(t, end(activePair(t, Settings{}), uuid.New()).Failure, "not in sync")
-	require.Contains(t, end(standbyPair(t, Settings{}), uuid.New()).Failure, "not in sync")
+	require.Contains(t, end(activePair(t, Settings{}), uuid.New()).Failure, "target node")
+	require.Contains(t, end(standbyPair(t, Settings{}), uuid.New()).Failure, "target node")
 
 	effect[BeginDrain](t, activePair(t, Settings{}).step(SwitchoverRequested{ID: "x", To: b}))
 	require.Equal(t, a, effect[SwapRecord](t,

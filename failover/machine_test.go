@@ -227,7 +227,7 @@ func TestAckWithoutCoordinator(t *testing.T) {
 	}
 	require.Equal(t, RoleActive, r.s.Role())
 	require.True(t, r.s.act.sent.Serve)
-	require.Contains(t, r.s.Reason(), "role changes are suspended")
+	require.Contains(t, r.s.Reason(), "are suspended")
 }
 
 // If the standby is lost, the active blocks, removes it by a swap, and then acknowledges alone (INV-3).

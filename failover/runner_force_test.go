@@ -33,10 +33,11 @@ func testForce(t *testing.T) {
 	st := p.nodes[1].await("the active is disconnected", func(s failover.Status) bool {
 		return s.Role == failover.RoleCatchingUp && s.CoordinatorReachable && len(s.Live) == 1
 	})
-	require.Contains(t, st.Reason, "lockstep failover --dry-run")
+	require.Contains(t, st.Reason, "--dry-run ")
 	req.Config = st.Record.Config - 1
 	_, err = p.nodes[1].run.Force(t.Context(), req)
-	require.ErrorContains(t, err, "has changed")
+	require.ErrorIs(t, err, failover.ErrForce)
+	require.Contains(t, err.Error(), "changed")
 	req.Config++
 	rec, err := p.nodes[1].run.Force(t.Context(), req)
 	require.NoError(t, err)

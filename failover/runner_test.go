@@ -385,7 +385,8 @@ func testSwitchoverFails(t *testing.T) {
 	}
 	p.nodes[0].await("unreachable", func(s failover.Status) bool { return !s.CoordinatorReachable })
 	_, err := p.nodes[0].run.Switchover(t.Context())
-	require.ErrorContains(t, err, "coordinator")
+	require.ErrorIs(t, err, failover.ErrSwitchover)
+	require.ErrorIs(t, err, failover.ErrUnreachable)
 	run := p.nodes[0].run
 	p.nodes[0].end()
 	_, err = run.Switchover(t.Context())
@@ -413,7 +414,9 @@ func testRunEnds(t *testing.T) {
 	p.hub.mu.Lock()
 	require.Equal(t, "stop-active", p.nodes[0].plane.calls[len(p.nodes[0].plane.calls)-1])
 	p.hub.mu.Unlock()
-	require.ErrorContains(t, p.nodes[0].run.Run(t.Context()), "already running")
+	again := p.nodes[0].run.Run(t.Context())
+	require.Error(t, again)
+	require.Contains(t, again.Error(), "already running")
 
 	s.Forget()
 	p.nodes[1].run.Post(failover.Failed{Err: os.ErrDeadlineExceeded})

@@ -179,10 +179,10 @@ func TestRolledBackActive(t *testing.T) {
 				}
 				e := await(b, lost(replication.LostBehind))
 				require.ErrorIs(t, e.Err, replication.ErrBehind)
-				require.ErrorContains(t, e.Err, fmt.Sprint(committed))
+				require.Contains(t, e.Err.Error(), fmt.Sprint(committed))
 				if !c.old {
-					require.ErrorContains(t, e.Err, "committed records of the standby are missing on the active")
-					require.ErrorContains(t, e.Err, a.store.End().String())
+					require.Contains(t, e.Err.Error(), "committed records")
+					require.Contains(t, e.Err.Error(), a.store.End().String())
 				}
 				requireUntouched(b, end)
 				if c.writes > 0 {
@@ -298,7 +298,8 @@ func testRolledBackForcedActive(t *testing.T) {
 	})
 	defer f.Stop()
 	e := await(a, lost(replication.LostBehind))
-	require.ErrorContains(t, e.Err, fmt.Sprint(after))
+	require.ErrorIs(t, e.Err, replication.ErrBehind)
+	require.Contains(t, e.Err.Error(), fmt.Sprint(after))
 	require.Equal(t, end, a.store.End())
 }
 

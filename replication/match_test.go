@@ -142,7 +142,7 @@ func TestMatchReason(t *testing.T) {
 	h := history{}.grow(1, 4, 0).grow(2, 2, 1).hello(lsn.Position{})
 	require.NotContains(t, matchLogs(active, h).Reason, "committed", "a release before 0.2 does not report it")
 	h.Committed = active.records[3]
-	require.Contains(t, matchLogs(active, h).Reason, "none is known to be committed")
+	require.Contains(t, matchLogs(active, h).Reason, "none is")
 	h.Committed = h.LogEnd
 	require.NotContains(t, matchLogs(active, h).Reason, "none is")
 }

@@ -46,7 +46,10 @@ func TestWhole(t *testing.T) {
 		stream = all
 	}
 	broken := wire.NewReader(bytes.NewReader([]byte{0, 0, 0, 3, 2, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0}), 1<<20)
-	require.ErrorContains(t, broken.Next(new(wire.Frame)), "too short")
+	err := broken.Next(new(wire.Frame))
+	var e *wire.Error
+	require.ErrorAs(t, err, &e)
+	require.Contains(t, e.Description, "too short")
 }
 
 type readerFunc func(b []byte) (int, error)

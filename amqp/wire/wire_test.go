@@ -321,7 +321,8 @@ func TestBadFrames(t *testing.T) {
 		require.ErrorIs(t, wire.NewReader(bytes.NewReader(b[:n]), 1<<20).Next(&f), io.ErrUnexpectedEOF)
 	}
 	_, _, err := wire.NewReader(strings.NewReader("GET / HTTP/1.1"), 512).ProtocolHeader()
-	require.ErrorContains(t, err, "not an AMQP 1.0 protocol header")
+	require.Error(t, err)
+	require.Contains(t, err.Error(), "protocol header")
 }
 
 // The sections of a message are decoded in order.

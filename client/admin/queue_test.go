@@ -36,11 +36,11 @@ func TestQueueConfig(t *testing.T) {
 	require.Equal(t, QueueConfig{}, configFromProto(QueueConfig{}.toProto()))
 	require.Equal(t, QueueConfig{}, configFromProto(nil))
 	for text, c := range map[string]QueueConfig{
-		"unknown overflow 3":  {Overflow: 3},
-		"unknown overflow -1": {Overflow: -1},
+		"overflow 3":  {Overflow: 3},
+		"overflow -1": {Overflow: -1},
 	} {
-		require.ErrorContains(t, c.check(), text)
 		require.ErrorIs(t, c.check(), client.ErrInvalid)
+		require.Contains(t, c.check().Error(), text)
 	}
 	for o := OverflowReject; o <= OverflowDeadLetterHead; o++ {
 		got, err := ParseOverflow(o.String())
@@ -48,5 +48,8 @@ func TestQueueConfig(t *testing.T) {
 		require.Equal(t, o, got)
 	}
 	_, err := ParseOverflow("drop")
-	require.ErrorContains(t, err, "reject, drop-head, dead-letter-head")
+	require.Error(t, err)
+	for o := OverflowReject; o <= OverflowDeadLetterHead; o++ {
+		require.Contains(t, err.Error(), o.String())
+	}
 }

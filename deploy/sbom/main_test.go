@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io/fs"
 	"os"
 	"runtime/debug"
 	"testing"
@@ -54,7 +55,10 @@ func TestDescribe(t *testing.T) {
 }
 
 func TestInvalidArguments(t *testing.T) {
-	require.ErrorContains(t, run([]string{"main.go", "v1"}, nil), "main.go")
-	require.ErrorContains(t, run([]string{"no such file", "v1"}, nil), "no such file")
-	require.ErrorContains(t, run(nil, nil), "usage")
+	require.ErrorIs(t, run([]string{"none", "v1"}, nil), fs.ErrNotExist)
+	for part, args := range map[string][]string{"main.go": {"main.go", "v1"}, "usage": nil} {
+		err := run(args, nil)
+		require.Error(t, err, part)
+		require.Contains(t, err.Error(), part)
+	}
 }

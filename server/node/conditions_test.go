@@ -43,7 +43,7 @@ func testConditionsOfOneNode(t *testing.T) {
 	a.waitCondition(conditions.OneCopyOnly, "", true)
 	c := a.condition(conditions.OneCopyOnly, "")
 	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, c.GetSeverity())
-	require.Contains(t, c.GetDetails(), "only in-sync node: a")
+	require.Contains(t, c.GetDetails(), "node: a")
 	require.NotEmpty(t, c.GetCause())
 	require.NotEmpty(t, c.GetAction())
 	require.Equal(t, a.status().GetNode().GetNodeId(), c.GetReportedBy())

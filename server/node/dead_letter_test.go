@@ -169,14 +169,14 @@ func testDeadLetterConfig(t *testing.T) {
 	}{
 		"cycle":   {n.alter("c", &pb.QueueConfig{DeadLetter: "a"}, "dead_letter"), txn.ErrDeadLetterCycle, "cycle"},
 		"itself":  {n.alter("c", &pb.QueueConfig{DeadLetter: "c"}, "dead_letter"), txn.ErrDeadLetterCycle, "cycle"},
-		"missing": {n.alter("c", &pb.QueueConfig{DeadLetter: "x"}, "dead_letter"), txn.ErrQueueNotFound, "create it first"},
+		"missing": {n.alter("c", &pb.QueueConfig{DeadLetter: "x"}, "dead_letter"), txn.ErrQueueNotFound, `"x"`},
 		"new":     {n.createWith("d", &pb.QueueConfig{DeadLetter: "d"}), txn.ErrQueueNotFound, `"d"`},
 		"name":    {n.createWith("d", &pb.QueueConfig{DeadLetter: "x y"}), txn.ErrInvalidName, "only A-Z"},
-		"limit":   {n.createWith("d", &pb.QueueConfig{MaxDeliveries: 1_000_001}), apierror.ErrInvalid, "maximum is 1000000"},
-		"field":   {n.alter("c", nil, "max_delivery"), apierror.ErrInvalid, `unknown QueueConfig field "max_delivery"`},
+		"limit":   {n.createWith("d", &pb.QueueConfig{MaxDeliveries: 1_000_001}), apierror.ErrInvalid, "1000000"},
+		"field":   {n.alter("c", nil, "max_delivery"), apierror.ErrInvalid, `"max_delivery"`},
 	} {
 		require.ErrorIs(t, kind(tc.err), tc.want, "%s: %v", name, tc.err)
-		require.ErrorContains(t, tc.err, tc.text, name)
+		require.Contains(t, tc.err.Error(), tc.text, name)
 	}
 	_, err := n.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "b"})
 	require.ErrorIs(t, kind(err), txn.ErrQueueInUse)

@@ -80,9 +80,9 @@ func TestFilteredSubscription(t *testing.T) { simulated(t, testFilteredSubscript
 func testFilteredSubscription(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("orders")
-	require.NoError(t, active.subscribe("orders", "eu", `properties.region == "eu" && properties.number < 150`))
-	require.Equal(t, `properties.region == "eu" && properties.number < 150`,
-		active.subscription("orders", "eu").GetFilter())
+	const expr = `properties.region == "eu" && properties.number < 150`
+	require.NoError(t, active.subscribe("orders", "eu", expr))
+	require.Equal(t, expr, active.subscription("orders", "eu").GetFilter())
 	require.Empty(t, active.subscription("orders", "default").GetFilter())
 
 	active.publishRegions("orders", 100)
@@ -98,8 +98,7 @@ func testFilteredSubscription(t *testing.T) {
 
 	active.stop()
 	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	require.Equal(t, `properties.region == "eu" && properties.number < 150`,
-		standby.subscription("orders", "eu").GetFilter())
+	require.Equal(t, expr, standby.subscription("orders", "eu").GetFilter())
 	standby.publishRegions("orders", 200)
 	c = standby.attach(&pb.Attach{Queue: "orders", Subscription: "eu"}, 100)
 	rest := c.take(6 + 15)
@@ -122,17 +121,17 @@ func testBadFilters(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	for name, c := range map[string]struct{ filter, text string }{
-		"syntax":    {`properties.region =`, "1:19: Syntax error"},
-		"unknown":   {`properties.a == "b" && body == "x"`, "1:24: undeclared reference to 'body'"},
-		"no bool":   {`size + 1`, "result type is int, must be bool"},
-		"too long":  {`subject != "` + strings.Repeat("x", filter.MaxBytes) + `"`, "maximum is 4096"},
+		"syntax":    {`properties.region =`, "1:19:"},
+		"unknown":   {`properties.a == "b" && body == "x"`, "'body'"},
+		"no bool":   {`size + 1`, "int, must"},
+		"too long":  {`subject != "` + strings.Repeat("x", filter.MaxBytes) + `"`, "4096"},
 		"too large": {`properties.all(a, properties.all(b, a != b))`, "nesting limit"},
 		"costly":    {`properties.all(k, properties[k].matches("a.*b") && properties[k].matches("c"))`, "estimated cost"},
-		"blank":     {"  ", "omit the filter"},
+		"blank":     {"  ", "omit"},
 	} {
 		err := n.subscribe("q", "s", c.filter)
 		require.ErrorIs(t, kind(err), filter.ErrInvalid, name)
-		require.ErrorContains(t, err, c.text, name)
+		require.Contains(t, err.Error(), c.text, name)
 		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
 	}
 	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})

@@ -107,20 +107,20 @@ func testBadForwards(t *testing.T) {
 		want error
 		text string
 	}{
-		"itself":       {n.forward("c", &pb.Forward{To: "c"}), txn.ErrForwardChain, "from the first one"},
-		"chain":        {n.forward("b", &pb.Forward{To: "c"}), txn.ErrForwardChain, "from the first one"},
-		"to a chain":   {n.forward("c", &pb.Forward{To: "a"}), txn.ErrForwardChain, "from the first one"},
+		"itself":       {n.forward("c", &pb.Forward{To: "c"}), txn.ErrForwardChain, "first one"},
+		"chain":        {n.forward("b", &pb.Forward{To: "c"}), txn.ErrForwardChain, "first one"},
+		"to a chain":   {n.forward("c", &pb.Forward{To: "a"}), txn.ErrForwardChain, "first one"},
 		"twice":        {n.forward("c", &pb.Forward{To: "b"}, &pb.Forward{To: "b"}), txn.ErrForwardChain, "combine"},
-		"missing":      {n.forward("c", &pb.Forward{To: "x"}), txn.ErrQueueNotFound, "create it first"},
+		"missing":      {n.forward("c", &pb.Forward{To: "x"}), txn.ErrQueueNotFound, `"x"`},
 		"of none":      {n.forward("x", &pb.Forward{To: "c"}), txn.ErrQueueNotFound, `"x"`},
-		"too many":     {n.forward("c", many...), apierror.ErrInvalid, "maximum is 16"},
+		"too many":     {n.forward("c", many...), apierror.ErrInvalid, "16"},
 		"no filter":    {n.forward("c", &pb.Forward{To: "b", Filter: "size >"}), filter.ErrInvalid, "1:7"},
 		"not bool":     {n.forward("c", &pb.Forward{To: "b", Filter: "size"}), filter.ErrInvalid, "bool"},
 		"long filter":  {n.forward("c", &pb.Forward{To: "b", Filter: strings.Repeat("1", 4097)}), filter.ErrInvalid, "4096"},
 		"empty target": {n.forward("c", &pb.Forward{}), txn.ErrInvalidName, "empty"},
 	} {
 		require.ErrorIs(t, kind(tc.err), tc.want, "%s: %v", name, tc.err)
-		require.ErrorContains(t, tc.err, tc.text, name)
+		require.Contains(t, tc.err.Error(), tc.text, name)
 	}
 	_, err := n.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "b"})
 	require.ErrorIs(t, kind(err), txn.ErrQueueInUse)

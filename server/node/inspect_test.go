@@ -129,5 +129,5 @@ func testPageMapCall(t *testing.T) {
 	require.Equal(t, m.GetTotal().GetPages(), pages)
 	_, err = n.maintenance.GetPageMap(t.Context(), &pb.GetPageMapRequest{Regions: 4097})
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	require.ErrorContains(t, err, "maximum is 4096")
+	require.Contains(t, err.Error(), "4096")
 }

@@ -158,12 +158,12 @@ func testInvalidPositions(t *testing.T) {
 		text      string
 	}{
 		"nowhere":         {seek(&pb.SeekSubscriptionRequest{Queue: "log"}), apierror.ErrInvalid, "missing position"},
-		"no position":     {seek(toPosition("log", 0)), apierror.ErrInvalid, "must be EARLIEST or LATEST"},
+		"no position":     {seek(toPosition("log", 0)), apierror.ErrInvalid, "EARLIEST or LATEST"},
 		"odd position":    {seek(toPosition("log", 77)), apierror.ErrInvalid, "77"},
-		"sequence 0":      {seek(toSequence("log", 0)), apierror.ErrInvalid, "must be at least 1"},
-		"beyond the end":  {seek(toSequence("log", 5)), txn.ErrBeyondEnd, "next sequence of the queue is 4"},
-		"huge":            {seek(toSequence("log", 1<<63)), txn.ErrBeyondEnd, "next sequence of the queue is 4"},
-		"future":          {seek(toTime("log", future)), apierror.ErrInvalid, "in the future"},
+		"sequence 0":      {seek(toSequence("log", 0)), apierror.ErrInvalid, "at least 1"},
+		"beyond the end":  {seek(toSequence("log", 5)), txn.ErrBeyondEnd, "is 4"},
+		"huge":            {seek(toSequence("log", 1<<63)), txn.ErrBeyondEnd, "is 4"},
+		"future":          {seek(toTime("log", future)), apierror.ErrInvalid, "future"},
 		"no queue":        {seek(toSequence("x", 1)), txn.ErrQueueNotFound, `"x"`},
 		"bad queue":       {seek(toSequence("x y", 1)), txn.ErrInvalidName, "only A-Z"},
 		"no subscription": {seek(missing), txn.ErrSubscriptionNotFound, `"x"`},
@@ -176,31 +176,31 @@ func testInvalidPositions(t *testing.T) {
 		},
 		"start in the future": {
 			create(func(r *pb.CreateSubscriptionRequest) { r.StartTime = timestamppb.New(future) }), apierror.ErrInvalid,
-			"in the future",
+			"future",
 		},
 		"two starts": {
 			create(func(r *pb.CreateSubscriptionRequest) {
 				r.StartSequence, r.Start = 1, pb.StartPosition_START_POSITION_LATEST
-			}), apierror.ErrInvalid, "set only one of",
+			}), apierror.ErrInvalid, "only one",
 		},
 		"three starts": {
 			create(func(r *pb.CreateSubscriptionRequest) {
 				r.StartSequence, r.StartTime = 1, timestamppb.New(future)
-			}), apierror.ErrInvalid, "set only one of",
+			}), apierror.ErrInvalid, "only one",
 		},
 		"overflow without a target": {
 			n.createWith("q", &pb.QueueConfig{Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD}), txn.ErrNoDeadLetter,
-			"requires a dead-letter queue",
+			"dead-letter queue",
 		},
 		"overflow altered": {
 			n.alter("log", &pb.QueueConfig{Overflow: pb.Overflow_OVERFLOW_DEAD_LETTER_HEAD}, "overflow"),
-			txn.ErrNoDeadLetter, "requires a dead-letter queue",
+			txn.ErrNoDeadLetter, "dead-letter queue",
 		},
 	} {
 		require.ErrorIs(t, kind(tc.err), tc.want, "%s: %v", name, tc.err)
 		notFound := errors.Is(tc.want, txn.ErrQueueNotFound) || errors.Is(tc.want, txn.ErrSubscriptionNotFound)
 		require.Equal(t, notFound, status.Code(tc.err) == codes.NotFound, name)
-		require.ErrorContains(t, tc.err, tc.text, name)
+		require.Contains(t, tc.err.Error(), tc.text, name)
 	}
 	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "log"})
 	require.NoError(t, err)

@@ -137,7 +137,7 @@ func testOrderRefusals(t *testing.T) {
 	} {
 		_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{c.message}})
 		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
-		require.ErrorContains(t, err, c.reports, name)
+		require.Contains(t, err.Error(), c.reports, name)
 		require.ErrorIs(t, kind(err), c.want, name)
 	}
 	require.Empty(t, n.browse("q"))

@@ -105,32 +105,32 @@ func testPreparedLimits(t *testing.T) {
 		code    codes.Code
 		reports string
 	}{
-		"no xid": {"", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "xid is empty"},
+		"no xid": {"", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "is empty"},
 		"long xid": {
 			strings.Repeat("x", 129),
 			[]*pb.Operation{publishOp("q", "x")},
 			codes.InvalidArgument, "129 bytes",
 		},
 		"unprintable xid": {"a\tb", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "unprintable"},
-		"xid in use":      {"used", []*pb.Operation{publishOp("q", "x")}, codes.AlreadyExists, "use a new xid"},
-		"nothing":         {"x", nil, codes.InvalidArgument, "transaction has 0 operations"},
+		"xid in use":      {"used", []*pb.Operation{publishOp("q", "x")}, codes.AlreadyExists, "new xid"},
+		"nothing":         {"x", nil, codes.InvalidArgument, "0 operations"},
 		"release": {"x", []*pb.Operation{{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{
 			Queue: "q", Ranges: span(2, 2),
 		}}}}, codes.InvalidArgument, "cannot release"},
-		"no queue":       {"x", []*pb.Operation{publishOp("r", "x")}, codes.NotFound, "queue not found"},
+		"no queue":       {"x", []*pb.Operation{publishOp("r", "x")}, codes.NotFound, `"r"`},
 		"full":           {"x", []*pb.Operation{publishOp("small", "2", "3")}, codes.ResourceExhausted, "full"},
 		"reserved":       {"x", []*pb.Operation{ackOp("q", 1, 1)}, codes.Aborted, "reserved"},
-		"beyond the end": {"x", []*pb.Operation{ackOp("q", 4, 4)}, codes.InvalidArgument, "not published yet"},
+		"beyond the end": {"x", []*pb.Operation{ackOp("q", 4, 4)}, codes.InvalidArgument, "not published"},
 		"too large": {
 			"x",
 			[]*pb.Operation{publishOp("q", strings.Repeat("x", txn.MaxPreparedBytes))},
-			codes.InvalidArgument, "to prepare has",
+			codes.InvalidArgument, "to prepare",
 		},
 	} {
 		section(t, name, func(t *testing.T) {
 			err := n.prepare(c.xid, c.ops...)
 			require.Equal(t, c.code, status.Code(err), "%v", err)
-			require.ErrorContains(t, err, c.reports)
+			require.Contains(t, err.Error(), c.reports)
 			require.Len(t, n.listPrepared().GetTransactions(), 1)
 		})
 	}

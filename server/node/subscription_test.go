@@ -138,13 +138,13 @@ func testBadSubscriptionPolicies(t *testing.T) {
 		text   string
 	}{
 		"nothing":      {is: apierror.ErrInvalid, text: "empty update_mask"},
-		"unknown":      {mask: []string{"name"}, is: apierror.ErrInvalid, text: `"name" cannot be altered`},
+		"unknown":      {mask: []string{"name"}, is: apierror.ErrInvalid, text: `"name"`},
 		"of the queue": {mask: []string{"redelivery.ttl"}, is: apierror.ErrInvalid, text: "redelivery.ttl"},
 		"no such queue": {
 			&pb.RedeliveryPolicy{DeadLetter: proto.String("none")}, "",
 			[]string{"redelivery"},
 			txn.ErrQueueNotFound,
-			"create it first",
+			`"none"`,
 		},
 		"itself": {
 			&pb.RedeliveryPolicy{DeadLetter: proto.String("end")}, "", []string{"*"}, txn.ErrDeadLetterCycle, "",
@@ -158,7 +158,7 @@ func testBadSubscriptionPolicies(t *testing.T) {
 			&pb.RedeliveryPolicy{MaxDeliveries: proto.Uint32(1_000_001)}, "",
 			[]string{"redelivery"},
 			apierror.ErrInvalid,
-			"maximum is 1000000",
+			"1000000",
 		},
 		"before": {
 			&pb.RedeliveryPolicy{RedeliveryDelay: durationpb.New(-time.Second)}, "",
@@ -176,7 +176,7 @@ func testBadSubscriptionPolicies(t *testing.T) {
 	} {
 		_, err := n.alterSubscription("end", "default", c.filter, c.policy, c.mask...)
 		require.ErrorIs(t, kind(err), c.is, name)
-		require.ErrorContains(t, err, c.text, name)
+		require.Contains(t, err.Error(), c.text, name)
 		if c.policy != nil {
 			require.ErrorIs(t, kind(n.subscribeWith("end", "new", c.policy)), c.is, name)
 		}

@@ -4,6 +4,7 @@ package node_test
 
 import (
 	"context"
+	"syscall"
 	"testing"
 	"time"
 
@@ -110,17 +111,17 @@ func TestWrongTLSFiles(t *testing.T) { simulated(t, testWrongTLSFiles) }
 func testWrongTLSFiles(t *testing.T) {
 	ca := certs.New(t, "ours")
 	for want, corruptFile := range map[string]func(*config.NodeTLS){
-		"tls.cert: cert and key must be set together": func(s *config.NodeTLS) { s.Key = "" },
-		"tls.ca: required by tls.client-auth":         func(s *config.NodeTLS) { s.CA = "" },
-		"no such file":                                func(s *config.NodeTLS) { s.Cert += ".not" },
-		"has no certificate in PEM":                   func(s *config.NodeTLS) { s.CA = s.Key },
-		"tls.client-auth":                             func(s *config.NodeTLS) { s.ClientAuth = "maybe" },
-		"tls.ca: requires tls.cert":                   func(s *config.NodeTLS) { s.Cert, s.Key = "", "" },
+		"tls.cert: ":           func(s *config.NodeTLS) { s.Key = "" },
+		"by tls.client-auth":   func(s *config.NodeTLS) { s.CA = "" },
+		syscall.ENOENT.Error(): func(s *config.NodeTLS) { s.Cert += ".not" },
+		"no certificate":       func(s *config.NodeTLS) { s.CA = s.Key },
+		"tls.client-auth":      func(s *config.NodeTLS) { s.ClientAuth = "maybe" },
+		"requires tls.cert":    func(s *config.NodeTLS) { s.Cert, s.Key = "", "" },
 	} {
 		c := secured(t, settings(t, "a"), ca)
 		corruptFile(&c.TLS)
 		err := fails(t, c)
 		require.ErrorIs(t, err, config.ErrInvalid)
-		require.ErrorContains(t, err, want)
+		require.Contains(t, err.Error(), want)
 	}
 }

@@ -97,11 +97,11 @@ func TestPointInTime(t *testing.T) {
 			_, err := backup.Restore(ctx, set.Path, "/restored", o)
 			require.ErrorIs(t, err, backup.ErrTarget, what)
 			if strings.Contains(what, "after") { // the missing records, and when they will be available
-				require.ErrorContains(t, err, "lockstep store flush-archive", what)
-				require.ErrorContains(t, err, "wal.archive-interval", what)
+				require.Contains(t, err.Error(), "flush-archive", what)
+				require.Contains(t, err.Error(), "wal.archive-interval", what)
 			}
 			if what == "after the archive" {
-				require.ErrorContains(t, err, fmt.Sprintf("records %d to %d are missing", end+1, end+1))
+				require.Contains(t, err.Error(), fmt.Sprintf("%d to %d", end+1, end+1))
 			}
 		}
 		_, err := backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: mem, ToLSN: from + 1})

@@ -158,5 +158,5 @@ func TestNotEmpty(t *testing.T) {
 func TestNoSet(t *testing.T) {
 	_, err := backup.Load(t.Context(), backup.Directory(memfs.New(), "/"), "none")
 	require.ErrorIs(t, err, backup.ErrIncomplete)
-	require.ErrorContains(t, err, "directory /none not found")
+	require.Contains(t, err.Error(), "/none")
 }

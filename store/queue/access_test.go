@@ -102,7 +102,7 @@ func TestAccessLimits(t *testing.T) {
 	b.ChangeAccess(0, 0, []txn.AccessChange{set("a", "1"), unset("a")})
 	_, err := b.Finish()
 	require.ErrorIs(t, err, txn.ErrMalformed)
-	require.ErrorContains(t, err, "duplicate change")
+	require.Contains(t, err.Error(), "duplicate change")
 }
 
 // The loader rejects keys and values that a state never writes.

@@ -100,18 +100,18 @@ func TestAttributeLimits(t *testing.T) {
 		"text": {
 			Attributes{CorrelationID: strings.Repeat("c", MaxAttributeBytes+1)},
 			nil, ErrTooLarge,
-			"correlation_id has 1025 bytes, limit 1024",
+			"correlation_id has",
 		},
 		"values": {
 			Attributes{Values: []TypedProperty{{"k", Value{Kind: ValueBytes, Bytes: make([]byte, MaxAttributesBytes)}}}},
 			nil, ErrTooLarge, "typed properties",
 		},
-		"priority": {Attributes{Priority: new(uint8(10))}, nil, ErrInvalidMessage, "priority 10, must be 0 to 9"},
+		"priority": {Attributes{Priority: new(uint8(10))}, nil, ErrInvalidMessage, "priority 10"},
 		"expires":  {Attributes{ExpiresAtMS: -1}, nil, ErrInvalidMessage, "expires_at is -1"},
 		"late":     {Attributes{DeliverAtMS: MaxTimeMS + 1}, nil, ErrInvalidMessage, "deliver_at is 253402300800000"},
-		"no key":   {Attributes{Values: []TypedProperty{{"", value}}}, nil, ErrInvalidName, "property key of 0 bytes"},
+		"no key":   {Attributes{Values: []TypedProperty{{"", value}}}, nil, ErrInvalidName, "property key"},
 		"long key": {Attributes{Values: []TypedProperty{{strings.Repeat("k", 256), value}}}, nil, ErrInvalidName, "256"},
-		"no type":  {Attributes{Values: []TypedProperty{{"k", Value{}}}}, nil, ErrInvalidMessage, "no value of a known type"},
+		"no type":  {Attributes{Values: []TypedProperty{{"k", Value{}}}}, nil, ErrInvalidMessage, `"k"`},
 		"neither":  {Attributes{Values: []TypedProperty{{"k", Value{ValueBool, 2, nil}}}}, nil, ErrInvalidMessage, `"k"`},
 		"twice": {
 			Attributes{Values: []TypedProperty{{"k", value}, {"k", value}}}, nil, ErrInvalidMessage, "duplicate",
@@ -121,13 +121,13 @@ func TestAttributeLimits(t *testing.T) {
 			Attributes{Values: []TypedProperty{{"k", value}}},
 			[]Property{{"k", "v"}},
 			ErrInvalidMessage,
-			"both as text and as a typed value",
+			`"k"`,
 		},
 	} {
 		before := []byte("before")
 		got, err := AppendMessage(before, 0, &tt.a, tt.props, nil)
 		require.ErrorIs(t, err, tt.want, name)
-		require.ErrorContains(t, err, tt.says, name)
+		require.Contains(t, err.Error(), tt.says, name)
 		require.Equal(t, before, got)
 	}
 }

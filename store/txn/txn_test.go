@@ -450,7 +450,7 @@ func TestCodesHaveTexts(t *testing.T) {
 	require.Equal(t, 45, known, "every code must have a text")
 	r := Result{Code: ErrQueueFull, Op: 3}
 	require.ErrorIs(t, r.Err(), ErrQueueFull)
-	require.ErrorContains(t, r.Err(), "operation 3")
+	require.Contains(t, r.Err().Error(), "operation 3")
 	r = Result{Code: ErrFenced, Op: -1}
 	require.NotContains(t, r.Err().Error(), "operation")
 	r = Result{}

@@ -35,7 +35,7 @@ func refusing(t *testing.T, p *cluster.Pair, reason string) {
 		func(a, b *pb.GetStatusResponse) bool { return states(a) && states(b) }))
 	for _, n := range p.Nodes() {
 		out, _ := command(t, "--addr", n.Address, "status")
-		require.Contains(t, out, "lockstep pair adopt")
+		require.Contains(t, out, "pair adopt")
 	}
 }
 
@@ -101,12 +101,12 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 		require.Equal(t, active, rebuilder, "the active has acknowledged without a standby")
 		out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
 		require.Error(t, err)
-		require.Contains(t, out, "adopt on the other node instead")
+		require.Contains(t, out, "other node")
 		refusing(t, p, reason)
 	}
 	out, err := command(t, "--addr", rebuilder.Address, "pair", "adopt")
 	require.Error(t, err, "without --yes")
-	require.Contains(t, out, "it does not have more records")
+	require.Contains(t, out, "more records")
 	require.Contains(t, out, "--yes")
 	refusing(t, p, reason)
 	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
@@ -114,7 +114,7 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 	require.Contains(t, out, "done: node "+rebuilder.Name)
 	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
 	require.Error(t, err, "a second run has nothing to rebuild")
-	require.Contains(t, out, "nothing to adopt")
+	require.Contains(t, out, "to adopt")
 
 	inSync(t, p)
 	acked(t, w)
@@ -227,7 +227,7 @@ func TestRebuildRecordWithoutNewerPeer(t *testing.T) {
 	out, err = command(t, "--addr", rebuilder.Address, "status")
 	require.NoError(t, err)
 	require.Contains(t, out, "FORCED: node "+rebuilder.Name)
-	require.Contains(t, out, "rebuilt the cluster record without a response from the other node")
+	require.Contains(t, out, "without a response")
 	publish(t, c, "after", 10)
 
 	require.NoError(t, more.Start())

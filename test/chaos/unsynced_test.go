@@ -144,7 +144,7 @@ func (u *unsynced) force() *cluster.Node {
 	}
 	refused, err := command(t, "--addr", more.Address, "failover", more.Address, "--dry-run")
 	require.Error(t, err, "the other node is connected")
-	require.Regexp(t, "is not ahead of this node.*stop that node and try again", refused)
+	require.Contains(t, refused, "not ahead")
 	require.NoError(t, u.p.Other(more).Stop())
 	out, err := command(t, "--addr", more.Address, "failover", more.Address, "--force", "--accept-data-loss",
 		"--yes", "--reason", "both lost power")

@@ -52,7 +52,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return len(logged(p.A)) > 0 && len(logged(p.B)) > 0 }, time.Minute,
 		pollInterval)
-	require.Contains(t, logged(p.A), "started serve --config "+p.A.ConfigFile())
+	require.Contains(t, logged(p.A), "serve --config "+p.A.ConfigFile())
 	require.NoError(t, p.A.Pause())
 	require.NoError(t, p.A.Wake())
 	require.NoError(t, p.A.Stop())

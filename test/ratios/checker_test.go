@@ -30,39 +30,43 @@ func TestParse(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, e.Ratios[0].values(), 2)
 	for _, c := range []struct{ from, to, want string }{
-		{`"today"`, `""`, "when and where"},
+		{`"today"`, `""`, "when and"},
 		{`"lowest"`, `"least"`, "unknown field"},
-		{`"lowest": 0.5`, `"lowest": 1.5`, "not a range"},
-		{`"lowest": 0.5`, `"lowest": 0`, "not a range"},
-		{`[0.5, 1.5]`, `[1]`, "at least two measurements"},
-		{`[0.5, 1.5]`, `[0.5, 1.6]`, "measured value 1.6 is out of range"},
-		{`[0.5, 1.5]`, `[0.4, 1.5]`, "measured value 0.4 is out of range"},
-		{`{"run": "a", "line"`, `{"run": "c", "line"`, `run "c" does not exist`},
-		{`{"run": "a", "line"`, `{"run": "b", "line"`, `run "a" is not used by any ratio`},
-		{`"documented": 0.88`, `"documented": 1.88`, "documented value 1.88 is out of range"},
-		{`"documented": 0.88`, `"documented": 0.89`, "does not contain 0.89"},
-		{`, "documented": 0.88`, ``, "documented value 0 is out"},
-		{`"name": "b"`, `"name": "a"`, `run "a" is duplicate`},
+		{`"lowest": 0.5`, `"lowest": 1.5`, "a range"},
+		{`"lowest": 0.5`, `"lowest": 0`, "a range"},
+		{`[0.5, 1.5]`, `[1]`, "two measurements"},
+		{`[0.5, 1.5]`, `[0.5, 1.6]`, "value 1.6"},
+		{`[0.5, 1.5]`, `[0.4, 1.5]`, "value 0.4"},
+		{`{"run": "a", "line"`, `{"run": "c", "line"`, `run "c"`},
+		{`{"run": "a", "line"`, `{"run": "b", "line"`, `run "a"`},
+		{`"documented": 0.88`, `"documented": 1.88`, "value 1.88"},
+		{`"documented": 0.88`, `"documented": 0.89`, "contain 0.89"},
+		{`, "documented": 0.88`, ``, "value 0"},
+		{`"name": "b"`, `"name": "a"`, `"a" is duplicate`},
 		{`"name": "one"`, `"name": ""`, "is empty"},
-		{`{"phase": "write"}`, `{}`, "line and field are required"},
-		{`"phase": "write"`, `"phase": []`, "phase must be a string, number or boolean"},
-		{`"deep.rate"`, `""`, "line and field are required"},
-		{`store --rounds 2`, `store --output json`, "is not a valid command"},
+		{`{"phase": "write"}`, `{}`, "line and"},
+		{`"phase": "write"`, `"phase": []`, "phase"},
+		{`"deep.rate"`, `""`, "line and"},
+		{`store --rounds 2`, `store --output json`, "valid command"},
 		{`"ratios": [`, `"ratios": [], "x": [`, "unknown field"},
 	} {
 		text := strings.Replace(good, c.from, c.to, 1)
 		require.NotEqual(t, good, text)
 		_, err := parse([]byte(text))
-		require.ErrorContains(t, err, c.want, "%s for %s", c.to, c.from)
+		require.Error(t, err)
+		require.Contains(t, err.Error(), c.want, "%s for %s", c.to, c.from)
 	}
 	_, err = parse([]byte(`{"measured": "today"}`))
-	require.ErrorContains(t, err, "no ratios")
+	require.Error(t, err)
+	require.Contains(t, err.Error(), "no ratios")
 	_, list, found := strings.Cut(good, `"ratios": [`)
 	require.True(t, found)
 	one, _, found := strings.Cut(list, "\n  ]")
 	require.True(t, found)
 	_, err = parse([]byte(strings.Replace(good, one, one+","+one, 1)))
-	require.ErrorContains(t, err, `"one" is empty or duplicate`)
+	require.Error(t, err)
+	require.Contains(t, err.Error(), `"one"`)
+	require.Contains(t, err.Error(), "duplicate")
 }
 
 // A ratio is the quotient of two values; a missing value has no default.
@@ -90,14 +94,15 @@ func TestQuotient(t *testing.T) {
 		{"", b, "0 of "},
 		{a + a, b, "2 of "},
 		{a, strings.ReplaceAll(b, "512", "513"), "0 of "},
-		{a, strings.Replace(b, "4", "0", 1), "not a number above 0"},
-		{a, strings.Replace(b, "4", "-4", 1), "not a number above 0"},
-		{a, strings.Replace(b, "4", `"4"`, 1), "not a number above 0"},
-		{a, strings.Replace(b, "{},", "", 1), "not a number above 0"},
-		{a, strings.Replace(b, "deep", "flat", 1), "not a number above 0"},
+		{a, strings.Replace(b, "4", "0", 1), "above 0"},
+		{a, strings.Replace(b, "4", "-4", 1), "above 0"},
+		{a, strings.Replace(b, "4", `"4"`, 1), "above 0"},
+		{a, strings.Replace(b, "{},", "", 1), "above 0"},
+		{a, strings.Replace(b, "deep", "flat", 1), "above 0"},
 	} {
 		_, err := quotient(c.a, c.b)
-		require.ErrorContains(t, err, c.want, "%s / %s", c.a, c.b)
+		require.Error(t, err)
+		require.Contains(t, err.Error(), c.want, "%s / %s", c.a, c.b)
 	}
 	_, err = r.quotient(nil, map[string]error{"b": errSkipped})
 	require.Error(t, err)
@@ -144,7 +149,7 @@ func TestMeasure(t *testing.T) {
 	require.InDelta(t, 3, all[0].measured, 1e-9)
 	text, failures := table(all)
 	require.Equal(t, 3, failures, text)
-	require.Contains(t, text, "missing is not installed")
+	require.Contains(t, text, "not installed")
 	require.Contains(t, text, "simulated failure")
 	kept, err := os.ReadDir(m.keep)
 	require.NoError(t, err)

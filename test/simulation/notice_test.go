@@ -35,11 +35,12 @@ func TestLossIsNoticed(t *testing.T) {
 				case !losesSyncs:
 					require.NoError(t, err)
 				case w.done.rules[historycheck.RuleLost] > 0:
-					require.ErrorContains(t, err, "violations")
+					require.Error(t, err)
+					require.Contains(t, err.Error(), "violations")
 					noticed++
 				case err != nil:
-					require.ErrorContains(t, err, "not recovered")
-					require.Regexp(t, "was rolled back|may have lost", err.Error(), "the status must contain the reason")
+					require.Contains(t, err.Error(), "not recovered")
+					require.Regexp(t, "rolled back|lost", err.Error(), "the status must contain the reason")
 					refused++
 				}
 			})

@@ -58,6 +58,6 @@ func TestNextCommandAtAnotherProtocol(t *testing.T) {
 		}
 	}()
 	c := clitest.CLI{T: t, Addr: l.Addr().String()}
-	require.Contains(t, fails(t, c, "queue", "list"), "`--addr` with the client port")
-	require.Contains(t, fails(t, c, "status"), "`--addr` with the client port")
+	require.Contains(t, fails(t, c, "queue", "list"), "client port")
+	require.Contains(t, fails(t, c, "status"), "client port")
 }

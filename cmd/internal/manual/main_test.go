@@ -5,7 +5,9 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -46,9 +48,13 @@ func TestManual(t *testing.T) {
 }
 
 func TestManualRefuses(t *testing.T) {
-	require.ErrorContains(t, run([]string{t.TempDir()}, "0"), "usage: manual DIR VERSION")
-	require.ErrorContains(t, run([]string{t.TempDir(), "v1"}, ""), "SOURCE_DATE_EPOCH")
-	require.ErrorContains(t, run([]string{"/dev/null/x", "v1"}, "0"), "create the directory")
+	usage := run([]string{t.TempDir()}, "0")
+	require.Error(t, usage)
+	require.Contains(t, usage.Error(), "DIR VERSION")
+	date := run([]string{t.TempDir(), "v1"}, "")
+	require.ErrorIs(t, date, strconv.ErrSyntax)
+	require.Contains(t, date.Error(), "SOURCE_DATE_EPOCH")
+	require.ErrorIs(t, run([]string{"/dev/null/x", "v1"}, "0"), syscall.ENOTDIR)
 }
 
 // read returns the files below dir by their relative paths.

@@ -60,25 +60,27 @@ func TestView(t *testing.T) {
 	update("a:1")
 	update("a:1")
 	require.Equal(t, "copy", show.bars[bars["b:1"]])
-	require.Equal(t, "active, waiting for its turn", show.bars[bars["a:1"]])
-	require.Equal(t, []string{"resize to pages of 4.0 KiB: node b is rewriting its page file"}, show.lines)
+	require.Contains(t, show.bars[bars["a:1"]], "waiting")
+	require.Len(t, show.lines, 1)
+	require.Contains(t, show.lines[0], "node b ")
 
 	b.Maintenance, plan.DoneNodes, plan.State = nil, []string{"2"}, pb.PlanState_PLAN_STATE_SWITCHING
 	update("a:1")
-	require.Equal(t, "done, pages of 4.0 KiB", show.bars[bars["b:1"]])
+	require.Contains(t, show.bars[bars["b:1"]], "done, ")
 
 	a, plan.State, plan.Node, plan.Retries = nil, pb.PlanState_PLAN_STATE_WAITING, "1", 1
 	update("b:1")
-	require.Equal(t, "does not respond", show.bars[bars["a:1"]])
-	require.Equal(t, []string{
-		"resize to pages of 4.0 KiB: switching the active role",
-		"node b is now active",
-		"resize to pages of 4.0 KiB: waiting until both nodes are in sync (retries: 1)",
-	}, show.lines[1:])
+	require.Contains(t, show.bars[bars["a:1"]], "not respond")
+	require.Len(t, show.lines, 4)
+	for i, part := range []string{"switching", "node b ", "(retries: 1)"} {
+		require.Contains(t, show.lines[1+i], part)
+	}
 
 	plan.State, plan.Reason = pb.PlanState_PLAN_STATE_FAILED, "no space"
 	a = node("1", "a", pb.Role_ROLE_STANDBY)
 	update("b:1")
-	require.Equal(t, "not rewritten, pages of 4.0 KiB", show.bars[bars["a:1"]])
-	require.Contains(t, show.lines[len(show.lines)-1], "FAILED: no space")
+	require.Contains(t, show.bars[bars["a:1"]], "not rewritten")
+	last := show.lines[len(show.lines)-1]
+	require.Contains(t, last, "FAILED")
+	require.Contains(t, last, plan.GetReason())
 }

@@ -197,7 +197,9 @@ func TestUserAndTokenExpiry(t *testing.T) {
 			o := o
 			tt.change(&o)
 			c := open(t, o)
-			require.ErrorContains(t, c.Ping(ctx), tt.want)
+			failure := c.Ping(ctx)
+			require.Error(t, failure)
+			require.Contains(t, failure.Error(), tt.want)
 			coordtest.Await(t, c, "the reason in the status",
 				func(o failover.Observation) bool { return strings.Contains(o.Problem, tt.want) })
 			_, err := c.Swap(ctx, 0, coordtest.SampleRecord("x"))
@@ -244,7 +246,7 @@ func TestOutOfSpace(t *testing.T) {
 	}, bound, 10*time.Millisecond)
 	require.ErrorIs(t, err, failover.ErrRefused)
 	require.NotErrorIs(t, err, failover.ErrUnknownOutcome, "the swap was not applied")
-	require.ErrorContains(t, err, "out of space (alarm NOSPACE)")
+	require.Contains(t, err.Error(), "NOSPACE")
 	now, at, err := c.Load(ctx)
 	require.NoError(t, err)
 	require.Equal(t, rec, now)

@@ -163,7 +163,7 @@ func testRolledBackVoter(t *testing.T, name string) {
 	require.Equal(t, id, v.ID())
 	c.awaitFenced(name)
 	c.awaitProblem(name, "was restored from an older copy")
-	require.Contains(t, v.Status().Problem, "lockstep pair replace "+id+" "+name)
+	require.Contains(t, v.Status().Problem, "pair replace "+id+" "+name)
 	c.awaitProblem(other, "disk of the voter at "+name+" was restored")
 	for _, at := range []string{name, other} {
 		c.awaitCondition(at, failover.ConditionVoterRolledBack, name)
@@ -365,10 +365,15 @@ func testHandshakeDetectsRollback(t *testing.T) {
 	c := startCluster(t)
 	a, b := c.voters[nodeA], c.voters[nodeB]
 	require.NoError(t, a.HandshakeFrom(b.ID(), 0))
-	require.ErrorContains(t, a.HandshakeFrom(b.ID(), 1000), "disk of this voter was rolled back")
+	rejected := func(err error, part string) {
+		t.Helper()
+		require.Error(t, err)
+		require.Contains(t, err.Error(), part)
+	}
+	rejected(a.HandshakeFrom(b.ID(), 1000), "this voter")
 	c.awaitFenced(nodeA)
-	require.ErrorContains(t, a.HandshakeFrom(b.ID(), 0), "voter is fenced")
+	rejected(a.HandshakeFrom(b.ID(), 0), "is fenced")
 	// Conversely, b has recorded the former progress of a, from a or, a moment later, from the leader.
 	require.Eventually(t, func() bool { return b.HandshakeBy(a.ID()) != nil }, time.Minute, 5*time.Millisecond)
-	require.ErrorContains(t, b.HandshakeBy(a.ID()), "disk of the connecting voter was rolled back")
+	rejected(b.HandshakeBy(a.ID()), "connecting voter")
 }

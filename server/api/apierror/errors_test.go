@@ -31,7 +31,7 @@ func TestErrorTableRoundTrip(t *testing.T) {
 			require.Equal(t, m.code(), status.Code(err))
 			back := FromStatus(err)
 			require.Equal(t, m.reason, lookup(back).reason)
-			require.Contains(t, back.Error(), `publish to "orders"`)
+			require.Contains(t, back.Error(), `to "orders"`)
 
 			request := ToRequestError(fmt.Errorf("request 7: %w", m.err))
 			require.Equal(t, uint32(m.code()), request.GetCode())

@@ -300,7 +300,8 @@ func TestSameLimits(t *testing.T) {
 		&pb.CreateQueueRequest{})
 	require.Equal(t, codes.Internal, status.Code(err))
 	_, err = client.CreateQueue(t.Context(), &pb.CreateQueueRequest{}, grpc.UseCompressor("gzip"))
-	require.ErrorContains(t, err, "CompressorCallOption", "options without effect are refused")
+	require.Error(t, err, "options without effect are refused")
+	require.Contains(t, err.Error(), "CompressorCallOption")
 }
 
 // Each end of a call is notified when the other one ends, regardless of the operation it is blocked in.
@@ -339,7 +340,7 @@ func TestEnds(t *testing.T) {
 			synctest.Wait()
 			require.Empty(t, ended, name)
 			cancel()
-			require.ErrorContains(t, <-ended, context.Canceled.Error(), name)
+			require.Contains(t, fmt.Sprint(<-ended), context.Canceled.Error(), name)
 			for err = nil; err == nil; {
 				_, err = s.Recv()
 			}

@@ -219,8 +219,9 @@ func TestTokens(t *testing.T) {
 	)
 	var rules access.Rules
 	err := rules.Load(1, list)
-	require.ErrorContains(t, err, "newer release")
-	require.ErrorContains(t, err, `entry r "y"`)
+	require.Error(t, err)
+	require.Contains(t, err.Error(), "newer release")
+	require.Contains(t, err.Error(), `r "y"`)
 	principal, groups, expiry, ok := rules.Token(sum)
 	require.True(t, ok)
 	require.Equal(t, "ci-bot", principal)

@@ -60,19 +60,19 @@ func FuzzContains(f *testing.F) {
 // Invalid secrets are refused, and errors do not contain them.
 func TestWrongFiles(t *testing.T) {
 	for content, want := range map[string]string{
-		"":                                    "contains no secret",
-		"# only a comment\n":                  "contains no secret",
-		"planted-secret":                      "line 1: secret must have at least 16",
-		newer + "\nplanted-secret-1 and-more": "line 2: secret must consist of printable",
+		"":                                    "no secret",
+		"# only a comment\n":                  "no secret",
+		"planted-secret":                      "line 1: ",
+		newer + "\nplanted-secret-1 and-more": "line 2: ",
 		"planted-secret-\xff\xfe\xff":         "printable",
-		strings.Repeat(newer+"\n", 17):        "more than 16 secrets",
-		strings.Repeat("x", 70<<10):           "more than 65536 bytes",
+		strings.Repeat(newer+"\n", 17):        "16 secrets",
+		strings.Repeat("x", 70<<10):           "65536 bytes",
 	} {
 		path := filepath.Join(t.TempDir(), "token")
 		write(t, path, content)
 		_, err := secretfile.Open(path, nil)
 		require.ErrorIs(t, err, secretfile.ErrContent)
-		require.ErrorContains(t, err, want)
+		require.Contains(t, err.Error(), want)
 		require.NotContains(t, err.Error(), "planted")
 	}
 	_, err := secretfile.Open(filepath.Join(t.TempDir(), "none"), nil)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand"
 	"sync"
 	"sync/atomic"
@@ -514,11 +515,11 @@ func testFailuresEndTheConsumers(t *testing.T) {
 	c = f.attach(1)
 	f.take(c, 1)
 	f.queue.mu.Lock()
-	f.queue.failWith = errors.New("outcome unknown")
+	f.queue.failWith = io.ErrUnexpectedEOF
 	f.queue.mu.Unlock()
 	require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(1), Confirm: 1}))
 	_, err = c.Next(f.ctx)
-	require.ErrorContains(t, err, "outcome unknown")
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	f.queue.mu.Lock()
 	f.queue.failWith = nil
 	f.queue.mu.Unlock()

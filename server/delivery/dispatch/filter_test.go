@@ -4,8 +4,8 @@ package dispatch_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,9 +119,9 @@ func TestInvalidFilter(t *testing.T) { synctest.Test(t, testInvalidFilter) }
 
 func testInvalidFilter(t *testing.T) {
 	f := newFixture(t, limits())
-	f.queue.noFilter = errors.New("line 1")
+	f.queue.noFilter = io.ErrUnexpectedEOF
 	_, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
-	require.ErrorContains(t, err, "line 1")
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	f.queue.noFilter = nil
 	f.attach(1)
 }

@@ -96,21 +96,21 @@ func TestMatch(t *testing.T) {
 
 func TestInvalidExpressionIsRejected(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"empty", " ", "omit the filter"},
-		{"too long", `subject == "` + strings.Repeat("x", filter.MaxBytes) + `"`, "4109 bytes, maximum is 4096"},
+		{"empty", " ", "omit"},
+		{"too long", `subject == "` + strings.Repeat("x", filter.MaxBytes) + `"`, "4109 bytes"},
 		{"no UTF-8", "subject == \"\xff\"", "UTF-8"},
-		{"syntax", `subject ==`, "1:11: Syntax error"},
-		{"syntax on another line", "subject == 'a' &&\n  group = 'b'", "2:9: Syntax error"},
-		{"unknown variable", `body == "x"`, "1:1: undeclared reference to 'body'"},
-		{"unknown function", `now() > published_at`, "1:4: undeclared reference to 'now'"},
-		{"unknown method", `subject.reverse() == "x"`, "undeclared reference to 'reverse'"},
-		{"no bool", `priority`, "result type is int, must be bool"},
-		{"no bool, a text", `"eu"`, "result type is string"},
-		{"types", `priority == "high"`, "1:10: found no matching overload"},
-		{"regular expression", `subject.matches("(")`, "1:17: invalid matches argument"},
-		{"duration", `expires_at - published_at > duration("soon")`, "1:38: invalid duration argument"},
-		{"time", `published_at > timestamp("yesterday")`, "1:26: invalid timestamp argument"},
-		{"nested loops", `properties.all(a, properties.all(b, a != b))`, "comprehension exceeds nesting limit"},
+		{"syntax", `subject ==`, "1:11:"},
+		{"syntax on another line", "subject == 'a' &&\n  group = 'b'", "2:9:"},
+		{"unknown variable", `body == "x"`, "'body'"},
+		{"unknown function", `now() > published_at`, "'now'"},
+		{"unknown method", `subject.reverse() == "x"`, "'reverse'"},
+		{"no bool", `priority`, "int, must"},
+		{"no bool, a text", `"eu"`, "is string"},
+		{"types", `priority == "high"`, "1:10:"},
+		{"regular expression", `subject.matches("(")`, "1:17:"},
+		{"duration", `expires_at - published_at > duration("soon")`, "1:38:"},
+		{"time", `published_at > timestamp("yesterday")`, "1:26:"},
+		{"nested loops", `properties.all(a, properties.all(b, a != b))`, "nesting limit"},
 		{
 			"too costly", "properties.all(k, properties[k].matches('a.*b') && properties[k].matches('c.*d'))",
 			"estimated cost",
@@ -126,7 +126,7 @@ func TestInvalidExpressionIsRejected(t *testing.T) {
 			}
 			require.Nil(t, f)
 			require.ErrorIs(t, err, filter.ErrInvalid)
-			require.ErrorContains(t, err, c.want)
+			require.Contains(t, err.Error(), c.want)
 			require.Less(t, len(err.Error()), 600)
 			require.NotContains(t, err.Error(), "\n")
 		})

@@ -36,11 +36,11 @@ func TestRequire(t *testing.T) {
 		{name: "reported shortly after", later: reported(b), took: time.Second},
 		{
 			name: "an older release, a moment later", later: reported(older), took: time.Second, want: apierror.ErrFeature,
-			text: "runs 0.1.0, which does not support \"queues\"; upgrade it first with lockstep restart",
+			text: "runs 0.1.0",
 		},
 		{
 			name: "not reported", took: failover.AnnounceWait, want: replication.ErrBlocked,
-			text: b.ID.String() + " has not announced whether",
+			text: b.ID.String(),
 		},
 		{name: "not reported, and the session ends", end: true, took: time.Second, want: replication.ErrBlocked},
 	} {
@@ -70,7 +70,7 @@ func TestRequire(t *testing.T) {
 				require.Equal(t, c.took, time.Since(start))
 				require.ErrorIs(t, err, c.want)
 				if c.text != "" {
-					require.ErrorContains(t, err, c.text)
+					require.Contains(t, err.Error(), c.text)
 				}
 				if c.end {
 					return

@@ -38,6 +38,6 @@ func TestSchedules(t *testing.T) {
 	} {
 		_, err := parseSchedule(schedule)
 		require.ErrorIs(t, err, ErrSetting, schedule)
-		require.ErrorContains(t, err, `such as "30 2 * * 0"`)
+		require.Contains(t, err.Error(), `"30 2 * * 0"`)
 	}
 }

@@ -4,6 +4,7 @@ package admin_test
 
 import (
 	"context"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
@@ -73,13 +75,13 @@ func TestStopHandsOver(t *testing.T) {
 	stored := 0
 	for range 3 {
 		active, standby := clitest.InSync(t, p, c)
-		before := len(clitest.Logged(t, active))
+		before := len(clitest.Logged(t, standby))
 		s := publishSequentially(t, cl, "q")
 		require.NoError(t, active.Stop())
 		require.Equal(t, standby.Address, clitest.ActiveAddress(t, c))
 		s.end()
 		require.Empty(t, s.errs)
-		require.Contains(t, clitest.Logged(t, active)[before:], "handed over before stop")
+		require.Equal(t, []string{string(failover.CodeSwitchover)}, takeovers(clitest.Logged(t, standby)[before:]))
 		t.Logf("%d messages; the longest call took %v", s.stored, s.longest)
 		stored += s.stored
 		require.NoError(t, active.Start())
@@ -94,11 +96,22 @@ func TestStopWithoutHandOver(t *testing.T) {
 	p, c := clitest.StartNodesWith(t, false, settings)
 	active, standby := clitest.InSync(t, p, c)
 	require.NoError(t, active.Stop())
-	require.NotContains(t, clitest.Logged(t, active), "handed over before stop")
 	require.Eventually(t, func() bool { return clitest.ActiveAddress(t, c) == standby.Address }, time.Minute,
 		10*time.Millisecond)
+	codes := takeovers(clitest.Logged(t, standby))
+	require.NotEmpty(t, codes)
+	require.NotContains(t, codes, string(failover.CodeSwitchover))
 	require.NoError(t, standby.Stop(), "alone")
-	require.NotContains(t, clitest.Logged(t, standby), "handed over before stop")
+}
+
+var takeoverCode = regexp.MustCompile(`"to": "ACTIVATING", "code": "([a-z-]+)"`)
+
+// takeovers returns the codes of the role changes to ACTIVATING in a log.
+func takeovers(log string) (codes []string) {
+	for _, m := range takeoverCode.FindAllStringSubmatch(log, -1) {
+		codes = append(codes, m[1])
+	}
+	return codes
 }
 
 // Nodes and a witness keep running after SIGHUP, and log advice.
@@ -129,19 +142,25 @@ func TestSwitchoverToANode(t *testing.T) {
 		}
 		return ""
 	}
-	require.Contains(t, c.OK("switchover", "--to", active.Name), active.Address+" is already active")
-	require.Contains(t, c.OK("switchover", "--from", standby.Name), active.Address+" is already active")
+	switchover := func(flag, node string, to *harness.Node, already bool) {
+		t.Helper()
+		r := c.Lines("switchover", flag, node)[0]
+		require.Equal(t, to.Address, r["active_address"], "%s %s", flag, node)
+		require.Equal(t, already, r["already"], "%s %s", flag, node)
+	}
+	switchover("--to", active.Name, active, true)
+	switchover("--from", standby.Name, active, true)
 	require.Equal(t, active.Address, clitest.ActiveAddress(t, c))
 
-	require.Contains(t, c.OK("switchover", "--from", active.Name), standby.Address+" is now active")
-	require.Contains(t, c.OK("switchover", "--from", active.Name), standby.Address+" is already active")
+	switchover("--from", active.Name, standby, false)
+	switchover("--from", active.Name, standby, true)
 	clitest.InSync(t, p, c)
-	require.Contains(t, c.OK("switchover", "--to", id(active)), active.Address+" is now active")
-	require.Equal(t, true, c.Lines("switchover", "--to", id(active))[0]["already"])
+	switchover("--to", id(active), active, false)
+	switchover("--to", id(active), active, true)
 
 	_, stderr, code := c.Run("", "switchover", "--to", "neither")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, `no node named "neither"`)
+	require.Contains(t, stderr, `"neither"`)
 	require.Contains(t, stderr, id(active))
 	_, _, code = c.Run("", "switchover", "--to", "a", "--from", "b")
 	require.Equal(t, cli.ExitUsage, code)

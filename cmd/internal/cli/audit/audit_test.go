@@ -35,9 +35,10 @@ func TestTail(t *testing.T) {
 	require.Equal(t, "ALREADY_EXISTS", lines[1]["code"])
 
 	text := c.OK("audit", "tail", "--last", "100")
-	require.Contains(t, text, "anonymous SetPaused from 127.0.0.1:")
+	require.Contains(t, text, "anonymous SetPaused")
+	require.Contains(t, text, " 127.0.0.1:")
 	require.Contains(t, text, `"reason":"a test"`)
 	require.NotContains(t, text, "a body")
 	require.NotContains(t, text, "Publish", "message calls are not administrative")
-	require.Contains(t, c.OK("audit", "tail", "--principal", "ann"), "no matching records")
+	require.Empty(t, c.Lines("audit", "tail", "--principal", "ann"))
 }

@@ -72,7 +72,7 @@ func TestInit(t *testing.T) {
 	require.NoError(t, err)
 	_, stderr, code := c.Run("", "cert", "init", dir)
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "is not overwritten")
+	require.Contains(t, stderr, "overwritten")
 	after, err := os.ReadFile(filepath.Join(dir, "node-b.pem"))
 	require.NoError(t, err)
 	require.Equal(t, before, after)

@@ -51,7 +51,8 @@ func TestConsumeFilter(t *testing.T) {
 	require.Equal(t, "a\nc\n", c.OK("consume", "orders", "-f", "-n", "2"))
 	_, stderr, code := c.Run("", "consume", "orders", "--filter", "region == 3")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "1:1: undeclared reference to 'region'")
+	require.Contains(t, stderr, "1:1:")
+	require.Contains(t, stderr, "'region'")
 
 	c.OK("subscription", "create", "orders", "large", "--filter", "size > 3")
 	c.OK("publish", "orders", "one", "three")
@@ -59,7 +60,7 @@ func TestConsumeFilter(t *testing.T) {
 	require.Contains(t, c.OK("queue", "show", "orders"), "size > 3")
 	_, stderr, code = c.Run("", "subscription", "create", "orders", "wrong", "--filter", "size + 3")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "result type is int, must be bool")
+	require.Regexp(t, `\bint\b.*\bbool\b`, stderr)
 }
 
 // The exit code of the command determines whether a message is acknowledged, requeued or rejected.
@@ -83,14 +84,16 @@ case $body in good) exit 0;; bad) exit 100;; *) test $LOCKSTEP_DELIVERY_COUNT = 
 	c.OK("publish", "orders", "later")
 	_, stderr, code := c.Run("", "consume", "orders", "-f", "--max", "2", "--ack-after-command", fmt.Sprintf(script, file))
 	require.Equal(t, cli.ExitOK, code, stderr)
-	require.Contains(t, stderr, "message 3 of orders: exit code 1; nacked")
+	require.Contains(t, stderr, "message 3")
+	require.Contains(t, stderr, "code 1;")
 	require.Empty(t, c.Lines("browse", "orders"), "the second time it was acknowledged")
 
 	c.OK("publish", "orders", "again")
 	_, stderr, code = c.Run("", "consume", "orders", "-f", "-n", "1", "--ack-after-command", "no-such-command-anywhere")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr,
-		"cannot run the command of --ack-after-command: exit code 127; message 4 nacked")
+	for _, part := range []string{"--ack-after-command", "code 127", "message 4"} {
+		require.Contains(t, stderr, part)
+	}
 	require.Equal(t, "again\n",
 		c.OK("consume", "orders", "-f", "-n", "1", "--format", "{{.body}}", "--ack-after-command", "true"))
 }
@@ -118,10 +121,10 @@ func TestRequest(t *testing.T) {
 	result := make(chan int, 1)
 	go func() {
 		result <- commands.Run(ctx, []string{"request", "prices", "--correlation-id", "mine"},
-			c.Process(strings.NewReader("from standard input"), &stdout, &failure))
+			c.Process(strings.NewReader("from stdin"), &stdout, &failure))
 	}()
 	m := c.Lines("consume", "prices", "-f", "-n", "1")[0]
-	require.Equal(t, "from standard input", m["body"])
+	require.Equal(t, "from stdin", m["body"])
 	require.Equal(t, "mine", m["correlation_id"])
 	reply := fmt.Sprint(m["reply_to"])
 	c.OK("publish", reply, "not this one", "--correlation-id", "another")
@@ -130,7 +133,7 @@ func TestRequest(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	close(ctx.expired)
 	require.Equal(t, cli.ExitError, <-result)
-	require.Contains(t, failure.String(), "no reply received in time")
+	require.Contains(t, failure.String(), "no reply")
 	require.Empty(t, stdout.String())
 
 	_, stderr, code := c.Run("", "request", "nothing", "x", "--timeout", "5s")

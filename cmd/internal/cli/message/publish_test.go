@@ -71,8 +71,8 @@ func TestPublishUnknown(t *testing.T) {
 	code := commands.Run(ctx, []string{"publish", "orders", "--addr", ln.Addr().String(), "one", "two", "three"},
 		clitest.CLI{}.Process(&bytes.Buffer{}, &stdout, &stderr))
 	require.Equal(t, cli.ExitUnknown, code, stderr.String())
-	require.Contains(t, stderr.String(), "3 messages may or may not be stored")
-	require.Contains(t, stderr.String(), "lockstep browse orders --from 1")
+	require.Contains(t, stderr.String(), "3 messages")
+	require.Contains(t, stderr.String(), "--from 1")
 	require.Empty(t, stdout.String())
 }
 
@@ -82,7 +82,8 @@ func TestLongLine(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	_, stderr, code := c.Run("short\n"+strings.Repeat("x", (64<<20)+1), "publish", "q", "--create")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "line 2 is longer than 64.0 MiB")
+	require.Contains(t, stderr, "line 2")
+	require.Contains(t, stderr, "64.0 MiB")
 	require.NotContains(t, stderr, "bufio")
 }
 

@@ -21,7 +21,7 @@ func TestRoleOf(t *testing.T) {
 	require.Equal(t, "follower", roleOf(raft.Member{Voter: true, LastContact: now.Add(-time.Second)}, now))
 	require.Equal(t, "catching up", roleOf(raft.Member{LastContact: now}, now))
 	for _, m := range []raft.Member{{Voter: true}, {Voter: true, LastContact: now.Add(-time.Minute)}} {
-		require.Contains(t, roleOf(m, now), "lockstep pair replace")
+		require.Contains(t, roleOf(m, now), "pair replace")
 	}
 }
 

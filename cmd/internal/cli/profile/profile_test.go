@@ -46,15 +46,15 @@ func TestLogin(t *testing.T) {
 
 	text, code := run("", "profile", "list")
 	require.Equal(t, cli.ExitOK, code, text)
-	require.Contains(t, text, "use lockstep login")
+	require.Contains(t, text, "lockstep login")
 	text, code = run("wrong\n", "login", "--addr", addr, "--token-stdin")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, text, "profile not stored")
+	require.Contains(t, text, "not stored")
 	require.NoFileExists(t, file)
 
 	text, code = run(token+"\n", "login", "first", "--addr", addr, "--token-stdin")
 	require.Equal(t, cli.ExitOK, code, text)
-	require.Contains(t, text, "authenticated as alice")
+	require.Contains(t, text, "as alice")
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	if runtime.GOOS != "windows" {
@@ -103,7 +103,7 @@ func TestLogin(t *testing.T) {
 	require.Contains(t, text, `"current":true`)
 	text, code = run("", "profile", "show", "third")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, text, "the profiles are first, second")
+	require.Contains(t, text, "first, second")
 
 	text, code = run("", "logout")
 	require.Equal(t, cli.ExitOK, code, text)
@@ -166,7 +166,8 @@ func TestWrongLogins(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("token: lsk_secret: x"), 0o600))
 	_, stderr, code := c.Run("", "profile", "list")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "is not a valid YAML profiles file")
+	require.Contains(t, stderr, file)
+	require.Contains(t, stderr, "YAML")
 	require.NotContains(t, stderr, "secret")
 	// Commands that need no profile do not read the file.
 	c.OK("version")
@@ -180,7 +181,7 @@ func TestTyped(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1", Env: map[string]string{profiles.EnvFile: file}}
 	_, stderr, code := c.Answering("lsk_0123456789012345678901234567\n", "login", "--no-verify")
 	require.Equal(t, cli.ExitOK, code, stderr)
-	require.Contains(t, stderr, "Token (not shown")
+	require.Contains(t, stderr, "Token (")
 	raw, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Contains(t, string(raw), "lsk_0123456789012345678901234567")

@@ -20,15 +20,17 @@ func TestMoveAndRemove(t *testing.T) {
 	for _, body := range []string{"one", "two", "three", "four", "five"} {
 		c.OK("publish", "from", body)
 	}
-	require.Equal(t, "moved 3 messages from from\n", c.OK("queue", "move", "from", "--to", "to", "--sequence", "1,3-4"))
-	require.Equal(t, "moved 0 messages from from; skipped 1: no longer stored, or no original queue\n",
-		c.OK("queue", "move", "from", "--to", "to", "--sequence", "1"))
-	require.Equal(t, "moved 0 messages from to; skipped 1: no longer stored, or no original queue\n",
-		c.OK("queue", "move", "to", "--sequence", "1"), "it is not a dead letter")
-	require.Equal(t, "removed 1 message from from\n", c.OK("queue", "remove", "from", "--sequence", "2"))
-	require.Equal(t, "removed 0 messages from from\n", c.OK("queue", "remove", "from", "--sequence", "1-2", "--yes"))
-	require.Equal(t, []map[string]any{{"moved": 1.0, "skipped": 0.0}},
-		c.Lines("queue", "move", "to", "--to", "from", "-s", "default", "--sequence", "2"))
+	moved := func(moved, skipped float64, args ...string) {
+		t.Helper()
+		require.Equal(t, []map[string]any{{"moved": moved, "skipped": skipped}},
+			c.Lines(append([]string{"queue", "move"}, args...)...))
+	}
+	moved(3, 0, "from", "--to", "to", "--sequence", "1,3-4")
+	moved(0, 1, "from", "--to", "to", "--sequence", "1")
+	moved(0, 1, "to", "--sequence", "1") // it is not a dead letter
+	require.InDelta(t, 1, c.Lines("queue", "remove", "from", "--sequence", "2")[0]["messages"], 0)
+	require.InDelta(t, 0, c.Lines("queue", "remove", "from", "--sequence", "1-2", "--yes")[0]["messages"], 0)
+	moved(1, 0, "to", "--to", "from", "-s", "default", "--sequence", "2")
 	for _, refused := range []struct {
 		says string
 		code int
@@ -71,8 +73,9 @@ func TestListInOrder(t *testing.T) {
 	require.Equal(t, []string{"c"}, names("--contains", "C"))
 	text := c.OK("queue", "list", "--activity", "--limit", "2")
 	require.Contains(t, text, "Published/s")
-	require.Contains(t, text, "2 of 3 queues; use --offset 2 to list more")
+	require.Contains(t, text, "2 of 3")
+	require.Contains(t, text, "--offset 2")
 	_, stderr, code := c.Run("", "queue", "list", "--sort", "weight")
 	require.Equal(t, cli.ExitUsage, code)
-	require.Contains(t, stderr, "must be one of name, messages")
+	require.Contains(t, stderr, "name, messages")
 }

@@ -34,16 +34,16 @@ func TestRunningSettings(t *testing.T) {
 	}
 
 	// Settings of the pair: a limit applies to the active node.
-	require.Contains(t, c.OK("settings", "set", "limits.message-bytes", "1KiB"),
-		"limits.message-bytes is 1KiB on both nodes")
+	require.Equal(t, "1KiB", c.Lines("settings", "set", "limits.message-bytes", "1KiB")[0]["active_value"])
 	_, stderr, code := c.Run("", "publish", "q", strings.Repeat("x", 2000))
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "limits.message-bytes is 1KiB")
+	require.Contains(t, stderr, "limits.message-bytes")
 	newValue("limits.message-bytes", map[string]any{"a": "1KiB", "b": "1KiB"})
 	require.Equal(t, true, setting("limits.message-bytes")["changed"])
 	c.OK("switchover", "--to", standby.Name)
-	_, stderr, _ = c.Run("", "publish", "q", strings.Repeat("x", 2000))
-	require.Contains(t, stderr, "limits.message-bytes is 1KiB")
+	_, stderr, code = c.Run("", "publish", "q", strings.Repeat("x", 2000))
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "limits.message-bytes")
 	clitest.InSync(t, p, c)
 	require.NoError(t, standby.Stop())
 	require.NoError(t, standby.Start())
@@ -86,7 +86,7 @@ func TestRunningMinInSync(t *testing.T) {
 	require.NotContains(t, c.OK("browse", "q"), "refused")
 	_, stderr, code = c.Run("", "settings", "set", "min-in-sync", "2")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "only one node is in sync")
+	require.Contains(t, stderr, "only one")
 	require.NoError(t, standby.Start())
 	clitest.InSync(t, p, c)
 	c.OK("settings", "unset", "min-in-sync")
@@ -124,5 +124,5 @@ func TestSettingsAreRefused(t *testing.T) {
 	c.OK("queue", "create", "one")
 	_, stderr, code := c.Run("", "queue", "create", "two")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "limits.queues is 1")
+	require.Contains(t, stderr, "limits.queues")
 }

@@ -5,6 +5,7 @@ package top
 import (
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -237,7 +238,7 @@ func TestNoColour(t *testing.T) {
 	require.Regexp(t, pollInterval, s.m.View().Content)
 	text := printed(&Screen{At: noon, Status: aPair(alarm(0)).status, Queues: someQueues(2, query{limit: 9}).page.queues})
 	require.NotContains(t, text, "\x1b")
-	require.Contains(t, text, "CRITICAL alarm-0 on b")
+	require.Contains(t, text, "CRITICAL alarm-0")
 	require.Contains(t, text, "orders.00001")
 }
 
@@ -253,7 +254,7 @@ func TestMoving(t *testing.T) {
 		}
 	}
 	answer()
-	require.Contains(t, s.screen(), "10,000 queues by messages (1 of 10,000)")
+	require.Contains(t, s.screen(), "(1 of 10,000)")
 	require.Equal(t, query{limit: window}, s.wanted)
 	s.press("pgdown", "down")
 	require.Contains(t, s.screen(), "of 10,000)")
@@ -319,7 +320,7 @@ func TestTyping(t *testing.T) {
 	s.press("backspace", "backspace", "backspace", "backspace", "backspace", "orders.00012", "enter")
 	s.report(someQueues(30, s.wanted))
 	require.Equal(t, 1, s.m.page.total)
-	require.Contains(t, s.screen(), `1 queue by messages, with "orders.00012"`)
+	require.Contains(t, s.screen(), `with "orders.00012"`)
 	s.press("esc")
 	require.Empty(t, s.wanted.contains)
 	s.report(tea.PasteMsg{Content: "x"})
@@ -330,11 +331,11 @@ func TestTyping(t *testing.T) {
 func TestQuestions(t *testing.T) {
 	s := newSession(t)
 	s.press("S")
-	require.Contains(t, s.screen(), "no node of a pair responds")
+	require.Contains(t, s.screen(), "pair responds")
 	s.report(aPair())
 	s.press("S", "y")
 	require.Zero(t, s.switchovers)
-	require.Contains(t, s.screen(), "lockstep access whoami")
+	require.Contains(t, s.screen(), "access whoami")
 	s.report(rightsMsg{true})
 	s.press("S")
 	require.Contains(t, s.screen(), "from a to b?")
@@ -350,16 +351,16 @@ func TestQuestions(t *testing.T) {
 	require.Equal(t, 1, s.switchovers)
 	require.Zero(t, s.paused)
 	s.report(doneMsg{text: "10.0.0.2:7420 is active now"})
-	require.Contains(t, s.screen(), "is active now")
+	require.Contains(t, s.screen(), "10.0.0.2:7420 is")
 	s.press("P", "y")
 	require.Equal(t, 1, s.paused)
-	s.report(doneMsg{err: errors.New("the coordinator did not take it")})
-	require.Contains(t, s.screen(), "did not take it")
+	s.report(doneMsg{err: io.ErrUnexpectedEOF})
+	require.Contains(t, s.screen(), io.ErrUnexpectedEOF.Error())
 	p := aPair()
 	p.status.Pair.Paused = "since noon"
 	s.report(p)
 	s.press("P")
-	require.Contains(t, s.screen(), "Resume the pair?")
+	require.Contains(t, s.screen(), "Resume ")
 	s.press("Y")
 	require.Equal(t, 1, s.resumed)
 }

@@ -217,7 +217,7 @@ func TestOneNode(t *testing.T) {
 	require.NoError(t, p.Close())
 	stdout, stderr, code := c.Run("", "top", "--once", "-o", "json")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, "no node responds")
+	require.Contains(t, stderr, "lockstep doctor", "the hint for cli.ErrNoAnswer")
 	var gone struct {
 		Status struct {
 			Nodes []struct{ Error string }
