@@ -71,8 +71,8 @@ func (s peerProgress) with(o peerProgress) peerProgress {
 
 type diskState struct {
 	// Term is the newest term in which the voter had a leader, voted or was a candidate. It is not only the library's
-	// current term: a late heartbeat of an earlier leader can decrement that even after the voter has acknowledged an entry
-	// of a newer one.
+	// current term: a late heartbeat of an earlier leader can decrement that even after the voter has acknowledged an
+	// entry of a newer one.
 	Term  uint64 `json:"term"`
 	Voted uint64 `json:"voted"`
 	Last  uint64 `json:"last"`

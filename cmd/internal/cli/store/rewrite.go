@@ -189,7 +189,7 @@ func printRewrite(env *cli.Env, label string, dryRun bool, r *pb.RewriteResult) 
 	j := rewritten{
 		Store: label, DryRun: dryRun, PageSizeBefore: r.GetPageSizeBefore(), PageSizeAfter: r.GetPageSizeAfter(),
 		FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter(), NeededBytes: r.GetNeededBytes(),
-		AvailableBytes: r.GetAvailableBytes(), Enough: r.GetNeededBytes() <= r.GetAvailableBytes(),
+		AvailableBytes: r.GetAvailableBytes(), Enough: !dryRun || r.GetNeededBytes() <= r.GetAvailableBytes(),
 		Messages: r.GetMessages(), Seconds: took.Seconds(),
 	}
 	if !dryRun && took > 0 {

@@ -88,7 +88,9 @@ func TestMaintenance(t *testing.T) {
 	}
 
 	require.Contains(t, c.OK("store", "compact", "--node", "standby"), "page.db_old")
-	rewritten(t, c.Lines("store", "compact", "--node", "standby")[0], 8192, 8192)
+	compacted := c.Lines("store", "compact", "--node", "standby")[0]
+	rewritten(t, compacted, 8192, 8192)
+	require.Equal(t, true, compacted["enough_space"])
 	_, stderr, code = c.Run("", "store", "compact", "--node", "active")
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "role")
