@@ -89,6 +89,8 @@ class Pair(Nodes):
                 binary,
                 "dev",
                 "--coordinator=raft",
+                "--amqp=",  # the default ports of AMQP and of the console may be in use
+                "--console=",
                 f"--dir={directory / 'data'}",
                 f"--listen-a={self.addresses[0]}",
                 f"--listen-b={self.addresses[1]}",
