@@ -112,6 +112,9 @@ func (w *world) run(args ...string) string {
 }
 
 func (w *world) try(args ...string) (string, error) {
+	if args[0] != "status" { // with a timeout, it would wait for a killed node
+		args = append(args, "--timeout="+bound.String())
+	}
 	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
 	cmd.Env = append(harness.Environment(), "LOCKSTEP_ADDR="+strings.Join(w.pair.Addresses(), ","),
 		"LOCKSTEP_TOKEN="+w.token)
