@@ -34,7 +34,7 @@ import (
 )
 
 // bound limits each wait. It is not a performance goal: a test that exceeds it waits for an event that does not occur.
-const bound = time.Minute
+const bound = 3 * time.Minute
 
 // Binaries and state, created once for all tests of the process.
 var (

@@ -103,7 +103,7 @@ func (w *bucketWorld) start(dir string) (active, standby *harness.Node) {
 
 // run runs a command. If the command uses no node, the caller passes the flags of reach.
 func (w *bucketWorld) run(args ...string) (string, error) {
-	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
+	cmd := exec.CommandContext(w.t.Context(), w.binary, append(args, "--timeout="+bound.String())...)
 	cmd.Env = append(harness.Environment(), "LOCKSTEP_ADDR="+strings.Join(w.pair.Addresses(), ","))
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
