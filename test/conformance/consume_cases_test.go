@@ -134,7 +134,7 @@ func nacks(t *testing.T, r *run) {
 
 // deadline: a message is not redelivered while its deadline is extended. After the deadline, it is redelivered, and a
 // late ack of its first delivery has no effect.
-func deadline(t *testing.T, r *run) {
+func deadline(_ *testing.T, r *run) {
 	r.open("c", nil)
 	const timeout = time.Second
 	for i := 0; ; i++ {

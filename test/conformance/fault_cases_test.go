@@ -310,7 +310,7 @@ func (r *run) handOver() {
 	}
 }
 
-func switchovers(t *testing.T, r *run) {
+func switchovers(_ *testing.T, r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
 	r.consume("k", q, nil)

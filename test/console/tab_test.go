@@ -158,9 +158,9 @@ func has(selector, text string) string {
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.run(chromedp.WaitVisible(selector, chromedp.ByQuery))
+	const script = "(function (e) { if (e) e.click(); return Boolean(e); })(document.querySelector(%q))"
 	for found := false; !found; {
-		b.run(chromedp.Evaluate(fmt.Sprintf("(function (e) { if (e) e.click(); return Boolean(e); })(document.querySelector(%q))",
-			selector), &found))
+		b.run(chromedp.Evaluate(fmt.Sprintf(script, selector), &found))
 	}
 }
 
