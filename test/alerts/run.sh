@@ -44,11 +44,12 @@ go build -o "$work/lockstep" ./cmd/lockstep
   --log-format json >"$work/node.log" 2>&1 &
 node=$!
 address=
-for ((i = 0; i < 150; i++)); do
+for ((i = 0; i < 1200; i++)); do
   address=$(sed -n 's/.*"metrics listening".*"address":"\([^"]*\)".*/\1/p' "$work/node.log" | head -n 1)
   if [[ -n $address ]] && curl -fsS "http://$address/metrics" >"$work/metrics" 2>/dev/null && [[ -s $work/metrics ]]; then
     break
   fi
+  kill -0 "$node" || break
   sleep 0.1
 done
 if ! [[ -s $work/metrics ]]; then

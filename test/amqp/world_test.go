@@ -75,6 +75,8 @@ func newWorld(t *testing.T, dir string, more map[string]string, change func(*har
 		of[name] = map[string]string{"amqp.listen": port.Address()}
 	}
 	settings := harness.SmallNodes()
+	// A slow node is not treated as failed. A killed node is still detected immediately.
+	settings["failover.timeout"], settings["failover.drop-timeout"] = "100s", "80s"
 	for k, v := range more {
 		settings[k] = v
 	}
@@ -229,7 +231,7 @@ func (r *run) send(q request, messages ...request) {
 // receive returns the next message, which must arrive.
 func (r *run) receive(q request) (uint64, *message) {
 	r.t.Helper()
-	line := request{"timeout_ms": 20_000}
+	line := request{"timeout_ms": bound.Milliseconds()}
 	for k, v := range q {
 		line[k] = v
 	}

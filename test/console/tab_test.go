@@ -24,7 +24,7 @@ import (
 )
 
 // bound limits the wait for any event on a page. It is long, because the machine may be busy.
-const bound = 20 * time.Second
+const bound = 2 * time.Minute
 
 // browser starts a headless Chromium with a new profile, which runs until the test ends.
 func browser(t *testing.T, program string) context.Context {
@@ -154,6 +154,16 @@ func has(selector, text string) string {
 	return fmt.Sprintf("(document.querySelector(%q)||{innerText:''}).innerText.includes(%q)", selector, text)
 }
 
+// click clicks an element. The click of a mouse could miss an element that moves, or that the page replaces.
+func (b *tab) click(selector string) {
+	b.t.Helper()
+	b.run(chromedp.WaitVisible(selector, chromedp.ByQuery))
+	const script = "(function (e) { if (e) e.click(); return Boolean(e); })(document.querySelector(%q))"
+	for found := false; !found; {
+		b.run(chromedp.Evaluate(fmt.Sprintf(script, selector), &found))
+	}
+}
+
 // signIn signs in with a token.
 func (b *tab) signIn(token string) {
 	b.t.Helper()
@@ -166,20 +176,30 @@ func (b *tab) signIn(token string) {
 // error in the dialog.
 func (b *tab) dialog(opener string, fields map[string]string) string {
 	b.t.Helper()
-	b.run(chromedp.Click(opener, chromedp.ByQuery),
-		chromedp.WaitVisible("#dialog form.dialog button[type=submit]", chromedp.ByQuery))
+	b.click(opener)
+	b.run(chromedp.WaitVisible("#dialog form.dialog button[type=submit]", chromedp.ByQuery))
 	for selector, value := range fields {
 		b.run(chromedp.Evaluate(fmt.Sprintf("document.querySelector(%q).value = ''", "#dialog "+selector), nil),
 			chromedp.SendKeys("#dialog "+selector, value, chromedp.ByQuery))
 	}
-	b.run(chromedp.Evaluate("document.querySelectorAll('.toast,.notice').forEach(function (e) { e.remove(); })", nil),
-		chromedp.Click("#dialog form.dialog button[type=submit]", chromedp.ByQuery))
-	b.until("document.querySelector('.toast') || document.querySelector('.notice') || " +
-		"document.querySelector('#dialog .failure')")
+	b.run(chromedp.Evaluate("document.querySelectorAll('.toast,.notice').forEach(function (e) { e.remove(); });"+
+		// A toast, which console.js removes after 8 s, remains.
+		"(function (later) { window.setTimeout = function (f, ms) { "+
+		"return ms === 8000 ? 0 : later.apply(window, arguments); }; })(window.setTimeout)", nil))
+	b.click("#dialog form.dialog button[type=submit]")
+	const outcome = "(document.querySelector('.toast')||document.querySelector('#dialog .failure')||" +
+		"document.querySelector('.notice')||{innerText:''}).innerText"
+	b.until(outcome)
 	var text string
-	b.run(chromedp.Evaluate("(document.querySelector('.toast')||document.querySelector('#dialog .failure')||"+
-		"document.querySelector('.notice')).innerText", &text))
+	b.run(chromedp.Evaluate(outcome, &text))
 	return text
+}
+
+// failed reports whether the node has rejected the request of the open dialog.
+func (b *tab) failed() (failed bool) {
+	b.t.Helper()
+	b.run(chromedp.Evaluate("Boolean(document.querySelector('#dialog .failure'))", &failed))
+	return failed
 }
 
 // shoot takes screenshots of a page at two widths and in both themes, if enabled.

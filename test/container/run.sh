@@ -72,18 +72,19 @@ finish() {
   wait "$engine" 2>/dev/null || true
 }
 trap finish EXIT
+began=$SECONDS
 until docker info >/dev/null 2>&1; do
   kill -0 "$engine" 2>/dev/null || cannot "dockerd does not run here: $(tail -n 1 "$work/dockerd.out")"
-  ((SECONDS < 60)) || cannot "dockerd does not respond: $(tail -n 1 "$work/dockerd.out")"
+  ((SECONDS < began + 180)) || cannot "dockerd does not respond: $(tail -n 1 "$work/dockerd.out")"
   sleep 0.2
 done
 log "engine $(docker version --format '{{.Server.Version}}'), $(docker info --format '{{.Driver}}')"
 
-# until_ok waits for a command, for at most 60 s.
+# until_ok waits for a command, for at most 180 s.
 until_ok() {
-  local deadline=$((SECONDS + 60))
+  local deadline=$((SECONDS + 180))
   until "$@" >"$work/last.log" 2>&1; do
-    ((SECONDS < deadline)) || fail "timeout after 60 s: $*"
+    ((SECONDS < deadline)) || fail "timeout after 180 s: $*"
     sleep 0.2
   done
 }
@@ -107,7 +108,7 @@ image() {
   docker rm files >/dev/null
   [[ $files == "etc/ssl/certs/ca-certificates.crt lockstep " || $files == "lockstep " ]] || fail "files of the image: $files"
   [[ $(docker inspect --format '{{.Config.User}}' lockstep) == 65532:65532 ]] || fail "wrong user of the image"
-  docker run --rm --read-only --cap-drop ALL --network none lockstep version | grep -q '^lockstep v0.0.0-container ' || fail "version"
+  docker run --rm --read-only --cap-drop ALL --network none lockstep version | grep '^lockstep v0.0.0-container ' >/dev/null || fail "version"
   if docker run --rm --network none -e LOCKSTEP_COORDINATOR_TYPE=none lockstep >"$work/insecure.log" 2>&1; then
     fail "a node without TLS started without LOCKSTEP_INSECURE"
   fi
@@ -120,7 +121,7 @@ role() { docker exec "$(name "$1")" /lockstep status --addr 127.0.0.1:7420 --out
 whole() { [[ "$(role a) $(role b)" == "active standby" || "$(role a) $(role b)" == "standby active" ]]; }
 serves() { [[ $(role "$1") == active-alone ]]; }
 healthy() { [[ $(docker inspect --format '{{.State.Health.Status}}' "$(name "$1")") == healthy ]]; }
-lockstep() { docker run --rm -i --network "${project}_default" lockstep "$@" --addr a:7420,b:7420; }
+lockstep() { docker run --rm -i --network "${project}_default" lockstep "$@" --addr a:7420,b:7420 --timeout 180s; }
 
 # Kills the containers of a compose file one by one while a client publishes.
 compose() {
@@ -133,7 +134,7 @@ compose() {
   # Publishes a line every 20 ms until the file "done" exists. It succeeds only if each line was acknowledged.
   rm -f "$work/done"
   { until [[ -e $work/done ]]; do echo "$((++count))"; sleep 0.02; done; echo "$count" >"$work/count"; } |
-    lockstep publish orders --timeout 60s >"$work/published.out" 2>"$work/published.log" &
+    lockstep publish orders >"$work/published.out" 2>"$work/published.log" &
   local publisher=$!
   for victim in "$@"; do
     local was
@@ -155,7 +156,7 @@ compose() {
   # The queue must contain each line of the publisher once, and the other messages.
   local sent
   sent=$(cat "$work/count")
-  lockstep consume orders --count "$((sent + $# - 2))" --timeout 60s >"$work/consumed"
+  lockstep consume orders --count "$((sent + $# - 2))" >"$work/consumed"
   grep -v '^other$' "$work/consumed" | sort -n | cmp - <(seq "$sent") || fail "consumed messages differ from published ones"
   until_ok healthy a
   until_ok healthy b

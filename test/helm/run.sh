@@ -89,7 +89,7 @@ node_reads() {
   sed -i -e "s,: /tls/,: $work/tls/," -e "s,: /secrets/,: $work/secrets/," "$work/node.yaml"
   output=$(LOCKSTEP_DATA_DIR=/dev/null/data LOCKSTEP_ADVERTISE=prod-lockstep-0.prod-lockstep-peers.data.svc.cluster.local:7420 \
     LOCKSTEP_COORDINATOR_RAFT_ADVERTISE=$([[ $name == etcd ]] || echo prod-lockstep-0.prod-lockstep-peers.data.svc.cluster.local:7430) \
-    timeout 20 "$work/bin/lockstep" serve --config "$work/node.yaml" 2>&1) && fail "$name: the node started"
+    timeout 120 "$work/bin/lockstep" serve --config "$work/node.yaml" 2>&1) && fail "$name: the node started"
   [[ $output != *"invalid configuration"* ]] || fail "$name: $output"
   grep -q /dev/null/data <<<"$output" || fail "$name: $output"
   log "$name: a node accepts its node.yaml"

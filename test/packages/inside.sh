@@ -20,7 +20,7 @@ start_node() {
   setpriv --reuid lockstep --regid lockstep --clear-groups \
     /usr/bin/lockstep serve --config /etc/lockstep/node.yaml >/tmp/node.log 2>&1 &
   node=$!
-  for _ in $(seq 100); do
+  for _ in $(seq 1200); do
     if lockstep status --addr 127.0.0.1:7420 >/dev/null 2>&1; then return; fi
     kill -0 "$node" || break
     sleep 0.1
@@ -52,9 +52,9 @@ installed() {
   is "the owner of the configuration" "$(owner /etc/lockstep)" "root:lockstep 750"
   is "the owner of node.yaml" "$(owner /etc/lockstep/node.yaml)" "root:lockstep 640"
   is "the user's shell" "$(getent passwd lockstep | cut -d: -f7)" /usr/sbin/nologin
-  zcat /usr/share/man/man1/lockstep-serve.1.gz | grep -q "lockstep v$1"
+  zcat /usr/share/man/man1/lockstep-serve.1.gz | grep "lockstep v$1" >/dev/null # grep -q would end zcat
   if command -v man >/dev/null; then
-    man -l /usr/share/man/man1/lockstep-queue-create.1.gz 2>/dev/null | grep -q -- --max-deliveries
+    man -l /usr/share/man/man1/lockstep-queue-create.1.gz 2>/dev/null | grep -e --max-deliveries >/dev/null
   fi
   # The unit must run the program that the package installs.
   is "ExecStart" "$(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/lockstep.service)" \
@@ -94,19 +94,19 @@ life() {
   completes
   alone
   start_node
-  lockstep queue create orders >/dev/null
-  lockstep publish orders kept >/dev/null
+  lockstep queue create orders --timeout 2m >/dev/null
+  lockstep publish orders kept --timeout 2m >/dev/null
 
   "$install" 0.2.0
   installed 0.2.0
   head -n 1 /etc/lockstep/node.yaml | grep -q 'changed by the operator'
   kill -0 "$node" || fail "the upgrade stopped the node"
   is "the release that runs" "$(readlink "/proc/$node/exe")" "/usr/bin/lockstep (deleted)"
-  lockstep status --addr 127.0.0.1:7420 >/dev/null
+  lockstep status --addr 127.0.0.1:7420 --timeout 2m >/dev/null
   stop_node
   start_node
   is "the release that runs" "$(readlink "/proc/$node/exe")" /usr/bin/lockstep
-  lockstep browse orders | grep -q kept || fail "message lost"
+  lockstep browse orders --timeout 2m | grep kept >/dev/null || fail "message lost"
   stop_node
 
   "$remove"
@@ -129,7 +129,7 @@ life_of_deb() {
   install_deb 0.2.0
   alone
   start_node
-  lockstep browse orders | grep -q kept
+  lockstep browse orders --timeout 2m | grep kept >/dev/null
   stop_node
   verify_units
   rm /etc/lockstep/node-a-key.pem

@@ -47,7 +47,7 @@ generated_and_style() {
 
 tests() {
   cd client/python
-  timeout 300 "$bin/python" -m pytest -q -p no:cacheprovider
+  timeout 900 "$bin/python" -m pytest -q -p no:cacheprovider
 }
 
 conformance() {

@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/test/certs"
 	"github.com/lockstep-mq/lockstep/test/harness"
+	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
 // A bucket satisfies the contract over TLS. If another CA issued the server certificate, or the scheme is wrong,
@@ -36,7 +37,9 @@ func TestTLS(t *testing.T) {
 	o.CA = s.ca
 	contract(t, openStore(t, "sets", o))
 
-	other := options(t, s.endpoint())
+	const longest = time.Hour // a request that is retried would exceed the timeout of the test
+	other, no := options(t, s.endpoint()), options(t, s.endpoint())
+	other.RetryFor, no.RetryFor = longest, longest
 	other.CA = certs.New(t, "another CA").File
 	plain := options(t, "http://"+s.addr)
 	plain.RetryFor = time.Second
@@ -46,15 +49,13 @@ func TestTLS(t *testing.T) {
 		text string
 	}{
 		{"another CA", openStore(t, "sets", other), "certificate"},
-		{"no CA", openStore(t, "sets", options(t, s.endpoint())), "certificate"},
+		{"no CA", openStore(t, "sets", no), "certificate"},
 		{"no TLS", openStore(t, "sets", plain), ""},
 	} {
-		start := time.Now()
 		_, err := refused.with.List(t.Context(), "")
 		require.ErrorIs(t, err, backup.ErrRemote, refused.name)
 		require.Contains(t, err.Error(), refused.text, refused.name)
 		require.NotContains(t, err.Error(), secretKey)
-		require.Less(t, time.Since(start), 10*time.Second, "%s: must not be retried", refused.name)
 	}
 }
 
@@ -102,7 +103,7 @@ func (w *bucketWorld) start(dir string) (active, standby *harness.Node) {
 
 // run runs a command. If the command uses no node, the caller passes the flags of reach.
 func (w *bucketWorld) run(args ...string) (string, error) {
-	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
+	cmd := exec.CommandContext(w.t.Context(), w.binary, append(args, "--timeout="+bound.String())...)
 	cmd.Env = append(harness.Environment(), "LOCKSTEP_ADDR="+strings.Join(w.pair.Addresses(), ","))
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -165,8 +166,11 @@ func TestPair(t *testing.T) {
 	s := startTLS(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	o := options(t, s.endpoint())
+	link, err := faultproxy.Listen(s.addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = link.Close() })
 	w := &bucketWorld{t: t, binary: program(t), store: map[string]string{
-		"backup.s3.endpoint": s.endpoint(), "backup.s3.ca": s.ca, "backup.s3.path-style": "true",
+		"backup.s3.endpoint": "https://" + link.Address(), "backup.s3.ca": s.ca, "backup.s3.path-style": "true",
 		"backup.s3.access-key-file": o.AccessKeyFile, "backup.s3.secret-key-file": o.SecretKeyFile,
 	}}
 	active, standby := w.start(t.TempDir())
@@ -178,16 +182,18 @@ func TestPair(t *testing.T) {
 	}, bound, 50*time.Millisecond)
 	made := make(chan error, 1)
 	go func() {
-		_, err := w.run("store", "backup", "--node", standby.Address, "--rate", "3MiB")
+		_, err := w.run("store", "backup", "--node", standby.Address, "--rate", "1MiB")
 		made <- err
 	}()
 	s.waitForMark()
+	link.Cut() // the backup cannot end before the active was killed
 	select {
 	case err := <-made:
 		require.FailNow(t, "the backup ended before the active was killed", "%v", err)
 	default:
 	}
 	require.NoError(t, active.Kill())
+	link.Heal()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	now, err := w.pair.WaitActive(ctx)

@@ -28,6 +28,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/objectstore/s3"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 const (
@@ -35,7 +36,7 @@ const (
 	accessKey = "lockstep-test"
 	secretKey = "PLANTED-secret-key-6e02"
 	bucket    = "backups"
-	bound     = time.Minute
+	bound     = 5 * time.Minute
 )
 
 // server is a versitygw process that can be killed and restarted on the same port with the same files.
@@ -68,11 +69,11 @@ func startWith(t *testing.T, like server) *server {
 	if os.Getenv(envServer) == "" {
 		t.Skipf("%s is not set; test/s3/run.sh sets it", envServer)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := harness.ReservePort()
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, port.Close()) })
 	s := &like
-	s.t, s.dir, s.addr = t, t.TempDir(), l.Addr().String()
-	require.NoError(t, l.Close())
+	s.t, s.dir, s.addr = t, t.TempDir(), port.Address()
 	require.NoError(t, os.MkdirAll(filepath.Join(s.dir, "root"), 0o755))
 	require.NoError(t, os.MkdirAll(filepath.Join(s.dir, "versions"), 0o755))
 	s.start()
@@ -152,7 +153,7 @@ func options(t *testing.T, endpoint string) s3.Options {
 	}
 	return s3.Options{
 		Endpoint: endpoint, PathStyle: true, AccessKeyFile: key("access", accessKey), SecretKeyFile: key("secret", secretKey),
-		PartBytes: s3.MinPartBytes, RetryFor: 20 * time.Second,
+		PartBytes: s3.MinPartBytes, RetryFor: bound,
 	}
 }
 

@@ -20,7 +20,7 @@ async def main() -> None:
         print(f"stored {len([r.result() for r in receipts])} more")
 
         try:
-            await client.publish("orders", b"in a hurry", timeout=5)
+            await client.publish("orders", b"with a timeout", timeout=60)
         except OutcomeUnknown:
             print("it may or may not be stored: inspect the queue before publishing it again")
 

@@ -17,7 +17,7 @@ async def main() -> None:
     async with Client(os.environ.get("LOCKSTEP_ADDR", "127.0.0.1:7420,127.0.0.1:7421")) as client:
         await client.admin.create_queue("prices", if_not_exists=True)
         server = asyncio.create_task(serve(client))
-        answer = await client.request("prices", b"item 17", timeout=10)
+        answer = await client.request("prices", b"item 17", timeout=60)
         print(answer.text)
         server.cancel()
         await asyncio.gather(server, return_exceptions=True)

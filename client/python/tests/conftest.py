@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import pytest_asyncio
 from collector import Collector
 from pair import Pair
+from waiting import Clock, steady_client
 
 from lockstep_mq import Client
 
@@ -31,5 +33,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iter
 
 @pytest_asyncio.fixture
 async def client(pair: Pair) -> AsyncIterator[Client]:
-    async with Client(pair.addresses) as c:
+    async with steady_client(pair.addresses) as c:
         yield c
+
+
+@pytest_asyncio.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    loop = asyncio.get_running_loop()
+    c = Clock(loop)
+    monkeypatch.setattr(loop, "time", c.time)
+    return c

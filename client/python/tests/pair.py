@@ -11,15 +11,24 @@ import subprocess
 import time
 from pathlib import Path
 
-BOUND = 60.0
-"""Generous timeout in seconds, since the machine may be busy."""
+from waiting import BOUND
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+class Port:
+    """A free port of 127.0.0.1, reserved for a node.
+
+    The socket is bound, but never listens. A node can bind to the same port, because both sockets set SO_REUSEADDR,
+    but the system does not assign the port to other connections.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class Nodes:
@@ -72,13 +81,16 @@ class Pair(Nodes):
                 "OTEL_BSP_SCHEDULE_DELAY": "100",
                 "OTEL_TRACES_SAMPLER": "parentbased_always_off",
             }
-        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        self._ports = [Port() for _ in range(2)]
+        self.addresses = [p.address for p in self._ports]
         self._log = (directory / "dev.log").open("wb")
         self._dev = subprocess.Popen(
             [
                 binary,
                 "dev",
                 "--coordinator=raft",
+                "--amqp=",  # the default ports of AMQP and of the console may be in use
+                "--console=",
                 f"--dir={directory / 'data'}",
                 f"--listen-a={self.addresses[0]}",
                 f"--listen-b={self.addresses[1]}",
@@ -97,6 +109,8 @@ class Pair(Nodes):
             self._dev.kill()
             self._dev.wait()
             self._log.close()
+            for p in self._ports:
+                p.close()
 
     def check_alive(self) -> None:
         if self._dev.poll() is not None:

@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import IO
 
-from pair import BOUND, Nodes, free_port
+from pair import Nodes, Port
+from waiting import BOUND
 
 
 class SecureNodes(Nodes):
@@ -35,18 +36,19 @@ class SecureNodes(Nodes):
         self._commands: dict[str, list[str]] = {}
         self._log: IO[bytes] = (directory / "nodes.log").open("wb")
         names = ["a"] if standalone else ["a", "b"]
-        ports = [free_port() for _ in range(5)]
-        self.addresses = [f"127.0.0.1:{port}" for port in ports[: len(names)]]
-        voters = ",".join(f"127.0.0.1:{port}" for port in ports[2:])
+        self._ports = [Port() for _ in range(5)]
+        addresses = [p.address for p in self._ports]
+        self.addresses = addresses[: len(names)]
+        voters = ",".join(addresses[2:])
         coordinator = ["--coordinator-type=none", "--tls-client-auth=none"]
         if not standalone:
-            witness = [f"--data-dir={directory / 'witness'}", f"--listen=127.0.0.1:{ports[4]}", f"--voters={voters}"]
+            witness = [f"--data-dir={directory / 'witness'}", f"--listen={addresses[4]}", f"--voters={voters}"]
             self._start("witness", ["witness", *witness])
         for i, name in enumerate(names):
             if not standalone:
                 coordinator = [
                     "--coordinator-type=raft",
-                    f"--coordinator-raft-listen=127.0.0.1:{ports[2 + i]}",
+                    f"--coordinator-raft-listen={addresses[2 + i]}",
                     f"--coordinator-raft-voters={voters}",
                 ]
             common = [
@@ -73,6 +75,8 @@ class SecureNodes(Nodes):
         for p in self._processes.values():
             p.wait(BOUND)
         self._log.close()
+        for port in self._ports:
+            port.close()
 
     def check_alive(self) -> None:
         for p in self._processes.values():

@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from pair import BOUND
+from waiting import BOUND
 
 from lockstep_mq import Client, QueueConfig, Receipt, errors
+from lockstep_mq import consumer as consumer_module
 
 
 async def outcomes(client: Client, queue: str, bodies: list[bytes]) -> list[Receipt | BaseException]:
@@ -48,8 +49,9 @@ async def test_rejects_that_wait(client: Client) -> None:
     await consumer.close()
 
 
-async def test_unreceived_messages_are_not_counted(client: Client) -> None:
+async def test_unreceived_messages_are_not_counted(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer that is closed requeues messages that the application has not received without counting them."""
+    monkeypatch.setattr(consumer_module, "_CLOSE_WAIT", BOUND)
     await client.admin.create_queue("seen")
     for i in range(20):
         await client.publish("seen", b"%d" % i)

@@ -25,15 +25,14 @@ from scripted import (
     takes,
     unrolled,
 )
+from waiting import BOUND, TIMEOUT, Clock, steady_client, until
 
-from lockstep_mq import Client, Receipt, _failure, _options, _reasons, errors
+from lockstep_mq import Client, Delivery, Receipt, _failure, _options, _reasons, errors
 from lockstep_mq._proto import admin_pb2, errors_pb2, queue_pb2, types_pb2
-
-BOUND = 20.0
 
 
 async def test_retry_keeps_sequence() -> None:
-    async with Node() as node, Client([node.address]) as client:
+    async with Node() as node, steady_client([node.address]) as client:
         node.streams = [takes(1), takes(1), stores]
         receipt = await client.publish("q", b"1", timeout=BOUND)
         assert receipt.duplicate
@@ -44,7 +43,10 @@ async def test_retry_keeps_sequence() -> None:
 
 
 async def test_connect_with_url() -> None:
-    async with Node() as node, Client(f"lockstep://{node.address}/?fixed-addresses=true") as client:
+    async with (
+        Node() as node,
+        Client(f"lockstep://{node.address}/?fixed-addresses=true&probe-interval=6000s") as client,
+    ):
         node.streams = [stores]
         assert (await client.publish("q", b"1", timeout=BOUND)).sequence == 101
     url = _options.parse_url(
@@ -72,7 +74,7 @@ async def test_order_after_broken_stream() -> None:
         async for response in stores(requests, context):
             yield response
 
-    async with Node() as node, Client([node.address]) as client, client.producer(batch_messages=1) as p:
+    async with Node() as node, steady_client([node.address]) as client, client.producer(batch_messages=1) as p:
         node.streams = [takes(3), second]
         futures = [await p.send("q", str(i)) for i in range(10)]
         await asyncio.wait_for(connected.wait(), BOUND)
@@ -88,7 +90,7 @@ async def test_order_after_broken_stream() -> None:
 
 
 async def test_bundled_requests() -> None:
-    async with Node() as node, Client([node.address]) as client, client.producer() as p:
+    async with Node() as node, steady_client([node.address]) as client, client.producer() as p:
         node.streams = [bundles]
         await p.publish("q", b"first", timeout=BOUND)
         queues = ["a", "b", "full", "c"]
@@ -106,7 +108,7 @@ async def test_bundled_requests() -> None:
 
 
 async def test_unbundled_requests_to_older_nodes() -> None:
-    async with Node() as node, Client([node.address]) as client, client.producer() as p:
+    async with Node() as node, steady_client([node.address]) as client, client.producer() as p:
         node.streams = [stores]
         futures = [await p.send("ab"[i % 2], str(i)) for i in range(40)]
         await asyncio.wait_for(asyncio.gather(*futures), BOUND)
@@ -128,23 +130,19 @@ async def test_bundle_is_retried_in_order() -> None:
             yield first
         await abort(context, grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN")
 
-    greeted = asyncio.Event()
-
     async def hesitates(requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
-        async for r in requests:
-            if not greeted.is_set():
-                await asyncio.wait_for(greeted.wait(), BOUND)
+        """Respond after the client has sent the frames that it sends before the first response."""
+        first = [await anext(requests) for _ in range(4)]
+        for r in first:
             async for response in bundles(_only(r), context):
                 yield response
+        async for response in bundles(requests, context):
+            yield response
 
-    async with Node() as node, Client([node.address]) as client, client.producer() as p:
+    async with Node() as node, steady_client([node.address]) as client, client.producer() as p:
         node.streams = [breaks, hesitates]
         await p.publish("a", b"first", timeout=BOUND)
         futures = [await p.send("ab"[i % 2], str(i)) for i in range(100)]
-        while len(node.seen) < 2 or not node.seen[1]:
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0.05)
-        greeted.set()
         receipts = await asyncio.wait_for(asyncio.gather(*futures), BOUND)
         assert [r.sequence for r in receipts] == list(range(102, 202)), "each has the sequence of its own request"
         assert [len(r.more) for r in node.seen[1][:4]] == [0] * 4, "the node may be an older one until it responds"
@@ -175,7 +173,7 @@ async def _only(r: queue_pb2.PublishStreamRequest) -> Requests:
 async def test_refused_retry(
     settled: bool, reason: str, code: grpc.StatusCode, expected: type[errors.LockstepError]
 ) -> None:
-    async with Node() as node, Client([node.address]) as client:
+    async with Node() as node, steady_client([node.address]) as client:
         node.streams = [takes(1), refuses(code, reason, settled=settled)]
         with pytest.raises(expected) as caught:
             await client.publish("q", b"1", timeout=BOUND)
@@ -184,7 +182,7 @@ async def test_refused_retry(
 
 
 async def test_refused_first_attempt_is_not_applied() -> None:
-    async with Node() as node, Client([node.address]) as client:
+    async with Node() as node, steady_client([node.address]) as client:
         node.streams = [refuses(grpc.StatusCode.NOT_FOUND, "QUEUE_NOT_FOUND")]
         with pytest.raises(errors.QueueNotFound) as caught:
             await client.publish("q", b"1", timeout=BOUND)
@@ -193,7 +191,7 @@ async def test_refused_first_attempt_is_not_applied() -> None:
 
 
 async def test_evicted_producer_restarts_if_no_outcome_is_unknown() -> None:
-    async with Node() as node, Client([node.address]) as client:
+    async with Node() as node, steady_client([node.address]) as client:
         node.streams = [refuses(grpc.StatusCode.OUT_OF_RANGE, "PRODUCER_UNKNOWN"), stores]
         await client.publish("q", b"1", timeout=BOUND)
         first, second = (s[0].publish.producer for s in node.seen)
@@ -208,14 +206,14 @@ async def test_duplicate_of_unrepeated_request_is_sequence_reuse() -> None:
                 correlation=r.correlation, published=queue_pb2.PublishResponse(first_sequence=1, duplicate=True)
             )
 
-    async with Node() as node, Client([node.address]) as client, client.producer(id="mine", epoch=1) as p:
+    async with Node() as node, steady_client([node.address]) as client, client.producer(id="mine", epoch=1) as p:
         node.streams = [duplicates]
         with pytest.raises(errors.SequenceReused):
             await p.publish("q", b"1", timeout=BOUND)
 
 
 async def test_unsubmitted_requests_are_not_applied() -> None:
-    async with Node() as node, Client([node.address]) as client:
+    async with Node() as node, steady_client([node.address]) as client:
         p = client.producer(batch_messages=1)
         node.streams = [takes(3, details=[queue_pb2.Submitted(through=1)]), stores]
         futures = [await p.send("q", str(i)) for i in range(3)]
@@ -225,24 +223,25 @@ async def test_unsubmitted_requests_are_not_applied() -> None:
         assert all(not retry for sequence, retry in again if sequence > 1)
 
 
-async def test_timeout_states_its_outcome() -> None:
-    async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
+async def test_timeout_states_its_outcome(clock: Clock) -> None:
+    async with Node(role=admin_pb2.ROLE_STANDBY) as node, steady_client([node.address]) as client:
+        locator = client._called().locator
+        await until(lambda: locator.nodes[0].observed)
         with pytest.raises(errors.Unavailable, match="standby"):
-            await client.publish("q", b"1", timeout=0.2)
+            await client.publish("q", b"1", timeout=0.05)
         node.streams = [takes(2)]  # reads the request and does not respond
         node.becomes(admin_pb2.ROLE_ACTIVE, 2)
         with pytest.raises(errors.OutcomeUnknown):
-            await client.publish("q", b"2", timeout=0.3)
+            await clock.expire(client.publish("q", b"2", timeout=TIMEOUT), until(lambda: node.seen and node.seen[0]))
         assert [r.publish.messages[0].body for r in node.seen[0]] == [b"2"]
 
 
 async def test_close_reports_sent_and_unsent() -> None:
-    async with Node() as node, Client([node.address]) as client:
+    async with Node() as node, steady_client([node.address]) as client:
         node.streams = [takes(1000)]
         p = client.producer(batch_messages=1, window=2)
         futures = [await p.send("q", str(i)) for i in range(4)]
-        while not node.seen or len(node.seen[0]) < 2:
-            await asyncio.sleep(0.005)
+        await until(lambda: node.seen and len(node.seen[0]) == 2)
         await p.close()
         kinds = [type(f.exception()) for f in futures]
         assert kinds == [errors.OutcomeUnknown, errors.OutcomeUnknown, errors.Closed, errors.Closed]
@@ -255,7 +254,7 @@ async def test_closed_producers_and_consumers_are_released() -> None:
         async for _request in requests:
             yield queue_pb2.ConsumeResponse(attached=True)
 
-    async with Node() as node, Client([node.address]) as client:
+    async with Node() as node, steady_client([node.address]) as client:
         node.consumes = [attaches]
         async with client.producer(), await client.consume("q", timeout=BOUND):
             assert len(client._open) == 2
@@ -263,7 +262,7 @@ async def test_closed_producers_and_consumers_are_released() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
+    async with Node(role=admin_pb2.ROLE_STANDBY) as node, steady_client([node.address]) as client:
         p = client.producer(max_pending_bytes=3000)
         body = b"x" * 1000
         futures = [await p.send("q", body) for _ in range(2)]
@@ -282,7 +281,7 @@ async def test_memory_is_bounded() -> None:
 
 
 async def test_publish_cancelled_before_send_is_not_sent() -> None:
-    async with Node(role=admin_pb2.ROLE_STANDBY) as node, Client([node.address]) as client:
+    async with Node(role=admin_pb2.ROLE_STANDBY) as node, steady_client([node.address]) as client:
         p = client.producer()
         task = asyncio.create_task(p.publish("q", b"cancelled"))
         await asyncio.sleep(0)
@@ -296,7 +295,7 @@ async def test_publish_cancelled_before_send_is_not_sent() -> None:
         assert [m.body for r in node.seen[0] for m in r.publish.messages] == [b"kept"]
 
 
-async def test_active_hints() -> None:
+async def test_active_hints(clock: Clock) -> None:
     async with Node(term=2) as active, Node(term=1) as standby:
         active.streams = [stores]
 
@@ -307,44 +306,47 @@ async def test_active_hints() -> None:
             yield queue_pb2.PublishStreamResponse()
 
         standby.streams = [elsewhere]
-        async with Client([standby.address]) as client:
+        async with steady_client([standby.address]) as client:
             assert (await client.publish("q", b"1", timeout=BOUND)).address == active.address
-        async with Client([standby.address], follow_hints=False) as client:
+        refusals = len(standby.seen)
+        async with steady_client([standby.address], follow_hints=False) as client:
             with pytest.raises(errors.LockstepError):
-                await client.publish("q", b"1", timeout=0.3)
+                await clock.expire(
+                    client.publish("q", b"1", timeout=TIMEOUT), until(lambda: len(standby.seen) > refusals + 2)
+                )
 
 
 async def test_node_of_lower_term_is_ignored() -> None:
     async with Node(term=1) as old, Node(role=admin_pb2.ROLE_STANDBY, term=1) as new:
         old.streams = new.streams = [stores]
-        async with Client([old.address, new.address]) as client:
+        async with steady_client([old.address, new.address]) as client:
             assert await client.wait_active(timeout=BOUND) == old.address
             new.becomes(admin_pb2.ROLE_ACTIVE, 2)
             while await client.wait_active(timeout=BOUND) != new.address:
                 await asyncio.sleep(0.005)
             new.becomes(admin_pb2.ROLE_STANDBY, 2)
+            locator = client._called().locator
+            await until(lambda: locator.target is None)
             with pytest.raises(errors.Unavailable):
-                while True:
-                    await client.wait_active(timeout=0.2)
-                    await asyncio.sleep(0.005)
+                await client.wait_active(timeout=0.05)
             with pytest.raises(errors.Unavailable):
-                await client.publish("q", b"1", timeout=0.3)
+                await client.publish("q", b"1", timeout=0.05)
             assert not old.seen
 
 
-async def test_retried_commit_keeps_its_sequence() -> None:
+async def test_retried_commit_keeps_its_sequence(clock: Clock) -> None:
     async def commit(n: int, context: Context) -> queue_pb2.CommitResponse:
         if n == 1:
-            await asyncio.sleep(BOUND)  # the client times out
+            await asyncio.Event().wait()  # the client times out
         if n == 2:
             await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
         return queue_pb2.CommitResponse(lsn=7, duplicate=True)
 
-    async with Node() as node, Client([node.address]) as client:
+    async with Node() as node, steady_client([node.address]) as client:
         node.on_commit = commit
         t = client.transaction().publish("q", b"1")
         with pytest.raises(errors.OutcomeUnknown):
-            await t.commit(timeout=0.3)
+            await clock.expire(t.commit(timeout=TIMEOUT), until(lambda: node.commits))
         with pytest.raises(errors.InvalidRequest):
             t.publish("q", b"too late")
         with pytest.raises(errors.OutcomeUnknown) as caught:
@@ -358,7 +360,7 @@ async def test_retried_commit_keeps_its_sequence() -> None:
         assert node.commits[-1].producer.sequence == sent[0].sequence + 1, "the sequencer is used again"
 
 
-async def test_first_refusal_is_reported() -> None:
+async def test_first_refusal_is_reported(clock: Clock) -> None:
     """An attempt that only timed out does not replace the previous refusal."""
 
     async def commit(n: int, context: Context) -> queue_pb2.CommitResponse:
@@ -367,10 +369,12 @@ async def test_first_refusal_is_reported() -> None:
         await abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, "")
         return queue_pb2.CommitResponse()
 
-    async with Node() as node, Client([node.address]) as client:
+    async with Node() as node, steady_client([node.address]) as client:
         node.on_commit = commit
         with pytest.raises(errors.OutcomeUnknown, match="one_node_in_sync"):
-            await client.transaction().publish("q", b"1").commit(timeout=0.3)
+            await clock.expire(
+                client.transaction().publish("q", b"1").commit(timeout=TIMEOUT), until(lambda: len(node.commits) > 2)
+            )
 
 
 async def test_token_file_is_reread(tmp_path: Path) -> None:
@@ -405,10 +409,10 @@ async def test_rejected_token_is_reported() -> None:
 
 async def test_failing_token_source_is_called_again() -> None:
     """An exception of the source does not end the retries. All nodes together call it at most once a second."""
-    calls: list[float] = []
+    calls: list[float] = []  # times at which the client decided to call the source
 
     async def source() -> str:
-        calls.append(asyncio.get_running_loop().time())
+        calls.append(client._tokens._fetched)
         if len(calls) == 2:
             raise RuntimeError("the provider is not available")
         return "old" if len(calls) == 1 else "new"
@@ -423,7 +427,7 @@ async def test_failing_token_source_is_called_again() -> None:
                 except errors.Unauthenticated:
                     await asyncio.sleep(0.1)
     assert len(calls) == 3
-    assert all(later - earlier > 0.99 for earlier, later in pairwise(calls))
+    assert all(later - earlier >= 1 for earlier, later in pairwise(calls))
 
 
 def test_invalid_requests_fail_locally() -> None:
@@ -463,6 +467,38 @@ def test_reasons_match_protocol() -> None:
         assert f.forgotten == then.startswith("retry as a new producer"), reason
 
 
+async def test_run_extends_messages() -> None:
+    """A message is extended several times per acknowledgement deadline, until its handler returns."""
+    enough, acked = asyncio.Event(), asyncio.Event()
+    extended: list[int] = []
+
+    async def stream(requests: ConsumeRequests, _: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        await anext(requests)
+        attached = queue_pb2.ConsumeResponse(attached=True, messages=[types_pb2.StoredMessage(sequence=7)])
+        attached.ack_timeout.FromMilliseconds(30)
+        yield attached
+        async for r in requests:
+            extended.extend(x.first for x in r.extend.sequences)
+            if len(extended) >= 3:
+                enough.set()
+            if r.ack:
+                acked.set()
+            yield queue_pb2.ConsumeResponse(confirmed=r.confirm)
+
+    async def handle(_: Delivery) -> None:
+        assert not acked.is_set()
+        await asyncio.wait_for(enough.wait(), BOUND)
+
+    async with Node() as node, steady_client([node.address]) as client:
+        node.consumes = [stream]
+        consumer = await client.consume("q", timeout=BOUND)
+        running = asyncio.create_task(consumer.run(handle))
+        await asyncio.wait_for(acked.wait(), BOUND)
+        await consumer.close()
+        await asyncio.wait_for(running, BOUND)
+        assert set(extended) == {7}
+
+
 @pytest.mark.parametrize(("prepare", "following"), [(False, 2), (True, 1)])
 async def test_taken_message_is_not_redelivered_by_an_earlier_stream(prepare: bool, following: int) -> None:
     """A stream that was opened before a commit may deliver a taken message again.
@@ -490,7 +526,7 @@ async def test_taken_message_is_not_redelivered_by_an_earlier_stream(prepare: bo
     async def commit(_: int, __: Context) -> queue_pb2.CommitResponse:
         return queue_pb2.CommitResponse(lsn=1)
 
-    async with Node() as node, Client([node.address]) as client:
+    async with Node() as node, steady_client([node.address]) as client:
         node.consumes, node.on_commit = [first, second], commit
         consumer = await client.consume("q")
         t = client.transaction().take(await consumer.receive(timeout=BOUND))

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pair import BOUND
 from secure import SecureNodes
+from waiting import BOUND, steady_client, until
 
 from lockstep_mq import Client, Receipt, errors
 
@@ -37,6 +37,16 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SecureNode
         alone.close()
 
 
+async def refused(client: Client, text: str) -> str:
+    """Return the error of a publish after the connections to all nodes have failed for a reason."""
+    locator = client._called().locator
+    await until(lambda: all(text in str(n.failure) for n in locator.nodes))
+    with pytest.raises(errors.Unavailable) as caught:
+        await client.publish("q", b"", timeout=0.05)
+    assert text in str(caught.value)
+    return str(caught.value)
+
+
 def files(nodes: SecureNodes, name: str = "client") -> dict[str, Any]:
     return {
         "ca": nodes.certs / "ca.pem",
@@ -47,10 +57,10 @@ def files(nodes: SecureNodes, name: str = "client") -> dict[str, Any]:
 
 async def test_client_certificate_with_killed_active(nodes: tuple[SecureNodes, SecureNodes]) -> None:
     pair, total = nodes[0], 2000
-    async with Client(pair.addresses, **files(pair)) as client:
+    async with steady_client(pair.addresses, **files(pair)) as client:
         await client.admin.create_queue("secure", timeout=BOUND)
         active = await client.wait_active(timeout=BOUND)
-        (mine,) = [c async for c in client.admin.list_connections(active) if "grpc-python" in c.client]
+        (mine,) = [c async for c in client.admin.list_connections(active, timeout=BOUND) if "grpc-python" in c.client]
         assert (mine.authentication, mine.tls) == ("certificate", "TLS 1.3")
         assert "client" in mine.principal
         async with client.producer() as producer, await client.consume("secure", timeout=BOUND) as consumer:
@@ -82,10 +92,11 @@ async def test_token_over_tls(nodes: tuple[SecureNodes, SecureNodes], tmp_path: 
     file = tmp_path / "token"
     file.write_text(token)
     ca = alone.certs / "ca.pem"
-    async with Client(alone.addresses, ca=ca, token_file=file) as client:
+    async with steady_client(alone.addresses, ca=ca, token_file=file) as client:
         await client.admin.create_queue("with-token", timeout=BOUND)
         await client.publish("with-token", b"1", timeout=BOUND)
-        (mine,) = [c async for c in client.admin.list_connections(alone.addresses[0]) if "grpc-python" in c.client]
+        everything = client.admin.list_connections(alone.addresses[0], timeout=BOUND)
+        (mine,) = [c async for c in everything if "grpc-python" in c.client]
         assert (mine.authentication, mine.principal) == ("token", "robot")
     async with Client(alone.addresses, ca=ca, token="lsk_not-one-of-this-node") as client:
         with pytest.raises(errors.Unauthenticated):
@@ -115,11 +126,9 @@ async def test_invalid_arguments(
         ]
 
         async def make(addresses: list[str], options: dict[str, Any], text: str) -> None:
-            async with Client(addresses, **options) as client:
-                with pytest.raises(errors.Unavailable) as caught:
-                    await client.publish("q", b"", timeout=3)
-                assert text in str(caught.value)
-                assert "ipv4:" not in str(caught.value), "without the prefix of gRPC"
+            async with steady_client(addresses, **options) as client:
+                error = await refused(client, text)
+                assert "ipv4:" not in error, "without the prefix of gRPC"
 
         with caplog.at_level(logging.WARNING, "lockstep_mq"):
             await asyncio.gather(*(make(*m) for m in mistakes))
@@ -164,7 +173,7 @@ async def test_tls_over_slow_connection(nodes: tuple[SecureNodes, SecureNodes]) 
 
     server = await asyncio.start_server(relay, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, Client([address], ca=files(nodes[1])["ca"], follow_hints=False) as client:
+    async with server, steady_client([address], ca=files(nodes[1])["ca"], follow_hints=False) as client:
         assert await client.wait_active(timeout=BOUND) == address
 
 
@@ -177,9 +186,8 @@ async def test_tls_mismatch_is_reported(nodes: tuple[SecureNodes, SecureNodes]) 
 
     server = await asyncio.start_server(plain, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, Client([address], ca=files(nodes[0])["ca"]) as client:
-        with pytest.raises(errors.Unavailable, match="the node does not use TLS, and this client does"):
-            await client.publish("q", b"", timeout=1)
+    async with server, steady_client([address], ca=files(nodes[0])["ca"]) as client:
+        await refused(client, "the node does not use TLS, and this client does")
 
 
 async def test_certificate_for_another_host(nodes: tuple[SecureNodes, SecureNodes]) -> None:
@@ -197,6 +205,5 @@ async def test_certificate_for_another_host(nodes: tuple[SecureNodes, SecureNode
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0, ssl=context)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, Client([address], ca=files(alone)["ca"]) as client:
-        with pytest.raises(errors.Unavailable, match="certificate is not for the host of this address"):
-            await client.publish("q", b"", timeout=1)
+    async with server, steady_client([address], ca=files(alone)["ca"]) as client:
+        await refused(client, "certificate is not for the host of this address")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,7 +15,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
-from pair import BOUND, Pair
+from pair import Pair
+from waiting import BOUND, steady_client, until
 
 from lockstep_mq import Client, Message, errors
 from lockstep_mq.tracing import OpenTelemetryTracer
@@ -49,7 +49,7 @@ async def queue(client: Client, request: pytest.FixtureRequest) -> AsyncIterator
 
 async def test_publish_trace_includes_nodes(pair: Pair, collector: Collector, queue: str) -> None:
     t = Traced()
-    async with Client(pair.addresses, tracer=t.tracer) as client:
+    async with steady_client(pair.addresses, tracer=t.tracer) as client:
         with t.provider.get_tracer("application").start_as_current_span("application") as outer:
             receipt = await client.publish(queue, b"1", timeout=BOUND)
         (span,) = t.named(f"publish {queue}")
@@ -79,15 +79,12 @@ async def test_publish_trace_includes_nodes(pair: Pair, collector: Collector, qu
 
     trace_id = context(span).trace_id.to_bytes(16, "big")
     span_id = context(span).span_id.to_bytes(8, "big")  # the parent of the node's first span
-    deadline = time.monotonic() + BOUND
-    while not collector.has(trace_id, span_id, b"publish " + queue.encode(), b"append", b"log sync"):
-        assert time.monotonic() < deadline, "the nodes send no spans of the trace"
-        await asyncio.sleep(0.02)
+    await until(lambda: collector.has(trace_id, span_id, b"publish " + queue.encode(), b"append", b"log sync"))
 
 
 async def test_deliveries_in_the_trace(pair: Pair, queue: str) -> None:
     t = Traced(deliveries_in_trace=True)
-    async with Client(pair.addresses, tracer=t.tracer) as client:
+    async with steady_client(pair.addresses, tracer=t.tracer) as client:
         await client.publish_batch(queue, [b"1", "2", Message(b"3")], timeout=BOUND)
         (span,) = t.named(f"publish {queue}")
         async with await client.consume(queue) as consumer:
@@ -114,7 +111,7 @@ async def test_given_span_context_is_kept(pair: Pair, client: Client, queue: str
     given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     large = {"k": "v" * ((64 << 10) - 6)}  # the maximum size minus six bytes
     nearly = {"k": "v" * ((64 << 10) - 70)}  # space for the 66 bytes of a span context, but not for their lengths
-    async with Client(pair.addresses, tracer=t.tracer) as traced:
+    async with steady_client(pair.addresses, tracer=t.tracer) as traced:
         await traced.publish(queue, Message(b"1", properties={"traceparent": given, "n": 1}), timeout=BOUND)
         await traced.publish(queue, Message(b"2", properties=large), timeout=BOUND)
         await traced.publish(queue, Message(b"2", properties=nearly), timeout=BOUND)
@@ -128,7 +125,7 @@ async def test_given_span_context_is_kept(pair: Pair, client: Client, queue: str
 
 async def test_unsampled_traces(pair: Pair, queue: str) -> None:
     t = Traced(sampler=ALWAYS_OFF)
-    async with Client(pair.addresses, tracer=t.tracer) as client:
+    async with steady_client(pair.addresses, tracer=t.tracer) as client:
         await client.publish(queue, b"1", timeout=BOUND)
         async with await client.consume(queue) as consumer:
             d = await consumer.receive(timeout=BOUND)
@@ -141,7 +138,7 @@ async def test_unsampled_traces(pair: Pair, queue: str) -> None:
 
 async def test_errors_are_in_the_span(pair: Pair) -> None:
     t = Traced()
-    async with Client(pair.addresses, tracer=t.tracer) as client:
+    async with steady_client(pair.addresses, tracer=t.tracer) as client:
         with pytest.raises(errors.QueueNotFound):
             await client.publish("not-there", b"1", timeout=BOUND)
         with pytest.raises(errors.QueueNotFound):

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _REPLY_GRACE = timedelta(seconds=30)
 """Time for which a reply queue is kept without a consumer, for example during a failover."""
 
+_DELETE_WAIT = 1.0  # maximum seconds that request() waits for the deletion of its reply queue
+
 
 class Client:
     """A connection to a pair, or to a standalone node. One per process is sufficient.
@@ -265,7 +267,7 @@ class Client:
                 await consumer.close()
         finally:
             with contextlib.suppress(errors.LockstepError):  # it is also deleted automatically
-                await self.admin.delete_queue(answers, timeout=1)
+                await self.admin.delete_queue(answers, timeout=_DELETE_WAIT)
 
     async def reply(self, to: Delivery, m: Publishable, *, timeout: float | None = None) -> bool:
         """Reply to a request and acknowledge it in one transaction, so that the request is answered exactly once.
