@@ -92,7 +92,8 @@ func InspectFile(fsys vfs.FS, path string, visit func(Item) error) (SegmentInfo,
 	return info, err
 }
 
-// inspectSegment uses logID to search for block headers if the segment's header is unreadable.
+// inspectSegment reads one segment file for Inspect and InspectFile. It uses logID to search for block headers if the
+// segment's header is unreadable.
 func inspectSegment(
 	fsys vfs.FS, path string, logID [16]byte, visit func(Item) error,
 ) (SegmentInfo, segmentHeader, error) {
