@@ -136,7 +136,7 @@ type SwitchoverResult struct {
 	Term   uint64
 	// Pause is how long no transaction could be acknowledged; if requested on the standby, the time since the request.
 	Pause time.Duration
-	// Already: the requested node was active before.
+	// Already reports whether the requested node was active before.
 	Already bool
 }
 

@@ -92,7 +92,7 @@ func stateOf(n *nodeView) label {
 	return roleOf(n.Status.GetRole())
 }
 
-// rates are per second.
+// rates contains the rates of a node per second.
 type rates struct{ Published, PublishedBytes, Delivered, Acknowledged, Transactions float64 }
 
 type samples struct {

@@ -21,9 +21,9 @@ var (
 type fencing string
 
 const (
-	// FencedRolledBack: the voter's disk was restored to an older state. The voter must be replaced.
+	// FencedRolledBack means that the voter's disk was restored to an older state. The voter must be replaced.
 	FencedRolledBack = "put-back"
-	// FencedRecovered: a lost quorum was recovered by force without this voter.
+	// FencedRecovered means that a lost quorum was recovered by force without this voter.
 	FencedRecovered = "recovered"
 )
 

@@ -83,7 +83,7 @@ type Incoming struct {
 
 type incomingKey struct{}
 
-// Value returns in for incomingKey.
+// Value implements context.Context. It returns in for incomingKey.
 func (in *Incoming) Value(key any) any {
 	if _, ok := key.(incomingKey); ok {
 		return in

@@ -127,8 +127,9 @@ type Site struct {
 	Remote *RemoteSite
 	// Superseded reports whether the other site was promoted since this one was.
 	Superseded bool
-	// Err is why the other site does not respond, or the replica does not receive the log. Behind and Diverged report
-	// that the log of the primary no longer, or not at all, contains the position of the replica.
+	// Err is the reason why the other site does not respond, or why the replica does not receive the log. Behind
+	// reports whether the log of the primary no longer contains the position of the replica, Diverged whether the log
+	// never contained it.
 	Err              error
 	Behind, Diverged bool
 	// Replication is set at a replica.

@@ -97,7 +97,7 @@ type Options struct {
 	Store          *store.Store
 	// Address is the address to listen on, host:port; port 0 selects a free port.
 	Address string
-	// Listen binds the address; if nil, a TCP port of the host.
+	// Listen binds the address. If nil, a TCP listener of this host is used.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// Queues is the maximum number of exported queues, those with the most messages first; 0: none.
 	Queues    int

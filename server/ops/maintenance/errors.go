@@ -10,7 +10,7 @@ import (
 
 // Errors of operations on this node.
 var (
-	// ErrBusy is matched by BusyError.
+	// ErrBusy is returned while another operation is running. The error is a *BusyError with that operation.
 	ErrBusy = errors.New("another maintenance operation is running on this node")
 	ErrRole = errors.New("not possible in this node's role")
 	// ErrRoleChanged is returned by a rewrite that was cancelled by a role change. The page file is unchanged.

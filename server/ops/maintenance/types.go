@@ -87,7 +87,7 @@ type Activity struct {
 type RewriteRequest struct {
 	// PageSize is the new page size in bytes; 0 keeps the current one (a compaction).
 	PageSize int
-	// DryRun only returns the expected result.
+	// DryRun returns the expected result without a change of the page file.
 	DryRun bool
 	// PlanID is the ID of the plan, if the rewrite is one of its steps. A step is executed once.
 	PlanID string
