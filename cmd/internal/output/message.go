@@ -99,7 +99,7 @@ func NewMessage(queue string, m client.Stored, body bool) Message {
 	return j
 }
 
-// utc keeps the zero time unchanged, so that it is omitted.
+// utc converts t to UTC. It keeps the zero time unchanged, so that the field is omitted.
 func utc(t time.Time) time.Time {
 	if t.IsZero() {
 		return t

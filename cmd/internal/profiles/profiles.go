@@ -35,7 +35,7 @@ var (
 
 // Profile contains the addresses and credentials for a pair.
 type Profile struct {
-	// Addresses of the nodes, host:port.
+	// Addresses contains the addresses of the nodes, host:port.
 	Addresses   []string `yaml:"addresses"`
 	CA          string   `yaml:"ca,omitempty"`
 	Certificate string   `yaml:"certificate,omitempty"`

@@ -181,7 +181,7 @@ func (c *shaped) write(to net.Conn, chunks <-chan chunk, d Direction) {
 	}
 }
 
-// transit returns when the last of n bytes is sent, and when it arrives.
+// transit returns the time at which the last of n bytes is sent, and the time at which it arrives.
 func (p *Relay) transit(d Direction, n int, now time.Time) (sent, arrives time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -189,7 +189,7 @@ func namesOf(c *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
-// secured returns nil if TLS is not configured.
+// secured loads TLS files. It returns nil if TLS is not configured.
 func secured(files tlsfiles.Files) (*tlsfiles.Source, error) {
 	if files.Empty() {
 		return nil, nil //nolint:nilnil // no TLS is no error

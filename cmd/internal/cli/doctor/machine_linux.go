@@ -173,7 +173,7 @@ func nameOfProcess(pid int) string {
 	return readText(fmt.Sprintf("/proc/%d/comm", pid))
 }
 
-// readText returns "" if the file cannot be read.
+// readText returns the content of a file without surrounding white space, or "" if the file cannot be read.
 func readText(name string) string {
 	b, err := os.ReadFile(name)
 	if err != nil {

@@ -56,7 +56,7 @@ type queueState struct {
 	config admin.QueueConfig
 }
 
-// MarshalJSON adds the fields of the configuration.
+// MarshalJSON implements json.Marshaler. It adds the fields of the configuration.
 func (q queueState) MarshalJSON() ([]byte, error) {
 	type plain queueState
 	state, err := json.Marshal(plain(q))
