@@ -72,7 +72,7 @@ type Action struct {
 // Done is the result of an action.
 type Done struct {
 	Message string
-	// Goto is the next page; empty: the current page.
+	// Goto is the next page; empty means the current page.
 	Goto string
 	// Show is the name of a template in the page's file. The dialog shows it, with Data, instead of the message.
 	Show string

@@ -57,11 +57,11 @@ func fuzzes() bool { return slices.Contains(os.Args[1:], "-test.fuzzworker") }
 // CLI runs commands with a set of nodes.
 type CLI struct {
 	T *testing.T
-	// Addr is the value of cli.EnvAddr; empty: not set.
+	// Addr is the value of cli.EnvAddr; empty means not set.
 	Addr string
 	// Env contains additional environment variables.
 	Env map[string]string
-	// Program is the program to run; nil: lockstep.
+	// Program is the program to run; nil means lockstep.
 	Program Program
 }
 

@@ -25,7 +25,7 @@ type ResizeOptions struct {
 	Options
 	// FillBytes is the size of the messages in the queues before the scan.
 	FillBytes int64
-	// PageSize is the new page size; 0: the recommendation of the scan.
+	// PageSize is the new page size; 0 selects the recommendation of the scan.
 	PageSize uint32
 	NoKill   bool
 	// ShowScan receives the result of the scan; may be nil.

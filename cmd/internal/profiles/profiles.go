@@ -47,7 +47,7 @@ type Profile struct {
 
 // File contains all profiles of a user.
 type File struct {
-	// Current is the name of the current profile; empty: none.
+	// Current is the name of the current profile; empty if none.
 	Current  string             `yaml:"current,omitempty"`
 	Profiles map[string]Profile `yaml:"profiles"`
 

@@ -36,7 +36,7 @@ const (
 
 type unprocessed struct {
 	// Above limit, connections are read more slowly. Above most, connections with unprocessed data are not read; the
-	// difference leaves room for one request of the largest size. 0: unlimited.
+	// difference leaves room for one request of the largest size. 0 means unlimited.
 	limit, most int64
 	total       atomic.Int64
 	waiting     atomic.Int32 // requests that wait for the node, not for their client

@@ -99,7 +99,7 @@ type Options struct {
 	Address string
 	// Listen binds the address. If nil, a TCP listener of this host is used.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Queues is the maximum number of exported queues, those with the most messages first; 0: none.
+	// Queues is the maximum number of exported queues, those with the most messages first; 0 means none.
 	Queues    int
 	Latencies *Latencies  // optional
 	TLS       *tls.Config // nil: plain HTTP

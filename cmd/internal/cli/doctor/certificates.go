@@ -21,7 +21,7 @@ const soon = 14 * 24 * time.Hour
 type use struct {
 	name  string // prefix of the settings
 	files tlsfiles.Files
-	// host is the host in the address that clients use; empty: not checked.
+	// host is the host in the address that clients use. If empty, it is not checked.
 	host string
 	// usages are the required key usages.
 	usages []x509.ExtKeyUsage
