@@ -56,7 +56,7 @@ type Observation struct {
 	// Live lists the nodes with a liveness key, including this one, sorted by node ID. If two processes share an ID, Live
 	// contains the one announced last.
 	Live []Live
-	// LiveKnown is false until Live has been read for the first time.
+	// LiveKnown reports whether Live has been read at least once.
 	LiveKnown bool
 	// Duplicate is another process announced under the ID of the node for which Announce runs on this connection,
 	// preferably one that is not stale. For a running process, Stale becomes false within a third of a lease after both

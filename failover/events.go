@@ -127,7 +127,7 @@ type (
 	// SwitchoverEnded is the response to SwitchoverRequested.
 	SwitchoverEnded struct {
 		ID string
-		// Failure is empty on success.
+		// Failure is the reason why the switchover failed; empty on success.
 		Failure string
 		// Pause is how long no transaction could be acknowledged, as measured by this node.
 		Pause time.Duration

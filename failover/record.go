@@ -71,7 +71,7 @@ type Fence = identity.Fence
 // NodeInfo describes a node.
 type NodeInfo struct {
 	ID uuid.UUID `json:"id"`
-	// Name is only for display.
+	// Name is the name of the node, only for display.
 	Name string `json:"name"`
 	// Address is the host:port for clients and the other node.
 	Address string `json:"address"`

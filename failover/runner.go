@@ -23,7 +23,7 @@ type Options struct {
 	// Self describes this node. Its ID is the node ID of the store.
 	Self     NodeInfo
 	Settings Settings
-	// Logger is optional.
+	// Logger receives log entries; nil discards them.
 	Logger *zap.Logger
 }
 

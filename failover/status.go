@@ -14,13 +14,13 @@ import (
 var (
 	// ErrOtherPair is returned if the store and the record belong to different pairs.
 	ErrOtherPair = errors.New("store belongs to another pair")
-	// ErrRestored is set while a node waits because its store is a restored backup, but the coordinator has the record of
-	// another pair.
+	// ErrRestored is the reason why a node waits if its store is a restored backup, but the coordinator has the
+	// record of another pair.
 	ErrRestored = errors.New("store was restored from a backup and is not part of the coordinator's pair")
-	// ErrRecordLost is set while a node waits because its store was part of a pair, but the coordinator has no record
+	// ErrRecordLost is the reason why a node waits if its store was part of a pair, but the coordinator has no record
 	// (INV-9).
 	ErrRecordLost = errors.New("coordinator has no cluster record, but this node's store is not empty")
-	// ErrRecordOld is set while a node waits because the coordinator's record is below the node's fence (INV-9).
+	// ErrRecordOld is the reason why a node waits if the coordinator's record is below the node's fence (INV-9).
 	ErrRecordOld = errors.New("coordinator's record is older than this node's fence")
 	// ErrFailed is returned after a failure of the store (INV-7).
 	ErrFailed = errors.New("store failed; the node stops, and recovers at the next start")

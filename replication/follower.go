@@ -36,7 +36,7 @@ var errSnapshot = errors.New("snapshot required")
 
 // FollowerOptions configures StartFollower.
 type FollowerOptions struct {
-	// Store must be recovered. Only this role appends to it and applies from now on.
+	// Store is the recovered store of the node. Only this role appends to it and applies from now on.
 	Store   *store.Store
 	Dialer  Dialer
 	Address string

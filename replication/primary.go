@@ -39,7 +39,7 @@ type PrimaryConfig struct {
 
 // PrimaryOptions configures StartPrimary.
 type PrimaryOptions struct {
-	// Store must be recovered. Only this role appends to it and applies from now on.
+	// Store is the recovered store of the node. Only this role appends to it and applies from now on.
 	Store *store.Store
 	// Term is the term of new log records. It must never have been used before, by any node.
 	Term   uint64

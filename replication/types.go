@@ -67,7 +67,7 @@ type HelloResponse struct {
 // ActiveMessage is a message from the active: records, the commit LSN, or a heartbeat.
 type ActiveMessage struct {
 	Config, Term uint64
-	// HelloResponse is set in the first message only.
+	// HelloResponse is the response to the standby's Hello. It is set in the first message only.
 	HelloResponse *HelloResponse
 	// Previous is the position of the record before Records.
 	Previous lsn.Position
@@ -117,14 +117,14 @@ type SnapshotHeader struct {
 
 // SnapshotChunk is a piece of a snapshot.
 type SnapshotChunk struct {
-	// Header is set in the first chunk only.
+	// Header describes the snapshot. It is set in the first chunk only.
 	Header *SnapshotHeader
 	Offset uint64
-	// Data is empty in the last chunk and in heartbeats.
+	// Data is a part of the snapshot. It is empty in the last chunk and in heartbeats.
 	Data []byte
 	// Checksum is the CRC32C of Data.
 	Checksum uint32
-	// Finished is set in the last chunk only.
+	// Finished reports whether this is the last chunk.
 	Finished bool
 }
 

@@ -138,7 +138,7 @@ func (s *Server) URL() string {
 // Close releases the port if Run was not called.
 func (s *Server) Close() { s.http.Close() }
 
-// Run serves until ctx ends.
+// Run serves HTTP requests until ctx ends, and then returns nil. It returns an error if the listener fails.
 func (s *Server) Run(ctx context.Context) error {
 	err := s.http.Run(ctx, func() {
 		s.hub.close()

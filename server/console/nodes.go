@@ -19,7 +19,7 @@ type nodeView struct {
 	Own    bool // this node serves the console
 	Error  string
 	State  label
-	// Rates is nil before the second sample.
+	// Rates contains the rates since the previous sample; nil before the second sample.
 	Rates *rates
 }
 

@@ -49,7 +49,7 @@ type ArchiveOptions struct {
 	// node keeps running. The archive then has a gap, and a point-in-time restore needs a backup made after the gap. 0
 	// holds the log until the disk is full.
 	MaxHoldBytes int64
-	// Logger may be nil.
+	// Logger receives log entries; nil discards them.
 	Logger *zap.Logger
 }
 

@@ -117,7 +117,7 @@ type Usage struct {
 	// FreeBytes includes the space reserved for root, AvailableBytes does not.
 	FreeBytes      uint64
 	AvailableBytes uint64
-	// NoInodes is set if no further file can be created, regardless of the free space.
+	// NoInodes reports whether no further file can be created, regardless of the free space.
 	NoInodes bool
 }
 

@@ -21,7 +21,7 @@ type Item struct {
 	// DurableLSN and CommittedLSN are taken from the block header; 0 means none.
 	DurableLSN   uint64
 	CommittedLSN uint64
-	// Seal is set for an empty block, which has no Frame. Frame is valid until the visitor returns.
+	// Seal reports whether the item is an empty block, which has no Frame. Frame is valid until the visitor returns.
 	Seal  bool
 	Frame Frame
 }

@@ -138,7 +138,7 @@ type mapping struct {
 
 func (m mapping) code() codes.Code { return reason.Code(m.reason) }
 
-// errorTable is used for conversions in both directions. The first match is used, so specific errors precede general
+// errorTable maps errors to reasons, in both directions. The first match is used, so specific errors precede general
 // ones.
 var errorTable = []mapping{
 	// An unknown outcome precedes its reason: NOT_ACTIVE and BLOCKED mean that nothing was executed.

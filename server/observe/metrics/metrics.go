@@ -62,7 +62,7 @@ type Extra struct {
 	// AMQPDefects counts AMQP connections closed because of an internal error.
 	AMQPDefects uint64
 	Audit       audit.Stats
-	// Traces is nil if tracing is disabled.
+	// Traces counts the exported spans; nil if tracing is disabled.
 	Traces *tracing.Stats
 	Jobs   []maintenance.JobInfo
 	// Archive is the status of the log archive; nil if not configured.

@@ -101,7 +101,7 @@ type RewriteResult struct {
 	// NeededBytes is the space needed during the rewrite, and AvailableBytes the available space.
 	NeededBytes, AvailableBytes uint64
 	Messages                    uint64 // written
-	// Duration is 0 if the rewrite had been done before.
+	// Duration is the duration of the rewrite; 0 if the rewrite had been done before.
 	Duration time.Duration
 }
 

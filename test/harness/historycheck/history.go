@@ -71,7 +71,7 @@ type Stream struct {
 	Queue string        `json:"queue"`
 	Sub   string        `json:"sub"`
 	Began time.Duration `json:"began_ns"`
-	// Ended is 0 if the stream has not ended.
+	// Ended is the time at which the stream ended; 0 if it has not ended.
 	Ended time.Duration `json:"ended_ns,omitempty"`
 }
 
