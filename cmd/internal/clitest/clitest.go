@@ -194,8 +194,8 @@ func (w *WatchedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// ActiveAddress returns the address of the active node. It waits, since just after a switchover the new active still
-// waits for its standby.
+// ActiveAddress waits until a node serves clients, and returns its address. Just after a switchover, the new active
+// may still wait for its standby.
 func ActiveAddress(t *testing.T, c CLI) (address string) {
 	t.Helper()
 	require.Eventually(t, func() bool {

@@ -144,7 +144,7 @@ func (u *use) check(now time.Time) Finding {
 	return Finding{Verdict: OK, Measured: measured + ", names: " + namesOf(leaf)}
 }
 
-// chain checks the issuer and the key usages. It returns nil if they are valid.
+// chain checks the issuer and the key usages. It returns nil if both are valid.
 func (u *use) chain(pair tls.Certificate, roots *x509.CertPool, now time.Time) *Finding {
 	if roots == nil {
 		return nil
