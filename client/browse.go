@@ -41,8 +41,8 @@ type BrowseOptions struct {
 type SearchProgress struct {
 	// Scanned is the number of messages read so far.
 	Scanned uint64
-	// Unevaluated is the number of them that were treated as not matching because of a limit: the cost limit of the
-	// filter, or a limit for JSON bodies.
+	// Unevaluated is the number of scanned messages that were treated as not matching because of a limit: the cost
+	// limit of the filter, or a limit for JSON bodies.
 	Unevaluated uint64
 	// From and Before are the remaining range: sequences from From up to, but not including, Before.
 	From, Before uint64

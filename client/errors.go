@@ -22,8 +22,8 @@ var (
 	// reachable, or the active cannot acknowledge at the moment. The request itself is valid.
 	ErrUnavailable = errors.New("no node could serve the request")
 	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although no
-	// response arrived. It is also returned when a retry of such a request was refused. An error that does not match it
-	// means that the request was not committed and never will be.
+	// response arrived. It is also returned when a retry of such a request was refused. An error that does not match
+	// ErrOutcomeUnknown means that the request was not committed and never will be.
 	ErrOutcomeUnknown = errors.New("outcome is unknown: the request may or may not have been committed")
 	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The request
 	// may have been committed, but the nodes have evicted its producer state, which happens after 100,000 other producers

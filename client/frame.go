@@ -190,7 +190,7 @@ func bodyBytes(body []byte) int {
 
 func fieldBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
 
-// numberBytes returns the encoded size of a number field; 0 for the number 0, which is not sent.
+// numberBytes returns the encoded size of a number field in bytes. The number 0 is not encoded, so its size is 0.
 func numberBytes(v uint64) int {
 	if v == 0 {
 		return 0

@@ -19,7 +19,7 @@ import (
 // refused retry does not reset it, unless the refusal is recorded in the log.
 type attempts struct {
 	unknown bool
-	// check returns an error if the request must not be sent to a target; nil: it can be sent to every target.
+	// check returns an error if the request must not be sent to a target. If nil, it can be sent to every target.
 	check func(*target) error
 }
 

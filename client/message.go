@@ -288,7 +288,7 @@ func valuesToProto(values map[string]any) map[string]*pb.PropertyValue {
 	return out
 }
 
-// valuesFromProto omits types that this client does not support.
+// valuesFromProto converts typed properties, and omits types that this client does not support.
 func valuesFromProto(values map[string]*pb.PropertyValue) map[string]any {
 	if len(values) == 0 {
 		return nil

@@ -316,7 +316,8 @@ func (p *Producer) dropWithdrawn() {
 	}
 }
 
-// settle subtracts n completed entries and returns the channel to close if none is open. mu is held.
+// settle subtracts n completed entries. If no entry is open then, it returns the channel for which Flush waits, which
+// the caller must close, or nil. mu is held.
 func (p *Producer) settle(n int) (idle chan struct{}) {
 	if p.open -= n; p.open == 0 {
 		idle, p.idle = p.idle, nil

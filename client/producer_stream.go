@@ -83,9 +83,9 @@ func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 // singly is the number of publishes to a queue that are sent one by one after a node has requested this.
 const singly = 1024
 
-// split takes back the requests that the node has not submitted. The next publishes to the queue of the first one are
-// sent one by one, so that each has its own outcome. It returns false if requests of an earlier stream remain in
-// flight.
+// split moves the requests that the node has not submitted back to pending. The next publishes to the queue of the
+// first one are sent one by one, so that each has its own outcome. It returns false if requests of an earlier stream
+// remain in flight.
 func (p *Producer) split(s *pb.Submitted) bool {
 	p.takeBack(s)
 	p.mu.Lock()

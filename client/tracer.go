@@ -15,7 +15,8 @@ type Tracer interface {
 	// ms, which it must not modify, or copies with properties that identify the span. If done is not nil, it is called
 	// once with the outcome.
 	Publish(ctx context.Context, queue string, ms []Message) (send []Message, done func(Receipt, error))
-	// Deliver is called for each delivery that Receive returns. If it returns nil, the delivery is not recorded.
+	// Deliver is called for each delivery that Receive returns, and returns the trace of the delivery. If the result
+	// is nil, the delivery is not recorded.
 	Deliver(d *Delivery) DeliveryTrace
 	// DialOptions are added to the options of each connection.
 	DialOptions() []grpc.DialOption

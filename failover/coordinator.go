@@ -49,14 +49,14 @@ type Observation struct {
 	// Record is the newest record seen; nil if none was seen yet, or if it is missing.
 	Record   *Record
 	Revision Revision
-	// Missing: the coordinator reported that no record exists.
+	// Missing reports whether the coordinator reported that no record exists.
 	Missing bool
 	// RecordErr is the reason why the stored record is unusable: ErrRecordVersion or ErrRecordInvalid.
 	RecordErr error
 	// Live lists the nodes with a liveness key, including this one, sorted by node ID. If two processes share an ID, Live
 	// contains the one announced last.
 	Live []Live
-	// LiveKnown is false until Live has been read for the first time.
+	// LiveKnown reports whether Live has been read at least once.
 	LiveKnown bool
 	// Duplicate is another process announced under the ID of the node for which Announce runs on this connection,
 	// preferably one that is not stale. For a running process, Stale becomes false within a third of a lease after both
@@ -126,12 +126,14 @@ type Condition struct {
 
 // Kinds of conditions.
 const (
-	// ConditionSuperseded: the record names this node, but another process generation of it wrote the record.
+	// ConditionSuperseded means that the record names this node, but another process generation of it wrote the
+	// record.
 	ConditionSuperseded       = "superseded"
 	ConditionDuplicateProcess = "duplicate-process"
-	// ConditionStoreRolledBack: this node's store ends before a position that it is known to have committed.
+	// ConditionStoreRolledBack means that this node's store ends before a position that it is known to have
+	// committed.
 	ConditionStoreRolledBack = "store-rolled-back"
-	// ConditionHistoriesDiverged: committed records of the other node are missing on the active.
+	// ConditionHistoriesDiverged means that committed records of the other node are missing on the active.
 	ConditionHistoriesDiverged = "histories-diverged"
 	// ConditionVoterMissing and the following conditions describe a voter of the raft coordinator.
 	ConditionVoterMissing    = "voter-missing"

@@ -24,10 +24,10 @@ type Identity struct {
 	Fence  Fence
 	// End is the position of the last record in the log, which need not be durable.
 	End lsn.Position
-	// Restored: the store is a restored backup that has not joined a pair since. No record lists it, and it may create a
-	// new pair.
+	// Restored reports whether the store is a restored backup that has not joined a pair since. No record lists it,
+	// and it may create a new pair.
 	Restored bool
-	// MayHaveLost: acknowledged bytes may be lost (INV-6). It is durable until ClearLoss.
+	// MayHaveLost reports whether acknowledged bytes may be lost (INV-6). It is durable until ClearLoss.
 	MayHaveLost bool
 	// Committed is the last LSN durably known to be committed; never above End.
 	Committed uint64
@@ -95,7 +95,7 @@ type DataPlane interface {
 	// After it returns, the record may list this generation, and a standby sends it in its hello (INV-11).
 	ClaimGeneration(ctx context.Context, listed, claimed uuid.UUID) error
 
-	// ConfirmGeneration durably records that the record lists this generation.
+	// ConfirmGeneration durably records that the cluster record lists the process generation listed.
 	ConfirmGeneration(ctx context.Context, listed uuid.UUID) error
 
 	// Committed returns the position of the last committed record of the current term. It returns false if there is
@@ -144,21 +144,21 @@ type ActiveSpec struct {
 	ActiveConfig
 }
 
-// ActiveConfig configures when the active acknowledges and delivers.
+// ActiveConfig determines when the active acknowledges and delivers.
 type ActiveConfig struct {
 	// Config is the config number in every message to the standby (INV-1).
 	Config uint64
-	// RequireStandby: a transaction is committed only when it is durable on this node and on Standby (INV-2). If false,
-	// local durability suffices.
+	// RequireStandby reports whether a transaction is committed only when it is durable on this node and on Standby
+	// (INV-2). If false, local durability suffices.
 	RequireStandby bool
 	// Standby is the member whose acks are required. With RequireStandby and the zero Member, nothing can be committed.
 	Standby Member
 	// Requirement is the number of the period in which acks are required. StandbySynced includes it.
 	Requirement uint64
-	// Serve: if false, no transaction may be acknowledged. New transactions are rejected, pending ones fail with an
+	// Serve permits acknowledgements. If it is false, new transactions are rejected, pending ones fail with an
 	// unknown outcome, and the commit LSN does not advance.
 	Serve bool
-	// Deliver: if false, nothing may be delivered, because the node may no longer be the active.
+	// Deliver permits deliveries. It is false if the node may no longer be the active.
 	Deliver bool
 	// Reason is part of client errors while Serve or Deliver is false.
 	Reason string
@@ -179,20 +179,21 @@ type LostCause uint8
 
 // Causes of a lost connection.
 const (
-	// LostReset: the connection was reset; the state of the peer is unknown.
+	// LostReset means that the connection was reset; the state of the peer is unknown.
 	LostReset LostCause = iota + 1
-	// LostRefused: the peer's host reports that no process listens.
+	// LostRefused means that the peer's host reports that no process listens.
 	LostRefused
 	LostSilence
-	// LostRejected: the peer is not active, has a config and term below the fence, or rejects this node.
+	// LostRejected means that the peer is not active, has a config and term below the fence, or rejects this node.
 	LostRejected
 	LostSlow
-	// LostAhead: the standby's fence is above this node's config and term: the standby is taking over, or has done so.
+	// LostAhead means that the standby's fence is above this node's config and term: the standby is taking over, or
+	// has done so.
 	LostAhead
-	// LostBehind: records that this node knows to be committed are missing on the active. No record was truncated
-	// (INV-13).
+	// LostBehind means that records that this node knows to be committed are missing on the active. No record was
+	// truncated (INV-13).
 	LostBehind
-	// LostNoRoom: this node's disk is nearly full, so its follower does not connect.
+	// LostNoRoom means that this node's disk is nearly full, so its follower does not connect.
 	LostNoRoom
 )
 
@@ -225,17 +226,18 @@ type DataEvent interface{ dataEvent() }
 
 // Events of the follower.
 type (
-	// FollowerConnected: the active accepted this node.
+	// FollowerConnected reports that the active accepted this node.
 	FollowerConnected struct{ Config, Term uint64 }
-	// FollowerIncomplete: the active, in configuration Config, has committed records up to LSN Committed, and some are
-	// missing from this node's log. Common is the last LSN that both logs contain. The event precedes FollowerConnected.
-	// All fields are zero if the active reports only that this node lost records that it had acknowledged.
+	// FollowerIncomplete reports that the active, in configuration Config, has committed records up to LSN
+	// Committed, and some are missing from this node's log. Common is the last LSN that both logs contain. The event
+	// precedes FollowerConnected. All fields are zero if the active reports only that this node lost records that it
+	// had acknowledged.
 	FollowerIncomplete struct{ Config, Common, Committed uint64 }
-	// FollowerRequired: from now on, the active requires this node's acks.
+	// FollowerRequired reports that the active requires this node's acks from now on.
 	FollowerRequired struct{}
-	// FollowerLost: the stream has ended, or another dial has failed. It is posted again when the cause changes. After a
-	// reset, the data plane must redial immediately and report the outcome, because only LostRefused triggers an
-	// immediate takeover.
+	// FollowerLost reports that the stream has ended, or another dial has failed. It is posted again when the cause
+	// changes. After a reset, the data plane must redial immediately and report the outcome, because only LostRefused
+	// triggers an immediate takeover.
 	FollowerLost struct {
 		Cause LostCause
 		Err   error
@@ -244,28 +246,29 @@ type (
 
 // Events of the active.
 type (
-	// ActiveReady: the term-start record and all earlier records are committed and applied.
+	// ActiveReady reports that the term-start record and all earlier records are committed and applied.
 	ActiveReady struct{}
-	// StandbyConnected: a standby sent a hello.
+	// StandbyConnected reports that a standby sent a hello.
 	StandbyConnected struct{ Member Member }
-	// StandbyCaughtUp: the standby is close enough to the end of the log to require its acks. It is posted once per
-	// connection, even if they are already required.
+	// StandbyCaughtUp reports that the standby is close enough to the end of the log to require its acks. It is
+	// posted once per connection, even if they are already required.
 	StandbyCaughtUp struct{ Member Member }
-	// StandbySynced: the standby's acks are required, and all records committed before the requirement are durable there.
-	// Only now may it be added to in_sync (INV-3). Requirement is ActiveConfig.Requirement: records committed between
-	// two requirements may be missing on the standby.
+	// StandbySynced reports that the standby's acks are required, and all records committed before the requirement
+	// are durable there. Only now may it be added to in_sync (INV-3). Requirement is ActiveConfig.Requirement:
+	// records committed between two requirements may be missing on the standby.
 	StandbySynced struct {
 		Member      Member
 		Requirement uint64
 	}
-	// StandbyLost: the standby's connection was lost, or the standby does not connect; see Cause.
+	// StandbyLost reports that the standby's connection was lost, or the standby does not connect; see Cause.
 	StandbyLost struct {
 		Node  uuid.UUID
 		Cause LostCause
 		Err   error
 	}
-	// StandbyAhead: a standby was refused because it knows records to be committed that are missing from this node's log
-	// (INV-13). End is the end of its log, Committed the last LSN that it knows to be committed. Posted for each hello.
+	// StandbyAhead reports that a standby was refused because it knows records to be committed that are missing from
+	// this node's log (INV-13). End is the end of its log, Committed the last LSN that it knows to be committed.
+	// It is posted for each hello.
 	StandbyAhead struct {
 		Member    Member
 		End       lsn.Position
@@ -275,8 +278,8 @@ type (
 	DiskStalled struct{ Stalled bool }
 )
 
-// Failed: the store cannot continue, for example because an fsync failed (INV-7). It is posted by a role, or through
-// Runner.Post. Runner.Run then stops the role and returns the error.
+// Failed reports that the store cannot continue, for example because an fsync failed (INV-7). It is posted by a
+// role, or through Runner.Post. Runner.Run then stops the role and returns the error.
 type Failed struct{ Err error }
 
 func (FollowerConnected) dataEvent()  {}

@@ -14,11 +14,11 @@ type Event interface{ event() }
 // Events of Step.
 type (
 	Started struct{ Identity Identity }
-	// IdentityChanged: the store's identity changed, for example by an installed snapshot.
+	// IdentityChanged reports that the store's identity changed, for example by an installed snapshot.
 	IdentityChanged struct{ Identity Identity }
 	Observed        struct {
 		Observation
-		// LeaseUntil is Observation.LeaseUntil on the machine's clock; 0 without a lease.
+		// LeaseUntil is Observation.LeaseUntil as a monotonic time of the machine; 0 without a lease.
 		LeaseUntil time.Duration
 	}
 	Loaded struct {
@@ -32,7 +32,7 @@ type (
 		Revision Revision
 		Err      error
 	}
-	// Reported is an event of the role that was started with Epoch.
+	// Reported contains an event of the role that was started with Epoch.
 	Reported struct {
 		Epoch uint64
 		Event DataEvent
@@ -49,7 +49,7 @@ type (
 	// FailbackBlocked sets the reason why the preferred node must not receive the role, such as a maintenance plan; empty
 	// if it may.
 	FailbackBlocked struct{ Reason string }
-	// Committed: the active has committed a record of its term.
+	// Committed reports that the active has committed a record of its term.
 	Committed struct{ Term, LSN uint64 }
 	// MarkWritten is the outcome of WriteMark. Before is the previous mark.
 	MarkWritten struct{ Before Mark }
@@ -60,7 +60,7 @@ type (
 		Gone    bool
 		Err     error
 	}
-	// DuplicateReported: another process with this node's identity has contacted this one.
+	// DuplicateReported reports that another process with this node's identity has contacted this one.
 	DuplicateReported struct{ Live Live }
 	Ticked            struct{}
 )
@@ -127,11 +127,11 @@ type (
 	// SwitchoverEnded is the response to SwitchoverRequested.
 	SwitchoverEnded struct {
 		ID string
-		// Failure is empty on success.
+		// Failure is the reason why the switchover failed; empty on success.
 		Failure string
 		// Pause is how long no transaction could be acknowledged, as measured by this node.
 		Pause time.Duration
-		// Already: SwitchoverRequested.To was active at the time of the request.
+		// Already reports whether SwitchoverRequested.To was active at the time of the request.
 		Already bool
 	}
 	Warn struct{ Text string }

@@ -156,7 +156,8 @@ func (m *machine) halt(err error) {
 	m.do(Halt{Err: err})
 }
 
-// handle records facts. Only reconcile makes decisions, from the state alone, so the order of events does not matter.
+// handle records the event in the state. Only reconcile makes decisions, from the state alone, so the order of events
+// does not matter.
 func (m *machine) handle(ev Event) {
 	switch e := ev.(type) {
 	case Started:

@@ -23,11 +23,12 @@ type AdoptRequested struct {
 	Revision Revision
 	// Above is a lower bound for config and term of the new record.
 	Above Fence
-	// AcceptLoss: the operator accepts that acknowledged transactions may be missing on this node (INV-6).
+	// AcceptLoss reports whether the operator accepts that acknowledged transactions may be missing on this node
+	// (INV-6).
 	AcceptLoss bool
-	// WithoutOther: the other node could not be queried, and the operator confirms that it has no additional records or
-	// is lost. The record must contain this decision: otherwise a returning node refuses to truncate its committed
-	// records (INV-13).
+	// WithoutOther reports whether the other node could not be queried, and the operator confirms that it has no
+	// additional records or is lost. The record must contain this decision: otherwise a returning node refuses to
+	// truncate its committed records (INV-13).
 	WithoutOther bool
 	At           time.Time
 }

@@ -160,8 +160,8 @@ func (s *State) takeoverDue() bool {
 // This node's directory may be an older copy, without records of the active (INV-13).
 func (s *State) deferToActive() bool { return s.now < s.started+s.set.StartupWait }
 
-// stand makes this node a candidate: it fences the active, and proposes a record with this node as the active. The node
-// follows no active until the record has changed.
+// stand makes this node a candidate: the node fences the active, and proposes a record with this node as the active.
+// The node follows no active until the record has changed.
 func (m *machine) stand() {
 	if !m.eligible() || !m.canSwap() {
 		return

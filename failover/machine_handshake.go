@@ -158,7 +158,7 @@ const behindReason = "one of the nodes was restored from an older copy. No recor
 	"does not serve while the nodes are connected; an operator must decide which node continues " +
 	"(docs/explanation/failover.md, \"When histories differ\")"
 
-// ahead describes diverged histories; it returns "" if none were detected.
+// ahead returns a description of diverged histories; "" if none were detected.
 func (s *State) ahead() string {
 	switch {
 	case s.mode == modeAct && s.act.ahead.end != 0:

@@ -10,7 +10,7 @@ import (
 
 // Operators act on these texts. They suggest a forced failover only as the last resort, because it loses messages.
 
-// waiting describes what a node waits for that is neither in sync nor connected.
+// waiting returns a description of the event that a node waits for while it is neither in sync nor connected.
 func (s *State) waiting() string {
 	if gone, ok := s.replaced(); ok {
 		return s.replacedReason(gone)

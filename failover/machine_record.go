@@ -266,7 +266,7 @@ func sameProposal(a, b Record) bool {
 		slices.Equal(a.Nodes, b.Nodes)
 }
 
-// describe returns this node and one other, preferably the in-sync one.
+// describe returns the descriptions of this node and of one other node, preferably the in-sync one, for Record.Nodes.
 func (m *machine) describe(next Record) []NodeInfo {
 	nodes := []NodeInfo{m.self}
 	var other uuid.UUID

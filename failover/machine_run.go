@@ -79,8 +79,8 @@ func (s *State) recordHasGenerations() bool {
 	return !lacks
 }
 
-// owns reports whether a generation in this node's entry of the record is that of this process, or of the previous
-// process in this directory, until clearBoot.
+// owns reports whether run is zero, the generation of this process, or one of those that the directory contained at
+// startup, until clearBoot.
 func (s *State) owns(run uuid.UUID) bool {
 	r := &s.proc
 	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]

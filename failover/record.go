@@ -71,14 +71,14 @@ type Fence = identity.Fence
 // NodeInfo describes a node.
 type NodeInfo struct {
 	ID uuid.UUID `json:"id"`
-	// Name is only for display.
+	// Name is the name of the node, only for display.
 	Name string `json:"name"`
 	// Address is the host:port for clients and the other node.
 	Address string `json:"address"`
 	// Version is the release, only for display; empty before 0.1.0.
 	Version  string   `json:"version,omitempty"`
 	Features Features `json:"features,omitempty"`
-	// Preferred: this node should be the active when it is in sync.
+	// Preferred reports whether this node should be the active when it is in sync.
 	Preferred bool `json:"preferred,omitempty"`
 	// AMQP is the host:port for AMQP 1.0 clients; empty without an AMQP listener.
 	AMQP string `json:"amqp,omitempty"`
@@ -104,7 +104,7 @@ type Forced struct {
 	// After is the LSN up to which no acknowledged record is lost: GuaranteedLSN of the node, or less if an earlier forced
 	// failover is not settled. Later records of the other node are discarded if their term is below Term.
 	After uint64 `json:"after"`
-	// Settled: both nodes have been in sync since the forced failover.
+	// Settled reports whether both nodes have been in sync since the forced failover.
 	Settled bool `json:"settled,omitempty"`
 }
 

@@ -9,25 +9,26 @@ type Role uint8
 
 // Roles, in the usual order.
 const (
-	// RoleRecovering: the node has not read the record yet, or waits for the other node or an operator.
+	// RoleRecovering means that the node has not read the record yet, or waits for the other node or an operator.
 	RoleRecovering Role = iota + 1
-	// RoleCatchingUp: the node fetches missing records from the active.
+	// RoleCatchingUp means that the node fetches missing records from the active.
 	RoleCatchingUp
-	// RoleSyncing: the node has caught up. The active requires its acks, and is about to add it to in_sync.
+	// RoleSyncing means that the node has caught up. The active requires its acks, and is about to add it to
+	// in_sync.
 	RoleSyncing
-	// RoleStandby: the node is in sync, and can take over.
+	// RoleStandby means that the node is in sync, and can take over.
 	RoleStandby
-	// RoleCandidate: the node tries to take over.
+	// RoleCandidate means that the node tries to take over.
 	RoleCandidate
-	// RoleActivating: the node has the active role, and replays the end of the log.
+	// RoleActivating means that the node has the active role, and replays the end of the log.
 	RoleActivating
-	// RoleActive: the node serves clients, and the standby is in sync.
+	// RoleActive means that the node serves clients, and the standby is in sync.
 	RoleActive
-	// RoleBlocked: the node has the active role, but cannot acknowledge.
+	// RoleBlocked means that the node has the active role, but cannot acknowledge.
 	RoleBlocked
-	// RoleActiveAlone: the node serves clients, and no other node is in sync.
+	// RoleActiveAlone means that the node serves clients, and no other node is in sync.
 	RoleActiveAlone
-	// RoleFenced: the node lost the active role, and is about to rejoin.
+	// RoleFenced means that the node lost the active role, and is about to rejoin.
 	RoleFenced
 )
 

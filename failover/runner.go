@@ -23,7 +23,7 @@ type Options struct {
 	// Self describes this node. Its ID is the node ID of the store.
 	Self     NodeInfo
 	Settings Settings
-	// Logger is optional.
+	// Logger receives log entries; nil discards them.
 	Logger *zap.Logger
 }
 
@@ -136,7 +136,7 @@ type SwitchoverResult struct {
 	Term   uint64
 	// Pause is how long no transaction could be acknowledged; if requested on the standby, the time since the request.
 	Pause time.Duration
-	// Already: the requested node was active before.
+	// Already reports whether the requested node was active before.
 	Already bool
 }
 

@@ -14,7 +14,7 @@ import (
 // ErrMinInSync is returned if min_in_sync was not changed.
 var ErrMinInSync = errors.New("min-in-sync was not changed")
 
-// ErrPause is returned if the pair was not paused or resumed.
+// ErrPause is returned by SetPaused if the cluster record was not changed. The error text contains the reason.
 var ErrPause = errors.New("the pair was not paused or resumed")
 
 var errAlone = errors.New("only one node is in sync, and every write would be rejected; start the other node first")

@@ -253,7 +253,8 @@ func (l *loop) runMarkLoop(ctx context.Context) {
 	})
 }
 
-// writeMark ignores failures: the next write covers it, and reachability is tracked elsewhere.
+// writeMark writes the mark to the coordinator. It ignores failures: the next write includes the position, and an
+// unreachable coordinator is detected elsewhere.
 func (l *loop) writeMark(ctx context.Context, e WriteMark) {
 	limit := l.state.set.CoordinatorTimeout
 	l.wg.Go(func() {

@@ -14,13 +14,13 @@ import (
 var (
 	// ErrOtherPair is returned if the store and the record belong to different pairs.
 	ErrOtherPair = errors.New("store belongs to another pair")
-	// ErrRestored is set while a node waits because its store is a restored backup, but the coordinator has the record of
-	// another pair.
+	// ErrRestored is the reason why a node waits if its store is a restored backup, but the coordinator has the
+	// record of another pair.
 	ErrRestored = errors.New("store was restored from a backup and is not part of the coordinator's pair")
-	// ErrRecordLost is set while a node waits because its store was part of a pair, but the coordinator has no record
+	// ErrRecordLost is the reason why a node waits if its store was part of a pair, but the coordinator has no record
 	// (INV-9).
 	ErrRecordLost = errors.New("coordinator has no cluster record, but this node's store is not empty")
-	// ErrRecordOld is set while a node waits because the coordinator's record is below the node's fence (INV-9).
+	// ErrRecordOld is the reason why a node waits if the coordinator's record is below the node's fence (INV-9).
 	ErrRecordOld = errors.New("coordinator's record is older than this node's fence")
 	// ErrFailed is returned after a failure of the store (INV-7).
 	ErrFailed = errors.New("store failed; the node stops, and recovers at the next start")
@@ -76,13 +76,13 @@ type Settings struct {
 	CoordinatorTimeout time.Duration
 	// MinInSync is the value for Record.MinInSync that this node writes when it becomes active: 1 (default) or 2.
 	MinInSync int
-	// Preferred: an active that is not preferred hands the role over to this node.
+	// Preferred reports whether an active that is not preferred hands the role over to this node.
 	Preferred bool
 	// FailbackDelay is how long a preferred node must be in sync without interruption before it receives the role. 0
 	// disables failback.
 	FailbackDelay time.Duration
-	// AcceptLoss: start even if acknowledged bytes may be lost and no other node has them (INV-6). It is only for a node
-	// without a partner.
+	// AcceptLoss permits a start even if acknowledged bytes may be lost and no other node has them (INV-6). It is
+	// only for a node without a partner.
 	AcceptLoss bool
 }
 
@@ -118,14 +118,15 @@ type Status struct {
 	// Since is the time of the last role change.
 	Since time.Time
 	Self  NodeInfo
-	// Record is nil before the first read.
+	// Record is the last known cluster record; nil before the first read.
 	Record   *Record
 	Revision Revision
 	// Coordinator is the name of the coordinator: "etcd", "raft" or "memory".
 	Coordinator          string
 	CoordinatorReachable bool
 	Live                 []Live
-	// Superseded: another process with a copy of this data directory has replaced this one, which stopped its role.
+	// Superseded reports whether another process with a copy of this data directory has replaced this one, which
+	// stopped its role.
 	Superseded bool
 	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11, INV-12).
 	RolledBack string
@@ -134,9 +135,9 @@ type Status struct {
 	// Ahead describes diverged histories (INV-13): committed records of the other node are missing on this active, which
 	// does not serve; or committed records of this node, which is not in sync, are missing on the active.
 	Ahead string
-	// Serve: transactions are acknowledged.
+	// Serve reports whether transactions are acknowledged.
 	Serve bool
-	// Deliver: messages may be delivered.
+	// Deliver reports whether messages may be delivered.
 	Deliver bool
 	// Standby is the node connected to this active; uuid.Nil if none.
 	Standby uuid.UUID
@@ -144,7 +145,7 @@ type Status struct {
 	FailbackAt time.Time
 	// CoordinatorRefuses is the reason why the coordinator rejected the last change of the record; otherwise empty.
 	CoordinatorRefuses string
-	// MayHaveLost: acknowledged bytes may be missing in this node's store (INV-6).
+	// MayHaveLost reports whether acknowledged bytes may be missing in this node's store (INV-6).
 	MayHaveLost bool
 	Conditions  []Condition
 }

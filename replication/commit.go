@@ -285,8 +285,8 @@ func (p *Primary) abandon(refuse, unlogged error) {
 	}
 }
 
-// outcomeUnknown includes the reason as text only: if it were wrapped, its sentinel would state that nothing was
-// logged.
+// outcomeUnknown returns an error that wraps ErrOutcomeUnknown. It includes the reason as text only: if the reason
+// were wrapped, its sentinel would state that nothing was logged.
 func outcomeUnknown(reason error) error {
 	return fmt.Errorf("%w (%s)", ErrOutcomeUnknown, reason.Error())
 }

@@ -66,7 +66,7 @@ func (d *detector) step(now time.Time, received bool) error {
 	return fmt.Errorf("%w for %v", ErrSilent, quiet.Round(time.Millisecond))
 }
 
-// restart marks the start of a new connection: the gap before its first message is not logged, but still counts.
+// restart begins the measurement for a new connection. The gap before its first message counts, but is not logged.
 func (d *detector) restart() { d.fresh = true }
 
 func (d *detector) logGap(gap time.Duration) {

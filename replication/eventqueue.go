@@ -21,7 +21,7 @@ func startEventQueue(to func(Event)) *eventQueue {
 	return q
 }
 
-// post never blocks. After close it does nothing.
+// post queues an event for delivery and never blocks. After close it has no effect.
 func (q *eventQueue) post(e Event) {
 	q.mu.Lock()
 	if !q.stop {

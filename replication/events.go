@@ -17,20 +17,20 @@ type LostCause uint8
 
 // Causes of a lost connection.
 const (
-	// LostReset: the connection ended; the state of the process is unknown.
+	// LostReset means that the connection ended; the state of the process is unknown.
 	LostReset LostCause = iota + 1
-	// LostRefused: a reconnect was refused; the process has terminated.
+	// LostRefused means that a reconnect was refused; the process has terminated.
 	LostRefused
 	LostSilence
-	// LostRejected: the other end responds but cannot replicate with this node: it is not the active, has another
-	// pair's data or an older configuration (INV-1), or lost records that it had acknowledged.
+	// LostRejected means that the other end responds but cannot replicate with this node: it is not the active, has
+	// another pair's data or an older configuration (INV-1), or lost records that it had acknowledged.
 	LostRejected
 	LostSlow
-	// LostAhead: the standby's fence is above this active's configuration and term (INV-1).
+	// LostAhead means that the standby's fence is above this active's configuration and term (INV-1).
 	LostAhead
 	LostNoSpace
-	// LostBehind: records that this standby knows to be committed are missing from the active's log. No record was
-	// truncated (INV-13).
+	// LostBehind means that records that this standby knows to be committed are missing from the active's log. No
+	// record was truncated (INV-13).
 	LostBehind
 )
 
@@ -47,31 +47,33 @@ func (c LostCause) String() string {
 
 // Events of a Primary.
 type (
-	// ActiveReady: the term-start record and all earlier records are committed and applied. Before this event, the store
-	// may not reflect acknowledged transactions.
+	// ActiveReady reports that the term-start record and all earlier records are committed and applied. Before this
+	// event, the store may not reflect acknowledged transactions.
 	ActiveReady      struct{}
 	StandbyConnected struct {
 		Member Member
-		// Snapshot: the standby fetches a snapshot and then reconnects.
+		// Snapshot reports whether the standby fetches a snapshot and then reconnects.
 		Snapshot bool
 	}
-	// StandbyAhead: a standby was refused because it knows records to be committed that are missing from this node's log
-	// (INV-13). This node was probably restored from an older copy. Posted for each hello.
+	// StandbyAhead reports that a standby was refused because it knows records to be committed that are missing from
+	// this node's log (INV-13). This node was probably restored from an older copy. It is posted for each hello.
 	StandbyAhead struct {
 		Member Member
 		// End is the end of the standby's log, Committed the last LSN that it knows to be committed.
 		End       lsn.Position
 		Committed uint64
 	}
-	// StandbyCaughtUp: the standby is within the window, so its acks can be required. Posted once per connection.
+	// StandbyCaughtUp reports that the standby is within the window, so its acks can be required. It is posted once per
+	// connection.
 	StandbyCaughtUp struct{ Member Member }
-	// StandbySynced: the standby's acks are required, and all records committed before the requirement are durable
-	// there, so it may be added to in_sync (INV-3). Posted once per connection and requirement.
+	// StandbySynced reports that the standby's acks are required, and all records committed before the requirement
+	// are durable there, so it may be added to in_sync (INV-3). It is posted once per connection and requirement.
 	StandbySynced struct {
 		Member      Member
 		Requirement uint64
 	}
-	// StandbyLost: a standby's connection ended, or a required standby did not connect within the timeout.
+	// StandbyLost reports that a standby's connection ended, or a required standby did not connect within the
+	// timeout.
 	StandbyLost struct {
 		Member Member
 		Cause  LostCause
@@ -84,16 +86,17 @@ type (
 	FollowerConnected struct {
 		Config, Term uint64 // of the active
 	}
-	// FollowerIncomplete: the active, in configuration Config, has committed records up to LSN Committed, and some are
-	// missing from this log. Common is the last common LSN. It is posted before FollowerConnected, and before a snapshot.
-	// All fields are zero if the active refused this standby with ErrLostRecords.
+	// FollowerIncomplete reports that the active, in configuration Config, has committed records up to LSN
+	// Committed, and some are missing from this log. Common is the last common LSN. It is posted before
+	// FollowerConnected, and before a snapshot. All fields are zero if the active refused this standby with
+	// ErrLostRecords.
 	FollowerIncomplete struct {
 		Config, Common, Committed uint64
 	}
-	// FollowerRequired: from now on, the active waits for this standby's acks.
+	// FollowerRequired reports that the active waits for this standby's acks from now on.
 	FollowerRequired struct{}
-	// FollowerLost: the active is lost. It is posted again if the cause changes, for example if the reconnect after a
-	// reset is refused.
+	// FollowerLost reports that the active is lost. It is posted again if the cause changes, for example if the
+	// reconnect after a reset is refused.
 	FollowerLost struct {
 		Cause LostCause
 		Err   error
@@ -103,10 +106,10 @@ type (
 
 // Events of both roles.
 type (
-	// DiskStalled: a write or sync of the log exceeds the stall timeout. Heartbeats are stopped.
+	// DiskStalled reports that a write or sync of the log exceeds the stall timeout. Heartbeats are stopped.
 	DiskStalled   struct{}
 	DiskRecovered struct{}
-	// Failed: the store failed (INV-7). Neither the role nor the node can continue.
+	// Failed reports that the store failed (INV-7). Neither the role nor the node can continue.
 	Failed struct{ Err error }
 )
 

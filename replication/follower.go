@@ -36,7 +36,7 @@ var errSnapshot = errors.New("snapshot required")
 
 // FollowerOptions configures StartFollower.
 type FollowerOptions struct {
-	// Store must be recovered. Only this role appends to it and applies from now on.
+	// Store is the recovered store of the node. Only this role appends to it and applies from now on.
 	Store   *store.Store
 	Dialer  Dialer
 	Address string
@@ -63,7 +63,7 @@ type Follower struct {
 	io     ioClock
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
-	// received is set when a message arrives from the active.
+	// received is set when a message arrives from the active. Each check of the detector resets it.
 	received atomic.Bool
 	// busy is set while this node does not read from the active.
 	busy atomic.Bool
@@ -100,7 +100,8 @@ type Follower struct {
 
 // FollowerStatus is the status of a follower.
 type FollowerStatus struct {
-	// Connected: the active accepted the hello. Required: the active waits for this node's acks.
+	// Connected reports whether the active accepted the hello. Required reports whether the active waits for this
+	// node's acks.
 	Connected, Required bool
 	Durable             lsn.Position
 	AppliedLSN          uint64

@@ -11,7 +11,7 @@ import (
 
 type logView interface {
 	End() lsn.Position
-	// FirstLSN returns 0 for an empty log.
+	// FirstLSN returns the LSN of the oldest record in the log, or 0 if the log is empty.
 	FirstLSN() uint64
 	// TermEnds returns the last position of each term in the log, newest first.
 	TermEnds() []lsn.Position
@@ -67,8 +67,8 @@ func holdsCommitted(active logView, committed lsn.Position) (holds, missing bool
 	}
 }
 
-// holdsDurable is holdsCommitted for a hello. It returns true, false if a forced failover discarded the record, which
-// is proven by records of the forced term in the active's log.
+// holdsDurable is holdsCommitted for a hello. If the active's log has records of the term of a forced failover that
+// discarded the record, it returns true, false.
 func holdsDurable(active logView, h *Hello) (holds, missing bool) {
 	discarded := h.DiscardedTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(),
 		func(p lsn.Position) bool { return p.Term == h.DiscardedTerm })

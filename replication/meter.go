@@ -76,7 +76,7 @@ func (c *ioClock) report(was bool, limit time.Duration, log *zap.Logger, events 
 type DiskStatus struct {
 	// Mean is the mean duration of recent writes, including the sync; 0 without recent writes.
 	Mean time.Duration
-	// Stalled: a write exceeds Tuning.DiskStallTimeout.
+	// Stalled reports whether a write exceeds Tuning.DiskStallTimeout.
 	Stalled bool
 }
 

@@ -24,13 +24,14 @@ import (
 type PrimaryConfig struct {
 	// Config is the number of the configuration, sent in every message to the standby (INV-1).
 	Config uint64
-	// RequireStandby: a transaction is committed only when it is durable on this node and on Standby (INV-2).
+	// RequireStandby reports whether a transaction is committed only when it is durable on this node and on Standby
+	// (INV-2).
 	RequireStandby bool
 	// Standby is the member whose acks are required. With the zero Member, nothing can be committed.
 	Standby Member
 	// Requirement is the number of the period in which acks are required. StandbySynced includes it.
 	Requirement uint64
-	// Serve: if false, new and pending transactions fail, and the commit LSN does not advance.
+	// Serve permits commits. If it is false, new and pending transactions fail, and the commit LSN does not advance.
 	Serve bool
 	// Reason is part of errors while Serve is false.
 	Reason string
@@ -38,7 +39,7 @@ type PrimaryConfig struct {
 
 // PrimaryOptions configures StartPrimary.
 type PrimaryOptions struct {
-	// Store must be recovered. Only this role appends to it and applies from now on.
+	// Store is the recovered store of the node. Only this role appends to it and applies from now on.
 	Store *store.Store
 	// Term is the term of new log records. It must never have been used before, by any node.
 	Term   uint64
@@ -105,7 +106,7 @@ type Primary struct {
 	// uncommitted are the batches to be reported to the meter, and ends are samples of the log end; oldest first.
 	uncommitted []pendingBatch
 	ends        []endSample
-	// foreign points to an immutable value.
+	// foreign is the last refused node that is not a member of this pair; nil if none. The value is immutable.
 	foreign *ForeignNode
 	// traces are the traced batches that are not applied, oldest first; tracing reports, without mu, whether any exist.
 	traces  []traced
@@ -300,7 +301,7 @@ type PrimaryStatus struct {
 	Config    PrimaryConfig
 	End       lsn.Position
 	CommitLSN uint64
-	// AppliedLSN closely follows CommitLSN.
+	// AppliedLSN is the LSN of the last applied record. It is at most CommitLSN.
 	AppliedLSN uint64
 	Standby    *StandbyStatus
 	Disk       DiskStatus
@@ -318,7 +319,8 @@ type StandbyStatus struct {
 	// age of the oldest such record, with a resolution of one second, and at most ten minutes.
 	LagBytes uint64
 	LagTime  time.Duration
-	// CaughtUp: the standby is within the window. Required: transactions wait for its acks.
+	// CaughtUp reports whether the standby is within the window. Required reports whether transactions wait for its
+	// acks.
 	CaughtUp, Required bool
 	Agreed             Negotiation
 }

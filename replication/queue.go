@@ -108,8 +108,8 @@ func (q *queue) add(ctx context.Context, kind wal.Kind, items []Item, weight int
 	}
 }
 
-// encode appends the frame. mu is held: copying and checksumming a payload is cheaper than a handoff to another
-// goroutine, for which other callers would also wait.
+// encode appends the frame of item to the open batch. mu is held: copying and checksumming a payload is cheaper than
+// a handoff to another goroutine, for which other callers would also wait.
 func (q *queue) encode(kind wal.Kind, item *Item) {
 	size := item.bytes()
 	first := len(q.waiting) == 0

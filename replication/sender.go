@@ -41,7 +41,7 @@ type sender struct {
 	mu iolock.Mutex
 	// responded is set when the hello response was sent.
 	responded bool
-	// cursor is the position of the last record sent, at time lastRecords.
+	// cursor is the position of the last record sent. lastRecords is the time when it was sent.
 	cursor      lsn.Position
 	lastRecords time.Time
 	sentCommit  uint64

@@ -23,8 +23,9 @@ type batch struct {
 	trace *batchTrace
 }
 
-// tail keeps the newest batches in memory for the sessions. A batch is published before it is written to the log, so
-// that transfer and write overlap. It is dropped only after it is in the log, so that every record is always readable.
+// tail keeps the newest batches in memory for the sessions. A batch is added before it is written to the log, so that
+// the transfer and the write overlap. It is removed only after it is in the log, so that every record is always
+// readable.
 type tail struct {
 	mu        sync.Mutex // guards the fields below
 	limit     int

@@ -64,7 +64,7 @@ type grpcDialer struct {
 	options []grpc.DialOption
 }
 
-// Dial opens the TCP connection directly, because gRPC does not report a refused connection.
+// Dial implements Dialer. It opens the TCP connection directly, because gRPC does not report a refused connection.
 func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 	tcp, err := d.dial(ctx, address)
 	if errors.Is(err, syscall.ECONNREFUSED) {
@@ -340,7 +340,7 @@ func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 	return h, nil
 }
 
-// parseID returns ErrProtocol for an invalid UUID.
+// parseID parses a UUID. It returns ErrProtocol for an invalid one.
 func parseID(text string, to *uuid.UUID) (err error) {
 	if *to, err = uuid.Parse(text); err != nil {
 		return fmt.Errorf("%w: %w", ErrProtocol, err)

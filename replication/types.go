@@ -26,7 +26,7 @@ type Hello struct {
 	Applied lsn.Position
 	// TermEnds is the last position of each term in the standby's log, newest first.
 	TermEnds []lsn.Position
-	// OldestProtocol is 0 if the standby supports only Protocol.
+	// OldestProtocol is the oldest protocol version that the standby supports; 0 if it supports only Protocol.
 	Protocol, OldestProtocol uint32
 	Features                 []string
 	// Committed is the position of the last record that the standby knows to be committed and refuses to truncate
@@ -52,22 +52,22 @@ type HelloResponse struct {
 	// ResumeAfter is the position of the last common record. The standby truncates its log after it. With
 	// SnapshotRequired, the standby saves those records to a file instead, and ResumeAfter is zero if unknown.
 	ResumeAfter lsn.Position
-	// SnapshotRequired: the standby cannot catch up from the log, because the log begins too late, or the histories
-	// diverge below the standby's Applied.
+	// SnapshotRequired reports whether the standby cannot catch up from the log, because the log begins too late, or
+	// the histories diverge below the standby's Applied.
 	SnapshotRequired bool
 	// Reason is a text for the log.
 	Reason string
-	// OldestProtocol is 0 if the active supports only Protocol.
+	// OldestProtocol is the oldest protocol version that the active supports; 0 if it supports only Protocol.
 	Protocol, OldestProtocol uint32
 	Features                 []string
-	// HoldsCommitted: the active has the record Hello.Committed. False may also mean unknown.
+	// HoldsCommitted reports whether the active has the record Hello.Committed. False may also mean unknown.
 	HoldsCommitted bool
 }
 
 // ActiveMessage is a message from the active: records, the commit LSN, or a heartbeat.
 type ActiveMessage struct {
 	Config, Term uint64
-	// HelloResponse is set in the first message only.
+	// HelloResponse is the response to the standby's Hello. It is set in the first message only.
 	HelloResponse *HelloResponse
 	// Previous is the position of the record before Records.
 	Previous lsn.Position
@@ -110,27 +110,29 @@ type SnapshotHeader struct {
 	DataBytes    uint64
 	PageSize     uint32
 	Config, Term uint64
-	// HoldsCommitted: the active has the record SnapshotRequest.Committed. False may also mean unknown.
+	// HoldsCommitted reports whether the active has the record SnapshotRequest.Committed. False may also mean
+	// unknown.
 	HoldsCommitted bool
 }
 
 // SnapshotChunk is a piece of a snapshot.
 type SnapshotChunk struct {
-	// Header is set in the first chunk only.
+	// Header describes the snapshot. It is set in the first chunk only.
 	Header *SnapshotHeader
 	Offset uint64
-	// Data is empty in the last chunk and in heartbeats.
+	// Data is a part of the snapshot. It is empty in the last chunk and in heartbeats.
 	Data []byte
 	// Checksum is the CRC32C of Data.
 	Checksum uint32
-	// Finished is set in the last chunk only.
+	// Finished reports whether this is the last chunk.
 	Finished bool
 }
 
 // StandbyStream is the active's end of a standby's connection. One goroutine sends, and another one receives. Both
 // methods return an error when the connection is lost or Service.Replicate has returned.
 type StandbyStream interface {
-	// Send does not retain the message after it returns. It may retain the records, so they must not be modified.
+	// Send sends a message. It does not retain the message after it returns, but may retain the records, which must
+	// not be modified.
 	Send(m *ActiveMessage) error
 	Recv() (*StandbyMessage, error)
 }
@@ -147,15 +149,15 @@ type Service interface {
 // ActiveStream is the standby's end of a connection. The caller serializes sends; another goroutine receives. Both
 // methods return an error when the connection is lost or the context of Conn.Replicate is done.
 type ActiveStream interface {
-	// Send does not retain the message after it returns.
+	// Send sends a message, and does not retain it after it returns.
 	Send(m *StandbyMessage) error
-	// Recv returns the next message. The caller owns it and its records.
+	// Recv waits for the next message and returns it. The caller owns the message and its records.
 	Recv() (*ActiveMessage, error)
 }
 
 // SnapshotStream is a stream of snapshot chunks.
 type SnapshotStream interface {
-	// Recv returns the next chunk, which the caller owns, or io.EOF after the last one.
+	// Recv waits for the next chunk and returns it, or io.EOF after the last chunk. The caller owns the chunk.
 	Recv() (*SnapshotChunk, error)
 }
 

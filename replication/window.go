@@ -78,7 +78,8 @@ func (w *window) endTraces(err error) {
 	}
 }
 
-// room returns how many of limit bytes may be sent. If none, the next ack wakes the sender.
+// room returns the number of bytes that may be sent, at most limit. If the result is 0, the next ack wakes the
+// sender.
 func (w *window) room(limit int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

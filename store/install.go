@@ -17,9 +17,9 @@ import (
 // Install receives another node's snapshot into a file next to page.db and then replaces page.db with it.
 //
 // A crash must not leave a new page.db with the old log. Commit therefore first writes a mark with the snapshot's
-// position to the identity file, then renames the files, resets the log, and removes the mark. If Open finds the mark,
-// it compares its position with the position of page.db. If they are equal, the renames were complete, and Open removes
-// the old log. Otherwise Open removes the received file (recoverInstall).
+// position to the identity file, then renames the files, resets the log, and removes the mark. If Open finds the
+// mark, Open compares the position in the mark with the position of page.db. If the two are equal, the renames were
+// complete, and Open removes the old log. Otherwise Open removes the received file (recoverInstall).
 type Install struct {
 	s      *Store
 	header SnapshotHeader

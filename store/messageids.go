@@ -16,7 +16,8 @@ type idReader struct {
 	guard *page.Guard
 }
 
-// readsIDs prepares the state to read message IDs. The returned function must be called after mu is released.
+// readsIDs prepares the state to read message IDs from the tree. The returned function ends the read; it must be
+// called after mu is released.
 func (s *Store) readsIDs() (release func()) {
 	if !s.dedups.Load() {
 		return func() {}

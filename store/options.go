@@ -42,7 +42,7 @@ const (
 	CacheDrop
 )
 
-// ParsePageCache parses auto, keep or drop.
+// ParsePageCache returns the PageCache with the given name: auto, keep or drop. Other names are an error.
 func ParsePageCache(text string) (PageCache, error) {
 	if i := slices.Index(PageCacheNames(), text); i >= 0 {
 		return PageCache(i), nil
@@ -131,7 +131,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// kernelBootID returns the boot ID, or "" if it is unknown. Without it, every start counts as another boot (INV-6).
+// kernelBootID returns the boot ID, or "" if it is unknown. Without a boot ID, every start counts as another boot
+// (INV-6).
 func kernelBootID() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

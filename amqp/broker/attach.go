@@ -130,8 +130,9 @@ func offered(desired []wire.Symbol, has ...wire.Symbol) (list []wire.Symbol) {
 	return list
 }
 
-// ensureQueue reports whether a queue exists, and creates it on demand. False may also mean unknown: then the first
-// publish or the subscription returns the error.
+// ensureQueue reports whether a queue exists. With automatic creation, it creates a missing queue. Without automatic
+// creation, or without the permission to query the queue, it returns false: the first publish or the subscription
+// then returns the error.
 func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) (exists bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// confirmLimit is the maximum time that a browser waits for acknowledgements of its queue's consumers. readLimit is
-	// the part of this time for data that has arrived and is not processed.
+	// confirmLimit is the maximum time that a browser waits for acknowledgements of its queue's consumers. readLimit
+	// is the part of this time for processing data that has already arrived.
 	confirmLimit     = time.Second
 	readLimit        = 20 * time.Millisecond
 	readPollInterval = time.Millisecond

@@ -24,8 +24,8 @@ import (
 
 const (
 	maxFrameSize = 128 << 10
-	// idleTimeOut is announced: a client that is silent for twice that time is disconnected, and its messages are
-	// redelivered.
+	// idleTimeOut is the idle timeout announced to clients: a client that is silent for twice that time is
+	// disconnected, and its messages are redelivered.
 	idleTimeOut  = 10 * time.Second
 	writeTimeout = 30 * time.Second // of one write
 	finishLimit  = 30 * time.Second // to process received data when a client ends its connection

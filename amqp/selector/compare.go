@@ -48,7 +48,7 @@ func isCalculated(n node) bool {
 	return false
 }
 
-// mirrored are the operators for exchanged operands.
+// mirrored maps each comparison operator to the operator with exchanged operands.
 var mirrored = map[string]string{ //nolint:gochecknoglobals // a table
 	"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=",
 }

@@ -40,7 +40,7 @@ type token struct {
 	number float64
 }
 
-// keywordNames are case-insensitive.
+// keywordNames are the reserved words of a selector, which are case-insensitive.
 var keywordNames = map[string]bool{
 	"AND": true, "OR": true, "NOT": true, "BETWEEN": true, "LIKE": true, "IN": true, "IS": true, "NULL": true,
 	"TRUE": true, "FALSE": true, "ESCAPE": true,

@@ -55,7 +55,8 @@ func (s *Session) writeFlow(l *Link) {
 	s.conn.write(s.channel, f)
 }
 
-// rest returns how much of a window or credit, granted at number seen, remains at number now (2.5.6, 2.6.7).
+// rest returns the part of a window or credit that remains at number now, if the window was granted at number seen
+// (2.5.6, 2.6.7).
 func rest(window, seen, now uint32) uint32 {
 	if used := distance(seen, now); used > 0 {
 		return window - min(window, uint32(used))

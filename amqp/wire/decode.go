@@ -12,7 +12,8 @@ import (
 const (
 	// maxDepth limits the nesting of values, to protect the stack.
 	maxDepth = 32
-	// maxEmpty limits the elements of zero bytes, such as true, in all arrays of a value: the size of the input does not.
+	// maxEmpty limits the number of elements of zero bytes, such as true, in all arrays of a value, because the size
+	// of the input does not limit them.
 	maxEmpty = 4096
 	// maxAhead limits the allocation before elements are decoded: each nested list may claim as many elements as bytes.
 	maxAhead = 64

@@ -300,7 +300,7 @@ func (d *decoder) deliveryState() (DeliveryState, error) {
 	return s, r.close()
 }
 
-// outcome returns nil if the code is not an outcome.
+// outcome decodes the fields of an outcome. It returns nil if code is not the descriptor of an outcome.
 func (r *reader) outcome(code uint64) DeliveryState {
 	switch code {
 	case codeAccepted:

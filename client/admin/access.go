@@ -61,8 +61,10 @@ func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool) (
 	return resp.GetRule(), err
 }
 
-// Revoke removes the permissions and roles that rule names from a rule, or all of them if it names none. It returns the
-// remaining rule, or nil. lockOut is as for [Client.Grant].
+// Revoke removes the permissions and roles in rule from the stored rule of the same subject. If rule contains
+// neither, it deletes the stored rule. It returns the remaining rule, or nil if none remains. lockOut is as for
+// [Client.Grant]. Errors: those of Grant; [ErrNoRule] if the stored rule does not exist or lacks one of the
+// permissions or roles.
 func (c *Client) Revoke(
 	ctx context.Context, rule *pb.AccessRule, lockOut bool,
 ) (*pb.AccessRule, error) {
@@ -71,7 +73,7 @@ func (c *Client) Revoke(
 	return resp.GetRule(), err
 }
 
-// PutRole creates or replaces a role. lockOut is as for [Client.Grant].
+// PutRole creates a role, or replaces the role of that name. lockOut and errors are as for [Client.Grant].
 func (c *Client) PutRole(
 	ctx context.Context, role *pb.AccessRole, lockOut bool,
 ) (*pb.AccessRole, error) {
@@ -80,7 +82,8 @@ func (c *Client) PutRole(
 	return resp.GetRole(), err
 }
 
-// DeleteRole deletes a role that no rule uses.
+// DeleteRole deletes a role. Errors: [ErrNoRule] if the role does not exist, [client.ErrRefused] while a rule
+// contains the role.
 func (c *Client) DeleteRole(ctx context.Context, name string) error {
 	_, err := changeBy(ctx, c, "delete role "+name, &pb.DeleteRoleRequest{Name: name}, accessService,
 		pb.AccessServiceClient.DeleteRole)
@@ -106,21 +109,23 @@ func (c *Client) CreateToken(
 	return resp.GetToken(), err
 }
 
-// RevokeToken revokes the token with that name. lockOut is as for [Client.Grant]. Errors: [ErrNoRule].
+// RevokeToken revokes the token with the given name: clients that present the token are no longer authenticated.
+// lockOut is as for [Client.Grant]. Errors: [ErrNoRule].
 func (c *Client) RevokeToken(ctx context.Context, name string, lockOut bool) error {
 	_, err := changeBy(ctx, c, "revoke token "+name, &pb.RevokeTokenRequest{Name: name, LockOut: lockOut},
 		accessService, pb.AccessServiceClient.RevokeToken)
 	return err
 }
 
-// PutQuota creates or replaces the quota of a queue pattern.
+// PutQuota creates or replaces the quota of the queues that match the pattern quota.Queue. Errors:
+// [client.ErrInvalid].
 func (c *Client) PutQuota(ctx context.Context, quota *pb.AccessQuota) (*pb.AccessQuota, error) {
 	resp, err := changeBy(ctx, c, "quota of "+quota.GetQueue(), &pb.PutQuotaRequest{Quota: quota}, accessService,
 		pb.AccessServiceClient.PutQuota)
 	return resp.GetQuota(), err
 }
 
-// DeleteQuota deletes the quota of a queue pattern.
+// DeleteQuota deletes the quota of a queue pattern. Errors: [ErrNoRule] if the pattern has no quota.
 func (c *Client) DeleteQuota(ctx context.Context, pattern string) error {
 	_, err := changeBy(ctx, c, "delete the quota of "+pattern, &pb.DeleteQuotaRequest{Queue: pattern}, accessService,
 		pb.AccessServiceClient.DeleteQuota)

@@ -29,7 +29,8 @@ type History struct {
 type HistoryPoint struct {
 	// At is the end of the interval, by the clock of the active node.
 	At time.Time
-	// Rates reports whether the following three fields are known: averages per second, as in [QueueActivity].
+	// Rates reports whether Published, Delivered and Acknowledged are known. They are averages per second over the
+	// interval.
 	Rates                              bool
 	Published, Delivered, Acknowledged float64
 	// Messages and Bytes are the number and size of the messages at the end of the interval.

@@ -16,8 +16,8 @@ import (
 
 // QueueActivity contains the rates and the lag of a queue.
 type QueueActivity struct {
-	// Rates reports whether the following three rates are known: a client must have requested the activity of queues
-	// within the previous 10 seconds. Rates are averages over one or two seconds.
+	// Rates reports whether Published, Delivered and Acknowledged are known: only if a client has requested the
+	// activity of queues within the previous 10 seconds. They are averages over one or two seconds.
 	Rates bool
 	// Published is the number of messages published, moved or forwarded to the queue per second.
 	Published float64
@@ -99,13 +99,13 @@ type QueueList struct {
 	Queues []Queue
 	// Total is the number of matching queues, including those on other pages.
 	Total int
-	// Uncertain reports that the order may be wrong: the list is sorted by age, and some ages are not yet known. Retry the
-	// call.
+	// Uncertain reports whether the order may be wrong: the list is sorted by age, and some ages are not yet known.
+	// Retry the call.
 	Uncertain bool
 }
 
-// ListQueues lists one page of queues with their activity, in any order. It is intended for tables: the node scans all
-// of its queues for it, at most once a second for all clients. If the rank of a queue changes between two
+// ListQueues returns one page of queues with their activity, in the order of o.Order. It is intended for tables: the
+// node scans all of its queues, at most once a second for all clients. If the rank of a queue changes between two
 // calls, the queue may appear on both pages or on neither. Errors: [client.ErrInvalid].
 func (c *Client) ListQueues(ctx context.Context, o ListOptions) (QueueList, error) {
 	req := &pb.ListQueuesRequest{

@@ -14,10 +14,10 @@ import (
 
 // Pause describes the pause of a queue or of a subscription.
 type Pause struct {
-	// Publish reports that publishes and forwards to the queue fail with [client.ErrRefused]. It is always false for a
-	// subscription.
+	// Publish reports whether publishes and forwards to the queue fail with [client.ErrRefused]. It is always false
+	// for a subscription.
 	Publish bool
-	// Deliver reports that consumers receive no messages.
+	// Deliver reports whether delivery is paused: consumers receive no messages.
 	Deliver bool
 	// At is the time of the last call of [Client.PauseQueue], by the clock of the active node.
 	At time.Time

@@ -18,7 +18,7 @@ import (
 type Policy struct {
 	// Pattern identifies the policy: `*` matches any sequence of characters, `?` one character.
 	Pattern string
-	// Priority is 0 to 1,000,000.
+	// Priority selects among the policies that match a queue, 0 to 1,000,000: the highest one applies.
 	Priority uint32
 	// Defaults contains values of options that a queue does not set itself. Zero values set nothing. Priorities is not
 	// allowed. DeadLetter does not apply to the dead-letter queue itself, nor to queues that its dead letters lead to.

@@ -100,7 +100,7 @@ type Queue struct {
 	Forwards []Forward
 	// Digest is a digest of all operations ever applied to the queue. It is equal on both nodes at the same LSN.
 	Digest uint64
-	// Activity is set only in the result of [Client.ListQueues].
+	// Activity contains the rates and the lag of the queue. It is set only in the result of [Client.ListQueues].
 	Activity *QueueActivity
 	// Pause describes the pause of the queue; nil if the queue is not paused.
 	Pause *Pause
@@ -359,7 +359,7 @@ func read[Req, Resp any](
 	return call(ctx, c.conns.Read, op, req, queues, method)
 }
 
-// repeat is read for a request that changes state and may be executed more than once.
+// repeat is like read, for a request that changes state and may be executed more than once.
 func repeat[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),

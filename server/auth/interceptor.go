@@ -34,7 +34,7 @@ type Call struct {
 type Options struct {
 	Authenticators []Authenticator // tried in order; the first identity is used
 	Rules          *access.Rules   // may be nil
-	// Unauthenticated returns the error for a call that is reserved for the other node. nil: such calls are not
+	// Unauthenticated returns the error for a call that is reserved for the other node. If nil, such calls are not
 	// restricted.
 	Unauthenticated func(ctx context.Context) error
 	// Observe, unless nil, is called for audited and denied calls. It must not block.

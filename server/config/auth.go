@@ -55,7 +55,8 @@ func (c *Config) checkAuth(k *checker) {
 	}
 }
 
-// checkURL requires https: keys fetched over an unencrypted network can be replaced in transit.
+// checkURL rejects an http URL of another machine, because keys fetched over an unencrypted network can be replaced
+// in transit.
 func checkURL(k *checker, key, value string) {
 	u, err := url.Parse(value)
 	switch {

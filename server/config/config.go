@@ -61,7 +61,7 @@ type Config struct {
 	Warnings []string `key:"-"`
 }
 
-// Node identifies the node.
+// Node contains the settings that describe the node to operators.
 type Node struct {
 	Name string `key:"name" usage:"node name in status and logs; default: the host name"`
 }

@@ -37,7 +37,7 @@ var ErrNotForwarded = errors.New("the session uses a client certificate, which t
 type Options struct {
 	// Address is the address to listen on, host:port; port 0 selects a free port.
 	Address string
-	// Listen binds the address; if nil, a TCP port of the host.
+	// Listen binds the address. If nil, a TCP listener of this host is used.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	TLS    *tls.Config // nil: plain HTTP
 	Node   string      // name of this node
@@ -46,8 +46,8 @@ type Options struct {
 	// Other connects to the services of the node at an address. A call over it has only the rights of its token or of the
 	// principal given to Forward. A call without either is refused.
 	Other func(address string) (grpc.ClientConnInterface, error)
-	// Forward returns the context for a call over Other on behalf of a principal authenticated with a certificate; nil:
-	// the other node does not accept forwarded calls.
+	// Forward returns the context for a call over Other on behalf of a principal authenticated with a certificate. It
+	// is nil if the other node does not accept forwarded calls.
 	Forward func(ctx context.Context, principal string, groups []string) (context.Context, error)
 	// OtherStatus queries the node at an address with the credentials of this node, for sessions that may read the status
 	// of this node.
@@ -55,7 +55,8 @@ type Options struct {
 	// Anonymous permits access without sign-in while access is unrestricted. It must be false if anonymous clients of the
 	// node do not have that access.
 	Anonymous bool
-	// SignInWait returns the number of seconds before an address may try to sign in again; 0: immediately.
+	// SignInWait returns the number of seconds before an address may try to sign in again; 0 if it may try
+	// immediately.
 	SignInWait func(from net.Addr) (seconds float64)
 	Logger     *zap.Logger
 	Now        func() time.Time // default is time.Now
@@ -137,7 +138,7 @@ func (s *Server) URL() string {
 // Close releases the port if Run was not called.
 func (s *Server) Close() { s.http.Close() }
 
-// Run serves until ctx ends.
+// Run serves HTTP requests until ctx ends, and then returns nil. It returns an error if the listener fails.
 func (s *Server) Run(ctx context.Context) error {
 	err := s.http.Run(ctx, func() {
 		s.hub.close()

@@ -150,7 +150,7 @@ func sentenceText(text string) string {
 	return "the connection to the node failed"
 }
 
-// describe adds the URL of the console where the action is possible.
+// describe returns a description of the failure with the URL of the console where the action is possible.
 func (e *otherConsole) describe() failure {
 	return failure{
 		Code: http.StatusConflict, Title: "Use the console of node " + e.node.GetName(),

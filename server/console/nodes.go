@@ -19,7 +19,7 @@ type nodeView struct {
 	Own    bool // this node serves the console
 	Error  string
 	State  label
-	// Rates is nil before the second sample.
+	// Rates contains the rates since the previous sample; nil before the second sample.
 	Rates *rates
 }
 
@@ -92,7 +92,7 @@ func stateOf(n *nodeView) label {
 	return roleOf(n.Status.GetRole())
 }
 
-// rates are per second.
+// rates contains the rates of a node per second.
 type rates struct{ Published, PublishedBytes, Delivered, Acknowledged, Transactions float64 }
 
 type samples struct {

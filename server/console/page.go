@@ -28,8 +28,8 @@ type Page struct {
 	// Right is the right that the page requires: "any" (at least one), "browse", "operate" or "audit". The services check
 	// it, not the console; it is shown when a page is refused, and in docs/how-to/console.md.
 	Right string
-	// Template is the name of its file in templates, without ".html". The file defines "content", which gets a *pageData,
-	// and, if Live, "live", which gets the result of Load.
+	// Template is the name of the page's file in templates, without ".html". The file defines "content", which gets a
+	// *pageData, and, if Live, "live", which gets the result of Load.
 	Template string
 	// Live renders "live" again every second while a browser shows the page, and replaces the content of the element with
 	// the ID "live".
@@ -37,7 +37,7 @@ type Page struct {
 	// Watch, if not nil, replaces Load for the live part only: the rest of the page stays as loaded. An action reloads the
 	// page.
 	Watch func(ctx context.Context, v *View) (any, error)
-	// Every is the interval of the live part; 0: one second.
+	// Every is the interval at which the live part is rendered; 0 selects one second.
 	Every time.Duration
 	// Hidden pages are not in the menu; Under is the Path of the page that the menu highlights instead.
 	Hidden bool
@@ -72,7 +72,7 @@ type Action struct {
 // Done is the result of an action.
 type Done struct {
 	Message string
-	// Goto is the next page; empty: the current page.
+	// Goto is the next page; empty means the current page.
 	Goto string
 	// Show is the name of a template in the page's file. The dialog shows it, with Data, instead of the message.
 	Show string

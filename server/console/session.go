@@ -32,7 +32,7 @@ type session struct {
 	principal string
 	method    string // as in WhoAmI
 	token     string // sent with each call; may be empty
-	// certificate is the SHA-256 of the certificate required from the browser; zero: none.
+	// certificate is the SHA-256 of the certificate required from the browser; zero means none.
 	certificate [sha256.Size]byte
 	csrf        string
 	began       time.Time

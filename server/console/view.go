@@ -127,7 +127,7 @@ func (v *View) Active(ctx context.Context) (grpc.ClientConnInterface, error) {
 	return nil, errNoActive
 }
 
-// Node returns the connection to the services of the node with that UUID or name; empty: this node.
+// Node returns the connection to the services of the node with that UUID or name; empty means this node.
 func (v *View) Node(ctx context.Context, node string) (grpc.ClientConnInterface, error) {
 	if node == "" {
 		return v.Own(), nil

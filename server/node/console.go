@@ -71,8 +71,8 @@ func (n *node) forward() func(context.Context, string, []string) (context.Contex
 	return peerclient.Forward
 }
 
-// credentialed is a connection on which each call must carry its own credentials. Without them, a call would have the
-// rights of this node, whose certificate the connection presents.
+// credentialed is a connection on which each call must contain its own credentials. Without them, a call would have
+// the rights of this node, whose certificate the connection presents.
 type credentialed struct{ grpc.ClientConnInterface }
 
 var errCredentials = status.Error(codes.PermissionDenied, "session has no credentials for the other node")
@@ -100,9 +100,9 @@ func (c credentialed) NewStream(
 	return c.ClientConnInterface.NewStream(ctx, d, method, o...) //nolint:wrapcheck // a status
 }
 
-// other returns a connection to the node at an address. A call has only the rights of the token or caller that it
-// carries. The connection presents this node's certificate only if the other node requires one. In that case, each call
-// must carry its own credentials.
+// other returns a connection to the node at an address. A call has only the rights of the token or caller in its
+// metadata. The connection presents this node's certificate only if the other node requires one. In that case, each
+// call must contain its own credentials.
 func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -75,7 +75,7 @@ type Ready struct {
 // Options contains the parameters of Run that are not settings.
 type Options struct {
 	Version string // software version in the status
-	// FS is the filesystem of the store; nil: the operating system's.
+	// FS is the filesystem of the store; nil means the operating system's.
 	FS vfs.FS
 	// SetLogLevel changes the log level; optional.
 	SetLogLevel func(level string)

@@ -398,7 +398,7 @@ func (p *dataPlane) showHealth() {
 // notActive returns an error that redirects clients to the active node.
 func (n *node) notActive() *apierror.NotActiveError { return n.notActiveError(failover.NodeInfo{}) }
 
-// notActiveError redirects clients to next, or to the active node if next is the zero value.
+// notActiveError returns an error that redirects clients to next, or to the active node if next is the zero value.
 func (n *node) notActiveError(next failover.NodeInfo) *apierror.NotActiveError {
 	st := n.runner.Status()
 	if active, ok := st.ActiveNode(); ok && active.ID == st.Self.ID && next.ID == uuid.Nil {
@@ -434,7 +434,8 @@ func activeConfig(c failover.ActiveConfig) replication.PrimaryConfig {
 	}
 }
 
-// dataEvent returns nil for events that failover does not need.
+// dataEvent converts an event of replication to one of failover. It returns nil for events that failover does not
+// need.
 func dataEvent(e replication.Event) failover.DataEvent {
 	switch e := e.(type) {
 	case replication.ActiveReady:

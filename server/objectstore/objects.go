@@ -22,7 +22,7 @@ type Opener struct {
 	S3 s3.Options
 }
 
-// New creates an Opener from a node's settings. memory is the node's budget; 0: unlimited.
+// New creates an Opener from a node's settings. memory is the node's budget; 0 means unlimited.
 func New(c config.BackupS3, memory config.Size, log *zap.Logger) Opener {
 	return Opener{S3: s3.Options{
 		Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CA: c.CA, AccessKeyFile: c.AccessKeyFile,

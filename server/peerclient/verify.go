@@ -69,7 +69,7 @@ var _ repair.Source = MessageSource{}
 
 var errNoOther = errors.New("other node is unknown or unreachable")
 
-// FetchMessages queries the other node.
+// FetchMessages implements repair.Source with a request to the other node.
 func (m MessageSource) FetchMessages(
 	ctx context.Context, queue, first, last uint64, applied lsn.Position,
 ) (repair.FoundMessages, error) {

@@ -49,7 +49,7 @@ type ArchiveOptions struct {
 	// node keeps running. The archive then has a gap, and a point-in-time restore needs a backup made after the gap. 0
 	// holds the log until the disk is full.
 	MaxHoldBytes int64
-	// Logger may be nil.
+	// Logger receives log entries; nil discards them.
 	Logger *zap.Logger
 }
 
@@ -90,12 +90,13 @@ type Archiver struct {
 	backedUp uint64 // LSN of the last record in the newest backup since the start
 }
 
-// StartArchiver opens an archive, holds the log from its end, and archives in the background until Close.
+// StartArchiver opens an archive, holds the log from its end, and archives in the background until Close, which the
+// caller must call.
 //
-// It must be called after store.Open and before records are applied, since they could otherwise be recycled before they
-// are archived. Errors: ErrBusy, ErrArchiveCorrupt. If the archive has another history, such as after the store was
-// wiped or restored to an older state, it is moved to a subdirectory, other-<time>, which a restore can use. A new
-// archive is then started.
+// It must be called after store.Open and before records are applied, since they could otherwise be recycled before
+// they are archived. Errors: ErrBusy, ErrArchiveCorrupt. If the archive has another history, such as after the store
+// was wiped or restored to an older state, it is moved to a subdirectory, other-<time>, which a restore can use. A
+// new archive is then started.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Location == nil {
 		return nil, errors.New("log archive: directory is not configured")

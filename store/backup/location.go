@@ -20,7 +20,8 @@ const maxPrefixBytes = 512
 // Location is the location of backups or a log archive. Either Dir or Bucket is set.
 type Location struct {
 	Dir string
-	// Prefix may be empty, and has no leading or trailing slash.
+	// Bucket is the name of the bucket. Prefix is the prefix of the keys in it; it may be empty, and has no leading
+	// or trailing slash.
 	Bucket, Prefix string
 }
 

@@ -37,7 +37,7 @@ type Manifest struct {
 	PageFormat int       `json:"page_format"`
 	TxnFormat  int       `json:"txn_format"`
 
-	// PairID is zero if the source was not in a pair.
+	// PairID is the ID of the pair to which the source belongs; zero if it is not in a pair.
 	PairID  uuid.UUID `json:"pair_id"`
 	StoreID uuid.UUID `json:"store_id"`
 	NodeID  uuid.UUID `json:"node_id"`

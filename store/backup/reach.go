@@ -21,7 +21,7 @@ var ErrNotFound = errors.New("backup not found")
 
 // CheckOptions configures CheckSet.
 type CheckOptions struct {
-	// Archive may be nil.
+	// Archive is the log archive that continues the backup; nil if none.
 	Archive Objects
 	Pace    *throttle.Pacer
 	// Progress, if not nil, is called periodically.

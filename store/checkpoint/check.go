@@ -17,7 +17,7 @@ const maxProblems = 1000
 
 // Report is the result of Check.
 type Report struct {
-	// Problems is empty if the store is valid.
+	// Problems describes the inconsistencies found; empty if the store is valid.
 	Problems   []string
 	Messages   uint64
 	Pages      uint64

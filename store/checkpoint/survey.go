@@ -145,7 +145,8 @@ func (v *survey) count(e *index.Entry, payload []byte, err error) error {
 	return nil
 }
 
-// damaged records an unreadable extent. If none of its messages was found, it counts them from the index entry.
+// damaged records an unreadable extent. If found is 0, it counts the messages of the extent according to the index
+// entry.
 func (v *survey) damaged(e *index.Entry, err error, found uint64) error {
 	err = fmt.Errorf("%w: queue %d, sequences %d to %d: %w", index.ErrDataLoss, e.Queue, e.First, e.Last(), err)
 	if !v.tolerant {

@@ -79,7 +79,7 @@ type IdentityFile struct {
 	ClaimedGeneration uuid.UUID      `json:"claimed_run,omitzero"`
 	// BootID and Sync are those of the last process generation.
 	BootID string `json:"boot_id"`
-	// Clean is set by a Close that synced everything.
+	// Clean reports whether the last process generation ended with a Close that synced everything.
 	Clean       bool         `json:"clean"`
 	Sync        string       `json:"sync"`
 	MayHaveLost bool         `json:"may_have_lost,omitempty"`

@@ -190,7 +190,7 @@ func (r *ExtentReader) Next() (seq uint64, record []byte, ok bool, err error) {
 	return r.First + delta, record, true, nil
 }
 
-// EntryOf decodes the result of a tree search; found is false if it is not an index entry of the queue.
+// EntryOf decodes the result of a tree search; found is false if the result is not an index entry of the queue.
 func EntryOf(k, v []byte, ok bool, queueID uint64) (e Entry, found bool, err error) {
 	if !ok || len(k) != KeyBytes || k[0] != Letter {
 		return Entry{}, false, nil

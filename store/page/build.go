@@ -167,7 +167,7 @@ func (b *Builder) complete(m Meta) error {
 	return nil
 }
 
-// writeBitmap sets the bitmap fields of m.
+// writeBitmap writes the bitmap of used pages and its directory, and sets the fields of m that describe them.
 func (b *Builder) writeBitmap(m *Meta) error {
 	total, chunks, leaves := b.geo.withBitmap(b.Pages())
 	m.Pages, m.UsedPages, m.leaves = total, total, make([]ref, 0, leaves)
@@ -237,7 +237,8 @@ type backgroundSync struct {
 	err     error // of the last writeback; valid after running.Wait
 }
 
-// wrote returns the error of the previous writeback.
+// wrote records n written bytes, which end at offset end. After syncEveryBytes, it waits for the previous writeback,
+// returns the error of that writeback, and starts the next one.
 func (s *backgroundSync) wrote(n int, end int64) error {
 	if s.bytes += n; s.bytes < syncEveryBytes {
 		return nil

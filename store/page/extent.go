@@ -25,7 +25,7 @@ type Extent struct {
 // IsZero reports whether e is the zero Extent.
 func (e Extent) IsZero() bool { return e.First == 0 && e.Pages == 0 }
 
-// End returns the page after the extent.
+// End returns the number of the first page after the extent.
 func (e Extent) End() No { return e.First + No(e.Pages) }
 
 func (e Extent) String() string { return fmt.Sprintf("%d+%d", e.First, e.Pages) }

@@ -157,7 +157,7 @@ func (s *space) isLive(at, n uint64) bool {
 	return live
 }
 
-// drop clears the live bits; the pages stay busy.
+// drop clears the live bits of n pages from the zero-based page at on; the pages stay busy.
 func (s *space) drop(at, n uint64) {
 	s.each(at, n, func(c *chunk, off, n uint64) {
 		clearBits(c.live, off, n)

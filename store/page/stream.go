@@ -21,7 +21,7 @@ type ExtentStream struct {
 	want     uint32
 }
 
-// NewExtentStream returns a stream before its first page.
+// NewExtentStream returns an empty ExtentStream for pages of the given size in bytes.
 func NewExtentStream(pageSize int) *ExtentStream { return &ExtentStream{pageSize: pageSize} }
 
 // Write verifies whole pages from first on. The error is a CorruptError.

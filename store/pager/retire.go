@@ -36,7 +36,8 @@ func (r *retired) add(file *page.File, failed func(error)) {
 	})
 }
 
-// close must not be called concurrently with add.
+// close closes all replaced page files and waits until they are closed, even if they have readers. It must not be
+// called concurrently with add.
 func (r *retired) close() {
 	close(r.stop)
 	r.joined.Wait()

@@ -19,7 +19,7 @@ type Target struct {
 	// QueueID is txn.NoQueue if the queue does not exist.
 	QueueID uint64
 	Config  txn.Config
-	// Paused reports that publishing to the queue is paused.
+	// Paused reports whether publishing to the queue is paused.
 	Paused bool
 	// Forwards are the queue's forwarding rules. The caller must not modify them.
 	Forwards []txn.Forward

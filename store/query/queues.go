@@ -136,7 +136,7 @@ func nameOf(state *queue.State, id uint64) string {
 	return ""
 }
 
-// viewQueue calls fn if the queue exists.
+// viewQueue calls fn with the state and the queue, if the queue exists, as in Store.View.
 func viewQueue(s *store.Store, id uint64, fn func(state *queue.State, q *queue.Queue)) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil {
@@ -145,7 +145,7 @@ func viewQueue(s *store.Store, id uint64, fn func(state *queue.State, q *queue.Q
 	})
 }
 
-// viewSub calls fn if the subscription exists.
+// viewSub calls fn with the subscription, if it exists, as in Store.View.
 func viewSub(s *store.Store, id uint64, sub uint32, fn func(*queue.Sub)) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		if of := q.Sub(sub); of != nil {

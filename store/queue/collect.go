@@ -13,7 +13,7 @@ import (
 type Batch struct {
 	// LSN is the LSN of the last record included.
 	LSN uint64
-	// Everything reports that the batch is a checkpoint.
+	// Everything reports whether the batch is a checkpoint.
 	Everything bool
 	// Puts are the keys to set, in order. No key is also in Deletes.
 	Puts []KV

@@ -20,7 +20,7 @@ func (s *State) setConfig(q *Queue, c *settings) {
 	putIf(c.TemporaryGrace != 0, s.temporary, q.id, q)
 }
 
-// putIf puts or deletes a key.
+// putIf sets the value of key if wanted is true, and deletes key otherwise.
 func putIf[V any](wanted bool, m map[uint64]V, key uint64, value V) {
 	if wanted {
 		m[key] = value
@@ -174,7 +174,7 @@ func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
 }
 
-// append publishes one message. sum is the CRC32C of its record, or 0 if unknown.
+// append publishes one message to q. sum is the CRC32C of its record, or 0 if unknown.
 func (s *State) append(q *Queue, rec []byte, sum uint32) {
 	if len(q.subs) == 0 {
 		q.nextSeq++

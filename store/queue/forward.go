@@ -30,7 +30,7 @@ type publishedBefore struct {
 	raw   []byte
 	first uint64 // sequence of its first message, once applied
 	kept  bool   // at least one subscription needs it
-	// duplicates are its messages that were not stored, once applied.
+	// duplicates are the messages of the publish that were not stored; set when the publish is applied.
 	duplicates txn.Duplicates
 }
 

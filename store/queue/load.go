@@ -259,7 +259,8 @@ func (l *Loader) sub(k, v *cursor) {
 	sub.loaded, sub.stored = true, true
 }
 
-// acks stores the chunks in unordered slots and their numbers in gone, since the floor is not known yet.
+// acks decodes a chunk of acknowledgements. It stores the chunks in unordered slots and their numbers in gone, since
+// the floor is not known yet.
 func (l *Loader) acks(k, v *cursor) {
 	a := &l.getSub(k).acks
 	chunk := k.be64()
@@ -317,7 +318,7 @@ func (s *Sub) place(maxChunks uint64) bool {
 	return !a.has(a.floor)
 }
 
-// sizes stores the chunks in unordered slots, like acks.
+// sizes decodes a chunk of message sizes, and stores it in an unordered slot, like acks.
 func (l *Loader) sizes(k, v *cursor) {
 	q := l.getQueue(k)
 	chunk := k.be64()

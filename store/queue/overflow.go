@@ -157,7 +157,7 @@ func (s *State) Room(q *Queue) Room {
 	return all
 }
 
-// Add reports whether one more message fits, and reserves its space.
+// Add reports whether one more message of size bytes fits. If so, it reserves the space.
 func (r *Room) Add(size int) bool {
 	if r.messages == 0 || r.bytes < uint64(size) {
 		return false

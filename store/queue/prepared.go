@@ -129,7 +129,7 @@ func (s *State) held(q *Queue) hold {
 	return hold{}
 }
 
-// checkPrepare verifies everything that could reject the commit.
+// checkPrepare verifies that the transaction can be prepared and that its later commit cannot be rejected.
 func (s *State) checkPrepare(o *txn.Op) txn.Code {
 	if s.Prepared(string(o.Name)) != nil || s.Outcome(string(o.Name)) != nil {
 		return txn.ErrXIDInUse

@@ -50,7 +50,8 @@ type cachedResult struct {
 	lsn      uint64 // logical number
 	code     txn.Code
 	op       int16
-	// fingerprint of the operations; 0 if unknown, which it is after a restart. It is not part of the state.
+	// fingerprint is the fingerprint of the operations. It is 0 if unknown, such as after a restart, and is not part
+	// of the state.
 	fingerprint uint32
 	one         txn.OpResult
 	more        []txn.OpResult // used instead of one for several results
@@ -167,7 +168,7 @@ func (ps *producers) insert(p *producer, k cachedResult) {
 	}
 }
 
-// bound enforces the limits on producers and results. It never evicts the producer used.
+// bound enforces the limits on producers and results. It never evicts the producer passed as used.
 func (ps *producers) bound(used *producer) {
 	for len(ps.byID) > ps.limits.producers && ps.oldest != used {
 		ps.evict(ps.oldest)

@@ -23,7 +23,8 @@ import (
 
 type schedule struct {
 	now, written generation // written was collected, but may not be in the published tree yet
-	// version changes when collected changes are in the tree. A reader of both tree and memory compares it.
+	// version changes when collected changes are in the tree. A caller that reads both the tree and memory compares
+	// versions.
 	version uint64
 	soonest int64 // the earliest time added since TakeSoonest, or NeverMS
 	due     []DueMessage

@@ -50,7 +50,7 @@ type SiteState struct {
 	Role  SiteRole
 	// Upstream is, at a replica, the position of the last applied record in the log of the primary.
 	Upstream lsn.Position
-	// UpstreamStopped reports, at a replica, that the primary was stopped at Upstream.
+	// UpstreamStopped reports, at a replica, whether the primary was stopped at Upstream.
 	UpstreamStopped bool
 	// Origin is the last Upstream of the replica that became a primary; zero if the pair was not a replica.
 	Origin lsn.Position
@@ -101,8 +101,8 @@ type site struct {
 	changed bool // see TakeSiteChanged
 }
 
-// admitSite decides on a transaction if the pair has sites, or the transaction is for one. It returns the logical
-// number of the transaction, and whether it must be applied. If not, r is its result.
+// admitSite decides whether a transaction is applied in the current role among sites, and executes an OpSite. It
+// returns the logical number of the transaction. If apply is false, r contains the result.
 func (s *State) admitSite(n uint64, r *txn.Result) (logical uint64, apply bool) {
 	change, isChange, err := s.reader.SiteChange()
 	if r.Code == txn.ErrNewerVersion || codeOf(err) == txn.ErrNewerVersion {

@@ -104,7 +104,7 @@ type partSum struct {
 
 func (c *sizeChunk) part(w int) partSum { return partSum{group: c.group(w), sizes: c.sizesOf(w)} }
 
-// add adds message i of the group, which must be live.
+// add adds the size of message i of the group, which must be live.
 func (s *partSum) add(i int) {
 	s.n++
 	if s.sizes != nil {

@@ -62,7 +62,8 @@ type CorruptMessage struct {
 	Sequence uint64
 	// Reason contains the error on this node and the reason why the message was not repaired.
 	Reason string
-	// Lost is set if the other node reported that its copy is also corrupt. Otherwise the repair will be retried.
+	// Lost reports whether the other node has reported that its copy is also corrupt. Otherwise, the repair will be
+	// retried.
 	Lost  bool
 	Since time.Time
 }
@@ -84,7 +85,8 @@ type Status struct {
 	DamagedMessages, LostMessages uint64
 	// DamagedLogLSN is the LSN of a log record that cannot be read and is not yet discarded; 0 if none.
 	DamagedLogLSN uint64
-	// Index is set if data other than messages is corrupt. Only a copy of the other node's store can repair it.
+	// Index is the error if data other than messages is corrupt; otherwise nil. Only a copy of the other node's store
+	// can repair it.
 	Index error
 }
 

@@ -343,9 +343,9 @@ func (rw *rewrite) isFinished() bool {
 	}
 }
 
-// rename renames page.db to page.db_old and page.db_new to page.db, in the order described above, unless the rewrite
-// was abandoned. After an error of the first rename, or of the second if it could be undone, the files are unchanged.
-// Any other error is final.
+// rename renames page.db to page.db_old, and then page.db_new to page.db, unless the rewrite was abandoned. After an
+// error of the first rename, or of the second if it could be undone, the files are unchanged. Any other error is
+// final.
 func (rw *rewrite) rename() (bool, error) {
 	if !rw.commitPoint() {
 		return false, ErrCanceled

@@ -26,7 +26,7 @@ type AccessChange struct {
 	Kind byte
 	// Name has 1 to MaxAccessNameBytes bytes. If returned by an Op, it aliases the payload.
 	Name []byte
-	// Remove reports that the entry is removed instead of set. Removing a missing entry is not an error.
+	// Remove reports whether the entry is removed instead of set. Removing a missing entry is not an error.
 	Remove bool
 	// Value is the value to set, at most MaxAccessValueBytes bytes. If returned by an Op, it aliases the payload.
 	Value []byte

@@ -271,7 +271,8 @@ func (b *Builder) Record(rec []byte) {
 	b.msgs++
 }
 
-// needPublish fails unless a publish or move is open. All other operations are closed by the call that opens them.
+// needPublish makes the transaction fail unless a publish or move is open. All other operations are closed by the
+// call that opens them.
 func (b *Builder) needPublish() {
 	if b.op < 0 {
 		b.fail(fmt.Errorf("%w: message outside a publish", ErrMalformed))

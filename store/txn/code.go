@@ -77,9 +77,9 @@ const (
 	ErrTooManyPrepared Code = 69
 	ErrCommitted       Code = 70
 	ErrRolledBack      Code = 71
-	// ErrHeuristicCommit is ErrCommitted for a commit by an operator.
+	// ErrHeuristicCommit is returned instead of ErrCommitted if an operator decided the commit.
 	ErrHeuristicCommit Code = 72
-	// ErrHeuristicRollback is ErrRolledBack for a rollback by an operator or the timeout.
+	// ErrHeuristicRollback is returned instead of ErrRolledBack if an operator or the timeout decided the rollback.
 	ErrHeuristicRollback Code = 73
 	// ErrPreparedInUse is returned if a prepared transaction requires the queue, subscription or messages.
 	ErrPreparedInUse Code = 74

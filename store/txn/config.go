@@ -269,7 +269,7 @@ func (d *decoder) checkMask(mask ConfigMask) {
 	}
 }
 
-// rawConfig does not check the mask.
+// rawConfig decodes a configuration and the mask of its fields. It does not check the mask.
 func (d *decoder) rawConfig() (c *Config, mask ConfigMask) {
 	c, mask = &Config{}, PlainFields
 	n := int(d.u8())

@@ -11,10 +11,10 @@ const MaxPauseTextBytes = 1024
 
 // Pause is the pause of a queue or of one of its subscriptions. The zero value is no pause.
 type Pause struct {
-	// Publish reports that publishes and forwards to the queue are rejected with ErrQueuePaused. It is always false for a
-	// subscription. Messages that the pair itself moves, such as dead letters, are still added.
+	// Publish reports whether publishes and forwards to the queue are rejected with ErrQueuePaused. It is always
+	// false for a subscription. Messages that the pair itself moves, such as dead letters, are still added.
 	Publish bool
-	// Deliver reports that no message is delivered. Messages in flight can be acknowledged.
+	// Deliver reports whether delivery is paused. Messages in flight can be acknowledged.
 	Deliver bool
 	// TimeMS is the time of the transaction that paused, in milliseconds since 1970. It is not part of the encoding.
 	TimeMS uint64

@@ -130,7 +130,7 @@ type Op struct {
 	// Name is the name of the new queue or subscription, the key of an internal entry, or the xid of a prepared
 	// transaction.
 	Name []byte
-	// Move reports that the messages of an OpForward are published only to the target.
+	// Move reports whether the messages of an OpForward are published only to the target.
 	Move bool
 	// Sequence is the sequence, at least 1, of an OpSeek or of a new subscription with StartSequence.
 	Sequence uint64

@@ -157,9 +157,9 @@ type SiteChange struct {
 	Upstream lsn.Position
 	// Logical is, for SiteFollow, the last logical number up to Upstream.
 	Logical uint64
-	// Stopped reports, for SiteFollow, that the primary is stopped at Upstream.
+	// Stopped reports, for SiteFollow, whether the primary is stopped at Upstream.
 	Stopped bool
-	// Lossy reports, for SitePromote, that the pair may lack transactions of the former primary.
+	// Lossy reports, for SitePromote, whether the pair may lack transactions of the former primary.
 	Lossy bool
 	// LossyEpoch is, for SiteFollow, the last epoch of the primary that began with a lossy promotion; 0 for none.
 	LossyEpoch uint64

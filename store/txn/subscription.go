@@ -114,7 +114,7 @@ func (b *Builder) checkOptions(o *SubscriptionOptions) {
 
 // SubscriptionChange contains the changed options of an OpAlterSubscription and their new values.
 type SubscriptionChange struct {
-	// Filter reports that the filter is replaced.
+	// Filter reports whether the filter is replaced.
 	Filter bool
 	// Fields are the changed policy fields. The subscription overrides the fields that are also in Options.Own. It no
 	// longer overrides the others.

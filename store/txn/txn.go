@@ -147,7 +147,7 @@ type Result struct {
 	// LSN is the LSN of the applied record, or for a duplicate the LSN of the original. If the pair has sites, it is the
 	// logical number instead of the LSN, so that it is the same at all sites.
 	LSN uint64
-	// Duplicate reports that the producer's sequence was applied before. The result is the original one.
+	// Duplicate reports whether the producer's sequence was applied before. The result is then the original one.
 	Duplicate bool
 	// Code is OK, or the reason for the rejection. A rejected transaction changed nothing.
 	Code Code

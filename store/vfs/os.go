@@ -103,7 +103,8 @@ type reopened struct {
 	file *os.File // nil if not possible, or not requested
 }
 
-// close must be called when no read or write that could open the file is in progress.
+// close closes the reopened file. The caller must ensure that no read or write that could reopen the file is in
+// progress.
 func (r *reopened) close() error {
 	r.once.Do(func() {})
 	if r.file == nil {

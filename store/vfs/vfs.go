@@ -39,7 +39,7 @@ type FS interface {
 	// ReadDir returns the sorted base names in dir.
 	ReadDir(dir string) ([]string, error)
 	Stat(name string) (FileInfo, error)
-	// SyncDir must not return nil until all names created, removed or renamed in dir are durable.
+	// SyncDir makes all names that were created, removed or renamed in dir durable. It must not return nil before.
 	SyncDir(dir string) error
 	// Lock acquires an exclusive advisory lock on the named file, which it creates if necessary. The lock is released when
 	// the result is closed or the process ends. If another holder has the lock, it returns ErrLocked immediately.
@@ -56,9 +56,9 @@ type File interface {
 	// WriteVec writes the buffers consecutively at offset, as one write if the system supports it. It returns the number
 	// of bytes written, and an error if that is less than all of them. It does not retain bufs or the buffers.
 	WriteVec(offset int64, bufs ...[]byte) (int, error)
-	// Sync must not return nil until the file's content and the metadata needed to read it (its size, its extents)
-	// are durable. After an error, the state of all writes since the last successful Sync is unknown. A retry does
-	// not help: the system may have dropped the data and cleared the error (INV-7).
+	// Sync makes the file's content durable, with the metadata needed to read it (size and extents). It must not
+	// return nil before. After an error, the state of all writes since the last successful Sync is unknown. A retry
+	// does not help: the system may have dropped the data and cleared the error (INV-7).
 	Sync() error
 	// SyncRange writes the range to the disk. The range is durable after the next SyncDir of the file's directory. The
 	// range must have been synced before, so that its disk blocks are allocated. On systems without support, SyncRange
@@ -117,7 +117,7 @@ type Usage struct {
 	// FreeBytes includes the space reserved for root, AvailableBytes does not.
 	FreeBytes      uint64
 	AvailableBytes uint64
-	// NoInodes is set if no further file can be created, regardless of the free space.
+	// NoInodes reports whether no further file can be created, regardless of the free space.
 	NoInodes bool
 }
 

@@ -110,8 +110,8 @@ type blockInfo struct {
 	maxPayload  int
 }
 
-// walkFrames does not verify checksums. It calls termEnd with the last position of each term that ends within the
-// frames or directly before them. prev is the position before the frames.
+// walkFrames reads the headers of frames without verifying checksums. It calls termEnd with the last position of each
+// term that ends within the frames or directly before them. prev is the position before the frames.
 func walkFrames(frames []byte, prev lsn.Position, termEnd func(lsn.Position)) (blockInfo, error) {
 	var info blockInfo
 	for last := prev; len(frames) > 0; {

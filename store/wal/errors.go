@@ -48,7 +48,7 @@ type CorruptError struct {
 	Segment string
 	Offset  int64
 	LSN     uint64
-	// DurableLSN is 0 if unknown.
+	// DurableLSN is the LSN up to which the log is known to have been durable; 0 if unknown.
 	DurableLSN uint64
 	Err        error
 }

@@ -21,7 +21,7 @@ type Item struct {
 	// DurableLSN and CommittedLSN are taken from the block header; 0 means none.
 	DurableLSN   uint64
 	CommittedLSN uint64
-	// Seal is set for an empty block, which has no Frame. Frame is valid until the visitor returns.
+	// Seal reports whether the item is an empty block, which has no Frame. Frame is valid until the visitor returns.
 	Seal  bool
 	Frame Frame
 }
@@ -92,7 +92,8 @@ func InspectFile(fsys vfs.FS, path string, visit func(Item) error) (SegmentInfo,
 	return info, err
 }
 
-// inspectSegment uses logID to search for block headers if the segment's header is unreadable.
+// inspectSegment reads one segment file for Inspect and InspectFile. It uses logID to search for block headers if the
+// segment's header is unreadable.
 func inspectSegment(
 	fsys vfs.FS, path string, logID [16]byte, visit func(Item) error,
 ) (SegmentInfo, segmentHeader, error) {

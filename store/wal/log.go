@@ -261,7 +261,8 @@ func (l *Log) keeperInterval() time.Duration {
 	return l.o.SealAfter
 }
 
-// tick reports whether more work will follow. Errors are reported by keep.
+// tick does the due work of keep once, and reports whether more work will follow. After an error the log has failed,
+// which keep reports.
 func (l *Log) tick(idle bool) bool {
 	if l.failure.Load() != nil {
 		return false

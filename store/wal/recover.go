@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// load runs before any goroutine is started.
+// load reads the log at Open, before any goroutine is started.
 func (l *Log) load() error {
 	if err := l.makeDir(); err != nil {
 		return err

@@ -165,7 +165,7 @@ func (l *Log) finishTruncate() error {
 	return l.removeIntent()
 }
 
-// redoTruncate is idempotent.
+// redoTruncate executes the truncation or reset in c. It is idempotent.
 func (l *Log) redoTruncate(c *truncateIntent) error {
 	names, err := l.o.FS.ReadDir(l.o.Dir)
 	if err != nil {

@@ -32,7 +32,7 @@ type Options struct {
 	Rand *rand.Rand
 }
 
-// Network carries bytes between hosts.
+// Network transfers bytes between hosts.
 type Network struct {
 	o Options
 

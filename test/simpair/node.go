@@ -34,7 +34,7 @@ var ErrLeak = errors.New("simpair: open connections after node.Run")
 type Node struct {
 	// Config contains the settings of the node.
 	Config config.Config
-	// Ready is set before Launch returns, if the node listens.
+	// Ready contains the addresses of the node. It is set before Launch returns, if the node listens.
 	Ready node.Ready
 
 	w       *World

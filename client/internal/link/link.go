@@ -62,7 +62,7 @@ type Node interface {
 	OnceError(ctx context.Context, err error) error
 }
 
-// Wrap adds the operation to an error from a node, unless the node's message already begins with its verb.
+// Wrap adds the operation to an error from a node, unless message already begins with the verb of op.
 func Wrap(op string, err error, message string) error {
 	verb, _, _ := strings.Cut(op, " ")
 	if first, _, _ := strings.Cut(message, " "); strings.TrimSuffix(first, ":") == verb {
@@ -90,7 +90,7 @@ var (
 	ErrNoPlan         = errors.New("no plan is running")
 )
 
-// DurationToProto returns nil for 0.
+// DurationToProto converts a duration. It returns nil for 0.
 func DurationToProto(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil
@@ -98,7 +98,7 @@ func DurationToProto(d time.Duration) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// TimeFromProto returns the zero time for nil.
+// TimeFromProto converts a timestamp. It returns the zero time for nil.
 func TimeFromProto(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

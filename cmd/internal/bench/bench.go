@@ -26,11 +26,11 @@ type Target struct {
 	Setup string
 	// Sync is the sync mode, if it is known.
 	Sync string
-	// Processes to measure, by name; this process is added as "client".
+	// Processes are the process IDs of the processes to measure, by name. This process is added as "client".
 	Processes map[string]int
 	// Dir contains the data of the processes; the disk that contains Dir is measured. If empty, none is.
 	Dir string
-	// Pair that was started for the measurement; nil if it was already running.
+	// Pair is the pair that was started for the measurement; nil if it was already running.
 	Pair *harness.Pair
 }
 

@@ -18,10 +18,10 @@ import (
 // ConsumeOptions configures a consume measurement.
 type ConsumeOptions struct {
 	SizeBytes int
-	// Messages in total; they are published before the measurement.
+	// Messages is the total number of messages, which are published before the measurement.
 	Messages  int
 	Consumers int
-	// Queues over which messages and consumers are distributed.
+	// Queues is the number of queues over which messages and consumers are distributed.
 	Queues   int
 	Prefetch int
 	Order

@@ -29,7 +29,7 @@ type FailoverOptions struct {
 	Times int
 	// Settle is the time in sync before each fault.
 	Settle time.Duration
-	// Coordinator is only copied to the result.
+	// Coordinator is the name of the coordinator. It is only copied to the result.
 	Coordinator string
 }
 

@@ -10,9 +10,9 @@ import (
 
 // Usage is the resource usage of one process.
 type Usage struct {
-	// Name of the process: "a", "b" or "client".
+	// Name is the name of the process: "a", "b" or "client".
 	Name string `json:"name"`
-	// CPU time in seconds, user and system.
+	// CPU is the CPU time in seconds, user and system.
 	CPU float64 `json:"cpu_s"`
 	// RSS is the resident memory in MB (10^6 bytes).
 	RSS float64 `json:"rss_mb"`

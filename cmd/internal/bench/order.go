@@ -12,13 +12,13 @@ import (
 
 // Order configures properties of messages and queues that change the cost of storing or delivering them.
 type Order struct {
-	// Groups over which the messages are distributed round-robin; 0: without groups.
+	// Groups is the number of groups over which the messages are distributed round-robin; 0 means no groups.
 	Groups int
 	// Priorities creates queues with priorities. The ten priorities are assigned to the messages round-robin.
 	Priorities bool
-	// Parts is the number of values of a message property, assigned round-robin from 0 on; 0: without the property.
+	// Parts is the number of values of a message property, assigned round-robin from 0 on; 0 omits the property.
 	Parts int
-	// DedupWindow of the queues. If it is set, each message has its own message ID.
+	// DedupWindow is the deduplication window of the queues. If it is set, each message has its own message ID.
 	DedupWindow time.Duration
 }
 

@@ -26,23 +26,23 @@ type PublishOptions struct {
 	Messages  int
 	// Producers is the number of producers; each has its own pipeline.
 	Producers int
-	// Publishers is the number of goroutines that share the producers; 0: one per producer.
+	// Publishers is the number of goroutines that share the producers; 0 means one per producer.
 	Publishers int
 	// Window is the number of messages in flight per producer; 1 is synchronous.
 	Window int
-	// Queues over which the producers are distributed.
+	// Queues is the number of queues over which the producers are distributed.
 	Queues int
-	// Sizes of the messages, one per message, instead of SizeBytes; may be empty.
+	// Sizes, if not empty, contains the body size of each message, in place of SizeBytes.
 	Sizes []int
 	Order
 	// EachToNext sends message n to queue n modulo the number of queues. Otherwise each publisher uses one queue, which
 	// it may share.
 	EachToNext bool
-	// Duration of the measurement, regardless of Messages; 0: until Messages are published.
+	// Duration, if not 0, is the duration of the measurement, regardless of Messages.
 	Duration time.Duration
-	// Rate is the total number of messages per second; 0: unlimited.
+	// Rate is the total number of messages per second; 0 means unlimited.
 	Rate float64
-	// ExpiresAt is the expiry time of the messages; zero: they do not expire.
+	// ExpiresAt is the expiry time of the messages; the zero time means that they do not expire.
 	ExpiresAt time.Time
 	// MessageIDs sets the message ID to the number of the message.
 	MessageIDs bool

@@ -19,13 +19,13 @@ const (
 
 // Connection contains the addresses and credentials for the nodes.
 type Connection struct {
-	// Addresses of the nodes as given, comma-separated.
+	// Addresses contains the addresses of the nodes as given, comma-separated.
 	Addresses string
 	// CA, Certificate and Key are PEM files.
 	CA, Certificate, Key string
-	// At most one of Token and TokenFile is set.
+	// Token is a token, TokenFile a file that contains one. At most one of them is set.
 	Token, TokenFile string
-	// Profile that supplied values; empty: none.
+	// Profile is the profile that supplied values; empty if no profile was used.
 	Profile string
 }
 

@@ -53,7 +53,8 @@ var flagErrors = []struct { //nolint:gochecknoglobals // a table
 	{regexp.MustCompile(`none of the others can be; \[(.*)\] were all set$`), "only one of %s is allowed"},
 }
 
-// checkFlags checks required flags and flag groups. It returns a usage error.
+// checkFlags checks required flags and flag groups. It returns a usage error if a required flag is missing or flags
+// exclude each other.
 func checkFlags(cmd *cobra.Command) error {
 	err := cmp.Or(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups())
 	if err == nil {

@@ -207,7 +207,7 @@ func (env *Env) WithPairTimeout(ctx context.Context, fn func(context.Context, *c
 	})
 }
 
-// OnActive calls fn with the active node of the pair in --addr. It waits for one for at most --timeout.
+// OnActive calls fn with the active node of the pair in --addr. It waits at most --timeout until a node is active.
 func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *admin.Node) error) error {
 	return env.WithPair(ctx, func(ctx context.Context, c *client.Client) error {
 		active, err := env.WaitActive(ctx, c)

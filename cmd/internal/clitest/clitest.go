@@ -57,11 +57,11 @@ func fuzzes() bool { return slices.Contains(os.Args[1:], "-test.fuzzworker") }
 // CLI runs commands with a set of nodes.
 type CLI struct {
 	T *testing.T
-	// Addr is the value of cli.EnvAddr; empty: not set.
+	// Addr is the value of cli.EnvAddr; empty means not set.
 	Addr string
 	// Env contains additional environment variables.
 	Env map[string]string
-	// Program is the program to run; nil: lockstep.
+	// Program is the program to run; nil means lockstep.
 	Program Program
 }
 
@@ -194,8 +194,8 @@ func (w *WatchedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// ActiveAddress returns the address of the active node. It waits, since just after a switchover the new active still
-// waits for its standby.
+// ActiveAddress waits until a node serves clients, and returns its address. Just after a switchover, the new active
+// may still wait for its standby.
 func ActiveAddress(t *testing.T, c CLI) (address string) {
 	t.Helper()
 	require.Eventually(t, func() bool {

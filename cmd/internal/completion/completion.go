@@ -74,7 +74,7 @@ func Add(env *cli.Env, root *cobra.Command) {
 	}
 }
 
-// flagTo returns the kind of --to; empty: no completion.
+// flagTo returns the kind of --to; empty if it is not completed.
 func flagTo(cmd *cobra.Command) string {
 	switch path := cmd.CommandPath(); {
 	case path == "lockstep switchover":
@@ -94,7 +94,7 @@ func flagFrom(cmd *cobra.Command) string {
 	return ""
 }
 
-// ofUsage derives the kind of each argument from the usage line; empty: no completion.
+// ofUsage derives the kind of each argument from the usage line; empty if it is not completed.
 func ofUsage(cmd *cobra.Command) (args []string) {
 	group := ""
 	if cmd.HasParent() {

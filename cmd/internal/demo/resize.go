@@ -25,7 +25,7 @@ type ResizeOptions struct {
 	Options
 	// FillBytes is the size of the messages in the queues before the scan.
 	FillBytes int64
-	// PageSize is the new page size; 0: the recommendation of the scan.
+	// PageSize is the new page size; 0 selects the recommendation of the scan.
 	PageSize uint32
 	NoKill   bool
 	// ShowScan receives the result of the scan; may be nil.
@@ -48,7 +48,7 @@ type ResizeVerdict struct {
 	// PlanRetries is the number of retried steps.
 	PlanRetries uint32 `json:"plan_retries"`
 	Recommended uint32 `json:"page_size_recommended"`
-	// Page sizes of nodes a and b, in bytes.
+	// PageSizesBefore and PageSizesAfter are the page sizes of nodes a and b, in bytes.
 	PageSizesBefore [2]uint32 `json:"page_sizes_before"`
 	PageSizesAfter  [2]uint32 `json:"page_sizes_after"`
 	// KilledAtPercent is the progress of the standby's rewrite when the active was killed.

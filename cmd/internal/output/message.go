@@ -61,7 +61,7 @@ type Content struct {
 	// strings.
 	TypedProperties map[string]any `json:"typed_properties,omitempty"`
 
-	// Body is set if the body is valid UTF-8; otherwise, BodyBase64 is set.
+	// Body is the body if it is valid UTF-8; otherwise, BodyBase64 contains the body.
 	Body       *string `json:"body,omitempty"`
 	BodyBase64 string  `json:"body_base64,omitempty"`
 }
@@ -99,7 +99,7 @@ func NewMessage(queue string, m client.Stored, body bool) Message {
 	return j
 }
 
-// utc keeps the zero time unchanged, so that it is omitted.
+// utc converts t to UTC. It keeps the zero time unchanged, so that the field is omitted.
 func utc(t time.Time) time.Time {
 	if t.IsZero() {
 		return t

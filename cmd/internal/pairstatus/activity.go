@@ -32,7 +32,8 @@ type Rates struct {
 	Delivered    float64 `json:"delivered_per_second"`
 	Acknowledged float64 `json:"acknowledged_per_second"`
 	Transactions float64 `json:"transactions_per_second"`
-	// Latencies of batch commits on all required nodes; 0 without batches.
+	// CommitP50MS and CommitP99MS are percentiles of the latency of batch commits on all required nodes, in
+	// milliseconds; 0 without batches.
 	CommitP50MS float64 `json:"commit_p50_ms"`
 	CommitP99MS float64 `json:"commit_p99_ms"`
 }

@@ -35,7 +35,7 @@ var (
 
 // Profile contains the addresses and credentials for a pair.
 type Profile struct {
-	// Addresses of the nodes, host:port.
+	// Addresses contains the addresses of the nodes, host:port.
 	Addresses   []string `yaml:"addresses"`
 	CA          string   `yaml:"ca,omitempty"`
 	Certificate string   `yaml:"certificate,omitempty"`
@@ -47,7 +47,7 @@ type Profile struct {
 
 // File contains all profiles of a user.
 type File struct {
-	// Current is the name of the current profile; empty: none.
+	// Current is the name of the current profile; empty if none.
 	Current  string             `yaml:"current,omitempty"`
 	Profiles map[string]Profile `yaml:"profiles"`
 

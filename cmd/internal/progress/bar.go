@@ -18,7 +18,7 @@ type Step struct {
 	// Done and Total are in bytes, or in messages; Total is 0 if unknown.
 	Done, Total uint64
 	Messages    bool
-	// Left is the remaining time estimated by the node; 0: estimated from the rate.
+	// Left is the remaining time estimated by the node; if 0, it is estimated from the rate.
 	Left time.Duration
 }
 

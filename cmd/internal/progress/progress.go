@@ -113,7 +113,7 @@ func (d *Display) draw(text string) {
 	d.write(s.String())
 }
 
-// write ignores errors: the operation continues without a terminal.
+// write writes to the terminal and ignores errors: the operation continues without a terminal.
 func (d *Display) write(s string) { _, _ = io.WriteString(d.w, s) }
 
 // Erase returns the control sequence that erases the last lines of a terminal. The cursor is at the start of the line

@@ -23,7 +23,7 @@ type Snapshot struct {
 	At time.Time
 	// Nodes contains the responses by address; nil for a node that did not respond.
 	Nodes map[string]*pb.GetStatusResponse
-	// Active is the address of the active node; empty: none.
+	// Active is the address of the active node; empty if none.
 	Active string
 	// Plan is the plan reported by the active, or else by another node; nil if unknown.
 	Plan *pb.Plan

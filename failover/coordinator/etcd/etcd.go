@@ -74,7 +74,7 @@ type Coordinator struct {
 	duplicates dupdetect.Tracker
 	// unaware is signaled if another process under this node's ID may not have detected this one.
 	unaware chan struct{}
-	// history describes all responses so far; replaced is signaled after a response with another history.
+	// history describes all responses so far. replaced is signaled after a response that belongs to another history.
 	history  history
 	replaced chan struct{}
 	// lastError is the cause of the last failed request: a string.

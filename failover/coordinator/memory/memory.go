@@ -92,7 +92,7 @@ func (s *Server) SetDown(down bool) {
 	s.notify()
 }
 
-// Forget deletes the record and the mark, to simulate a coordinator that lost its data.
+// Forget deletes the record and the mark, to simulate a coordinator that lost all data.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

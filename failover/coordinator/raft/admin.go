@@ -69,19 +69,19 @@ func (a *Admin) Members(ctx context.Context) ([]Member, error) {
 	return m, a.explain(err)
 }
 
-// Add is like Voter.Add.
+// Add adds the voter at this address to the cluster, like Voter.Add, with the same errors.
 func (a *Admin) Add(ctx context.Context, address string) (Member, error) {
 	m, err := askChange(ctx, a, change{Add: address})
 	return m, a.explain(err)
 }
 
-// Remove is like Voter.Remove.
+// Remove removes a member, like Voter.Remove, with the same errors.
 func (a *Admin) Remove(ctx context.Context, idOrAddress string) error {
 	_, err := askChange(ctx, a, change{Remove: idOrAddress})
 	return a.explain(err)
 }
 
-// Replace is like Voter.Replace.
+// Replace removes a member and adds the voter at newAddress, like Voter.Replace, with the same errors.
 func (a *Admin) Replace(ctx context.Context, idOrAddress, newAddress string) (Member, error) {
 	m, err := askChange(ctx, a, change{Remove: idOrAddress, Add: newAddress})
 	return m, a.explain(err)

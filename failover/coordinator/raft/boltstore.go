@@ -17,7 +17,7 @@ const (
 	confBucket = "conf"
 )
 
-// errKeyNotFound has this text because hashicorp/raft compares it.
+// errKeyNotFound is returned for a missing key. It must have this text, because hashicorp/raft compares the text.
 var errKeyNotFound = errors.New("not found")
 
 // boltStore implements the log store and the stable store of hashicorp/raft in a bbolt file. The file has the format of
@@ -59,7 +59,7 @@ func (s *boltStore) index(seek func(*bbolt.Cursor) (key, value []byte)) (index u
 	return index, err //nolint:wrapcheck // the caller adds the path
 }
 
-// GetLog returns hraft.ErrLogNotFound for a missing entry.
+// GetLog reads a log entry into entry. It returns hraft.ErrLogNotFound if the entry does not exist.
 func (s *boltStore) GetLog(index uint64, entry *hraft.Log) error {
 	return s.db.View(func(tx *bbolt.Tx) error { //nolint:wrapcheck // the caller adds the path
 		value := tx.Bucket([]byte(logsBucket)).Get(key(index))

@@ -221,12 +221,14 @@ func (v *Voter) Members(ctx context.Context) ([]Member, error) {
 	return askMembers(ctx, v, v.opts.RequestTimeout)
 }
 
-// Add adds the voter at this address. Its directory must be empty. Add returns ErrMembership or ErrNoQuorum.
+// Add adds the voter at this address. Its data directory must be empty, and the voter must be running. Add returns
+// ErrMembership or ErrNoQuorum.
 func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
 	return askChange(ctx, v, change{Add: address})
 }
 
-// Remove removes a member. It is retried if the leader changes. It returns ErrNotMember, ErrMembership or ErrNoQuorum.
+// Remove removes a member. The request is retried if the leader changes. It returns ErrNotMember, ErrMembership or
+// ErrNoQuorum.
 func (v *Voter) Remove(ctx context.Context, idOrAddress string) error {
 	_, err := askChange(ctx, v, change{Remove: idOrAddress})
 	return err

@@ -277,7 +277,7 @@ func (c *Coordinator) observe(now watchMessage) {
 	}
 }
 
-// merge returns the union; newer entries take precedence.
+// merge returns the union of both lists. If both contain a node, it returns the newer entry.
 func merge(older, newer []failover.Live) []failover.Live {
 	all := make(map[uuid.UUID]failover.Live)
 	for _, l := range slices.Concat(older, newer) {

@@ -246,8 +246,9 @@ func (v *Voter) form(known map[string]hello) {
 	v.log.Info("cluster formed", zap.Strings("voters", v.opts.Voters))
 }
 
-// adoptLeader sets the leader from the other voters' hellos if raft does not know it. This is the case if this voter
-// has no vote, or cannot reach the leader. In the second case, a voter that reaches the leader forwards requests to it.
+// adoptLeader sets the leader according to the other voters' hellos if raft does not know the leader, because this
+// voter has no vote or cannot reach the leader. In the second case, requests are sent through a voter that reaches
+// the leader.
 func (v *Voter) adoptLeader(known map[string]hello) {
 	if addr, _ := v.raft.LeaderWithID(); addr != "" {
 		return // raft knows the leader

@@ -22,7 +22,7 @@ type state struct {
 	OpID       string          `json:"op_id,omitempty"`
 	Record     json.RawMessage `json:"record,omitempty"`
 	Recoveries uint64          `json:"recoveries"`
-	// Mark is nil until all voters have announced support for marks.
+	// Mark is the pair's high-water mark; nil until all voters have announced support for marks.
 	Mark *failover.Mark `json:"mark,omitempty"`
 }
 

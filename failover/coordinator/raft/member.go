@@ -21,9 +21,9 @@ var (
 type fencing string
 
 const (
-	// FencedRolledBack: the voter's disk was restored to an older state. The voter must be replaced.
+	// FencedRolledBack means that the voter's disk was restored to an older state. The voter must be replaced.
 	FencedRolledBack = "put-back"
-	// FencedRecovered: a lost quorum was recovered by force without this voter.
+	// FencedRecovered means that a lost quorum was recovered by force without this voter.
 	FencedRecovered = "recovered"
 )
 
@@ -33,9 +33,9 @@ type Member struct {
 	ID      string `json:"id"`
 	Address string `json:"address"`
 	Kind    Kind   `json:"kind"`
-	// Leader is true for the leader, which is independent of the active node.
+	// Leader reports whether the member is the leader, which is independent of the active node.
 	Leader bool `json:"leader"`
-	// Voter is false while the member catches up, before it may vote.
+	// Voter reports whether the member may vote. It is false while the member catches up.
 	Voter bool `json:"voter"`
 	// LastContact is the time of the member's last response to the leader; zero if none. It is only set on the leader.
 	LastContact time.Time `json:"last_contact"`

@@ -60,7 +60,7 @@ type peerProgress struct {
 	Acked   uint64 `json:"acked,omitempty"`
 }
 
-// with returns the maximum of both, per field.
+// with returns the maximum of s and o for each field.
 func (s peerProgress) with(o peerProgress) peerProgress {
 	s.Term, s.Voted = max(s.Term, o.Term), max(s.Voted, o.Voted)
 	if o.AckTerm > s.AckTerm || o.AckTerm == s.AckTerm && o.Acked > s.Acked {
@@ -70,9 +70,9 @@ func (s peerProgress) with(o peerProgress) peerProgress {
 }
 
 type diskState struct {
-	// Term is the newest term in which the voter had a leader, voted or was a candidate. It is not only the library's
-	// current term: a late heartbeat of an earlier leader can decrement that even after the voter has acknowledged an
-	// entry of a newer one.
+	// Term is the newest term in which the voter had a leader, voted or was a candidate. It can be higher than the
+	// library's current term, which a late heartbeat of an earlier leader can decrement even after the voter has
+	// acknowledged an entry of a newer one.
 	Term  uint64 `json:"term"`
 	Voted uint64 `json:"voted"`
 	Last  uint64 `json:"last"`

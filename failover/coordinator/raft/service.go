@@ -39,7 +39,7 @@ type watchMessage struct {
 	// the same LeaderEpoch.
 	Processes   []dupdetect.Entry `json:"runs"`
 	LeaderEpoch uint64            `json:"reign"`
-	// Settled is false until every live process has had time to announce itself to a new leader.
+	// Settled reports whether every live process has had time to announce itself to a new leader.
 	Settled bool `json:"settled"`
 }
 

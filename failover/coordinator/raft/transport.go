@@ -27,7 +27,8 @@ var errDiskStalled = errors.New("disk of the raft log is stalled")
 // transport is raft's transport with changes. It sends the ID of the intended voter (see handshake). It retries an
 // unreachable voter continuously, because the library's pauses of up to ten seconds would delay a restarted voter. A
 // leader with a stalled disk stops sending, so that another one is elected. The progress of other voters is recorded
-// before raft processes it (see peerProgress). It also records which requests were accepted (see awaitMajority).
+// before raft processes it (see peerProgress). The transport also records which requests were accepted (see
+// awaitMajority).
 type transport struct {
 	*hraft.NetworkTransport
 
@@ -280,7 +281,7 @@ func (s *stopwatch) start() { s.since.Store(int64(time.Since(s.began)) + 1) }
 
 func (s *stopwatch) stop() { s.since.Store(0) }
 
-// elapsed returns 0 if no call is in progress.
+// elapsed returns the duration of the call in progress; 0 if none.
 func (s *stopwatch) elapsed() time.Duration {
 	if since := s.since.Load(); since != 0 {
 		return time.Since(s.began) - time.Duration(since)

@@ -77,8 +77,8 @@ type NotActiveError struct {
 	Role          string        // of the node that responded
 	Reason        string        // why the node has this role; may be empty
 	RetryAfter    time.Duration // delay before a retry if no node is active
-	// Replica reports that the pair is a replica of another site, or has stopped as its primary. PrimaryAddresses are the
-	// known addresses of the other site.
+	// Replica reports whether the pair is a replica of another site, or has stopped as its primary. PrimaryAddresses
+	// are the known addresses of the other site.
 	Replica          bool
 	PrimaryAddresses []string
 }
@@ -99,8 +99,7 @@ func (e *NotActiveError) Error() string {
 	return fmt.Sprintf("node is not active (%s); the active node is %s", why, e.ActiveAddress)
 }
 
-// Is makes errors.Is(err, replication.ErrNotActive) true.
-// For a replica it also matches ErrReplica.
+// Is reports whether target is replication.ErrNotActive or, for a replica, ErrReplica.
 func (e *NotActiveError) Is(target error) bool {
 	return target == replication.ErrNotActive || e.Replica && target == ErrReplica
 }
@@ -139,7 +138,7 @@ type mapping struct {
 
 func (m mapping) code() codes.Code { return reason.Code(m.reason) }
 
-// errorTable is used for conversions in both directions. The first match is used, so specific errors precede general
+// errorTable maps errors to reasons, in both directions. The first match is used, so specific errors precede general
 // ones.
 var errorTable = []mapping{
 	// An unknown outcome precedes its reason: NOT_ACTIVE and BLOCKED mean that nothing was executed.

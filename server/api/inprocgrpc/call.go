@@ -110,7 +110,8 @@ type separate struct{ context.Context } //nolint:containedctx // it wraps one
 
 func (separate) Value(any) any { return nil }
 
-// AfterFunc avoids a goroutine in the context package.
+// AfterFunc implements the method that package context calls for derived contexts, so that the package starts no
+// goroutine.
 func (a separate) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(a.Context, f) }
 
 func (c *call) finish(err error) {

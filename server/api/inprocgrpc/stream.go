@@ -39,7 +39,7 @@ func (h handlerEnd) SendMsg(v any) error {
 	}
 }
 
-// RecvMsg returns io.EOF after CloseSend.
+// RecvMsg receives the next message of the caller into v. It returns io.EOF after CloseSend.
 func (h handlerEnd) RecvMsg(v any) error {
 	select {
 	case in := <-h.up:
@@ -83,7 +83,7 @@ func (e *callerEnd) Header() (metadata.MD, error) {
 	return e.call.header.Copy(), nil
 }
 
-// Trailer is valid once RecvMsg has returned an error.
+// Trailer returns the trailer of the call. It is valid after RecvMsg has returned an error.
 func (e *callerEnd) Trailer() metadata.MD {
 	e.call.mu.Lock()
 	defer e.call.mu.Unlock()
@@ -95,8 +95,9 @@ func (e *callerEnd) CloseSend() error {
 	return nil
 }
 
-// SendMsg returns io.EOF when the call has ended, and RecvMsg then returns the status. For a call with a single request
-// it returns nil instead, because generated clients would return io.EOF without calling RecvMsg.
+// SendMsg sends a message to the handler. It returns io.EOF when the call has ended, and RecvMsg then returns the
+// status. For a call with a single request it returns nil instead, because generated clients would return io.EOF
+// without calling RecvMsg.
 func (e *callerEnd) SendMsg(v any) error {
 	c := e.call
 	if c.ctx.Err() != nil {

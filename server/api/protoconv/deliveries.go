@@ -143,7 +143,7 @@ func attributeBytes(tag txn.Attribute, v int64) int {
 	return lengthBytes(numberBytes(seconds) + numberBytes(nanos))
 }
 
-// appendAttribute uses the attribute tag as the field number.
+// appendAttribute appends a number field. The attribute tag is the field number.
 func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
 	if tag == txn.AttributePriority {
 		return binary.AppendUvarint(append(b, fieldPriority<<3|byte(protowire.VarintType)), uint64(v))
@@ -153,7 +153,8 @@ func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
 	return appendNumber(appendNumber(b, fieldSeconds, seconds), fieldNanos, nanos)
 }
 
-// encodeDeadLetter uses the protobuf library, since few messages have this field.
+// encodeDeadLetter encodes the origin of a dead letter. It uses the protobuf library, since few messages have this
+// field.
 func (p *deliveryPart) encodeDeadLetter() (err error) {
 	l := p.message.DeadLetter()
 	if l == nil {

@@ -173,7 +173,8 @@ func (s *Service) RulesChanged() {
 	}
 }
 
-// mayConfigure requires the manage right on the queue, and the publish right on the dead-letter queue.
+// mayConfigure returns an error unless the caller has the manage right on the queue and the publish right on the
+// dead-letter queue.
 func (s *Service) mayConfigure(ctx context.Context, name string, config interface{ GetDeadLetter() string }) error {
 	if err := s.rules.Check(ctx, access.Manage, name); err != nil {
 		return err
@@ -243,8 +244,8 @@ func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.D
 	return wait, nil
 }
 
-// mayDecide requires the rights that the prepared transaction needs, or operate for a heuristic decision. If the
-// transaction no longer exists, any caller may read its outcome.
+// mayDecide returns an error unless the caller has the rights that the prepared transaction needs, or the operate
+// right for a heuristic decision. If the transaction no longer exists, any caller may read its outcome.
 func (s *Service) mayDecide(ctx context.Context, d twophase.Decision) error {
 	if s.rules.Open() {
 		return nil

@@ -226,7 +226,7 @@ func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*p
 	return &pb.PurgeQueueResponse{Messages: result.Ops[0].Changed}, nil
 }
 
-// GetQueue describes one queue.
+// GetQueue returns the description of a queue.
 func (s *Service) GetQueue(ctx context.Context, req *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
 	if err := s.maySee(ctx, req.GetName()); err != nil {
 		return nil, s.status(err)

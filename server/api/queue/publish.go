@@ -77,7 +77,7 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 	}, nil
 }
 
-// errOtherTransaction is returned for a retry that differs from the original request.
+// errOtherTransaction returns the error for a retry that differs from the original request.
 func errOtherTransaction(p *pb.Producer) error {
 	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction; a retry must send "+
 		"the same request, a new request must use the next sequence, and each producer requires a unique id or epoch",

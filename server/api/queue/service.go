@@ -94,7 +94,8 @@ func (s *Service) release(b *[]byte) {
 	}
 }
 
-// status converts an error to a gRPC status. If the node is not active, it contains the address of the active node.
+// status converts an error to a gRPC status. If the node is not active, the status contains the address of the active
+// node.
 func (s *Service) status(err error) error {
 	return apierror.ToStatus(apierror.WithRedirect(err, s.serving.NotActive))
 }
@@ -194,8 +195,8 @@ func (s *Service) lookup(name, sub string) (query.Target, error) {
 	return names[0], err
 }
 
-// describeCreated describes the queue with an ID. If it was deleted in the meantime, the result contains only its name
-// and ID.
+// describeCreated describes the queue with an ID. If the queue was deleted in the meantime, the result contains only
+// the name and the ID.
 func (s *Service) describeCreated(session *session.Session, name string, id uint64) *pb.Queue {
 	described, err := s.describe(session, name)
 	if err != nil || described.GetId() != id {
@@ -232,7 +233,7 @@ func queueToProto(q *query.QueueInfo, session *session.Session) *pb.Queue {
 	})
 }
 
-// optionalDuration returns nil for 0.
+// optionalDuration converts a duration. It returns nil for 0.
 func optionalDuration(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil

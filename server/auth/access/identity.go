@@ -45,12 +45,12 @@ type Identity struct {
 	Via       string // name of the node that authenticated the caller and forwards its calls; empty: this node
 	Peer      bool   // the caller is the other node of the pair
 	Site      bool   // the caller is a node of the other site
-	// Expired is polled during a stream. It returns an error after the token has expired or was revoked. nil: the identity
-	// is valid until the connection closes.
+	// Expired, if not nil, is polled during a stream. It returns an error after the token has expired or was revoked.
+	// If Expired is nil, the identity is valid until the connection closes.
 	Expired func() error
 }
 
-// Authentication returns how the identity was authenticated, for logs and the audit log.
+// Authentication returns the authentication method of the identity as text, for logs and the audit log.
 func (id *Identity) Authentication() string {
 	if id.Via != "" {
 		return id.Method.String() + " via " + id.Via
@@ -62,12 +62,12 @@ var anonymous = &Identity{Principal: Anonymous} //nolint:gochecknoglobals // nev
 
 type identityKey struct{}
 
-// NewContext returns a context that carries an identity.
+// NewContext returns a context that contains an identity.
 func NewContext(ctx context.Context, id *Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 
-// FromContext returns the identity of a call, by default the anonymous one. It must not be modified.
+// FromContext returns the identity of a call, by default the anonymous one. The identity must not be modified.
 func FromContext(ctx context.Context) *Identity {
 	if id, ok := ctx.Value(identityKey{}).(*Identity); ok {
 		return id

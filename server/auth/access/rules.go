@@ -391,7 +391,7 @@ func (e *DeniedError) Error() string {
 	return b.String()
 }
 
-// Is makes errors.Is(err, ErrDenied) true.
+// Is reports whether target is ErrDenied.
 func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
 
 // Applicable returns the rules that apply to an identity, and the matching globs of Setting.Operators.
@@ -427,5 +427,5 @@ func (e *QuotaError) Error() string {
 		e.Advice)
 }
 
-// Is makes errors.Is(err, ErrQuota) true.
+// Is reports whether target is ErrQuota.
 func (e *QuotaError) Is(target error) bool { return target == ErrQuota }

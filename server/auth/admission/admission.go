@@ -86,10 +86,11 @@ type Options struct {
 	Limits func() Limits // called for each connection
 	// IsPeer reports whether the host may be the other node; nil outside a pair. It must not block.
 	IsPeer func(host string) bool
-	// Plain is set for a port without TLS: the listener then parses the HTTP/2 frames. With TLS, Credentials parses them.
+	// Plain reports whether the port has no TLS: the listener then parses the HTTP/2 frames. With TLS, Credentials
+	// parses them.
 	Plain bool
 	// UnprocessedBytes limits the data of all clients that handlers have not processed; above it, connections are read
-	// more slowly. RequestBytes, the size of the largest request, is allowed in addition. 0: unlimited.
+	// more slowly. RequestBytes, the size of the largest request, is allowed in addition. 0 means unlimited.
 	UnprocessedBytes, RequestBytes int64
 	Logger                         *zap.Logger // logs refused connections, at most a few times per minute
 }

@@ -36,7 +36,7 @@ const (
 
 type unprocessed struct {
 	// Above limit, connections are read more slowly. Above most, connections with unprocessed data are not read; the
-	// difference leaves room for one request of the largest size. 0: unlimited.
+	// difference leaves room for one request of the largest size. 0 means unlimited.
 	limit, most int64
 	total       atomic.Int64
 	waiting     atomic.Int32 // requests that wait for the node, not for their client
@@ -83,7 +83,7 @@ type Incoming struct {
 
 type incomingKey struct{}
 
-// Value returns in for incomingKey.
+// Value implements context.Context. It returns in for incomingKey.
 func (in *Incoming) Value(key any) any {
 	if _, ok := key.(incomingKey); ok {
 		return in
@@ -129,8 +129,8 @@ func (c *Conn) begin(ctx context.Context) *Incoming {
 	return in
 }
 
-// Begin is called when the handler of the call starts, and End when it returns. The data counts until then, even if the
-// client cancels the call.
+// Begin records that the handler of the call has started. The data counts until End, even if the client cancels the
+// call.
 func (in *Incoming) Begin() {
 	if in == nil {
 		return
@@ -140,7 +140,7 @@ func (in *Incoming) Begin() {
 	in.running = true
 }
 
-// Received is called when the handler of a unary call has received the request. Until the handler ends, the data does
+// Received records that the handler of a unary call has received the request. Until the handler ends, the data does
 // not count against the client.
 func (in *Incoming) Received() {
 	if in == nil {

@@ -58,7 +58,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.text }
 
-// Is makes errors.Is(err, access.ErrUnauthenticated) true.
+// Is reports whether target is access.ErrUnauthenticated.
 func (e *Error) Is(target error) bool { return target == access.ErrUnauthenticated }
 
 // GRPCStatus returns the status of the call. For a publish stream it states that no request was executed.

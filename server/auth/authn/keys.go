@@ -149,7 +149,7 @@ func (k *keys) read(ctx context.Context) {
 	k.parse(raw, err)
 }
 
-// readFile returns nil if the file is unchanged.
+// readFile reads the file of keys. It returns nil if the file is unchanged.
 func (k *keys) readFile() ([]byte, error) {
 	info, err := os.Stat(k.file)
 	k.mu.Lock()

@@ -16,7 +16,8 @@ const (
 	// maxFailures is the burst of failures allowed for an address, refilled at failuresPerSecond.
 	maxFailures       = 30.0
 	failuresPerSecond = 1.0
-	// maxAddresses limits memory: of evictSamples addresses, the one with the most remaining failures is evicted.
+	// maxAddresses is the maximum number of addresses with recorded failures. Above it, of evictSamples addresses,
+	// the one with the most remaining failures is evicted.
 	maxAddresses = 10_000
 	evictSamples = 8
 )

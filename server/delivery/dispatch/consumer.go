@@ -69,7 +69,7 @@ type Event struct {
 	// Refused contains the sequences of acks and rejects that had no effect because the message was in Expired before. It
 	// precedes the confirmation of these outcomes.
 	Refused []uint64
-	// AckTimeout is set if Consumer.AckTimeout has changed.
+	// AckTimeout is the new Consumer.AckTimeout, or nil if it has not changed.
 	AckTimeout *time.Duration
 }
 
@@ -104,7 +104,8 @@ func (c *Consumer) AddCredit(n uint32) error {
 // Outcomes contains a consumer's outcomes for its messages. Nacks, Rejects and Releases apply only to messages in
 // flight at this consumer.
 type Outcomes struct {
-	// Acks may include messages that are not in flight at this consumer, for example those delivered before a failover.
+	// Acks are acknowledged messages. They may include messages that are not in flight at this consumer, for example
+	// those delivered before a failover.
 	Acks []Range
 	// Nacks are redelivered after NackDelay or, if it is nil, after the redelivery delay of their queue.
 	Nacks     []Range

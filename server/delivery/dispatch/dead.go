@@ -78,7 +78,7 @@ func (d *dispatcher) deadLetterExhausted(batch *settlement) {
 // txn.ErrQueueFull.
 type FullError struct {
 	Queue, DeadLetter string
-	// Oversized reports that each pending message exceeds the capacity of the dead-letter queue.
+	// Oversized reports whether each pending message exceeds the capacity of the dead-letter queue.
 	Oversized bool
 }
 

@@ -144,12 +144,12 @@ type Limits struct {
 	BatchBytes int
 	// OutboxBytes is the approximate limit of bytes buffered for one consumer.
 	OutboxBytes int
-	// BufferedBytes limits the bytes buffered for all consumers; 0: no limit. When half of it is used, each consumer is
-	// limited to an equal fraction of the rest, but to at least 16 KiB. The total is at most BufferedBytes plus 16 KiB for
-	// each consumer and one batch for each subscription.
+	// BufferedBytes limits the bytes buffered for all consumers; 0 means no limit. When half of it is used, each
+	// consumer is limited to an equal fraction of the rest, but to at least 16 KiB. The total is at most
+	// BufferedBytes plus 16 KiB for each consumer and one batch for each subscription.
 	BufferedBytes int
-	// Busy reports whether other work needs the CPU that deliveries use; nil: never. It is called before each read, and
-	// must be safe for concurrent use.
+	// Busy reports whether other work needs the CPU that deliveries use; nil means never. It is called before each
+	// read, and must be safe for concurrent use.
 	Busy func() bool
 	// CPUFraction is the fraction of the node's CPU that deliveries may use while Busy; 1 disables the limit. Delivering
 	// each published message once is always allowed.
@@ -291,13 +291,13 @@ func (r *Registry) Altered(queue uint64) {
 	}
 }
 
-// Close ends all consumers with the given reason (nil: ErrClosed) and waits for the dispatchers to stop.
+// Close ends all consumers with the given reason (ErrClosed if nil) and waits for the dispatchers to stop.
 func (r *Registry) Close(reason error) {
 	r.Stop(reason)
 	r.Wait()
 }
 
-// Stop ends all consumers with the given reason (nil: ErrClosed). A dispatcher that waits for a commit may run until
+// Stop ends all consumers with the given reason (ErrClosed if nil). A dispatcher that waits for a commit may run until
 // the primary has stopped.
 func (r *Registry) Stop(reason error) {
 	if reason == nil {

@@ -275,8 +275,8 @@ func relabeled(from *query.Origin, dead []dispatch.Dead) (records [][]byte, err 
 	return records, nil
 }
 
-// fitting returns the oldest dead messages that fit, and the sequences of the remaining ones. never reports that none
-// of the remaining messages can ever fit, so they do not block others.
+// fitting returns the oldest dead messages that fit, and the sequences of the remaining ones. never reports whether
+// none of the remaining messages can ever fit; they then do not block others.
 func fitting(
 	room queue.Room, dead []dispatch.Dead, records [][]byte,
 ) (fit []dispatch.Dead, fitRecords [][]byte, waiting []uint64, never bool) {

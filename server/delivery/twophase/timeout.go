@@ -18,7 +18,7 @@ const (
 	timeoutPage = 100
 )
 
-// SetTimeout sets the time after which prepared transactions are rolled back; 0: never.
+// SetTimeout sets the time after which prepared transactions are rolled back; 0 disables the timeout.
 func (m *Manager) SetTimeout(timeout time.Duration) {
 	if time.Duration(m.timeout.Swap(int64(timeout))) == timeout {
 		return

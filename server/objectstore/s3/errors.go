@@ -28,7 +28,7 @@ const (
 
 var errIncomplete = errors.New("truncated response")
 
-// errorResponse returns false if the server did not respond.
+// errorResponse returns the error response of the server. It returns false if the server did not respond.
 func errorResponse(err error) (minio.ErrorResponse, bool) {
 	r, ok := errors.AsType[minio.ErrorResponse](err)
 	return r, ok && (r.StatusCode != 0 || r.Code != "")

@@ -103,7 +103,7 @@ func (p *Store) newUpload(ctx context.Context, name string, about uint64) *uploa
 	return u
 }
 
-// Write blocks while all buffers are in use.
+// Write adds data to the upload. It blocks while all buffers are in use.
 func (u *upload) Write(b []byte) (int, error) {
 	written := 0
 	for len(b) > 0 {

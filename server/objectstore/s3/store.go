@@ -52,9 +52,9 @@ type Options struct {
 	// PathStyle selects URLs of the form http://host/bucket/name, the default for servers other than AWS.
 	PathStyle bool
 	CA        string // file with the CAs for the server's certificate; empty: the system's CAs
-	// AccessKeyFile, SecretKeyFile and SessionTokenFile contain the keys. Empty: AWS_ACCESS_KEY_ID,
-	// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; or else the AWS shared credentials file; or else, with the AWS
-	// endpoint, the IAM role of the host.
+	// AccessKeyFile, SecretKeyFile and SessionTokenFile contain the keys. If empty, the keys come from AWS_ACCESS_KEY_ID,
+	// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or else from the AWS shared credentials file or, with the AWS
+	// endpoint, from the IAM role of the host.
 	AccessKeyFile, SecretKeyFile, SessionTokenFile string
 	// PartBytes is the size of a part, at least MinPartBytes. It is increased for an object with too many parts.
 	PartBytes   int64

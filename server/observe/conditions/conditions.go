@@ -26,11 +26,12 @@ type Kind string
 type Severity int
 
 const (
-	// Info requires no action.
+	// Info is the severity of a condition that requires no action.
 	Info Severity = iota + 1
-	// Warning requires action soon: something is at risk, but nothing is lost or refused yet.
+	// Warning is the severity of a condition that requires action soon: something is at risk, but nothing is lost or
+	// refused yet.
 	Warning
-	// Critical requires immediate action: messages are refused or at risk.
+	// Critical is the severity of a condition that requires immediate action: messages are refused or at risk.
 	Critical
 )
 
@@ -52,9 +53,9 @@ func (s Severity) String() string {
 type Scope int
 
 const (
-	// OfNode is a condition of one node. The other node also reports it.
+	// OfNode is the scope of a condition of one node. The other node also reports the condition.
 	OfNode Scope = iota + 1
-	// OfPair is a condition of the pair; each node detects it separately.
+	// OfPair is the scope of a condition of the pair. Each node detects the condition separately.
 	OfPair
 )
 

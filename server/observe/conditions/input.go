@@ -60,7 +60,8 @@ type Input struct {
 	// AuthError describes authentication failures; KeysError describes why the keys of the token issuer are unavailable.
 	AuthError, KeysError string
 	Unrestricted         bool // all clients have all rights: no access rules exist
-	// Certificates are in use; Credentials could not be loaded.
+	// Certificates are the certificate files in use. Credentials are the certificates, keys and secrets that could
+	// not be loaded.
 	Certificates []Certificate
 	Credentials  []Credential
 }
@@ -110,8 +111,8 @@ type Other struct {
 	// Offset is the offset of its clock; Unsure is the part of Offset that network latency can cause.
 	Offset, Unsure time.Duration
 	Reports        []Report
-	// Older is set if its release does not support conditions. Reports then contains its alarms, and DiskFree its free
-	// disk space in bytes.
+	// Older reports whether the release of the other node does not support conditions. Reports then contains its
+	// alarms, and DiskFree its free disk space in bytes.
 	Older    bool
 	DiskFree uint64
 }
@@ -127,11 +128,12 @@ type Site struct {
 	Remote *RemoteSite
 	// Superseded reports whether the other site was promoted since this one was.
 	Superseded bool
-	// Err is why the other site does not respond, or the replica does not receive the log. Behind and Diverged report
-	// that the log of the primary no longer, or not at all, contains the position of the replica.
+	// Err is the reason why the other site does not respond, or why the replica does not receive the log. Behind
+	// reports whether the log of the primary no longer contains the position of the replica, Diverged whether the log
+	// never contained it.
 	Err              error
 	Behind, Diverged bool
-	// Replication is set at a replica.
+	// Replication describes the replication from the primary; zero unless the site is a replica.
 	Replication SiteReplication
 }
 

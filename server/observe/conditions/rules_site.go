@@ -12,8 +12,8 @@ import (
 // MaxSiteLag is the lag of a connected replica above which it is reported.
 const MaxSiteLag = 30 * time.Second
 
-// siteFault is why a replica cannot continue. It is kept until the replica is connected: between two attempts, the
-// error is not known.
+// siteFault is the reason why a replica cannot continue. It is stored until the replica is connected: between two
+// attempts, the error is not known.
 type siteFault struct {
 	kind Kind
 	err  error

@@ -97,7 +97,7 @@ func (r *Recorder) Empty() bool {
 	return r.pair.recent.newest == 0
 }
 
-// Point contains the values of one interval. NaN: unknown.
+// Point contains the values of one interval. NaN means unknown.
 type Point struct {
 	At                                 time.Time // end of the interval
 	Published, Delivered, Acknowledged float64   // per second

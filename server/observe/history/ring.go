@@ -34,7 +34,7 @@ const (
 	slotsInMinute = int64(DayInterval / Interval)
 )
 
-// values contains the values of an interval. NaN: unknown.
+// values contains the values of an interval. NaN means unknown.
 type values [valueCount]float32
 
 func unknown() values {

@@ -62,7 +62,7 @@ type Extra struct {
 	// AMQPDefects counts AMQP connections closed because of an internal error.
 	AMQPDefects uint64
 	Audit       audit.Stats
-	// Traces is nil if tracing is disabled.
+	// Traces counts the exported spans; nil if tracing is disabled.
 	Traces *tracing.Stats
 	Jobs   []maintenance.JobInfo
 	// Archive is the status of the log archive; nil if not configured.
@@ -97,9 +97,9 @@ type Options struct {
 	Store          *store.Store
 	// Address is the address to listen on, host:port; port 0 selects a free port.
 	Address string
-	// Listen binds the address; if nil, a TCP port of the host.
+	// Listen binds the address. If nil, a TCP listener of this host is used.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Queues is the maximum number of exported queues, those with the most messages first; 0: none.
+	// Queues is the maximum number of exported queues, those with the most messages first; 0 means none.
 	Queues    int
 	Latencies *Latencies  // optional
 	TLS       *tls.Config // nil: plain HTTP

@@ -53,7 +53,8 @@ func siteFamilies() []family {
 	}
 }
 
-// replication returns nil unless the node is the active of a replica.
+// replication returns the state of the replication from the primary site. It returns nil unless the node is the
+// active of a replica.
 func (s *snapshot) replication() *conditions.SiteReplication {
 	if st := s.node.Site; st != nil && st.Active && st.Role == queue.SiteReplica {
 		return &st.Replication

@@ -19,7 +19,7 @@ type Metric struct {
 	Name   string // including the namespace
 	Type   string // Gauge, Counter or Histogram
 	Labels []string
-	// When states when it is exported; empty: always.
+	// When states when it is exported; empty means always.
 	When string
 	Help string
 }

@@ -19,7 +19,8 @@ type Node struct {
 	// Coordinator is the configured type of coordinator.
 	Coordinator          string
 	CoordinatorAddresses []string
-	// Primary is set while the node is active, Follower while it follows.
+	// Primary is the status of the active role, Follower that of the standby role; nil while the node does not have
+	// the role.
 	Primary  *replication.PrimaryStatus
 	Follower *replication.FollowerStatus
 	// ArchiveDir is the directory of the log archive; empty without an archive, or if it is in a bucket.

@@ -10,7 +10,7 @@ import (
 
 // Errors of operations on this node.
 var (
-	// ErrBusy is matched by BusyError.
+	// ErrBusy is returned while another operation is running. The error is a *BusyError with that operation.
 	ErrBusy = errors.New("another maintenance operation is running on this node")
 	ErrRole = errors.New("not possible in this node's role")
 	// ErrRoleChanged is returned by a rewrite that was cancelled by a role change. The page file is unchanged.
@@ -26,7 +26,8 @@ var ErrUnreachable = errors.New("other node is unreachable")
 var (
 	// ErrSetting is returned for an invalid value.
 	ErrSetting = errors.New("invalid setting")
-	// ErrNoRecommendation is returned by a plan with the recommended page size if none exists.
+	// ErrNoRecommendation is returned by StartPlan if the plan needs the recommended page size and no scan has
+	// recommended one.
 	ErrNoRecommendation = errors.New("no recommended page size")
 	ErrPlanRuns         = errors.New("another plan is running")
 	ErrNoPlan           = errors.New("no plan is running")

@@ -87,7 +87,7 @@ type Activity struct {
 type RewriteRequest struct {
 	// PageSize is the new page size in bytes; 0 keeps the current one (a compaction).
 	PageSize int
-	// DryRun only returns the expected result.
+	// DryRun returns the expected result without a change of the page file.
 	DryRun bool
 	// PlanID is the ID of the plan, if the rewrite is one of its steps. A step is executed once.
 	PlanID string
@@ -101,7 +101,7 @@ type RewriteResult struct {
 	// NeededBytes is the space needed during the rewrite, and AvailableBytes the available space.
 	NeededBytes, AvailableBytes uint64
 	Messages                    uint64 // written
-	// Duration is 0 if the rewrite had been done before.
+	// Duration is the duration of the rewrite; 0 if the rewrite had been done before.
 	Duration time.Duration
 }
 

@@ -18,7 +18,7 @@ const (
 	MinEvery = time.Second
 	// MaxEvery is the maximum interval of a plan.
 	MaxEvery = 10 * 366 * 24 * time.Hour
-	// MissedAfter is the age above which an unpublished occurrence is missed.
+	// MissedAfter is the age above which an unpublished occurrence counts as missed.
 	MissedAfter = time.Minute
 )
 

@@ -118,8 +118,8 @@ func (p *Relay) Bytes() int64 {
 	return p.bytes
 }
 
-// After calls f once, when the relay has received n more bytes, and before it forwards the last of them. A second call
-// replaces a function that has not been called. f nil: no function is called.
+// After calls f once, when the relay has received n more bytes, and before it forwards the last of them. A second
+// call replaces a function that has not been called. If f is nil, no function is called.
 func (p *Relay) After(n int64, f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

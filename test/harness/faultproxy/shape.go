@@ -18,7 +18,7 @@ import (
 type Shape struct {
 	// Delay is the time between the two ends, in each direction.
 	Delay time.Duration
-	// BytesPerSecond is the bandwidth in each direction, shared by all shaped connections of the relay; 0: no limit.
+	// BytesPerSecond is the bandwidth in each direction, shared by all shaped connections of the relay; 0 means no limit.
 	BytesPerSecond int64
 	// Only, if not nil, restricts the shape to HTTP/2 connections with a first request for which it returns true. path is
 	// the path of that request, such as "/package.Service/Method". Data before the first request is not delayed.
@@ -181,7 +181,7 @@ func (c *shaped) write(to net.Conn, chunks <-chan chunk, d Direction) {
 	}
 }
 
-// transit returns when the last of n bytes is sent, and when it arrives.
+// transit returns the time at which the last of n bytes is sent, and the time at which it arrives.
 func (p *Relay) transit(d Direction, n int, now time.Time) (sent, arrives time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

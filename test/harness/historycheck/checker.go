@@ -14,46 +14,49 @@ type Rule string
 
 // Rules. Each comment describes a violation.
 const (
-	// RuleLost: an acknowledged message is not in its queue at the end.
+	// RuleLost means that an acknowledged message is not in its queue at the end.
 	RuleLost Rule = "lost"
-	// RuleDuplicate: a message is stored under two sequences.
+	// RuleDuplicate means that a message is stored under two sequences.
 	RuleDuplicate Rule = "doubled"
-	// RuleMoved: a message is stored under another sequence, or in another queue, than acknowledged to its publisher.
+	// RuleMoved means that a message is stored under another sequence, or in another queue, than acknowledged to its
+	// publisher.
 	RuleMoved Rule = "moved"
-	// RuleOrder: messages of one producer are stored in a different order than they were sent, or a message was sent after
-	// another one's acknowledgement but stored before it.
+	// RuleOrder means that messages of one producer are stored in a different order than they were sent, or a message
+	// was sent after another one's acknowledgement but stored before it.
 	RuleOrder Rule = "order"
-	// RuleGroup: a message of a group was delivered before all earlier messages of the group were acknowledged.
+	// RuleGroup means that a message of a group was delivered before all earlier messages of the group were
+	// acknowledged.
 	RuleGroup Rule = "group"
-	// RulePhantom: a stored or delivered message was not published to that queue by any producer.
+	// RulePhantom means that a stored or delivered message was not published to that queue by any producer.
 	RulePhantom Rule = "phantom"
-	// RuleRefused: a publish was rejected with a guarantee that nothing was stored, but it was stored.
+	// RuleRefused means that a publish was rejected with a guarantee that nothing was stored, but it was stored.
 	RuleRefused Rule = "refused"
-	// RuleUncommitted: a message was delivered under a sequence that, at the end, has no message or another one.
+	// RuleUncommitted means that a message was delivered under a sequence that, at the end, has no message or another
+	// one.
 	RuleUncommitted Rule = "uncommitted"
-	// RuleUndelivered: a stored message was never delivered by a subscription that was drained.
+	// RuleUndelivered means that a stored message was never delivered by a subscription that was drained.
 	RuleUndelivered Rule = "undelivered"
-	// RuleRedelivered: a message was delivered again after its acknowledgement was confirmed.
+	// RuleRedelivered means that a message was delivered again after its acknowledgement was confirmed.
 	RuleRedelivered Rule = "redelivered"
-	// RuleTwoTerms: two nodes acknowledged concurrently: one LSN was acknowledged for two transactions, or the orders of
-	// LSNs and sequences differ.
+	// RuleTwoTerms means that two nodes acknowledged concurrently: one LSN was acknowledged for two transactions, or
+	// the orders of LSNs and sequences differ.
 	RuleTwoTerms Rule = "two-terms"
-	// RuleDigest: the stores of the two nodes differ.
+	// RuleDigest means that the stores of the two nodes differ.
 	RuleDigest Rule = "digest"
-	// RuleBody: a body differs from the published one.
+	// RuleBody means that a body differs from the published one.
 	RuleBody Rule = "body"
-	// RulePartly: only a part of a transaction or a purge was applied.
+	// RulePartly means that only a part of a transaction or a purge was applied.
 	RulePartly Rule = "partly"
-	// RuleSettled: a message is acknowledged although no consumer acknowledged it.
+	// RuleSettled means that a message is acknowledged although no consumer acknowledged it.
 	RuleSettled Rule = "settled"
-	// RuleEffects: the number of applied purges, queue creations or queue deletions differs from the number of
-	// confirmed ones.
+	// RuleEffects means that the number of applied purges, queue creations or queue deletions differs from the number
+	// of confirmed ones.
 	RuleEffects Rule = "effects"
-	// RuleSemantics: a call returned an error that its documentation does not list for that case.
+	// RuleSemantics means that a call returned an error that its documentation does not list for that case.
 	RuleSemantics Rule = "meaning"
-	// RuleUnknown: more outcomes are unknown than the injected faults can cause.
+	// RuleUnknown means that more outcomes are unknown than the injected faults can cause.
 	RuleUnknown Rule = "unknown"
-	// RuleUnread: the history was checked before the queues were read to the end, so it proves nothing.
+	// RuleUnread means that the history was checked before the queues were read to the end, so it proves nothing.
 	RuleUnread Rule = "unread"
 )
 

@@ -19,11 +19,11 @@ type Outcome string
 
 // Outcomes.
 const (
-	// Acked: the message is committed.
+	// Acked means that the message is committed.
 	Acked Outcome = "acked"
-	// Unknown: the error does not determine whether the message was committed.
+	// Unknown means that the error does not determine whether the message was committed.
 	Unknown Outcome = "unknown"
-	// Refused: the error guarantees that it was not committed.
+	// Refused means that the error guarantees that the message was not committed.
 	Refused Outcome = "refused"
 )
 
@@ -41,10 +41,10 @@ type Publish struct {
 	Address string `json:"address,omitempty"`
 	// Term is the term of the node when it acknowledged the message; 0 if unknown.
 	Term uint64 `json:"term,omitempty"`
-	// Limit: the message was rejected because of low disk space or a full queue.
+	// Limit reports whether the message was rejected because of low disk space or a full queue.
 	Limit bool `json:"limit,omitempty"`
-	// Unordered: the message may be committed after later messages of its producer, because the producer did not wait for
-	// the response.
+	// Unordered reports whether the message may be committed after later messages of its producer, because the
+	// producer did not wait for the response.
 	Unordered bool `json:"unordered,omitempty"`
 	// Group is the group of the message; "" if none.
 	Group string `json:"group,omitempty"`
@@ -62,7 +62,7 @@ type Delivery struct {
 	// Stream is the number of the stream that received the message; 0 if irrelevant. A consumer of the client package has
 	// one stream after another.
 	Stream uint64 `json:"stream,omitempty"`
-	// Repeated: the node marked the message as redelivered.
+	// Repeated reports whether the node marked the message as redelivered.
 	Repeated bool `json:"repeated,omitempty"`
 }
 
@@ -71,7 +71,7 @@ type Stream struct {
 	Queue string        `json:"queue"`
 	Sub   string        `json:"sub"`
 	Began time.Duration `json:"began_ns"`
-	// Ended is 0 if the stream has not ended.
+	// Ended is the time at which the stream ended; 0 if it has not ended.
 	Ended time.Duration `json:"ended_ns,omitempty"`
 }
 

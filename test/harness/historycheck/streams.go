@@ -33,7 +33,7 @@ type watchedStream struct {
 	ended func()     // nil before it has started
 }
 
-// SendMsg records the start before the node receives the request.
+// SendMsg implements grpc.ClientStream. It records the start of the stream before the node receives the request.
 func (s *watchedStream) SendMsg(m any) error {
 	if r, ok := m.(*pb.ConsumeRequest); ok && r.GetAttach() != nil {
 		ended := s.h.AddStream(r.GetAttach().GetQueue(), r.GetAttach().GetSubscription())
@@ -44,7 +44,7 @@ func (s *watchedStream) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-// RecvMsg records the end of the stream.
+// RecvMsg implements grpc.ClientStream. It records the end of the stream.
 func (s *watchedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if err != nil {

@@ -111,7 +111,7 @@ func (f *file) WriteVec(off int64, bufs ...[]byte) (int, error) {
 	return int(total), nil
 }
 
-// write stores p; the chunks must exist.
+// write stores p at offset at. The chunks of the range must exist.
 func (n *inode) write(p []byte, at int64) {
 	for len(p) > 0 {
 		i, in := int(at/chunkBytes), int(at%chunkBytes)

@@ -25,7 +25,7 @@ type token struct {
 	ExpiresAt *time.Time `json:"expires_at"`
 	CreatedBy string     `json:"created_by,omitempty"`
 	CreatedAt *time.Time `json:"created_at,omitempty"`
-	// Token is set only when the token is created.
+	// Token is the secret token. It is set only when the token is created.
 	Token string `json:"token,omitempty"`
 }
 

@@ -65,7 +65,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// ErrRate rejects a negative --rate.
+// ErrRate is returned for a negative --rate.
 var ErrRate = cli.Usage("--rate must not be negative")
 
 // RateFlag adds --rate.

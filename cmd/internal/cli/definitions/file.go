@@ -178,7 +178,7 @@ func (d *document) object() object {
 	return o
 }
 
-// MarshalJSON keeps the order of the entries.
+// MarshalJSON implements json.Marshaler. It keeps the order of the entries.
 func (o object) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

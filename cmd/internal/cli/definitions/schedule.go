@@ -26,7 +26,7 @@ import (
 // number is a numeric literal, valid in YAML and JSON.
 type number string
 
-// MarshalJSON returns the literal.
+// MarshalJSON implements json.Marshaler. It returns the literal.
 func (n number) MarshalJSON() ([]byte, error) { return []byte(n), nil }
 
 func floatLiteral(f float64) any {

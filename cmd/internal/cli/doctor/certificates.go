@@ -21,7 +21,7 @@ const soon = 14 * 24 * time.Hour
 type use struct {
 	name  string // prefix of the settings
 	files tlsfiles.Files
-	// host is the host in the address that clients use; empty: not checked.
+	// host is the host in the address that clients use. If empty, it is not checked.
 	host string
 	// usages are the required key usages.
 	usages []x509.ExtKeyUsage
@@ -144,7 +144,7 @@ func (u *use) check(now time.Time) Finding {
 	return Finding{Verdict: OK, Measured: measured + ", names: " + namesOf(leaf)}
 }
 
-// chain checks the issuer and the key usages. It returns nil if they are valid.
+// chain checks the issuer and the key usages. It returns nil if both are valid.
 func (u *use) chain(pair tls.Certificate, roots *x509.CertPool, now time.Time) *Finding {
 	if roots == nil {
 		return nil
@@ -189,7 +189,7 @@ func namesOf(c *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
-// secured returns nil if TLS is not configured.
+// secured loads TLS files. It returns nil if TLS is not configured.
 func secured(files tlsfiles.Files) (*tlsfiles.Source, error) {
 	if files.Empty() {
 		return nil, nil //nolint:nilnil // no TLS is no error

@@ -22,7 +22,7 @@ func checkMemory(_ context.Context, in *inspector) []Finding {
 	return memoryFinding(uint64(in.cfg.Memory.Budget.Bytes()), machine, group)
 }
 
-// memoryFinding compares sizes in bytes; 0: unknown.
+// memoryFinding compares sizes in bytes; 0 means unknown.
 func memoryFinding(budget, machine, group uint64) []Finding {
 	limit, of := machine, "the machine"
 	if group > 0 && (machine == 0 || group < machine) {

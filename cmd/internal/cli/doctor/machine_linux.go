@@ -112,7 +112,7 @@ func directWrites(dir string) bool {
 	return true
 }
 
-// lockOwner returns the process that has locked a file; 0: none, or unknown. It does not take the lock.
+// lockOwner returns the process that has locked a file; 0 means none, or unknown. It does not take the lock.
 func lockOwner(name string) int {
 	var st syscall.Stat_t
 	if err := syscall.Stat(name, &st); err != nil {
@@ -136,7 +136,7 @@ func lockOwner(name string) int {
 	return 0
 }
 
-// portOwner returns the process that listens on a port; 0: none, or unknown.
+// portOwner returns the process that listens on a port; 0 means none, or unknown.
 func portOwner(port int) int {
 	const listen = "0A"
 	inodes := map[string]bool{}
@@ -173,7 +173,7 @@ func nameOfProcess(pid int) string {
 	return readText(fmt.Sprintf("/proc/%d/comm", pid))
 }
 
-// readText returns "" if the file cannot be read.
+// readText returns the content of a file without surrounding white space, or "" if the file cannot be read.
 func readText(name string) string {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -182,8 +182,8 @@ func readText(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// memoryLimits returns the memory of the machine and the limit of this process's control group, in bytes; 0: unknown or
-// unlimited.
+// memoryLimits returns the memory of the machine and the limit of this process's control group, in bytes; 0 means
+// unknown or unlimited.
 func memoryLimits() (machine, group uint64) {
 	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
 		for line := range strings.Lines(string(b)) {

@@ -89,7 +89,8 @@ func extend(ctx context.Context, timeout time.Duration, fn func(context.Context)
 	}
 }
 
-// run returns the exit code of the command; -1 if a signal terminated it.
+// run executes the command with the body of the message as standard input. It returns the exit code; -1 if a signal
+// terminated the command.
 func (h *handler) run(ctx context.Context, d *client.Delivery) (code int, err error) {
 	cmd := exec.CommandContext(ctx, "sh", "-c", h.command)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

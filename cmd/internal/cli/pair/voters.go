@@ -146,7 +146,7 @@ func removeCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "remove ID|ADDRESS", Short: "Remove a voter from the quorum",
-		Long: "Remove a voter from the quorum. With two voters left, both must be up. To replace a voter, use " +
+		Long: "Remove a voter from the quorum. If two voters remain, the quorum requires both. To replace a voter, use " +
 			"lockstep pair replace.",
 		Example: "  lockstep pair remove 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),
@@ -168,8 +168,8 @@ func replaceCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "replace OLD NEW-ADDRESS", Short: "Replace a lost or wiped voter",
 		Long: `Replace the voter OLD (an ID or an address) with the voter that runs at NEW-ADDRESS with an empty
-directory. If a witness or node returns with an empty disk, both addresses are the same: it is a new voter with a
-new ID, and does not have the votes of the old one. If the command fails, repeat it.`,
+directory. For a witness or node that returned with an empty disk, give the same address twice: its voter has a
+new ID and none of the votes of the old one. If the command fails, run it again.`,
 		Example: `  lockstep pair replace 10.0.0.3:7430 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430
   lockstep pair replace 10.0.0.3:7430 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430`,
 		Args: cobra.ExactArgs(2),

@@ -34,7 +34,7 @@ func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
-// tls returns nil if TLS is disabled. responses is called with the result of each reload.
+// tls loads the TLS files. It returns nil if TLS is disabled. responses is called with the result of each reload.
 func (f *raftFlags) tls(responses func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
 	if f.ca == "" {
 		return nil, nil, nil

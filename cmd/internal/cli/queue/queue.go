@@ -56,7 +56,7 @@ type queueState struct {
 	config admin.QueueConfig
 }
 
-// MarshalJSON adds the fields of the configuration.
+// MarshalJSON implements json.Marshaler. It adds the fields of the configuration.
 func (q queueState) MarshalJSON() ([]byte, error) {
 	type plain queueState
 	state, err := json.Marshal(plain(q))
@@ -77,7 +77,7 @@ type subscriptionState struct {
 	InFlight  uint64 `json:"in_flight"`
 	Consumers uint32 `json:"consumers"`
 	Filter    string `json:"filter,omitempty"`
-	// Redelivery is nil if nothing is overridden.
+	// Redelivery contains the settings that the subscription overrides; nil if none.
 	Redelivery *policyState `json:"redelivery,omitempty"`
 	Active     *activeState `json:"active_consumer,omitempty"`
 	Pause      *pauseState  `json:"pause,omitempty"`

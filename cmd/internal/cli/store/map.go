@@ -46,12 +46,13 @@ func mapCommand(env *cli.Env) *cobra.Command {
 	var regions uint32
 	cmd := &cobra.Command{
 		Use: "map", Short: "Show page file usage of a running node",
-		Long: `Show page.db of a running node from start to end: which regions hold messages or the index, are
-free, or were freed and are reserved for a checkpoint or a reader, such as a backup. A lower-case letter marks a region
-that is partly free or reserved. The command does not block the node, and reads no messages.
+		Long: `Show the regions of page.db of a running node, from start to end: regions with messages or the
+index, free regions, and regions that were freed but are reserved for a checkpoint or a reader, such as a backup. A
+lower-case letter marks a region that is partly free or reserved. The command does not block the node, and reads no
+messages.
 
-Free pages at the end are released by lockstep store shrink; free pages between others are reused, and are removed
-by lockstep store compact.`,
+To release free pages at the end, use lockstep store shrink. Free pages between others are reused; to remove them, use
+lockstep store compact.`,
 		Example: `  lockstep store map
   lockstep store map --node active --regions 1024
   lockstep store map --node a --output json`,

@@ -150,8 +150,8 @@ func printCheck(env *cli.Env, c checked) error {
 func digestCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "digest", Short: "Compute the digest of a store",
-		Long: `Two stores with the same digest at the same LSN hold the same queues, subscriptions,
-acknowledgements and messages. For a directory, the digest of the last checkpoint is computed.`,
+		Long: `Compute the digest of each running node or, with a directory, of the last checkpoint in it. Two
+stores with the same digest at the same LSN contain the same queues, subscriptions, acknowledgements and messages.`,
 		Example: "  lockstep store digest\n  lockstep store digest --data-dir /var/lib/lockstep",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -104,7 +104,7 @@ type recordDump struct {
 	Kind       string `json:"kind"`
 	Bytes      int    `json:"bytes"`
 	DurableLSN uint64 `json:"durable_lsn"`
-	// CommittedLSN is omitted if the block has no committed position.
+	// CommittedLSN is the commit LSN in the header of the block; omitted if unknown.
 	CommittedLSN uint64 `json:"committed_lsn,omitempty"`
 
 	Time       time.Time `json:"time,omitzero"`

@@ -12,7 +12,7 @@ import (
 type Screen struct {
 	At     time.Time         `json:"at"`
 	Status pairstatus.Status `json:"status"`
-	// Rates is nil if no node is active, or if the node has just become active.
+	// Rates contains the rates of the active node; nil if no node is active, or if the node has just become active.
 	Rates *pairstatus.Rates `json:"rates"`
 	// Queues contains the first queues of the list. QueuesTotal is the number of all queues.
 	Queues      []Queue `json:"queues"`
@@ -29,7 +29,7 @@ type Queue struct {
 	Delayed   uint64 `json:"delayed"`
 	Consumers uint64 `json:"consumers"`
 	InFlight  uint64 `json:"in_flight"`
-	// Activity is nil if the node does not report it.
+	// Activity contains the rates and the lag of the queue; nil if the node does not report them.
 	Activity      *Activity      `json:"activity"`
 	Subscriptions []Subscription `json:"subscriptions"`
 

@@ -34,7 +34,7 @@ type CapacityOptions struct {
 type Capacity struct {
 	// Result has the phase "publish" or "consume".
 	bench.Result
-	// Processors is the number of processors per node; 0: all.
+	// Processors is the number of processors per node; 0 means all.
 	Processors int `json:"processors,omitempty"`
 	// Sections are sorted by CPU time in descending order.
 	Sections []Section `json:"sections"`

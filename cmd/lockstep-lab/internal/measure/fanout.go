@@ -31,11 +31,11 @@ type FanoutOptions struct {
 	Messages, SizeMin, SizeMax int
 	// Backlog publishes all messages before the consumers start.
 	Backlog bool
-	// Parts is the number of values of a message property; 0: none. With Filtered, each subscription has a filter that
-	// matches one value.
+	// Parts is the number of values of a message property; 0 means none. With Filtered, each subscription has a
+	// filter that matches one value.
 	Parts    int
 	Filtered bool
-	// Drain is the maximum duration of deliveries after the last publish; 0: until all are delivered.
+	// Drain is the maximum duration of deliveries after the last publish; 0 means until all are delivered.
 	Drain time.Duration
 }
 

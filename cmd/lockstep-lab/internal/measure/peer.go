@@ -176,11 +176,11 @@ func noted(columns []string, key string) int {
 type ChronicleOptions struct {
 	// Messages is the number of messages per burst.
 	SizeBytes, Messages, Bursts int
-	// Batch is the number of messages between two syncs; 0: no syncs.
+	// Batch is the number of messages between two syncs; 0 means no syncs.
 	Batch int
 	// Pause is the time between bursts, in whole seconds.
 	Pause time.Duration
-	// MemoryLimit is the limit of the process and its page cache, in bytes; 0: none.
+	// MemoryLimit is the limit of the process and its page cache, in bytes; 0 means none.
 	MemoryLimit int64
 	// Dir is the data directory; it must not exist.
 	Dir string

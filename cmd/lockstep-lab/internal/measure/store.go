@@ -42,7 +42,7 @@ type StoreOptions struct {
 	Pause time.Duration
 	// Warm writes and deletes as much data as Store will use, before the measurement.
 	Warm bool
-	// MemoryLimit is the limit of this process and its page cache, in bytes; 0: none. It requires root and a memory
+	// MemoryLimit is the limit of this process and its page cache, in bytes; 0 means none. It requires root and a memory
 	// cgroup. If it cannot be set, the Comment of the results contains the reason.
 	MemoryLimit int64
 	// Far measures opening the store, and reading from the first message on, compared with a plain read of the file.
