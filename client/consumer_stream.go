@@ -51,10 +51,14 @@ func (co *Consumer) run(ctx context.Context) {
 			refusals = 0
 		}
 		e := asError(ctx, t.node.address, err)
-		if e.reason == pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED {
+		outdated := e.reason == pb.ErrorReason_ERROR_REASON_SITE_EPOCH
+		switch {
+		case e.reason == pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED:
 			co.forget()
+		case outdated:
+			co.endEra()
 		}
-		if !e.retry() && !co.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
+		if !e.retry() && !outdated && !co.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			co.end(link.Wrap(co.op(), e, e.Message))
 			return
 		}
@@ -192,6 +196,7 @@ func (co *Consumer) reattach(t *target) *pb.ConsumeRequest {
 	r.Attach = &pb.Attach{
 		Queue: co.queue, Subscription: co.subscription, MaxResponseBytes: maxReceiveBytes, QueueId: co.queueID,
 		Filter: co.filter, ReportWaiting: true, AckTimeout: link.DurationToProto(co.ackTimeout),
+		SiteEpoch: co.era.epoch,
 	}
 	return r
 }

@@ -4,6 +4,7 @@ package client
 
 import (
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -23,21 +24,44 @@ func (e *era) endsAt(t *target) bool {
 // enter discards all deliveries if the target belongs to a later era than the last one. mu is held.
 func (co *Consumer) enter(t *target) {
 	if co.era.endsAt(t) {
-		co.era.number++
-		co.queueID = 0
-		for _, h := range co.held {
-			if h.acked {
-				co.lost++
-			}
-			if h.delivery != nil {
-				h.delivery.lost = true
-			}
-		}
-		co.forgetLocked()
+		co.endEraLocked()
 	}
 	if t.lineage != "" {
 		co.era.lineage, co.era.epoch = t.lineage, t.epoch
 	}
+}
+
+// endEra discards all deliveries: the node is in a later era than the target, which was determined from an outdated
+// status.
+func (co *Consumer) endEra() {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.endEraLocked()
+}
+
+func (co *Consumer) endEraLocked() {
+	co.era.number++
+	co.queueID = 0
+	for _, h := range co.held {
+		if h.acked {
+			co.lost++
+		}
+		if h.delivery != nil {
+			h.delivery.lost = true
+		}
+	}
+	co.forgetLocked()
+}
+
+// siteEpoch returns the lowest epoch of the sites that the consumers of deliveries are attached to; 0 without sites.
+func siteEpoch(ds []*Delivery) uint64 {
+	lowest := uint64(math.MaxUint64)
+	for _, d := range ds {
+		d.consumer.mu.Lock()
+		lowest = min(lowest, d.consumer.era.epoch)
+		d.consumer.mu.Unlock()
+	}
+	return lowest
 }
 
 // holding returns the message that the application holds due to a delivery, or a later delivery of the same message. mu

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -210,4 +212,77 @@ func (p *fakePair) setLossy(epoch, lossy uint64) {
 	for _, n := range p.nodes {
 		n.site.LossyEpoch = lossy
 	}
+}
+
+// The status of the node is outdated: it was demoted and promoted with a loss after the status was received. The node
+// refuses answers of earlier deliveries, and the consumer discards them.
+func TestOutdatedSiteEpoch(t *testing.T) { synctest.Test(t, testOutdatedSiteEpoch) }
+
+func testOutdatedSiteEpoch(t *testing.T) {
+	p := newFakeSites(t)
+	c := p.client(client.Options{Addresses: p.allAddrs()})
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	old := p.hold(t, c, co, "a", "b")
+	outdated := answer(codes.FailedPrecondition, "SITE_EPOCH", false)
+	refused := 0
+	p.mu.Lock()
+	p.refuseCommit = func(r *pb.CommitRequest) error {
+		require.EqualValues(t, 1, r.GetOperations()[0].GetAck().GetSiteEpoch())
+		return outdated
+	}
+	p.endConsume = func(r *pb.ConsumeRequest) error {
+		switch {
+		case len(r.GetAck()) > 0 && r.GetAttach() == nil:
+			return status.Error(codes.Unavailable, "gone")
+		case r.GetAttach() != nil && r.GetAttach().GetSiteEpoch() < 3:
+			refused++
+			return outdated
+		}
+		return nil
+	}
+	p.mu.Unlock()
+	_, err = c.Begin().Ack(old[1]).Commit(soon(t))
+	require.ErrorIs(t, err, client.ErrInvalid)
+	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+	require.ErrorIs(t, old[0].AckSync(soon(t)), client.ErrOutcomeLost)
+	p.mu.Lock()
+	require.NotZero(t, refused)
+	p.messages["q"] = p.messages["q"][:1:1] // "b" is lost
+	p.mu.Unlock()
+	p.setLossy(3, 3)
+	_, err = c.Publish(soon(t), "q", message("c"))
+	require.NoError(t, err)
+
+	for i, want := range []string{"a", "c"} {
+		d, err := co.Receive(soon(t))
+		require.NoError(t, err)
+		require.Equal(t, want, string(d.Body))
+		require.Equal(t, old[i].Sequence, d.Sequence)
+	}
+	require.ErrorIs(t, old[1].Ack(), client.ErrInvalid)
+	require.ErrorIs(t, co.Flush(soon(t)), client.ErrOutcomeLost)
+	require.NoError(t, co.Flush(soon(t)), "reported once")
+	require.Empty(t, p.ackedSequences("q"))
+	require.Zero(t, p.lastQueueID())
+}
+
+// A transaction without a response is lost if the node then refuses it because of the epoch.
+func TestOutdatedSiteEpochAfterUnknownOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakeSites(t)
+		c := p.client(client.Options{Addresses: p.allAddrs()})
+		co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+		require.NoError(t, err)
+		old := p.hold(t, c, co, "a")
+		p.mu.Lock()
+		p.refuseCommit = func(*pb.CommitRequest) error {
+			p.refuseCommit = func(*pb.CommitRequest) error { return answer(codes.FailedPrecondition, "SITE_EPOCH", false) }
+			return status.Error(codes.Unavailable, "gone")
+		}
+		p.mu.Unlock()
+		_, err = c.Begin().Take(old[0]).Commit(soon(t))
+		require.ErrorIs(t, err, client.ErrOutcomeLost)
+		require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	})
 }

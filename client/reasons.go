@@ -147,7 +147,8 @@ func (e *Error) forgotten() bool { return e.reason == pb.ErrorReason_ERROR_REASO
 
 // outcomeLost reports whether the outcome of an earlier attempt can no longer be determined.
 func (e *Error) outcomeLost() bool {
-	return errors.Is(e.kind, ErrTooOld) || errors.Is(e.kind, ErrFenced)
+	return errors.Is(e.kind, ErrTooOld) || errors.Is(e.kind, ErrFenced) ||
+		e.reason == pb.ErrorReason_ERROR_REASON_SITE_EPOCH
 }
 
 // asError converts a gRPC error into an Error. ctx is the caller's context of the operation: a cancellation with

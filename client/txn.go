@@ -85,6 +85,7 @@ func (t *Txn) ack(required bool, ds []*Delivery) *Txn {
 	if ok && t.add(&pb.Operation{Kind: &pb.Operation_Ack{
 		Ack: &pb.AckOperation{
 			Queue: queue, Subscription: sub, Ranges: ranges, QueueId: ds[0].consumer.attachedTo(), Required: required,
+			SiteEpoch: siteEpoch(ds),
 		},
 	}}) {
 		t.acked = append(t.acked, ds...)
@@ -98,7 +99,7 @@ func (t *Txn) Release(ds ...*Delivery) *Txn {
 	if ok && t.add(&pb.Operation{Kind: &pb.Operation_Release{
 		Release: &pb.ReleaseOperation{
 			Queue: queue, Subscription: sub, Ranges: ranges,
-			QueueId: ds[0].consumer.attachedTo(),
+			QueueId: ds[0].consumer.attachedTo(), SiteEpoch: siteEpoch(ds),
 		},
 	}}) {
 		t.released = append(t.released, ds...)

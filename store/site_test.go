@@ -128,7 +128,7 @@ func TestLoggedFingerprintOfSites(t *testing.T) {
 	n.site(txn.SiteChange{Action: txn.SiteFollow, Lineage: uuid.Max, Epoch: 1, Logical: 1000})
 	n.envelope(2000, put)
 	require.Zero(t, query.LoggedFingerprint(n.s, 2000), "a replica")
-	n.site(txn.SiteChange{Action: txn.SitePromote, Expected: 1, Epoch: 2})
+	n.site(txn.SiteChange{Action: txn.SitePromote, Expected: 1, Epoch: 2, Lossy: true})
 	require.Zero(t, query.LoggedFingerprint(n.s, 2000), "applied before the promotion")
 	require.Zero(t, query.LoggedFingerprint(n.s, first.LSN))
 	second := encode(t, &txn.Producer{ID: []byte("p"), Epoch: 1, Sequence: 2}, func(b *txn.Builder) {

@@ -33,6 +33,8 @@ type dataPlane struct {
 	self   failover.NodeInfo
 	tuning replication.Tuning
 	dialer replication.Dialer
+	// siteRefusal returns the error for clients while the site is not the primary.
+	siteRefusal func() *apierror.NotActiveError
 
 	mu       sync.Mutex // guards the fields below
 	primary  *replication.Primary
@@ -43,7 +45,10 @@ type dataPlane struct {
 }
 
 func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
-	p := &dataPlane{node: n, self: self, dialer: n.environment.dialer(n.dialOptions), idleCh: make(chan struct{})}
+	p := &dataPlane{
+		node: n, self: self, dialer: n.environment.dialer(n.dialOptions), siteRefusal: n.site.Refusal,
+		idleCh: make(chan struct{}),
+	}
 	close(p.idleCh)
 	p.tuning = replication.Tuning{
 		StandbyTimeout: n.cfg.Failover.DropTimeout.Std(), ActiveTimeout: n.cfg.Failover.Timeout.Std(),
@@ -208,13 +213,13 @@ func (p *dataPlane) beginServing() {
 // serveByRole starts or ends the session, depending on the role of the site.
 func (p *dataPlane) serveByRole() {
 	for {
-		refusal := p.node.site.Refusal()
+		refusal := p.siteRefusal()
 		if refusal == nil {
 			p.serve()
 		} else {
 			p.refuse(refusal)
 		}
-		if (p.node.site.Refusal() == nil) == (refusal == nil) {
+		if (p.siteRefusal() == nil) == (refusal == nil) {
 			return // otherwise the role has changed in the meantime
 		}
 	}

@@ -346,3 +346,60 @@ func testReplicaFromBackup(t *testing.T, w *simpair.World, trimmed bool) {
 	waitReplicated(w, east, west)
 	require.Equal(t, contentOf(t, east), contentOf(t, west))
 }
+
+// Answers of deliveries before an unplanned promotion are refused: their sequences may belong to other messages.
+func TestSiteEpoch(t *testing.T) { simpair.Test(t, testSiteEpoch) }
+
+func testSiteEpoch(t *testing.T, w *simpair.World) {
+	east := w.Start(siteNodes(w, "east", []string{"e"}, []string{"w"})[0], node.Options{})
+	west := w.Start(siteNodes(w, "west", []string{"w"}, []string{"e"})[0], node.Options{})
+	east.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	west.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	_, err := east.Queues().CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	require.NoError(t, sitePublish(t.Context(), east, "q", "one"))
+	_, err = siteService(west).DemoteSite(t.Context(), &pb.DemoteSiteRequest{})
+	require.NoError(t, err)
+	waitReplicated(w, east, west)
+	require.NoError(t, answerAt(t, east, 1), "the first epoch")
+	_, err = siteService(east).SwitchSite(t.Context(), &pb.SwitchSiteRequest{})
+	require.NoError(t, err)
+	require.NoError(t, answerAt(t, west, 1), "nothing was lost")
+	waitReplicated(w, west, east)
+	_, err = siteService(east).PromoteSite(t.Context(), &pb.PromoteSiteRequest{Reason: "test", Force: true})
+	require.NoError(t, err)
+	for _, epoch := range []uint64{1, 2} {
+		require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_EPOCH, reasonOf(answerAt(t, east, epoch)))
+	}
+	for _, epoch := range []uint64{0, 3, 4} {
+		require.NoError(t, answerAt(t, east, epoch))
+	}
+}
+
+// answerAt attaches a consumer, and commits and prepares acknowledgements and releases, for deliveries of an epoch. All
+// of them return the same reason, which it returns.
+func answerAt(t *testing.T, n *simpair.Node, epoch uint64) error {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := n.Queues().Consume(ctx)
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", SiteEpoch: epoch}}))
+	_, attach := stream.Recv()
+	ranges := []*pb.SequenceRange{{First: 1, Last: 1}}
+	ack := &pb.Operation{Kind: &pb.Operation_Ack{
+		Ack: &pb.AckOperation{Queue: "q", Ranges: ranges, SiteEpoch: epoch},
+	}}
+	release := &pb.Operation{Kind: &pb.Operation_Release{
+		Release: &pb.ReleaseOperation{Queue: "q", Ranges: ranges, SiteEpoch: epoch},
+	}}
+	for _, op := range []*pb.Operation{ack, release} {
+		_, err = n.Queues().Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{op}})
+		require.Equal(t, reasonOf(attach), reasonOf(err))
+	}
+	if attach != nil {
+		_, err = n.Queues().Prepare(ctx, &pb.PrepareRequest{Xid: "x", Operations: []*pb.Operation{ack}})
+		require.Equal(t, reasonOf(attach), reasonOf(err))
+	}
+	return attach
+}

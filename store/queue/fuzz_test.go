@@ -80,10 +80,12 @@ func FuzzApply(f *testing.F) {
 	follow := site(txn.SiteChange{Action: txn.SiteFollow, Lineage: lineage, Epoch: 1, Upstream: position(7), Logical: 7})
 	stop := site(txn.SiteChange{Action: txn.SiteStop, Expected: 1})
 	promote := site(txn.SiteChange{Action: txn.SitePromote, Expected: 1, Epoch: 2})
+	cancel := site(txn.SiteChange{Action: txn.SiteCancel, Expected: 1, Upstream: position(9)})
 	f.Add(slices.Concat(create, follow, some, envelope(8, some), envelope(8, some), envelope(9, stop), envelope(11, some),
 		promote, some, follow))
 	f.Add(slices.Concat(site(txn.SiteChange{Action: txn.SiteStart, Lineage: lineage}), create, stop, some,
 		site(txn.SiteChange{Action: txn.SiteResume, Expected: 1}), some, envelope(8, some)))
+	f.Add(slices.Concat(create, follow, envelope(9, stop), cancel, promote, envelope(10, stop), promote))
 	f.Fuzz(func(t *testing.T, log []byte) {
 		a, b := &driver{t: t, s: New()}, &driver{t: t, s: New()}
 		for len(log) >= 2 && a.lsn < 50 {

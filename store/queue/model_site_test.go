@@ -133,7 +133,7 @@ func (s *sites) disturb() {
 	client := encode(s.t, func(b *txn.Builder) { b.PutMeta("client", nil) })
 	retry := encodeFrom(s.t, origin("p0", 0, 1), one)
 	next := s.replica.state.Site().Logical + 1
-	switch s.rng.IntN(9) {
+	switch s.rng.IntN(10) {
 	case 0:
 		s.primary.termStart()
 	case 1:
@@ -158,6 +158,8 @@ func (s *sites) disturb() {
 	case 8:
 		require.Equal(s.t, txn.ErrSiteChange, s.primary.change(txn.SiteChange{Action: txn.SiteStart, Lineage: lineage}))
 		require.Equal(s.t, txn.ErrSiteChange, s.replica.change(txn.SiteChange{Action: txn.SiteStop, Expected: s.epoch}))
+	case 9:
+		s.refusesTakeover()
 	}
 }
 
@@ -170,7 +172,12 @@ func (s *sites) stop() (stopped bool) {
 	if s.rng.IntN(3) > 0 {
 		return true
 	}
+	end := position(s.primary.lsn())
 	s.pull(s.rng.IntN(5))
+	cancel := txn.SiteChange{Action: txn.SiteCancel, Expected: s.epoch, Upstream: end}
+	require.Equal(s.t, txn.OK, s.replica.change(cancel))
+	s.pull(s.rng.IntN(2))
+	s.refusesTakeover()
 	require.Equal(s.t, txn.OK, s.primary.change(txn.SiteChange{Action: txn.SiteResume, Expected: s.epoch}))
 	return false
 }
@@ -183,6 +190,12 @@ func (s *sites) compare() {
 	require.Equal(s.t, s.primary.messageIDs(), s.replica.messageIDs())
 	require.Equal(s.t, s.primary.state.Site().Logical, s.replica.state.Site().Logical)
 	s.m.check(s.t, s.replica.replica)
+}
+
+// refusesTakeover requests a promotion without a loss, while the primary is not stopped or the stop is canceled.
+func (s *sites) refusesTakeover() {
+	promote := txn.SiteChange{Action: txn.SitePromote, Expected: s.epoch, Epoch: s.epoch + 1}
+	s.replica.unchanged(encode(s.t, func(b *txn.Builder) { b.Site(promote) }), txn.ErrSiteChange)
 }
 
 // swap promotes the replica, and makes the stopped primary its replica.

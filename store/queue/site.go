@@ -52,6 +52,12 @@ type SiteState struct {
 	Upstream lsn.Position
 	// UpstreamStopped reports, at a replica, whether the primary was stopped at Upstream.
 	UpstreamStopped bool
+	// StopLSN is, at a replica, the LSN of the record that stopped the primary in this epoch, in the log of the primary;
+	// 0 if the replica has not applied it, or has applied a later resume. Up to it, the replica lacks no transaction.
+	StopLSN uint64
+	// CanceledLSN is, at a replica, the LSN in the log of the primary up to which stops permit no planned promotion: the
+	// primary may have resumed after them. 0 for none in this epoch.
+	CanceledLSN uint64
 	// Origin is the last Upstream of the replica that became a primary; zero if the pair was not a replica.
 	Origin lsn.Position
 	// PromotedLSN is the LSN of the record that made a replica a primary, or 0 for the pair that started the lineage.
@@ -70,6 +76,10 @@ type SiteState struct {
 func (s SiteState) Differs(o SiteState) bool {
 	return s.Role != o.Role || s.Epoch != o.Epoch || s.Lineage != o.Lineage
 }
+
+// MayTakeOver reports whether a replica may be promoted without loss: it has applied the stop of the primary, which has
+// not resumed since.
+func (s SiteState) MayTakeOver() bool { return s.Role == SiteReplica && s.StopLSN > s.CanceledLSN }
 
 // LogicalOf returns the logical number of the record with LSN n of a primary. ok is false for other roles, and for
 // records before the last promotion.
@@ -154,10 +164,12 @@ func (s *State) admitEnvelope(header *txn.Site, change txn.SiteChange, r *txn.Re
 	t.Upstream = header.Upstream
 	switch {
 	case change.Action == txn.SiteStop && change.Expected == t.Epoch:
-		t.UpstreamStopped = true
+		if !t.UpstreamStopped { // otherwise the primary has rejected it
+			t.UpstreamStopped, t.StopLSN = true, header.Upstream.LSN
+		}
 	case change.Action == txn.SiteResume && change.Expected == t.Epoch,
 		change.Action == txn.SitePromote && change.Epoch == t.Epoch:
-		t.UpstreamStopped = false
+		t.UpstreamStopped, t.StopLSN = false, 0
 	}
 	return 0, false
 }
@@ -189,7 +201,9 @@ func (s *State) changeSite(n uint64, c *txn.SiteChange) txn.Code {
 	case c.Action == txn.SitePromote && t.Role == SiteStopped && c.Epoch > t.Epoch:
 		t.Role, t.Epoch = SitePrimary, c.Epoch // its numbers continue, so its replicas do too
 		t.lossy(c)
-	case c.Action == txn.SitePromote && t.Role == SiteReplica && c.Epoch > t.Epoch:
+	case c.Action == txn.SiteCancel && t.Role == SiteReplica:
+		t.CanceledLSN = max(t.CanceledLSN, c.Upstream.LSN)
+	case c.Action == txn.SitePromote && t.Role == SiteReplica && c.Epoch > t.Epoch && mayPromote(t, c):
 		logical := before.Logical + 1
 		t.SiteState = SiteState{
 			Lineage: t.Lineage, Epoch: c.Epoch, Role: SitePrimary, Origin: t.Upstream, PromotedLSN: n,
@@ -209,6 +223,10 @@ func (s *State) changeSite(n uint64, c *txn.SiteChange) txn.Code {
 	}
 	t.changed = t.changed || t.Differs(before)
 	return txn.OK
+}
+
+func mayPromote(t *site, c *txn.SiteChange) bool {
+	return c.Lossy || t.MayTakeOver() || mutate.Off("INV-26-replica-takes-over-without-a-stop")
 }
 
 func (t *site) lossy(c *txn.SiteChange) {
@@ -264,6 +282,7 @@ func (t *site) appendValue(dst []byte) []byte {
 	dst = appendPosition(appendPosition(dst, t.Upstream), t.Origin)
 	dst = binary.AppendUvarint(dst, t.PromotedLSN)
 	dst = binary.AppendUvarint(binary.AppendUvarint(dst, t.Logical), t.LossyEpoch)
+	dst = binary.AppendUvarint(binary.AppendUvarint(dst, t.StopLSN), t.CanceledLSN)
 	return binary.LittleEndian.AppendUint64(dst, t.Offset)
 }
 
@@ -293,6 +312,7 @@ func (l *Loader) site(v *cursor) {
 	t.Upstream, t.Origin = v.position(), v.position()
 	t.PromotedLSN, t.Logical = v.uvarint(math.MaxUint64), v.uvarint(math.MaxUint64)
 	t.LossyEpoch = v.uvarint(math.MaxUint64)
+	t.StopLSN, t.CanceledLSN = v.uvarint(math.MaxUint64), v.uvarint(math.MaxUint64)
 	t.Offset = v.u64()
 	if v.err == nil && (t.Role == SiteNone || t.Role > SiteStopped || flags > siteFlagUpstreamStopped) {
 		v.fail("invalid role or flags of a site")
@@ -310,8 +330,11 @@ func (t *site) check(applied uint64, bad func(string, ...any)) {
 		bad("%s site has lineage %v and epoch %d", t.Role, t.Lineage, t.Epoch)
 	case replica && (t.Offset != 0 || t.PromotedLSN != 0 || t.Origin != lsn.Position{}):
 		bad("replica site has the numbers of a primary")
-	case !replica && (t.UpstreamStopped || t.Upstream != lsn.Position{}):
+	case !replica && (t.UpstreamStopped || t.CanceledLSN > 0 || t.Upstream != lsn.Position{}):
 		bad("%s site has the position of a replica", t.Role)
+	case t.StopLSN > 0 && (!t.UpstreamStopped || t.StopLSN > t.Upstream.LSN):
+		bad("%s site has the stop of a primary at LSN %d, position %v, stopped: %v", t.Role, t.StopLSN, t.Upstream,
+			t.UpstreamStopped)
 	case !replica && (t.PromotedLSN > applied || t.Logical-t.Offset > applied || t.Logical-t.Offset < t.PromotedLSN):
 		bad("%s site has logical number %d at LSN %d, with offset %d from LSN %d on", t.Role, t.Logical, applied,
 			t.Offset, t.PromotedLSN)

@@ -60,6 +60,9 @@ func TestSiteChanges(t *testing.T) {
 	stop := txn.SiteChange{Action: txn.SiteStop, Expected: 3}
 	resume := txn.SiteChange{Action: txn.SiteResume, Expected: 3}
 	promote := txn.SiteChange{Action: txn.SitePromote, Expected: 3, Epoch: 4}
+	lossy := promote
+	lossy.Lossy = true
+	cancel := txn.SiteChange{Action: txn.SiteCancel, Expected: 3, Upstream: position(30)}
 	follow := txn.SiteChange{Action: txn.SiteFollow, Lineage: lineage, Epoch: 4, Upstream: position(9), Logical: 100}
 	same := follow
 	same.Epoch = 3
@@ -77,7 +80,7 @@ func TestSiteChanges(t *testing.T) {
 		require.Equal(t, txn.OK, d.site(txn.SiteChange{
 			Action: txn.SiteFollow, Lineage: lineage, Epoch: 2, Upstream: position(20), Logical: 10,
 		}))
-		require.Equal(t, txn.OK, d.site(txn.SiteChange{Action: txn.SitePromote, Expected: 2, Epoch: 3}))
+		require.Equal(t, txn.OK, d.site(txn.SiteChange{Action: txn.SitePromote, Expected: 2, Epoch: 3, Lossy: true}))
 		return d
 	}
 	stopped := func(t *testing.T) *driver {
@@ -101,6 +104,7 @@ func TestSiteChanges(t *testing.T) {
 		{"primary stop", primary, stop, SiteStopped},
 		{"primary resume", primary, resume, SiteNone},
 		{"primary promote", primary, promote, SiteNone},
+		{"primary cancel", primary, cancel, SiteNone},
 		{"primary follow", primary, follow, SiteReplica},
 		{"primary follow same epoch", primary, same, SiteReplica},
 		{"primary follow lower epoch", primary, lower, SiteNone},
@@ -109,9 +113,11 @@ func TestSiteChanges(t *testing.T) {
 		{"stopped stop", stopped, stop, SiteNone},
 		{"stopped resume", stopped, resume, SitePrimary},
 		{"stopped promote", stopped, promote, SitePrimary},
+		{"stopped cancel", stopped, cancel, SiteNone},
 		{"stopped follow", stopped, follow, SiteReplica},
 		{"replica stop", newReplicaDriver, stop, SiteNone},
-		{"replica promote", newReplicaDriver, promote, SitePrimary},
+		{"replica promote, not stopped", newReplicaDriver, promote, SiteNone},
+		{"replica promote with loss", newReplicaDriver, lossy, SitePrimary},
 		{"replica follow", newReplicaDriver, follow, SiteReplica},
 		{"replica follow same epoch", newReplicaDriver, same, SiteNone},
 		{"replica follow, has later transactions", newReplicaDriver, behind, SiteNone},
@@ -266,7 +272,7 @@ func TestRetryAtOtherSite(t *testing.T) {
 		d.lsn++
 		d.s.Advance(d.lsn)
 	}
-	require.Equal(t, txn.OK, d.site(txn.SiteChange{Action: txn.SitePromote, Expected: 3, Epoch: 4}))
+	require.Equal(t, txn.OK, d.site(txn.SiteChange{Action: txn.SitePromote, Expected: 3, Epoch: 4, Lossy: true}))
 	d.lsn++
 	again := d.s.Apply(d.lsn, payload)
 	require.True(t, again.Duplicate)
@@ -285,10 +291,10 @@ func TestRetryAtOtherSite(t *testing.T) {
 func TestNumbersAfterPromotion(t *testing.T) {
 	d := newReplicaDriver(t)
 	d.envelope(txn.Site{Epoch: 3, Upstream: position(22), Logical: 1000}, encode(t, one))
-	require.Equal(t, txn.OK, d.site(txn.SiteChange{Action: txn.SitePromote, Expected: 3, Epoch: 4}))
+	require.Equal(t, txn.OK, d.site(txn.SiteChange{Action: txn.SitePromote, Expected: 3, Epoch: 4, Lossy: true}))
 	require.Equal(t, SiteState{
 		Lineage: lineage, Epoch: 4, Role: SitePrimary, Origin: position(22), PromotedLSN: d.lsn, Offset: 1001 - d.lsn,
-		Logical: 1001,
+		Logical: 1001, LossyEpoch: 4,
 	}, d.s.Site())
 	r := d.do(func(b *txn.Builder) { b.ChangeAccess(0, 7, []txn.AccessChange{set("a", "1")}) })
 	require.Equal(t, uint64(1002), r.LSN)
@@ -306,7 +312,7 @@ func TestNumbersAfterPromotion(t *testing.T) {
 func TestOffsetWrapsAround(t *testing.T) {
 	d := newReplicaDriver(t)
 	d.lsn += 1000
-	require.Equal(t, txn.OK, d.site(txn.SiteChange{Action: txn.SitePromote, Expected: 3, Epoch: 4}))
+	require.Equal(t, txn.OK, d.site(txn.SiteChange{Action: txn.SitePromote, Expected: 3, Epoch: 4, Lossy: true}))
 	require.Greater(t, d.s.Site().Offset, uint64(1)<<63)
 	require.Equal(t, uint64(12), d.do(one).LSN)
 	again := reloaded(d)
@@ -367,6 +373,99 @@ func TestUpstreamStopped(t *testing.T) {
 	require.Equal(t, messages+1, d.s.Messages())
 }
 
+// upstream applies the records of a primary in epoch 3 to a replica.
+type upstream struct {
+	*driver
+
+	n uint64 // LSN and logical number of the last one
+}
+
+// newUpstream returns the replica of newReplicaDriver.
+func newUpstream(t *testing.T) *upstream {
+	t.Helper()
+	return &upstream{newReplicaDriver(t), 21}
+}
+
+func (u *upstream) applyNext(build func(b *txn.Builder)) {
+	u.t.Helper()
+	u.n++
+	site := txn.Site{Epoch: 3, Upstream: position(u.n), Logical: u.n}
+	require.Equal(u.t, txn.OK, u.envelope(site, encode(u.t, build)).Code)
+}
+
+func (u *upstream) change(action txn.SiteAction) {
+	u.t.Helper()
+	u.applyNext(func(b *txn.Builder) { b.Site(txn.SiteChange{Action: action, Expected: 3}) })
+}
+
+// cancel cancels the promotion after stops up to a record of the primary.
+func (u *upstream) cancel(n uint64) {
+	u.t.Helper()
+	c := txn.SiteChange{Action: txn.SiteCancel, Expected: 3, Upstream: position(n)}
+	require.Equal(u.t, txn.OK, u.site(c))
+	require.Empty(u.t, u.s.Check())
+}
+
+// INV-26: without the flag for a loss, a replica is promoted only if it has applied the last stop of the primary, and
+// the stop was not canceled. Both survive a restart.
+func TestTakeoverRequiresStop(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		apply   func(u *upstream)
+		allowed bool
+	}{
+		{"not stopped", func(*upstream) {}, false},
+		{"stopped", func(u *upstream) { u.change(txn.SiteStop) }, true},
+		{"stopped, with rejected transactions", func(u *upstream) { u.change(txn.SiteStop); u.applyNext(one) }, true},
+		{"resumed", func(u *upstream) { u.change(txn.SiteStop); u.change(txn.SiteResume) }, false},
+		{"canceled", func(u *upstream) { u.change(txn.SiteStop); u.cancel(u.n) }, false},
+		{"canceled before the stop arrives", func(u *upstream) { u.cancel(u.n + 1); u.change(txn.SiteStop) }, false},
+		{"canceled, then a rejected stop", func(u *upstream) {
+			u.change(txn.SiteStop)
+			u.cancel(u.n)
+			u.change(txn.SiteStop)
+		}, false},
+		{"canceled and stopped again", func(u *upstream) {
+			u.change(txn.SiteStop)
+			u.cancel(u.n)
+			u.change(txn.SiteResume)
+			u.change(txn.SiteStop)
+		}, true},
+		{"an earlier stop is canceled", func(u *upstream) { u.change(txn.SiteStop); u.cancel(u.n - 1) }, true},
+		{"canceled twice, in the wrong order", func(u *upstream) {
+			u.change(txn.SiteStop)
+			u.cancel(u.n)
+			u.cancel(u.n - 1)
+		}, false},
+		{"stopped in an earlier epoch", func(u *upstream) {
+			u.change(txn.SiteStop)
+			require.Equal(u.t, txn.OK, u.site(txn.SiteChange{
+				Action: txn.SiteFollow, Lineage: lineage, Epoch: 4, Upstream: position(u.n), Logical: u.n, Stopped: true,
+			}))
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			u := newUpstream(t)
+			c.apply(u)
+			again := reloaded(u.driver)
+			site := again.s.Site()
+			require.Equal(t, u.s.Site(), site)
+			require.Equal(t, c.allowed, site.MayTakeOver())
+			promote := txn.SiteChange{Action: txn.SitePromote, Expected: site.Epoch, Epoch: site.Epoch + 1}
+			code := again.site(promote)
+			if c.allowed {
+				require.Equal(t, txn.OK, code)
+				require.Equal(t, SitePrimary, again.s.Site().Role)
+				require.Zero(t, again.s.Site().LossyEpoch)
+				return
+			}
+			require.Equal(t, txn.ErrSiteChange, code, "a replica took over that may lack transactions")
+			promote.Lossy = true
+			require.Equal(t, txn.OK, again.site(promote))
+		})
+	}
+}
+
 // A primary that was replaced without a switch has transactions that the new primary lacks. It cannot follow, but a
 // copy of the new primary can.
 func TestDivergedPrimaryCannotFollow(t *testing.T) {
@@ -374,7 +473,7 @@ func TestDivergedPrimaryCannotFollow(t *testing.T) {
 	require.Equal(t, txn.OK, old.site(txn.SiteChange{
 		Action: txn.SiteFollow, Lineage: lineage, Epoch: 2, Upstream: position(1), Logical: 8,
 	}))
-	require.Equal(t, txn.OK, old.site(txn.SiteChange{Action: txn.SitePromote, Expected: 2, Epoch: 3}))
+	require.Equal(t, txn.OK, old.site(txn.SiteChange{Action: txn.SitePromote, Expected: 2, Epoch: 3, Lossy: true}))
 	old.queue("q", txn.Config{}, "a")
 	for i := range uint64(5) {
 		require.Equal(t, txn.OK, old.apply(origin("p", 1, i+1), one).Code)
@@ -402,6 +501,11 @@ func TestCorruptSite(t *testing.T) {
 		"promoted at a later LSN": {Lineage: lineage, Epoch: 2, Role: SitePrimary, PromotedLSN: 9},
 		"unknown role":            {Lineage: lineage, Epoch: 2, Role: SiteStopped + 1},
 		"role none":               {Lineage: lineage, Epoch: 2},
+		"primary with a cancel":   {Lineage: lineage, Epoch: 1, Role: SitePrimary, CanceledLSN: 1},
+		"stop without a flag":     {Lineage: lineage, Epoch: 1, Role: SiteReplica, Upstream: position(1), StopLSN: 1},
+		"stop at a later record": {
+			Lineage: lineage, Epoch: 1, Role: SiteReplica, Upstream: position(1), UpstreamStopped: true, StopLSN: 2,
+		},
 	} {
 		l := NewLoader()
 		s := New()

@@ -129,10 +129,13 @@ const (
 	SitePromote SiteAction = 4
 	// SiteFollow makes the pair a replica of a primary.
 	SiteFollow SiteAction = 5
+	// SiteCancel makes a replica refuse planned promotions after a stop up to a position in the log of the primary.
+	SiteCancel SiteAction = 6
 )
 
 var siteActions = [...]string{ //nolint:gochecknoglobals // a table
 	SiteStart: "start", SiteStop: "stop", SiteResume: "resume", SitePromote: "promote", SiteFollow: "follow",
+	SiteCancel: "cancel",
 }
 
 // String returns the name of the action, as shown by `store dump-log`.
@@ -154,6 +157,7 @@ type SiteChange struct {
 	Epoch uint64
 	// Upstream is, for SiteFollow, the position in the log of the primary after which the replica continues. It must be
 	// at or after the record that made the pair a primary with this epoch. The zero position is before the first record.
+	// For SiteCancel, it is the position of the stop that is canceled, or later.
 	Upstream lsn.Position
 	// Logical is, for SiteFollow, the last logical number up to Upstream.
 	Logical uint64
@@ -190,6 +194,8 @@ func (b *Builder) Site(c SiteChange) {
 		b.buf = appendPosition(binary.AppendUvarint(b.buf, c.Epoch), c.Upstream)
 		b.buf = binary.AppendUvarint(b.buf, c.Logical)
 		b.buf = append(binary.AppendUvarint(b.buf, c.LossyEpoch), flag(c.Stopped, flagStopped))
+	case SiteCancel:
+		b.buf = appendPosition(b.buf, c.Upstream)
 	case SiteStop, SiteResume:
 	}
 	b.end()
@@ -205,7 +211,7 @@ func flag(set bool, value byte) byte {
 func (c *SiteChange) check() error {
 	start, promote, follow := c.Action == SiteStart, c.Action == SitePromote, c.Action == SiteFollow
 	switch {
-	case c.Action < SiteStart || c.Action > SiteFollow:
+	case c.Action < SiteStart || c.Action > SiteCancel:
 		return fmt.Errorf("%w: site action %d", ErrNewerVersion, uint8(c.Action))
 	case (start || follow) && c.Lineage == uuid.Nil:
 		return fmt.Errorf("%w: lineage of 0", ErrMalformed)
@@ -239,6 +245,8 @@ func (d *decoder) siteChange() (c SiteChange) {
 		c.Epoch, c.Upstream, c.Logical = d.uvarint(), d.position(), d.uvarint()
 		c.LossyEpoch = d.uvarint()
 		c.Stopped = d.siteFlags() == flagStopped
+	case SiteCancel:
+		c.Upstream = d.position()
 	case SiteStop, SiteResume:
 	default:
 		if d.err == nil {

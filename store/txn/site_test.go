@@ -115,6 +115,7 @@ func siteChanges() []SiteChange {
 		{Action: SiteFollow, Lineage: uuid.Max, Epoch: 2, Upstream: lsn.Position{Term: 1, LSN: 2, Chain: 3}, Logical: 400},
 		{Action: SiteFollow, Lineage: uuid.Max, Epoch: 2, Stopped: true, LossyEpoch: 300},
 		{Action: SitePromote, Expected: 1, Epoch: 2, Lossy: true},
+		{Action: SiteCancel, Expected: 300, Upstream: lsn.Position{Term: 1, LSN: 2, Chain: 3}},
 	}
 }
 
@@ -157,7 +158,7 @@ func TestInvalidSiteChange(t *testing.T) {
 			{Action: SiteFollow, Lineage: uuid.Max},
 			{Action: SitePromote, Expected: 1},
 		},
-		ErrNewerVersion: {{}, {Action: SiteFollow + 1}},
+		ErrNewerVersion: {{}, {Action: SiteCancel + 1}},
 	} {
 		for _, c := range changes {
 			var b Builder
@@ -168,7 +169,7 @@ func TestInvalidSiteChange(t *testing.T) {
 		}
 	}
 	payload := build(t, func(b *Builder) { b.Site(SiteChange{Action: SiteStop, Expected: 1}) })
-	payload[headerBytes+opHeaderBytes] = byte(SiteFollow + 1)
+	payload[headerBytes+opHeaderBytes] = byte(SiteCancel + 1)
 	var r Reader
 	require.NoError(t, r.Reset(payload))
 	_, _, err := r.SiteChange()

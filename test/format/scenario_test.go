@@ -328,6 +328,9 @@ func (w *writer) sites() {
 	}
 	envelope(nil, func(b *txn.Builder) { b.Site(txn.SiteChange{Action: txn.SiteResume, Expected: 1}) })
 	envelope(&txn.Producer{ID: []byte("site"), Epoch: 1, Sequence: 1}, publish(2, "at the primary"))
+	w.commit(nil, func(b *txn.Builder) {
+		b.Site(txn.SiteChange{Action: txn.SiteCancel, Expected: 1, Upstream: upstream})
+	})
 	envelope(nil, func(b *txn.Builder) { b.Site(txn.SiteChange{Action: txn.SiteStop, Expected: 1}) })
 	w.commit(nil, func(b *txn.Builder) {
 		b.Site(txn.SiteChange{Action: txn.SitePromote, Expected: 1, Epoch: 2, Lossy: true})

@@ -54,8 +54,9 @@ var treeKinds = map[byte]struct {
 		for _, name := range []string{"upstream", "origin"} {
 			s += fmt.Sprintf(", %s term %d LSN %d chain %08x", name, value.uvarint(), value.uvarint(), le32(value.take(4)))
 		}
-		return s + fmt.Sprintf(", promoted at LSN %d, logical number %d, last loss in epoch %d, offset %d",
-			value.uvarint(), value.uvarint(), value.uvarint(), value.u64())
+		return s + fmt.Sprintf(", promoted at LSN %d, logical number %d, last loss in epoch %d, stop at LSN %d, "+
+			"canceled up to LSN %d, offset %d", value.uvarint(), value.uvarint(), value.uvarint(), value.uvarint(),
+			value.uvarint(), value.u64())
 	}},
 	's': {"subscription", func(key, value *reader) string {
 		s := fmt.Sprintf("queue %d, subscription %d, version %d, name %q, start %d, floor %d", key.be64(), key.be32(),

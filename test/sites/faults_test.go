@@ -37,16 +37,23 @@ const (
 	coordinator                 // a node does not reach its coordinator
 	coordinatorDown             // no node of a site reaches the coordinator
 	clientCut                   // the clients do not reach a node
+	lateTakeover                // a node receives the takeovers of all earlier switches again
 	kinds
 )
 
 var kindNames = [kinds]string{
 	"switch", "kill", "kill-both", "stop", "switchover", "site-cut", "site-one-way", "site-reset", "site-slow", "pair-cut",
-	"node-cut", "coordinator", "coordinator-down", "client-cut",
+	"node-cut", "coordinator", "coordinator-down", "client-cut", "late-takeover",
 }
 
-// switchesDone is the label of switches that succeeded.
-const switchesDone = "switches that succeeded"
+const (
+	// switchesDone is the label of switches that succeeded.
+	switchesDone = "switches that succeeded"
+	// takeoversRefused is the label of late takeovers that were refused.
+	takeoversRefused = "late takeovers refused"
+	// stopPoll is the interval at which a switch is observed. It is shorter than a round trip between the sites.
+	stopPoll = 10 * time.Millisecond
+)
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -165,6 +172,9 @@ func (w *world) begin(ctx context.Context, f fault) (end func()) {
 	case switchover:
 		w.requestSwitchover(m)
 		return nil
+	case lateTakeover:
+		w.repeatTakeovers(m)
+		return nil
 	case pairCut:
 		w.Net.SetCut(m.host, other.host, true)
 		return func() { w.Net.SetCut(m.host, other.host, false) }
@@ -269,14 +279,61 @@ func (w *world) requestSwitch(m *member, rng uint64) {
 	w.running.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), switchLimit)
 		defer cancel()
+		observe, ended := context.WithCancel(ctx)
+		w.running.Go(func() { w.recordStops(observe, m) })
 		resp, err := w.siteService(m).SwitchSite(ctx, &pb.SwitchSiteRequest{Timeout: durationpb.New(timeout)})
+		ended()
 		if err != nil {
 			w.note("switch by %s failed: %v", m.name, err)
+			sleep(ctx, time.Duration(rng%8)*stopPoll)
+			for _, s := range w.sites {
+				w.repeatTakeovers(s.members[0])
+				w.repeatTakeovers(s.members[1])
+			}
 			return
 		}
 		w.note("switched by %s: %v", m.name, resp)
 		w.counted(switchesDone)
 	})
+}
+
+// recordStops records the takeovers that a primary may have requested, until ctx ends.
+func (w *world) recordStops(ctx context.Context, m *member) {
+	last := uint64(0)
+	for ; ctx.Err() == nil; sleep(ctx, stopPoll) {
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		resp, err := w.siteService(m).GetSite(call, &pb.GetSiteRequest{Local: true})
+		cancel()
+		st := resp.GetSite()
+		if err != nil || st.GetRole() != pb.SiteRole_SITE_ROLE_STOPPED || st.GetApplied().GetLsn() == last {
+			continue
+		}
+		last = st.GetApplied().GetLsn()
+		w.mu.Lock()
+		w.takeovers = append(w.takeovers, &pb.TakeoverRequest{
+			Lineage: st.GetLineage(), Epoch: st.GetEpoch(), End: st.GetApplied(), Timeout: durationpb.New(callLimit),
+		})
+		w.mu.Unlock()
+	}
+}
+
+// repeatTakeovers sends the recorded takeovers to a node, without waiting for the responses.
+func (w *world) repeatTakeovers(m *member) {
+	w.mu.Lock()
+	requests := slices.Clone(w.takeovers)
+	w.mu.Unlock()
+	for _, req := range requests {
+		w.running.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+			defer cancel()
+			resp, err := w.siteService(m).Takeover(ctx, req)
+			if err == nil {
+				w.note("late takeover of epoch %d by %s: %v", req.GetEpoch(), m.name, resp)
+				return
+			}
+			w.counted(takeoversRefused)
+		})
+	}
 }
 
 // requestSwitchover requests a switchover within a pair, without waiting for the response.

@@ -35,7 +35,7 @@ const (
 )
 
 func TestSites(t *testing.T) {
-	runSeeds(t, append(kindNames[:], switchesDone, "txn acked", "unknown, then acked"), simulateSwitches)
+	runSeeds(t, append(kindNames[:], switchesDone, takeoversRefused, "txn acked", "unknown, then acked"), simulateSwitches)
 }
 
 // simulateSwitches runs the workload with faults and planned switches, and checks everything.

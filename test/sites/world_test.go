@@ -148,9 +148,10 @@ type world struct {
 	conns   map[string]*grpc.ClientConn // by address
 	running sync.WaitGroup              // requests of operators
 
-	mu    sync.Mutex // guards the fields below
-	notes []string
-	count map[string]int
+	mu        sync.Mutex // guards the fields below
+	notes     []string
+	count     map[string]int
+	takeovers []*pb.TakeoverRequest // that the primaries of switches may have sent
 }
 
 func newWorld(sim *simpair.World, seed uint64) *world {

@@ -255,3 +255,52 @@ async def test_lossy_promotion_during_commit() -> None:
                     await t.commit(timeout=BOUND)
             assert [len(n.commits) for n in (a, b)] == [1, 0]
             await consumer.close()
+
+
+async def test_outdated_epoch() -> None:
+    """The node has been promoted with a loss since the last status: the consumer discards its deliveries."""
+    attached: list[queue_pb2.Attach] = []
+
+    async def gone(requests: ConsumeRequests, context: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        async for response in held(1, 2)(requests, context):
+            yield response
+        await abort(context, grpc.StatusCode.UNAVAILABLE, "")
+
+    async def outdated(requests: ConsumeRequests, context: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        attached.append((await anext(requests)).attach)
+        await abort(context, grpc.StatusCode.FAILED_PRECONDITION, "SITE_EPOCH")
+        yield queue_pb2.ConsumeResponse()
+
+    async def new(requests: ConsumeRequests, context: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        first = await anext(requests)
+        assert list(first.ack) == []
+        attached.append(first.attach)
+        yield queue_pb2.ConsumeResponse(
+            attached=True, queue_id=8, messages=[types_pb2.StoredMessage(sequence=s) for s in (1, 2)]
+        )
+        async for r in requests:
+            yield queue_pb2.ConsumeResponse(confirmed=r.confirm)
+
+    async def refuse(_: int, context: Context) -> queue_pb2.CommitResponse:
+        await abort(context, grpc.StatusCode.FAILED_PRECONDITION, "SITE_EPOCH")
+        return queue_pb2.CommitResponse()
+
+    async with Node() as a:
+        a.becomes_site(PRIMARY, 1)
+        a.consumes, a.on_commit = [gone, outdated, new], refuse
+        async with Client([a.address]) as client:
+            consumer = await client.consume("q", timeout=BOUND)
+            one, two = [await consumer.receive(timeout=BOUND) for _ in range(2)]
+            with pytest.raises(errors.InvalidRequest):
+                await client.transaction().ack(two).commit(timeout=BOUND)
+            assert a.commits[0].operations[0].ack.site_epoch == 1
+            with pytest.raises(errors.OutcomeLost):
+                await one.ack_confirmed(timeout=BOUND)
+            again = [await consumer.receive(timeout=BOUND) for _ in range(2)]
+            assert [d.sequence for d in again] == [1, 2]
+            assert two.outdated
+            assert not again[1].outdated
+            with pytest.raises(errors.InvalidRequest):
+                await two.ack_confirmed(timeout=BOUND)
+            assert [(at.site_epoch, at.queue_id) for at in attached] == [(1, 7), (1, 0)]
+            await consumer.close()

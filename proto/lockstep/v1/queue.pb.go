@@ -1414,7 +1414,7 @@ type PublishResponse struct {
 	// Sequence of the first message that is not a duplicate; the next ones have consecutive sequences. If all messages
 	// are duplicates: `sequence` of the first entry of `duplicates`.
 	FirstSequence uint64 `protobuf:"varint,1,opt,name=first_sequence,json=firstSequence,proto3" json:"first_sequence,omitempty"`
-	// Log sequence number of the transaction.
+	// Log sequence number of the transaction; for a pair with sites, its logical number, which is equal at both sites.
 	Lsn uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// True if this is the stored result of an earlier attempt.
 	Duplicate bool `protobuf:"varint,3,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
@@ -2051,7 +2051,10 @@ type AckOperation struct {
 	// acknowledged message, regardless of the number of deliveries and consumers. At most 262,144 messages in a
 	// transaction (TOO_LARGE). FEATURE_MISSING while a node of the pair runs release 0.1.0; an active of that release
 	// ignores the field.
-	Required      bool `protobuf:"varint,5,opt,name=required,proto3" json:"required,omitempty"`
+	Required bool `protobuf:"varint,5,opt,name=required,proto3" json:"required,omitempty"`
+	// If not 0: `epoch` of the site that delivered the messages, as in SiteInfo. SITE_EPOCH if another site was promoted
+	// since then and may lack them. Ignored by nodes of release 0.1.0.
+	SiteEpoch     uint64 `protobuf:"varint,6,opt,name=site_epoch,json=siteEpoch,proto3" json:"site_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2121,6 +2124,13 @@ func (x *AckOperation) GetRequired() bool {
 	return false
 }
 
+func (x *AckOperation) GetSiteEpoch() uint64 {
+	if x != nil {
+		return x.SiteEpoch
+	}
+	return 0
+}
+
 // ReleaseOperation increments the delivery count of messages and makes them available for redelivery.
 type ReleaseOperation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2131,7 +2141,9 @@ type ReleaseOperation struct {
 	// Sequences to release.
 	Ranges []*SequenceRange `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
 	// If not 0: the number of the queue that delivered the messages. NOT_FOUND if the name now belongs to another queue.
-	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	QueueId uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// As in AckOperation.
+	SiteEpoch     uint64 `protobuf:"varint,5,opt,name=site_epoch,json=siteEpoch,proto3" json:"site_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2194,10 +2206,17 @@ func (x *ReleaseOperation) GetQueueId() uint64 {
 	return 0
 }
 
+func (x *ReleaseOperation) GetSiteEpoch() uint64 {
+	if x != nil {
+		return x.SiteEpoch
+	}
+	return 0
+}
+
 // CommitResponse contains the result of the transaction.
 type CommitResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Log sequence number of the transaction.
+	// Log sequence number of the transaction; for a pair with sites, its logical number, which is equal at both sites.
 	Lsn uint64 `protobuf:"varint,1,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// One result for each operation, in order.
 	Results []*OperationResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
@@ -2599,7 +2618,11 @@ type Attach struct {
 	// Time within which the consumer must acknowledge a message or extend its deadline, 1 s to 24 h; INVALID for other
 	// values. Not set or 0: the `ack_timeout` of the subscription. If both are set, the shorter one applies. Ignored by
 	// nodes of release 0.1.0.
-	AckTimeout    *durationpb.Duration `protobuf:"bytes,7,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
+	AckTimeout *durationpb.Duration `protobuf:"bytes,7,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
+	// If not 0: `epoch` of the site of the last stream, as in SiteInfo; on the first stream, of the node. SITE_EPOCH if
+	// another site was promoted since then and may lack messages that the consumer has received: their sequences may
+	// belong to other messages. Ignored by nodes of release 0.1.0.
+	SiteEpoch     uint64 `protobuf:"varint,8,opt,name=site_epoch,json=siteEpoch,proto3" json:"site_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2681,6 +2704,13 @@ func (x *Attach) GetAckTimeout() *durationpb.Duration {
 		return x.AckTimeout
 	}
 	return nil
+}
+
+func (x *Attach) GetSiteEpoch() uint64 {
+	if x != nil {
+		return x.SiteEpoch
+	}
+	return 0
 }
 
 // ConsumeResponse is a response of a consume stream.
@@ -4822,7 +4852,7 @@ func (x *PrepareRequest) GetProducer() *Producer {
 // PrepareResponse confirms that the transaction is prepared.
 type PrepareResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Log sequence number of the transaction.
+	// Log sequence number of the transaction; for a pair with sites, its logical number, which is equal at both sites.
 	Lsn uint64 `protobuf:"varint,1,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// True if this is the stored result of an earlier attempt.
 	Duplicate     bool `protobuf:"varint,2,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
@@ -5489,18 +5519,22 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x04kind\"Z\n" +
 	"\x10PublishOperation\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
-	"\bmessages\x18\x02 \x03(\v2\x14.lockstep.v1.MessageR\bmessages\"\xb3\x01\n" +
+	"\bmessages\x18\x02 \x03(\v2\x14.lockstep.v1.MessageR\bmessages\"\xd2\x01\n" +
 	"\fAckOperation\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x122\n" +
 	"\x06ranges\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06ranges\x12\x19\n" +
 	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x1a\n" +
-	"\brequired\x18\x05 \x01(\bR\brequired\"\x9b\x01\n" +
+	"\brequired\x18\x05 \x01(\bR\brequired\x12\x1d\n" +
+	"\n" +
+	"site_epoch\x18\x06 \x01(\x04R\tsiteEpoch\"\xba\x01\n" +
 	"\x10ReleaseOperation\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x122\n" +
 	"\x06ranges\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06ranges\x12\x19\n" +
-	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"x\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\x12\x1d\n" +
+	"\n" +
+	"site_epoch\x18\x05 \x01(\x04R\tsiteEpoch\"x\n" +
 	"\x0eCommitResponse\x12\x10\n" +
 	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x126\n" +
 	"\aresults\x18\x02 \x03(\v2\x1c.lockstep.v1.OperationResultR\aresults\x12\x1c\n" +
@@ -5529,7 +5563,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\tsequences\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x125\n" +
 	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\"7\n" +
 	"\x05Leave\x12.\n" +
-	"\x04seen\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04seen\"\x86\x02\n" +
+	"\x04seen\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04seen\"\xa5\x02\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
@@ -5538,7 +5572,9 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x06filter\x18\x05 \x01(\tR\x06filter\x12%\n" +
 	"\x0ereport_waiting\x18\x06 \x01(\bR\rreportWaiting\x12:\n" +
 	"\vack_timeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"ackTimeout\"\xf0\x03\n" +
+	"ackTimeout\x12\x1d\n" +
+	"\n" +
+	"site_epoch\x18\b \x01(\x04R\tsiteEpoch\"\xf0\x03\n" +
 	"\x0fConsumeResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +

@@ -989,7 +989,7 @@ type TakeoverRequest struct {
 	Lineage string `protobuf:"bytes,1,opt,name=lineage,proto3" json:"lineage,omitempty"`
 	// Epoch of the primary that requests it.
 	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Last record of the primary.
+	// Record that stopped the primary.
 	End *Position `protobuf:"bytes,3,opt,name=end,proto3" json:"end,omitempty"`
 	// Maximum wait for that record.
 	Timeout       *durationpb.Duration `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`

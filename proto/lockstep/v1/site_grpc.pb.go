@@ -58,9 +58,11 @@ type SiteServiceClient interface {
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
 	PullLog(ctx context.Context, in *PullLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullLogResponse], error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
-	// record at `end`.
+	// record at `end`, and refuses unless that record stopped the primary, which has not resumed since. Errors:
+	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH.
 	Takeover(ctx context.Context, in *TakeoverRequest, opts ...grpc.CallOption) (*TakeoverResponse, error)
-	// CancelTakeover makes a replica refuse the takeover, if it has not become the primary yet.
+	// CancelTakeover makes a replica refuse the takeover, if it has not become the primary yet. The refusal is committed
+	// at the replica before the response, so that it survives failovers. Errors: ERROR_REASON_SITE_ROLE.
 	CancelTakeover(ctx context.Context, in *CancelTakeoverRequest, opts ...grpc.CallOption) (*CancelTakeoverResponse, error)
 }
 
@@ -177,9 +179,11 @@ type SiteServiceServer interface {
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
 	PullLog(*PullLogRequest, grpc.ServerStreamingServer[PullLogResponse]) error
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
-	// record at `end`.
+	// record at `end`, and refuses unless that record stopped the primary, which has not resumed since. Errors:
+	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH.
 	Takeover(context.Context, *TakeoverRequest) (*TakeoverResponse, error)
-	// CancelTakeover makes a replica refuse the takeover, if it has not become the primary yet.
+	// CancelTakeover makes a replica refuse the takeover, if it has not become the primary yet. The refusal is committed
+	// at the replica before the response, so that it survives failovers. Errors: ERROR_REASON_SITE_ROLE.
 	CancelTakeover(context.Context, *CancelTakeoverRequest) (*CancelTakeoverResponse, error)
 	mustEmbedUnimplementedSiteServiceServer()
 }

@@ -64,6 +64,9 @@ var (
 	ErrSiteDiverged = errors.New("site has transactions that the primary lacks")
 	// ErrSiteBehind is returned if the log of the primary no longer contains the position of a replica.
 	ErrSiteBehind = errors.New("log of the primary no longer contains the position of the replica")
+	// ErrSiteEpoch is returned if a request refers to deliveries of an earlier epoch, and a site that was promoted since
+	// then may lack the messages.
+	ErrSiteEpoch = errors.New("another site was promoted since the delivery and may lack the messages")
 	// ErrSiteUnreachable is returned if no node of the other site responds.
 	ErrSiteUnreachable = errors.New("other site does not respond")
 	// ErrPaused is returned for a read while the node cannot verify that it is still active.
@@ -246,6 +249,7 @@ var errorTable = []mapping{
 	{ErrSitePrimaryAnswers, pb.ErrorReason_ERROR_REASON_SITE_PRIMARY_ANSWERS},
 	{ErrSiteDiverged, pb.ErrorReason_ERROR_REASON_SITE_DIVERGED},
 	{ErrSiteBehind, pb.ErrorReason_ERROR_REASON_SITE_BEHIND},
+	{ErrSiteEpoch, pb.ErrorReason_ERROR_REASON_SITE_EPOCH},
 	{ErrSiteUnreachable, pb.ErrorReason_ERROR_REASON_SITE_UNREACHABLE},
 	{failover.ErrForce, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},

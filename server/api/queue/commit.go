@@ -26,6 +26,7 @@ type operation struct {
 	required bool // fails if one of acks is already acknowledged
 	releases []txn.Range
 	queueID  uint64        // expected queue ID; 0 for any
+	epoch    uint64        // epoch of the site that delivered the messages; 0 if unknown
 	key      dispatch.Key  // set once the names were resolved
 	forwards []txn.Forward // of the queue; set with key
 }
@@ -64,6 +65,9 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 			return nil, err
 		}
 		return committed(req, &prior.Result)
+	}
+	if err := s.checkSiteEpochs(ops); err != nil {
+		return nil, err
 	}
 	wait, err := s.mayTransact(ctx, ops)
 	if err != nil {
@@ -141,7 +145,7 @@ func (s *Service) checkOperation(session *session.Session, op *pb.Operation) (o 
 	case *pb.Operation_Ack:
 		o = operation{
 			queue: kind.Ack.GetQueue(), sub: subscriptionName(kind.Ack.GetSubscription()),
-			queueID: kind.Ack.GetQueueId(), required: kind.Ack.GetRequired(),
+			queueID: kind.Ack.GetQueueId(), epoch: kind.Ack.GetSiteEpoch(), required: kind.Ack.GetRequired(),
 		}
 		if o.acks, err = positive(kind.Ack.GetRanges()); err == nil && o.required {
 			err = s.serving.Require(session, failover.FeatureQueues)
@@ -149,13 +153,23 @@ func (s *Service) checkOperation(session *session.Session, op *pb.Operation) (o 
 	case *pb.Operation_Release:
 		o = operation{
 			queue: kind.Release.GetQueue(), sub: subscriptionName(kind.Release.GetSubscription()),
-			queueID: kind.Release.GetQueueId(),
+			queueID: kind.Release.GetQueueId(), epoch: kind.Release.GetSiteEpoch(),
 		}
 		o.releases, err = positive(kind.Release.GetRanges())
 	default:
 		err = fmt.Errorf("%w: operation must be publish, ack or release", apierror.ErrInvalid)
 	}
 	return o, err
+}
+
+// checkSiteEpochs is checkSiteEpoch for operations. A stored result of a retry takes precedence.
+func (s *Service) checkSiteEpochs(ops []operation) error {
+	for i := range ops {
+		if err := s.checkSiteEpoch(ops[i].epoch); err != nil {
+			return fmt.Errorf("operation %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
 func positive(in []*pb.SequenceRange) ([]txn.Range, error) {

@@ -72,6 +72,9 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err != nil {
 		return fmt.Errorf("consume %q: %w", attach.GetQueue(), withSubscription(err, attach.GetSubscription()))
 	}
+	if err := s.checkSiteEpoch(attach.GetSiteEpoch()); err != nil {
+		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
+	}
 	accepts, err := s.consumerFilter(session, attach.GetFilter())
 	if err != nil {
 		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
@@ -155,6 +158,15 @@ func checkQueueID(id, wanted uint64) error {
 		return nil
 	}
 	return fmt.Errorf("%w: deleted and re-created with the same name", txn.ErrQueueNotFound)
+}
+
+// checkSiteEpoch returns an error if a site that may lack transactions was promoted after an epoch, in which a client
+// received messages. Epoch 0 is unknown.
+func (s *Service) checkSiteEpoch(epoch uint64) error {
+	if lossy := s.store.Site().LossyEpoch; epoch != 0 && lossy > epoch {
+		return fmt.Errorf("%w: delivered in epoch %d, promoted in epoch %d", apierror.ErrSiteEpoch, epoch, lossy)
+	}
+	return nil
 }
 
 func (c *consumeStream) read(ctx context.Context) {

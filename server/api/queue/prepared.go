@@ -65,6 +65,9 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 		}
 		return prepareResponse(req, &prior.Result)
 	}
+	if err := s.checkSiteEpochs(ops); err != nil {
+		return nil, err
+	}
 	wait, err := s.mayTransact(ctx, ops)
 	if err != nil {
 		return nil, err

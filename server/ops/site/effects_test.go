@@ -25,9 +25,11 @@ func TestEffects(t *testing.T) {
 		resume
 		promote
 		follow
+		cancel
 	)
 	actions := map[int]txn.SiteAction{
 		start: txn.SiteStart, stop: txn.SiteStop, resume: txn.SiteResume, promote: txn.SitePromote, follow: txn.SiteFollow,
+		cancel: txn.SiteCancel,
 	}
 	for name, c := range map[string]struct {
 		role    queue.SiteRole // at the end
@@ -43,6 +45,7 @@ func TestEffects(t *testing.T) {
 		"stopped and resumed":              {queue.SitePrimary, []int{write, stop, write, resume, write}, 2, 5},
 		"promoted":                         {queue.SitePrimary, []int{envelope, write, promote, write}, 1, 4},
 		"promoted and stopped":             {queue.SiteStopped, []int{envelope, promote, write, stop, write, envelope}, 1, 3},
+		"replica, takeover canceled":       {queue.SiteReplica, []int{follow, envelope, cancel, write}, 0, 0},
 		"replica":                          {queue.SiteReplica, []int{stop, write, follow, envelope, write}, 0, 0},
 		"rejected, then promoted to write": {queue.SitePrimary, []int{write, write, promote}, 0, 0},
 	} {

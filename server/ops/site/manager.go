@@ -57,13 +57,12 @@ type Manager struct {
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
 
-	mu       sync.Mutex // guards the fields below
-	primary  *replication.Primary
-	wake     chan struct{} // closed and replaced when primary changes
-	puller   *puller       // of the current stream; nil for none
-	pulls    chan struct{} // closed and replaced when puller changes
-	canceled canceled
-	heard    heard
+	mu      sync.Mutex // guards the fields below
+	primary *replication.Primary
+	wake    chan struct{} // closed and replaced when primary changes
+	puller  *puller       // of the current stream; nil for none
+	pulls   chan struct{} // closed and replaced when puller changes
+	heard   heard
 }
 
 // heard is what this node knows about the other site.
@@ -72,9 +71,6 @@ type heard struct {
 	at    time.Time     // of state
 	err   error         // why the last request failed
 }
-
-// canceled refuses takeovers of an epoch that end at a record of the primary, or earlier.
-type canceled struct{ epoch, end uint64 }
 
 // New returns a Manager. Run must be called.
 func New(o Options) *Manager {
@@ -191,26 +187,33 @@ func (m *Manager) unlockRole() { <-m.role }
 
 // change commits a change of the site's state. Expected is set to the current epoch.
 func (m *Manager) change(ctx context.Context, primary *replication.Primary, c txn.SiteChange) error {
+	_, err := m.changeAt(ctx, primary, c)
+	return err
+}
+
+// changeAt is change. It returns the LSN of the record, if this pair is a primary or stopped.
+func (m *Manager) changeAt(ctx context.Context, primary *replication.Primary, c txn.SiteChange) (uint64, error) {
 	if err := m.o.Supported(); err != nil {
-		return err
+		return 0, err
 	}
 	c.Expected = m.o.Store.Site().Epoch
 	payload, err := txn.Build(time.Now(), func(b *txn.Builder) { b.Site(c) })
 	if err != nil {
-		return fmt.Errorf("encode a change of the site: %w", err)
+		return 0, fmt.Errorf("encode a change of the site: %w", err)
 	}
 	r, err := primary.CommitSite(ctx, payload)
 	if err == nil {
 		err = r.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("change the role of the site: %w", err)
+		return 0, fmt.Errorf("change the role of the site: %w", err)
 	}
 	st := m.o.Store.Site()
 	m.log.Info("site changed", zap.Stringer("action", c.Action), zap.Stringer("role", st.Role),
 		zap.Uint64("epoch", st.Epoch), zap.Uint64("lsn", r.LSN))
 	m.o.Changed()
-	return nil
+	at, _ := st.LSNOf(r.LSN)
+	return at, nil
 }
 
 // setHeard records the state of the other site, or why it is unknown.

@@ -106,10 +106,14 @@ func (m *Manager) handOver(
 ) (Switched, error) {
 	st := m.o.Store.Site()
 	start := time.Now()
-	if err := m.change(ctx, primary, txn.SiteChange{Action: txn.SiteStop}); err != nil {
+	at, err := m.changeAt(ctx, primary, txn.SiteChange{Action: txn.SiteStop})
+	if err != nil {
 		return Switched{}, err
 	}
-	end := m.o.Store.Applied()
+	end, ok := m.o.Store.PositionOf(at)
+	if !ok { // resolve continues
+		return Switched{}, fmt.Errorf("%w: record %d of the stop is not in the log", replication.ErrOutcomeUnknown, at)
+	}
 	c, err := m.remote.client(address)
 	var next *pb.SiteState
 	if err == nil {
@@ -316,6 +320,9 @@ func (c *effects) add(f *wal.Frame) {
 		return
 	}
 	if change, is, err := c.reader.SiteChange(); is && err == nil {
+		if change.Action == txn.SiteCancel {
+			return
+		}
 		if !c.known && (change.Action == txn.SiteStop || change.Action == txn.SiteStart) {
 			c.countEarly() // it was a primary, or had no sites
 		}
@@ -345,7 +352,8 @@ func (c *effects) end(role queue.SiteRole) (n uint64, last lsn.Position) {
 	return c.n, c.last
 }
 
-// Takeover makes this replica the primary once it has applied the last record of the old one.
+// Takeover makes this replica the primary once it has applied the record that stopped the old one, unless the old one
+// has canceled it.
 func (m *Manager) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -367,6 +375,11 @@ func (m *Manager) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.Si
 	if err := m.checkTakeover(req, end); err != nil {
 		return nil, err
 	}
+	// The store is the proof that nothing is missing: it also rejects the change if it applies a resume before it.
+	if st := m.o.Store.Site(); !st.MayTakeOver() || st.StopLSN != end.LSN {
+		return nil, fmt.Errorf("%w: the replica is at record %v, and has not applied %v as the stop of the primary",
+			ErrSwitch, st.Upstream, end)
+	}
 	// From here on, the outcome does not depend on ctx.
 	work := context.WithoutCancel(ctx)
 	if err := m.change(work, primary, txn.SiteChange{Action: txn.SitePromote, Epoch: req.GetEpoch() + 1}); err != nil {
@@ -377,13 +390,10 @@ func (m *Manager) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.Si
 
 func (m *Manager) checkTakeover(req *pb.TakeoverRequest, end lsn.Position) error {
 	st := m.o.Store.Site()
-	m.mu.Lock()
-	canceled := m.canceled
-	m.mu.Unlock()
 	switch {
 	case st.Role != queue.SiteReplica || st.Lineage.String() != req.GetLineage() || st.Epoch != req.GetEpoch():
 		return fmt.Errorf("%w: site %s is not a replica in epoch %d", ErrRole, m.o.Name, req.GetEpoch())
-	case canceled.epoch == st.Epoch && end.LSN <= canceled.end:
+	case end.LSN <= st.CanceledLSN:
 		return fmt.Errorf("%w: it was canceled", ErrSwitch)
 	}
 	return nil
@@ -409,9 +419,12 @@ func (m *Manager) awaitRecord(ctx context.Context, at lsn.Position) error {
 	}
 }
 
-// CancelTakeover makes this site refuse takeovers up to an end of the primary's log, and returns its state.
+// CancelTakeover makes this site refuse takeovers up to an end of the primary's log, and returns its state. The refusal
+// is committed first: another active of this pair may receive the request of a canceled takeover later, even before it
+// receives the resume of the primary.
 func (m *Manager) CancelTakeover(ctx context.Context, req *pb.CancelTakeoverRequest) (*pb.SiteState, error) {
-	if _, err := m.active(); err != nil {
+	primary, err := m.active()
+	if err != nil {
 		return nil, err
 	}
 	if err := m.lockRole(ctx); err != nil { // a promotion in progress is completed first
@@ -419,13 +432,16 @@ func (m *Manager) CancelTakeover(ctx context.Context, req *pb.CancelTakeoverRequ
 	}
 	defer m.unlockRole()
 	st := m.o.Store.Site()
-	if st.Lineage.String() != req.GetLineage() {
+	end := positionFromProto(req.GetEnd())
+	switch {
+	case st.Lineage.String() != req.GetLineage():
 		return nil, fmt.Errorf("%w: lineage of site %s is %s", ErrRole, m.o.Name, st.Lineage)
-	}
-	if st.Role == queue.SiteReplica && st.Epoch == req.GetEpoch() {
-		m.mu.Lock()
-		m.canceled = canceled{st.Epoch, req.GetEnd().GetLsn()}
-		m.mu.Unlock()
+	case st.Epoch < req.GetEpoch(): // it could become a replica of this epoch, and take over then
+		return nil, fmt.Errorf("%w: site %s has not followed epoch %d yet", ErrRole, m.o.Name, req.GetEpoch())
+	case st.Role == queue.SiteReplica && st.Epoch == req.GetEpoch() && st.CanceledLSN < end.LSN:
+		if err := m.change(ctx, primary, txn.SiteChange{Action: txn.SiteCancel, Upstream: end}); err != nil {
+			return nil, err
+		}
 	}
 	return m.state(), nil
 }

@@ -74,7 +74,7 @@ class Failure(Exception):
     @property
     def outcome_lost(self) -> bool:
         """Return whether the outcome of an earlier attempt can no longer be determined."""
-        return self.meaning in {errors.TooOld, errors.Fenced}
+        return self.meaning in {errors.TooOld, errors.Fenced} or self.reason == "SITE_EPOCH"
 
     @property
     def unauthenticated(self) -> bool:

@@ -540,7 +540,10 @@ class Consumer:
                 return
             if ended.failure.reason == "SUBSCRIPTION_MOVED":
                 self._forget()
-            if not ended.again:
+            outdated = ended.failure.reason == "SITE_EPOCH"  # the status of the node was outdated
+            if outdated:
+                self._end_era()
+            if not ended.again and not outdated:
                 self._end(ended.failure.error(self._op))
                 return
             await self._streams.pause(ended)
@@ -570,14 +573,17 @@ class Consumer:
     def _enter(self, target: Target) -> None:
         """Discard all deliveries if the target belongs to a later era than the last one."""
         if self._ends_era(target):
-            self._era += 1
-            self._queue_id = 0
-            for d in self._held.values():
-                d._lost = True
-                self._lost += d._acked
-            self._forget()
+            self._end_era()
         if target.lineage:
             self._lineage, self._epoch = target.lineage, target.epoch
+
+    def _end_era(self) -> None:
+        self._era += 1
+        self._queue_id = 0
+        for d in self._held.values():
+            d._lost = True
+            self._lost += d._acked
+        self._forget()
 
     async def _send(self, call: _rpc.ConsumeCall) -> None:
         request: queue_pb2.ConsumeRequest | None = self._first
@@ -627,6 +633,7 @@ class Consumer:
                 filter=self._filter,
                 report_waiting=True,
                 ack_timeout=message.duration(self._own_ack_timeout) if self._own_ack_timeout else None,
+                site_epoch=self._epoch,
             )
         )
         return request

@@ -110,7 +110,11 @@ class Transaction:
         self._operations.append(
             queue_pb2.Operation(
                 release=queue_pb2.ReleaseOperation(
-                    queue=queue, subscription=subscription, queue_id=queue_id, ranges=_ranges(ds)
+                    queue=queue,
+                    subscription=subscription,
+                    queue_id=queue_id,
+                    ranges=_ranges(ds),
+                    site_epoch=_site_epoch(ds),
                 )
             )
         )
@@ -123,7 +127,12 @@ class Transaction:
         self._operations.append(
             queue_pb2.Operation(
                 ack=queue_pb2.AckOperation(
-                    queue=queue, subscription=subscription, queue_id=queue_id, ranges=_ranges(ds), required=required
+                    queue=queue,
+                    subscription=subscription,
+                    queue_id=queue_id,
+                    ranges=_ranges(ds),
+                    required=required,
+                    site_epoch=_site_epoch(ds),
                 )
             )
         )
@@ -224,6 +233,10 @@ class Transaction:
             d.consumer._answered_elsewhere(d, "ack", committed=committed)
         for d in self._released:
             d.consumer._answered_elsewhere(d, "nack", committed=committed)
+
+
+def _site_epoch(ds: Iterable[Delivery]) -> int:
+    return min(d.consumer._epoch for d in ds)
 
 
 def _origin(ds: Iterable[Delivery]) -> tuple[str, str, int]:

@@ -356,6 +356,8 @@ func siteText(c txn.SiteChange) string {
 	case txn.SiteFollow:
 		s += fmt.Sprintf(" lineage %s, epoch %d, after upstream LSN %d, term %d, logical %d", c.Lineage, c.Epoch,
 			c.Upstream.LSN, c.Upstream.Term, c.Logical)
+	case txn.SiteCancel:
+		s += fmt.Sprintf(" up to upstream LSN %d at epoch %d", c.Upstream.LSN, c.Expected)
 	case txn.SiteStop, txn.SiteResume:
 		s += fmt.Sprintf(" at epoch %d", c.Expected)
 	}

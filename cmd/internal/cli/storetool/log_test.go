@@ -42,9 +42,10 @@ func TestDescribeSites(t *testing.T) {
 
 	for want, c := range map[string]txn.SiteChange{
 		"site start of lineage 01000000-0000-0000-0000-000000000002": {Action: txn.SiteStart, Lineage: lineage},
-		"site stop at epoch 3":           {Action: txn.SiteStop, Expected: 3},
-		"site resume at epoch 3":         {Action: txn.SiteResume, Expected: 3},
-		"site promote from epoch 3 to 4": {Action: txn.SitePromote, Expected: 3, Epoch: 4},
+		"site stop at epoch 3":                        {Action: txn.SiteStop, Expected: 3},
+		"site resume at epoch 3":                      {Action: txn.SiteResume, Expected: 3},
+		"site cancel up to upstream LSN 5 at epoch 3": {Action: txn.SiteCancel, Expected: 3, Upstream: site.Upstream},
+		"site promote from epoch 3 to 4":              {Action: txn.SitePromote, Expected: 3, Epoch: 4},
 		"site follow lineage 01000000-0000-0000-0000-000000000002, epoch 4, after upstream LSN 5, term 4, logical 7": {
 			Action: txn.SiteFollow, Lineage: lineage, Epoch: 4, Upstream: site.Upstream, Logical: 7,
 		},

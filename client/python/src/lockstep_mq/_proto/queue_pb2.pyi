@@ -329,30 +329,34 @@ class PublishOperation(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[_types_pb2.Message, _Mapping]]] = ...) -> None: ...
 
 class AckOperation(_message.Message):
-    __slots__ = ("queue", "subscription", "ranges", "queue_id", "required")
+    __slots__ = ("queue", "subscription", "ranges", "queue_id", "required", "site_epoch")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    SITE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     ranges: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
     queue_id: int
     required: bool
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., queue_id: _Optional[int] = ..., required: bool = ...) -> None: ...
+    site_epoch: int
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., queue_id: _Optional[int] = ..., required: bool = ..., site_epoch: _Optional[int] = ...) -> None: ...
 
 class ReleaseOperation(_message.Message):
-    __slots__ = ("queue", "subscription", "ranges", "queue_id")
+    __slots__ = ("queue", "subscription", "ranges", "queue_id", "site_epoch")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    SITE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     ranges: _containers.RepeatedCompositeFieldContainer[_types_pb2.SequenceRange]
     queue_id: int
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., queue_id: _Optional[int] = ...) -> None: ...
+    site_epoch: int
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ..., queue_id: _Optional[int] = ..., site_epoch: _Optional[int] = ...) -> None: ...
 
 class CommitResponse(_message.Message):
     __slots__ = ("lsn", "results", "duplicate")
@@ -415,7 +419,7 @@ class Leave(_message.Message):
     def __init__(self, seen: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter", "report_waiting", "ack_timeout")
+    __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter", "report_waiting", "ack_timeout", "site_epoch")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -423,6 +427,7 @@ class Attach(_message.Message):
     FILTER_FIELD_NUMBER: _ClassVar[int]
     REPORT_WAITING_FIELD_NUMBER: _ClassVar[int]
     ACK_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    SITE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     max_response_bytes: int
@@ -430,7 +435,8 @@ class Attach(_message.Message):
     filter: str
     report_waiting: bool
     ack_timeout: _duration_pb2.Duration
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ..., report_waiting: bool = ..., ack_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    site_epoch: int
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ..., report_waiting: bool = ..., ack_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., site_epoch: _Optional[int] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
     __slots__ = ("messages", "confirmed", "attached", "queue_id", "drained", "drained_credit", "waiting", "moved", "expired", "refused", "ack_timeout")
