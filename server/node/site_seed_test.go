@@ -38,8 +38,8 @@ func seedOptions(w *simpair.World, c *config.Config) site.SeedOptions {
 	}
 }
 
-// seedPrimary starts a primary whose log is trimmed at each checkpoint. It has messages that are in flight, delayed,
-// expiring and acknowledged, a schedule and a prepared transaction.
+// seedPrimary starts a primary that trims its log at each checkpoint. It has delayed and expiring messages, a schedule
+// and a prepared transaction.
 func seedPrimary(t *testing.T, w *simpair.World) *simpair.Node {
 	t.Helper()
 	c := siteNodes(w, "east", []string{"e"}, []string{"w"})[0]

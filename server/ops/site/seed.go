@@ -82,7 +82,8 @@ func Seed(ctx context.Context, o SeedOptions) (Seeded, error) {
 		return res, streamError(ctx, err)
 	}
 	snap := first.GetSnapshot()
-	res.Primary, res.Upstream, res.DataBytes = snap.GetPrimary(), positionFromProto(snap.GetPosition()), snap.GetDataBytes()
+	res.Primary, res.DataBytes = snap.GetPrimary(), snap.GetDataBytes()
+	res.Upstream = positionFromProto(snap.GetPosition())
 	lineage, err := uuid.Parse(res.Primary.GetLineage())
 	if err != nil {
 		return res, fmt.Errorf("lineage of the primary: %w", err)
