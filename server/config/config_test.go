@@ -594,3 +594,34 @@ func TestDays(t *testing.T) {
 		require.Error(t, err, wrong)
 	}
 }
+
+// LoadSite reads the settings for connections to the other site, and ignores others.
+func TestLoadSite(t *testing.T) {
+	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	config.RegisterSiteFlags(flags)
+	require.Nil(t, flags.Lookup("listen"))
+	require.Nil(t, flags.Lookup("site-remote"))
+	require.NoError(t, flags.Parse([]string{"--data-dir=d", "--site-ca=ca"}))
+	environ := []string{
+		"LOCKSTEP_SITE_NAME=west", "LOCKSTEP_SITE_REMOTE=east:1", "LOCKSTEP_SITE_TOKEN_FILE=t", "LOCKSTEP_SITE_CA=ignored",
+		"LOCKSTEP_WAL_SEGMENT_BYTES=2MiB", "LOCKSTEP_PAGE_SIZE=ignored",
+	}
+	c, err := config.LoadSite("", environ, flags, nil)
+	require.NoError(t, err)
+	require.Equal(t, config.Site{Name: "west", Remote: []string{"east:1"}, TokenFile: "t", CA: "ca"}, c.Site)
+	require.Equal(t, "d", c.Data.Dir)
+	require.EqualValues(t, 2<<20, c.WAL.SegmentBytes)
+	c, err = config.LoadSite("", environ, flags, []string{"east:2", "east:3"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"east:2", "east:3"}, c.Site.Remote)
+	for _, invalid := range [][]string{{"east:2", "east:2"}, {"east"}} {
+		_, err = config.LoadSite("", environ, flags, invalid)
+		require.ErrorIs(t, err, config.ErrInvalid)
+	}
+	_, err = config.LoadSite("", environ[:2], nil, nil) // neither TLS nor a token
+	require.ErrorIs(t, err, config.ErrInvalid)
+	require.NoError(t, flags.Parse([]string{"--insecure"}))
+	c, err = config.LoadSite("", environ[:2], flags, nil)
+	require.NoError(t, err)
+	require.True(t, c.Insecure)
+}

@@ -56,6 +56,7 @@ type Manager struct {
 	remote   *remote
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
+	seed     retention // of the log for a replica that was sent a snapshot
 
 	mu      sync.Mutex // guards the fields below
 	primary *replication.Primary
@@ -84,7 +85,10 @@ func New(o Options) *Manager {
 func (m *Manager) Activate(p *replication.Primary) { m.use(p) }
 
 // Deactivate ends the work of the active.
-func (m *Manager) Deactivate() { m.use(nil) }
+func (m *Manager) Deactivate() {
+	m.use(nil)
+	m.seed.drop(m.seed.last(), replication.ErrNotActive)
+}
 
 func (m *Manager) use(p *replication.Primary) {
 	m.mu.Lock()
