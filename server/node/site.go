@@ -29,6 +29,7 @@ func (n *node) newSite() {
 		Name: n.cfg.Site.Name, Remote: n.cfg.Site.Remote, Dial: n.siteDialOptions(), Store: n.store,
 		Logger: n.log.Named("site"), Addresses: n.pairAddresses, Supported: n.supportsSites,
 		NotActive: func() error { return n.notActive() }, Changed: func() { n.monitor.wake() },
+		Space: n.fileSpace,
 	})
 }
 

@@ -440,7 +440,10 @@ const (
 	ErrorReason_ERROR_REASON_SITE_SWITCH ErrorReason = 263
 	// Promotion refused, because the primary answers: use a planned switch.
 	ErrorReason_ERROR_REASON_SITE_PRIMARY_ANSWERS ErrorReason = 264
-	// The pair has transactions that the other site lacks, or belongs to another group of sites.
+	// The pair has transactions that the other site lacks, or belongs to another group of sites. From a former primary, the
+	// metadata contain the number of its transactions that the promoted site lacks (`lost_transactions`), and the file on
+	// the node with its records (`lost_file`, from `lost_first_lsn` to `lost_last_lsn`); the file is empty if it cannot be
+	// written.
 	ErrorReason_ERROR_REASON_SITE_DIVERGED ErrorReason = 265
 	// The log of the primary no longer contains the record after which the replica continues.
 	ErrorReason_ERROR_REASON_SITE_BEHIND ErrorReason = 266

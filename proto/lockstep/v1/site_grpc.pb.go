@@ -51,8 +51,8 @@ type SiteServiceClient interface {
 	// ERROR_REASON_SITE_ROLE; ERROR_REASON_SITE_PRIMARY_ANSWERS without `force`.
 	PromoteSite(ctx context.Context, in *PromoteSiteRequest, opts ...grpc.CallOption) (*PromoteSiteResponse, error)
 	// DemoteSite makes a pair the replica of the pair at `site.remote`. The pair must not contain transactions that the
-	// primary lacks. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND,
-	// ERROR_REASON_SITE_UNREACHABLE.
+	// primary lacks: those of a former primary after the promotion are saved to a file on the node. Errors:
+	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
 	DemoteSite(ctx context.Context, in *DemoteSiteRequest, opts ...grpc.CallOption) (*DemoteSiteResponse, error)
 	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
@@ -170,8 +170,8 @@ type SiteServiceServer interface {
 	// ERROR_REASON_SITE_ROLE; ERROR_REASON_SITE_PRIMARY_ANSWERS without `force`.
 	PromoteSite(context.Context, *PromoteSiteRequest) (*PromoteSiteResponse, error)
 	// DemoteSite makes a pair the replica of the pair at `site.remote`. The pair must not contain transactions that the
-	// primary lacks. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND,
-	// ERROR_REASON_SITE_UNREACHABLE.
+	// primary lacks: those of a former primary after the promotion are saved to a file on the node. Errors:
+	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
 	DemoteSite(context.Context, *DemoteSiteRequest) (*DemoteSiteResponse, error)
 	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -103,6 +104,44 @@ func (e *NotActiveError) Error() string {
 // For a replica it also matches ErrReplica.
 func (e *NotActiveError) Is(target error) bool {
 	return target == replication.ErrNotActive || e.Replica && target == ErrReplica
+}
+
+// LostError is returned by a former primary that has transactions which the promoted site lacks. It matches
+// ErrSiteDiverged.
+type LostError struct {
+	// Origin is the last record of this site that the promoted site has, as text.
+	Origin string
+	// Transactions is the number of transactions after Origin that are still in the log.
+	Transactions uint64
+	// Incomplete is why further ones may be missing from the log; empty if none are.
+	Incomplete string
+	// File is the file on this node with the records, in the format of a log segment. First and Last are their LSNs.
+	File        string
+	First, Last uint64
+	// Err is why File could not be written; it is then empty.
+	Err error
+}
+
+func (e *LostError) Error() string {
+	text := fmt.Sprintf("%v: %d transactions after record %s", ErrSiteDiverged, e.Transactions, e.Origin)
+	if e.Incomplete != "" {
+		text += fmt.Sprintf(" (%s)", e.Incomplete)
+	}
+	if e.File == "" {
+		return fmt.Sprintf("%s, which cannot be saved to a file: %v", text, e.Err)
+	}
+	return fmt.Sprintf("%s, saved as records %d to %d in %s. `lockstep store dump-log FILE --messages` shows them. "+
+		"Then set this site up again with the content of the primary", text, e.First, e.Last, e.File)
+}
+
+// Is makes errors.Is(err, ErrSiteDiverged) true.
+func (e *LostError) Is(target error) bool { return target == ErrSiteDiverged }
+
+func (e *LostError) metadata() map[string]string {
+	return map[string]string{
+		reason.LostTransactions: strconv.FormatUint(e.Transactions, 10), reason.LostFile: e.File,
+		reason.LostFirst: strconv.FormatUint(e.First, 10), reason.LostLast: strconv.FormatUint(e.Last, 10),
+	}
 }
 
 // settledError is a refusal that is logged with the producer's sequence: no later attempt with the sequence is
@@ -303,6 +342,9 @@ func ToStatus(err error) error {
 	details := []protoadapt.MessageV1{info}
 	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
 		addDenied(info, denied)
+	}
+	if lost, ok := errors.AsType[*LostError](err); ok {
+		info.Metadata = lost.metadata()
 	}
 	if quota, ok := errors.AsType[*access.QuotaError](err); ok {
 		details = append(details, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{

@@ -297,9 +297,9 @@ func ofSites() []Definition {
 			Kind: SupersededBySite, Severity: Critical, Scope: OfPair, After: settle,
 			Cause: "The other site was promoted, and this site cannot become its replica: it has transactions that the new " +
 				"primary lacks, or it cannot commit the change. It accepts no writes once it has stopped.",
-			Action: "The details contain the error. Recover the transactions of this site from its log with `lockstep store " +
-				"dump-log`. Then restore a backup of the new primary into an empty data directory of one node, start it and " +
-				"run `lockstep site demote` there.",
+			Action: "The details contain the error. Transactions that the new primary lacks were saved to a file on the " +
+				"active node of this site: show them with `lockstep store dump-log`. Then restore a backup of " +
+				"the new primary into an empty data directory of one node, start it and run `lockstep site demote` there.",
 		},
 		{
 			Kind: TwoPrimaries, Severity: Critical, Scope: OfPair, After: 10 * time.Second,

@@ -45,6 +45,8 @@ type Options struct {
 	Supported func() error
 	// NotActive returns the error of a node that is not active.
 	NotActive func() error
+	// Space returns an error if the disk has no space for a file with the given number of bytes.
+	Space func(bytes uint64) error
 	// Changed is called after a change of the site's role or of the state of the other site.
 	Changed func()
 }
@@ -56,6 +58,7 @@ type Manager struct {
 	remote   *remote
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
+	lost     lost // guarded by role
 
 	mu       sync.Mutex // guards the fields below
 	primary  *replication.Primary
