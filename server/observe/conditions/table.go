@@ -276,7 +276,7 @@ func ofSites() []Definition {
 			Cause: "The log of the primary site no longer contains the next record that this replica needs. The replica " +
 				"receives nothing.",
 			Action: "Restore a backup of the primary into an empty data directory of one node of this site, start it and " +
-				"run `lockstep site demote` there. Raise `wal.keep-bytes` of the primary to bridge longer outages.",
+				"run `lockstep site demote` there. Raise `site.keep-bytes` of the primary to bridge longer outages.",
 		},
 		{
 			Kind: SiteDiverged, Severity: Critical, Scope: OfPair,
