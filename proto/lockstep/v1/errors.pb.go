@@ -447,6 +447,8 @@ const (
 	ErrorReason_ERROR_REASON_SITE_DIVERGED ErrorReason = 265
 	// The log of the primary no longer contains the record after which the replica continues.
 	ErrorReason_ERROR_REASON_SITE_BEHIND ErrorReason = 266
+	// The replica at the other site lacks the transactions of more than `site.max-lag`. This attempt was not applied.
+	ErrorReason_ERROR_REASON_SITE_LAG ErrorReason = 270
 	// No node of the other site responds.
 	ErrorReason_ERROR_REASON_SITE_UNREACHABLE ErrorReason = 267
 )
@@ -565,6 +567,7 @@ var (
 		264: "ERROR_REASON_SITE_PRIMARY_ANSWERS",
 		265: "ERROR_REASON_SITE_DIVERGED",
 		266: "ERROR_REASON_SITE_BEHIND",
+		270: "ERROR_REASON_SITE_LAG",
 		267: "ERROR_REASON_SITE_UNREACHABLE",
 	}
 	ErrorReason_value = map[string]int32{
@@ -679,6 +682,7 @@ var (
 		"ERROR_REASON_SITE_PRIMARY_ANSWERS":   264,
 		"ERROR_REASON_SITE_DIVERGED":          265,
 		"ERROR_REASON_SITE_BEHIND":            266,
+		"ERROR_REASON_SITE_LAG":               270,
 		"ERROR_REASON_SITE_UNREACHABLE":       267,
 	}
 )
@@ -824,7 +828,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
 	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c\x12\x1a\n" +
 	"\x16ERROR_KIND_NO_SCHEDULE\x10\x1e\x12\x18\n" +
-	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xf21\n" +
+	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xa32\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -1073,7 +1077,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x12:\n" +
 	"\x18ERROR_REASON_SITE_BEHIND\x10\x8a\x02\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\n" +
-	"\x127\n" +
+	"\x12/\n" +
+	"\x15ERROR_REASON_SITE_LAG\x10\x8e\x02\x1a\x13\xfa\xf8#\x0f\n" +
+	"\vUNAVAILABLE\x10\x01\x127\n" +
 	"\x1dERROR_REASON_SITE_UNREACHABLE\x10\x8b\x02\x1a\x13\xfa\xf8#\x0f\n" +
 	"\vUNAVAILABLE\x10\n" +
 	":\\\n" +

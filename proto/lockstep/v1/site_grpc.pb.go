@@ -28,6 +28,7 @@ const (
 	SiteService_PromoteSite_FullMethodName    = "/lockstep.v1.SiteService/PromoteSite"
 	SiteService_DemoteSite_FullMethodName     = "/lockstep.v1.SiteService/DemoteSite"
 	SiteService_PullLog_FullMethodName        = "/lockstep.v1.SiteService/PullLog"
+	SiteService_ReportPosition_FullMethodName = "/lockstep.v1.SiteService/ReportPosition"
 	SiteService_Takeover_FullMethodName       = "/lockstep.v1.SiteService/Takeover"
 	SiteService_CancelTakeover_FullMethodName = "/lockstep.v1.SiteService/CancelTakeover"
 )
@@ -57,6 +58,9 @@ type SiteServiceClient interface {
 	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
 	PullLog(ctx context.Context, in *PullLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullLogResponse], error)
+	// ReportPosition reports to the primary up to which record the replica has applied its log. Replicas call it while
+	// PullLogResponse.report is set. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED.
+	ReportPosition(ctx context.Context, in *ReportPositionRequest, opts ...grpc.CallOption) (*ReportPositionResponse, error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
 	// record at `end`.
 	Takeover(ctx context.Context, in *TakeoverRequest, opts ...grpc.CallOption) (*TakeoverResponse, error)
@@ -131,6 +135,16 @@ func (c *siteServiceClient) PullLog(ctx context.Context, in *PullLogRequest, opt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SiteService_PullLogClient = grpc.ServerStreamingClient[PullLogResponse]
 
+func (c *siteServiceClient) ReportPosition(ctx context.Context, in *ReportPositionRequest, opts ...grpc.CallOption) (*ReportPositionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportPositionResponse)
+	err := c.cc.Invoke(ctx, SiteService_ReportPosition_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *siteServiceClient) Takeover(ctx context.Context, in *TakeoverRequest, opts ...grpc.CallOption) (*TakeoverResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TakeoverResponse)
@@ -176,6 +190,9 @@ type SiteServiceServer interface {
 	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
 	PullLog(*PullLogRequest, grpc.ServerStreamingServer[PullLogResponse]) error
+	// ReportPosition reports to the primary up to which record the replica has applied its log. Replicas call it while
+	// PullLogResponse.report is set. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED.
+	ReportPosition(context.Context, *ReportPositionRequest) (*ReportPositionResponse, error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
 	// record at `end`.
 	Takeover(context.Context, *TakeoverRequest) (*TakeoverResponse, error)
@@ -205,6 +222,9 @@ func (UnimplementedSiteServiceServer) DemoteSite(context.Context, *DemoteSiteReq
 }
 func (UnimplementedSiteServiceServer) PullLog(*PullLogRequest, grpc.ServerStreamingServer[PullLogResponse]) error {
 	return status.Error(codes.Unimplemented, "method PullLog not implemented")
+}
+func (UnimplementedSiteServiceServer) ReportPosition(context.Context, *ReportPositionRequest) (*ReportPositionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportPosition not implemented")
 }
 func (UnimplementedSiteServiceServer) Takeover(context.Context, *TakeoverRequest) (*TakeoverResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Takeover not implemented")
@@ -316,6 +336,24 @@ func _SiteService_PullLog_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SiteService_PullLogServer = grpc.ServerStreamingServer[PullLogResponse]
 
+func _SiteService_ReportPosition_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportPositionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SiteServiceServer).ReportPosition(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SiteService_ReportPosition_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SiteServiceServer).ReportPosition(ctx, req.(*ReportPositionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SiteService_Takeover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TakeoverRequest)
 	if err := dec(in); err != nil {
@@ -374,6 +412,10 @@ var SiteService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DemoteSite",
 			Handler:    _SiteService_DemoteSite_Handler,
+		},
+		{
+			MethodName: "ReportPosition",
+			Handler:    _SiteService_ReportPosition_Handler,
 		},
 		{
 			MethodName: "Takeover",

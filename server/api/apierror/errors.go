@@ -65,6 +65,10 @@ var (
 	ErrSiteDiverged = errors.New("site has transactions that the primary lacks")
 	// ErrSiteBehind is returned if the log of the primary no longer contains the position of a replica.
 	ErrSiteBehind = errors.New("log of the primary no longer contains the position of the replica")
+	// ErrSiteLag is returned if the lag of the replica at the other site exceeds site.max-lag. It also matches
+	// replication.ErrBlocked.
+	ErrSiteLag = fmt.Errorf("%w: replica at the other site exceeds site.max-lag; see condition site-lag",
+		replication.ErrBlocked)
 	// ErrSiteUnreachable is returned if no node of the other site responds.
 	ErrSiteUnreachable = errors.New("other site does not respond")
 	// ErrPaused is returned for a read while the node cannot verify that it is still active.
@@ -186,6 +190,7 @@ var errorTable = []mapping{
 	{replication.ErrOutcomeUnknown, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
 	{ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
 	{replication.ErrNotActive, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
+	{ErrSiteLag, pb.ErrorReason_ERROR_REASON_SITE_LAG},
 	{replication.ErrBlocked, pb.ErrorReason_ERROR_REASON_BLOCKED},
 	{txn.ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
 	{ErrPaused, pb.ErrorReason_ERROR_REASON_PAUSED},

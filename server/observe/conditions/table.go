@@ -258,7 +258,8 @@ func ofSites() []Definition {
 	return []Definition{
 		{
 			Kind: SiteLag, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
-			Cause: "This replica is more than 30 seconds behind the primary site. An unplanned promotion would lose the " +
+			Cause: "This replica is more than 30 seconds behind the primary site, or the replica of this primary exceeds " +
+				"`site.max-lag`, so that writes are refused with `SITE_LAG`. An unplanned promotion would lose the " +
 				"transactions that it lacks.",
 			Action: "Check the lag with `lockstep site status`. If it does not decrease, check the bandwidth between the " +
 				"sites, and the disks and the CPU load of the replica.",

@@ -59,6 +59,7 @@ type Manager struct {
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
 	lost     lost // guarded by role
+	lag      lagLimit
 
 	mu       sync.Mutex // guards the fields below
 	primary  *replication.Primary
@@ -83,7 +84,7 @@ type canceled struct{ epoch, end uint64 }
 func New(o Options) *Manager {
 	return &Manager{
 		o: o, log: o.Logger, remote: newRemote(&o), role: make(chan struct{}, 1),
-		wake: make(chan struct{}), pulls: make(chan struct{}),
+		wake: make(chan struct{}), pulls: make(chan struct{}), lag: lagLimit{wake: make(chan struct{}, 1)},
 	}
 }
 
@@ -272,6 +273,7 @@ type Status struct {
 	RemoteAt time.Time     // when it was known
 	Err      error         // why the other site does not respond, or the replica does not receive the log
 	Progress Progress      // replicas only
+	Lag      Lag           // primaries with a limit only
 }
 
 // Configured reports whether the pair belongs to a group of sites or has the settings of one.
@@ -290,6 +292,9 @@ func (m *Manager) Status() Status {
 	st.Active, st.Remote, st.RemoteAt, st.Err = true, m.heard.state, m.heard.at, m.heard.err
 	if st.State.Role == queue.SiteReplica {
 		st.Progress = m.progress.now(time.Now())
+	}
+	if st.State.Role == queue.SitePrimary {
+		st.Lag = m.lag.now()
 	}
 	return st
 }
@@ -393,6 +398,13 @@ func (m *Manager) open(ctx context.Context, f follow) (
 	if err != nil {
 		return nil, nil, err
 	}
+	return m.openAt(ctx, address, f)
+}
+
+// openAt is open for the node of the primary at an address.
+func (m *Manager) openAt(ctx context.Context, address string, f follow) (
+	grpc.ServerStreamingClient[pb.PullLogResponse], *pb.PullLogResponse, error,
+) {
 	c, err := m.remote.client(address)
 	if err != nil {
 		return nil, nil, err
@@ -416,7 +428,11 @@ func (m *Manager) open(ctx context.Context, f follow) (
 func (m *Manager) pull(ctx context.Context, primary *replication.Primary, f follow) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, first, err := m.open(ctx, f)
+	address, _, err := m.ask(ctx)
+	if err != nil {
+		return err
+	}
+	stream, first, err := m.openAt(ctx, address, f)
 	if err != nil {
 		return err
 	}
@@ -431,10 +447,14 @@ func (m *Manager) pull(ctx context.Context, primary *replication.Primary, f foll
 	m.progress.reset(f.at, st.Epoch)
 	m.progress.connected(true)
 	m.setPuller(p)
+	var reports sync.WaitGroup
 	defer func() {
+		cancel()
+		reports.Wait()
 		m.setPuller(nil)
 		m.progress.connected(false)
 	}()
+	reports.Go(func() { m.reportPositions(ctx, p, address) })
 	err = p.run(ctx, first, stream)
 	if err != nil {
 		err = fromStatus(err)

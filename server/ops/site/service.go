@@ -121,6 +121,16 @@ func (s *Service) PullLog(req *pb.PullLogRequest, stream grpc.ServerStreamingSer
 	return apierror.ToStatus(s.m.serveLog(ctx, req, stream.Send))
 }
 
+// ReportPosition implements SiteService.
+func (s *Service) ReportPosition(
+	_ context.Context, req *pb.ReportPositionRequest,
+) (*pb.ReportPositionResponse, error) {
+	if err := s.m.ReportPosition(req); err != nil {
+		return nil, apierror.ToStatus(err)
+	}
+	return &pb.ReportPositionResponse{}, nil
+}
+
 // Takeover implements SiteService.
 func (s *Service) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.TakeoverResponse, error) {
 	st, err := s.m.Takeover(ctx, req)

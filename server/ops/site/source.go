@@ -34,6 +34,7 @@ type source struct {
 	rest     []byte       // frames read and not sent: not applied yet
 	compress *compressor
 	send     func(*pb.PullLogResponse) error
+	limited  func() bool // whether the replica must report its position
 
 	records, bytes uint64 // sent
 }
@@ -56,7 +57,7 @@ func (m *Manager) serveLog(ctx context.Context, req *pb.PullLogRequest, send fun
 	if err := m.checkFollower(req, &st, after); err != nil {
 		return err
 	}
-	s := &source{primary: primary, store: m.o.Store, sent: after, send: send}
+	s := &source{primary: primary, store: m.o.Store, sent: after, send: send, limited: m.lag.limited}
 	if s.compress, err = newCompressor(); err != nil {
 		return err
 	}
@@ -136,6 +137,7 @@ func (s *source) run(ctx context.Context, state *pb.SiteState) (err error) {
 		if len(resp.GetFrames()) > 0 || first || s.idle(ctx, advanced) {
 			resp.Now = timestamppb.Now() // before End: everything acknowledged earlier is applied
 			resp.End = positionToProto(s.store.Applied())
+			resp.Report = s.limited()
 			if err := s.send(resp); err != nil {
 				return fmt.Errorf("send log records: %w", err)
 			}
