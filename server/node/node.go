@@ -339,7 +339,6 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 	running.Go(func() { n.queues.WatchQuotas(ctx) })
 	running.Go(func() { n.watchReset(ctx) })
 	running.Go(func() { n.site.Run(ctx) })
-	running.Go(func() { n.site.LimitLag(ctx) })
 	running.Go(func() { n.runSite(ctx) })
 	running.Go(func() { n.schedules.Run(ctx) })
 	machine := make(chan error, 1)

@@ -262,7 +262,8 @@ func ofSites() []Definition {
 				"`site.max-lag`, so that writes are refused with `SITE_LAG`. An unplanned promotion would lose the " +
 				"transactions that it lacks.",
 			Action: "Check the lag with `lockstep site status`. If it does not decrease, check the bandwidth between the " +
-				"sites, and the disks and the CPU load of the replica.",
+				"sites, and the disks and the CPU load of the replica. To continue without the replica, set `site.max-lag` of " +
+				"the primary to 0.",
 		},
 		{
 			Kind: SiteUnreachable, Severity: Warning, Scope: OfPair, After: 30 * time.Second,

@@ -128,8 +128,8 @@ func (l *lagLimit) measure(primary *replication.Primary, st *queue.SiteState, ap
 	return l.is
 }
 
-// LimitLag makes the writes of this primary wait while the lag of the replica exceeds the limit, until ctx ends.
-func (m *Manager) LimitLag(ctx context.Context) {
+// limitLag makes the writes of this primary wait while the lag of the replica exceeds the limit, until ctx ends.
+func (m *Manager) limitLag(ctx context.Context) {
 	var held *replication.Primary // the primary with waiting writes; nil for none
 	defer func() {
 		if held != nil {
@@ -146,7 +146,7 @@ func (m *Manager) LimitLag(ctx context.Context) {
 		if held != nil && (!lag.Held || held != primary) {
 			held.HoldWrites(nil, 0)
 			held = nil
-			m.log.Info("lag of the replica is below site.max-lag: writes continue")
+			m.log.Info("writes are no longer refused because of site.max-lag")
 			m.o.Changed()
 		}
 		if held == nil && lag.Held {

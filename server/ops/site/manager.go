@@ -119,6 +119,9 @@ func (m *Manager) active() (*replication.Primary, error) {
 // Run executes the role of this site on the active node, until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	defer m.remote.close()
+	var limiting sync.WaitGroup
+	limiting.Go(func() { m.limitLag(ctx) })
+	defer limiting.Wait()
 	for ctx.Err() == nil {
 		changed := m.o.Store.SiteChanged()
 		m.mu.Lock()
