@@ -136,7 +136,9 @@ func (e *Error) refused() *Error {
 func (e *Error) isReplica() bool { return e.reason == pb.ErrorReason_ERROR_REASON_REPLICA }
 
 // blocked reports whether the active cannot acknowledge at the moment.
-func (e *Error) blocked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED }
+func (e *Error) blocked() bool {
+	return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED || e.reason == pb.ErrorReason_ERROR_REASON_SITE_LAG
+}
 
 // unchecked reports whether the node did not verify the credentials and did not execute the request.
 func (e *Error) unchecked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE }

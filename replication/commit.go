@@ -20,7 +20,8 @@ const applyStep = 4096
 // Submit accepts a transaction, encoded by package txn, and calls done when its outcome is known. The transactions of
 // one caller commit in call order. payload may be reused when Submit returns.
 //
-// Submit blocks while too many transactions are pending, and during a switchover; ctx limits only this wait. If it
+// Submit blocks while too many transactions are pending, during a switchover, and during HoldWrites; ctx limits only
+// this wait. If it
 // returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, done is not called and nothing was logged.
 func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
 	return p.SubmitAll(ctx, []Item{{Payload: payload, Done: done}})
@@ -37,6 +38,8 @@ type Item struct {
 	Span Span
 	// Site marks a transaction of another site, or a change of the role of this site. See RestrictToSite.
 	Site bool
+	// Exempt marks a transaction that does not wait for Primary.HoldWrites, such as a change of a setting.
+	Exempt bool
 }
 
 func (i *Item) bytes() int {
@@ -50,6 +53,11 @@ func (i *Item) bytes() int {
 // SubmitAll submits several transactions that arrived together. Each has a separate outcome. If SubmitAll returns an
 // error, none was logged.
 func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
+	if held := p.held.Load(); held != nil {
+		if err := held.wait(ctx, items, p.stopped); err != nil {
+			return err
+		}
+	}
 	weight, restricted := int64(0), p.restricted.Load()
 	for i := range items {
 		if restricted != nil && !items[i].Site {
@@ -97,6 +105,11 @@ func newWaiter() *waiter {
 // context's error.
 func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	return p.commitItem(ctx, Item{Payload: payload, Span: p.spanOf(ctx)})
+}
+
+// CommitExempt is Commit for a transaction that does not wait for HoldWrites.
+func (p *Primary) CommitExempt(ctx context.Context, payload []byte) (*txn.Result, error) {
+	return p.commitItem(ctx, Item{Payload: payload, Span: p.spanOf(ctx), Exempt: true})
 }
 
 func (p *Primary) commitItem(ctx context.Context, item Item) (*txn.Result, error) {

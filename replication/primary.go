@@ -70,7 +70,9 @@ type Primary struct {
 	advanced notifier
 	// restricted, if not nil, is the error for transactions that are not marked with Item.Site.
 	restricted atomic.Pointer[error]
-	applyWake  chan struct{}
+	// held, if not nil, makes transactions wait, except those with Item.Site or Item.Exempt.
+	held      atomic.Pointer[hold]
+	applyWake chan struct{}
 	// progress is signaled on events that may complete Drain.
 	progress chan struct{}
 

@@ -4,7 +4,10 @@ package replication
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -18,6 +21,45 @@ func (p *Primary) RestrictToSite(err error) {
 		return
 	}
 	p.restricted.Store(&err)
+}
+
+// hold makes transactions wait until it is released.
+type hold struct {
+	err      error
+	limit    time.Duration
+	released chan struct{}
+}
+
+// HoldWrites makes new transactions wait, except those with Item.Site or Item.Exempt, until it is called with nil. Each
+// waits for at most limit, and then fails with err. Only one goroutine may call HoldWrites.
+func (p *Primary) HoldWrites(err error, limit time.Duration) {
+	held := p.held.Load()
+	switch {
+	case err == nil && held != nil:
+		p.held.Store(nil)
+		close(held.released)
+	case err != nil && held == nil:
+		p.held.Store(&hold{err, limit, make(chan struct{})})
+	}
+}
+
+// wait waits until the hold is released. Nothing is logged if it returns an error.
+func (h *hold) wait(ctx context.Context, items []Item, stopped <-chan struct{}) error {
+	if !slices.ContainsFunc(items, func(i Item) bool { return !i.Site && !i.Exempt }) {
+		return nil
+	}
+	timer := time.NewTimer(h.limit)
+	defer timer.Stop()
+	select {
+	case <-h.released:
+		return nil
+	case <-timer.C:
+		return h.err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", h.err, ctx.Err())
+	case <-stopped:
+		return ErrNotActive
+	}
 }
 
 // CommitSite is Commit for a change of the role of this site.

@@ -158,7 +158,57 @@ func (s *Store) SaveTail(after uint64) (report SavedTail, first uint64, err erro
 	return SavedTail{Records: n, File: name}, before.LSN + 1, nil
 }
 
+// CopiedTail describes the file of CopyTail.
+type CopiedTail struct {
+	// File is the path of the file, in the format of a log segment; empty if there were no records.
+	File string
+	// Before is the position before the first record in the file, and Last that of the last one.
+	Before, Last lsn.Position
+}
+
+// CopyTail copies the records after LSN after that are still in the log to a separate file, at least up to the current
+// end. The store can be in use. The copy is durable when CopyTail returns.
+func (s *Store) CopyTail(after uint64) (CopiedTail, error) {
+	if err := s.Usable(); err != nil {
+		return CopiedTail{}, err
+	}
+	name := s.tailName(max(after+1, s.log.First()))
+	before, last, err := s.log.CopyTail(after, name)
+	if err != nil {
+		return CopiedTail{}, s.logError(fmt.Sprintf("copy the records after LSN %d", after), err)
+	}
+	if before == last {
+		return CopiedTail{}, nil
+	}
+	return CopiedTail{File: name, Before: before, Last: last}, nil
+}
+
+// FindTail returns a file of an earlier CopyTail with the records of this log after LSN after, up to LSN through or
+// later, or the zero value. If the log begins later, the first records may be missing.
+func (s *Store) FindTail(after, through uint64) (CopiedTail, error) {
+	names, err := s.o.FS.ReadDir(s.o.Dir)
+	if err != nil {
+		return CopiedTail{}, fmt.Errorf("list the data directory: %w", err)
+	}
+	start := s.log.Start().LSN
+	for _, name := range names {
+		first, ok := datadir.TruncatedFirst(name)
+		if !ok || first <= after || first > max(after, start)+1 {
+			continue
+		}
+		path := filepath.Join(s.o.Dir, name)
+		info, err := wal.InspectFile(s.o.FS, path, nil)
+		if err != nil {
+			return CopiedTail{}, fmt.Errorf("read %s: %w", path, err)
+		}
+		if at, known := s.log.PositionOf(info.Last.LSN); info.Stop == nil && info.Last.LSN >= through &&
+			known && at == info.Last {
+			return CopiedTail{File: path, Before: info.Prev, Last: info.Last}, nil
+		}
+	}
+	return CopiedTail{}, nil
+}
+
 func (s *Store) tailName(first uint64) string {
-	return filepath.Join(s.o.Dir, fmt.Sprintf(datadir.TruncatedPrefix+"%020d-%s.seg", first,
-		time.Now().UTC().Format("20060102T150405.000")))
+	return filepath.Join(s.o.Dir, datadir.TruncatedName(first, time.Now()))
 }

@@ -22,6 +22,16 @@ const Domain = "lockstep.v1"
 // RequestError.settled.
 const Settled = "settled"
 
+// Metadata keys of SITE_DIVERGED from a former primary: the number of its transactions that the promoted site lacks,
+// the file on this node to which they were written, and the first and last LSN in it. The file is empty if it could not
+// be written.
+const (
+	LostTransactions = "lost_transactions"
+	LostFile         = "lost_file"
+	LostFirst        = "lost_first_lsn"
+	LostLast         = "lost_last_lsn"
+)
+
 const prefix = "ERROR_REASON_"
 
 // Name returns the wire name of a reason, such as QUEUE_NOT_FOUND.

@@ -412,11 +412,14 @@ func TestSite(t *testing.T) {
 			require.Equal(t, tc.want, c.SiteFiles())
 		})
 	}
-	c, err := load(t, "site: {name: east, remote: [\"127.0.0.1:1\", \"127.0.0.1:2\"], token-file: t}\n", nil, nil)
+	c, err := load(t, "site: {name: east, remote: [\"127.0.0.1:1\", \"127.0.0.1:2\"], token-file: t, keep-bytes: 1MiB}\n",
+		nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, config.Site{
-		Name: "east", Remote: []string{"127.0.0.1:1", "127.0.0.1:2"}, TokenFile: "t",
+		Name: "east", Remote: []string{"127.0.0.1:1", "127.0.0.1:2"}, TokenFile: "t", KeepBytes: 1 << 20,
 	}, c.Site)
+	_, err = load(t, "site: {keep-bytes: 1MiB}\n", nil, nil)
+	require.ErrorIs(t, err, config.ErrInvalid)
 }
 
 // Several problems are always reported in the same order.

@@ -64,3 +64,15 @@ func (n *node) room(bytes int) error {
 	}
 	return fmt.Errorf("%s free, %s required", units.Bytes(room.FreeBytes), units.Bytes(need))
 }
+
+// fileSpace returns an error if less than disk.low-watermark would remain after a file with the given number of bytes.
+func (n *node) fileSpace(bytes uint64) error {
+	room, err := n.store.Room()
+	if err != nil {
+		return nil //nolint:nilerr // the write itself fails with the cause
+	}
+	if need := uint64(n.settings.Live().Disk.LowWatermark.Bytes()) + bytes; room.FreeBytes < need {
+		return fmt.Errorf("%s free, %s required", units.Bytes(room.FreeBytes), units.Bytes(need))
+	}
+	return nil
+}

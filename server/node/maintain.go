@@ -104,6 +104,7 @@ func (n *node) use(c *config.Config) {
 	if n.queues != nil {
 		n.queues.SetLimits(c.Limits)
 	}
+	n.site.SetMaxLag(c.Site.MaxLag.Std())
 	n.plane.mu.Lock() // a session created concurrently has the new settings, or is visible here
 	defer n.plane.mu.Unlock()
 	if session := n.serving.Get(); session != nil {
@@ -157,7 +158,7 @@ func (u maintainedNode) Commit(ctx context.Context, payload []byte) (*txn.Result
 	if err != nil {
 		return nil, err
 	}
-	return s.Primary.Commit(ctx, payload)
+	return s.Primary.CommitExempt(ctx, payload) // a limit of the lag must be changeable while it holds writes
 }
 
 func (u maintainedNode) Standby() (maintenance.Standby, bool) {

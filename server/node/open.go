@@ -196,9 +196,9 @@ func withAdvice(err error) error {
 	return fmt.Errorf("%w: %w", failover.ErrOtherPair, err)
 }
 
-// logKeepBytes converts wal.keep-bytes for the store, where 0 means the default.
+// logKeepBytes returns the log to be kept for a standby and for the other site. For the store, 0 means the default.
 func logKeepBytes(cfg config.Config) int64 {
-	if n := cfg.WAL.KeepBytes.Bytes(); n > 0 {
+	if n := max(cfg.WAL.KeepBytes.Bytes(), cfg.Site.KeepBytes.Bytes()); n > 0 {
 		return n
 	}
 	return -1

@@ -25,7 +25,9 @@ func (n *node) newSite() {
 		Name: n.cfg.Site.Name, Remote: n.cfg.Site.Remote, Dial: n.siteDialOptions(), Store: n.store,
 		Logger: n.log.Named("site"), Addresses: n.pairAddresses, Supported: n.supportsSites,
 		NotActive: func() error { return n.notActive() }, Changed: func() { n.monitor.wake() },
+		Space: n.fileSpace,
 	})
+	n.site.SetMaxLag(n.cfg.Site.MaxLag.Std())
 }
 
 // siteStatus returns nil if the pair has no sites.
@@ -37,6 +39,7 @@ func (n *node) siteStatus() *conditions.Site {
 	out := &conditions.Site{
 		Name: st.Name, Role: st.State.Role, Epoch: st.State.Epoch, Active: st.Active, Superseded: st.Superseded(),
 		Err: st.Err, Behind: errors.Is(st.Err, site.ErrBehind), Diverged: errors.Is(st.Err, site.ErrDiverged),
+		WritesHeld: st.Lag.Held, WriteLag: st.Lag.Age, MaxLag: st.Lag.Limit,
 		Replication: conditions.SiteReplication{
 			Connected: st.Progress.Connected, HeardAt: st.Progress.HeardAt, Lag: st.Progress.Lag,
 			LagRecords: st.Progress.LagRecords, LagBytes: st.Progress.LagBytes,

@@ -7,13 +7,33 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // TruncatedPrefix is the name prefix of files with records that were truncated from the log.
 const TruncatedPrefix = "cut-"
+
+const truncatedSuffix = ".seg"
+
+// TruncatedName returns the name of a file with records from LSN first on, saved at the given time.
+func TruncatedName(first uint64, at time.Time) string {
+	return fmt.Sprintf("%s%020d-%s%s", TruncatedPrefix, first, at.UTC().Format("20060102T150405.000"), truncatedSuffix)
+}
+
+// TruncatedFirst returns the LSN in a name of TruncatedName, and whether the name has this form.
+func TruncatedFirst(name string) (first uint64, ok bool) {
+	digits, ok := strings.CutPrefix(name, TruncatedPrefix)
+	if !ok || !strings.HasSuffix(name, truncatedSuffix) {
+		return 0, false
+	}
+	digits, _, _ = strings.Cut(digits, "-")
+	first, err := strconv.ParseUint(digits, 10, 64)
+	return first, err == nil
+}
 
 // Kinds of LeftBehind.
 const (
@@ -59,7 +79,7 @@ func leftKind(name string) string {
 		return LeftDamagedStore
 	case name == OldFileName:
 		return LeftOldPageFile
-	case strings.HasPrefix(name, TruncatedPrefix) && strings.HasSuffix(name, ".seg"):
+	case strings.HasPrefix(name, TruncatedPrefix) && strings.HasSuffix(name, truncatedSuffix):
 		return LeftTruncatedLog
 	default:
 		return ""

@@ -236,7 +236,7 @@ func (l *Log) TruncateAfter(pos lsn.Position, savePath string) (truncatedRecords
 		return 0, err
 	}
 	if savePath != "" {
-		if err := l.saveRecords(pos, savePath); err != nil {
+		if _, err := l.saveRecords(pos, l.end.LSN, savePath); err != nil {
 			return 0, fmt.Errorf("saving the tail of the log to %s: %w", savePath, err)
 		}
 	}
@@ -392,53 +392,86 @@ func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records 
 		return before, 0, fmt.Errorf("saving the tail of the log: %w: record %d cannot be read", ErrCorrupt,
 			after)
 	}
-	if err := l.saveRecords(before, path); err != nil {
+	if _, err := l.saveRecords(before, end.LSN, path); err != nil {
 		return before, 0, fmt.Errorf("saving the tail of the log to %s: %w", path, err)
 	}
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// saveRecords durably copies the records after pos to a new file. The caller must hold writeMu.
-func (l *Log) saveRecords(pos lsn.Position, path string) error {
-	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
-	if err != nil {
+// CopyTail is SaveTail for a log in use: records may be appended and old segments removed during the copy. It copies at
+// least the records up to the current end, and returns the positions before the first and of the last one. After an
+// error, the file does not exist.
+func (l *Log) CopyTail(after uint64, path string) (before, last lsn.Position, err error) {
+	hold := l.Hold(after + 1)
+	defer hold.Release()
+	if err := l.usable(); err != nil {
+		return before, last, err
+	}
+	l.mu.RLock()
+	begin, end := l.segs[0].prev.LSN, l.end
+	l.mu.RUnlock()
+	if after = max(after, begin); after >= end.LSN {
+		return end, end, nil
+	}
+	before, ok := l.PositionOf(after)
+	if !ok {
+		return before, last, fmt.Errorf("copying the tail of the log: %w: record %d cannot be read", ErrCorrupt, after)
+	}
+	if last, err = l.saveRecords(before, end.LSN, path); err != nil {
+		return before, last, fmt.Errorf("copying the tail of the log to %s: %w", path,
+			errors.Join(err, l.removePartial(path)))
+	}
+	return before, last, nil
+}
+
+func (l *Log) removePartial(path string) error {
+	if err := l.o.FS.Remove(path); err != nil && !isMissing(err) {
 		return err
 	}
-	if err = l.copyTail(pos, f); err == nil {
+	return nil
+}
+
+// saveRecords durably copies the records after pos to a new file, at least up to LSN through, and returns the position
+// of the last one.
+func (l *Log) saveRecords(pos lsn.Position, through uint64, path string) (lsn.Position, error) {
+	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
+	if err != nil {
+		return pos, err
+	}
+	last, err := l.copyTail(pos, through, f)
+	if err == nil {
 		err = f.Sync()
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
-		return err
+		return last, err
 	}
-	return l.o.FS.SyncDir(filepath.Dir(path))
+	return last, l.o.FS.SyncDir(filepath.Dir(path))
 }
 
-func (l *Log) copyTail(pos lsn.Position, f vfs.File) error {
+func (l *Log) copyTail(pos lsn.Position, through uint64, f vfs.File) (last lsn.Position, err error) {
 	header := segmentHeader{logID: l.o.LogID, first: pos.LSN + 1, prev: pos}
 	if _, err := f.WriteAt(header.encode(), 0); err != nil {
-		return err
+		return pos, err
 	}
 	r, err := l.ReadFrom(pos.LSN + 1)
 	if err != nil {
-		return err
+		return pos, err
 	}
 	seed, offset, first := segmentSeed(l.o.LogID, pos.LSN+1), int64(segmentDataStart), pos.LSN+1
-	for {
-		frames, last, _, err := r.ReadBatch(scanChunk)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+	for last = pos; last.LSN < through; {
+		frames, end, _, err := r.ReadBatch(scanChunk)
 		if err != nil {
-			return err
+			return last, err
 		}
 		var b [blockHeaderBytes]byte
 		blockHeader{length: uint32(len(frames)), firstLSN: first}.encode(b[:], seed, offset)
 		n, err := f.WriteVec(offset, b[:], frames)
 		if err != nil {
-			return err
+			return last, err
 		}
-		offset, first = offset+int64(n), last.LSN+1
+		offset, first, last = offset+int64(n), end.LSN+1, end
 	}
+	return last, nil
 }
 
 // Reset durably removes all records and makes the log continue after start, for the installation of a snapshot. Open

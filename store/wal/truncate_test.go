@@ -3,6 +3,7 @@
 package wal
 
 import (
+	"errors"
 	"math/rand"
 	"sync"
 	"testing"
@@ -271,4 +272,42 @@ func TestSaveTail(t *testing.T) {
 		require.Len(t, kept, n)
 	}
 	require.NoError(t, l.Close())
+}
+
+// CopyTail copies records while others are appended, and the segments are not removed during the copy.
+func TestCopyTail(t *testing.T) {
+	for _, after := range []uint64{0, 10, 99, 100} {
+		mem := newMem(t)
+		l := mustOpen(t, testOptions(mem))
+		for range 100 {
+			mustAppend(t, l, 3, 1, 500)
+		}
+		end := l.End()
+		want, known := l.PositionOf(after)
+		require.True(t, known)
+		appended := make(chan error)
+		go func() {
+			var err error
+			for range 10 {
+				frames, end := batch(l.End(), 3, 1, 500)
+				err = errors.Join(err, l.Append(frames, end))
+			}
+			appended <- err
+		}()
+		before, last, err := l.CopyTail(after, "kept.seg")
+		require.NoError(t, <-appended)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, last.LSN, end.LSN)
+		require.Equal(t, want, before)
+		if before != last {
+			info, err := InspectFile(mem.CrashClone(nil), "kept.seg", nil)
+			require.NoError(t, err)
+			require.NoError(t, info.Stop)
+			require.Equal(t, before, info.Prev)
+			require.Equal(t, last, info.Last)
+		}
+		l.Release(l.End().LSN)
+		require.Greater(t, l.First(), uint64(10), "the hold is released")
+		require.NoError(t, l.Close())
+	}
 }

@@ -440,10 +440,15 @@ const (
 	ErrorReason_ERROR_REASON_SITE_SWITCH ErrorReason = 263
 	// Promotion refused, because the primary answers: use a planned switch.
 	ErrorReason_ERROR_REASON_SITE_PRIMARY_ANSWERS ErrorReason = 264
-	// The pair has transactions that the other site lacks, or belongs to another group of sites.
+	// The pair has transactions that the other site lacks, or belongs to another group of sites. From a former primary, the
+	// metadata contain the number of its transactions that the promoted site lacks (`lost_transactions`), and the file on
+	// the node with its records (`lost_file`, from `lost_first_lsn` to `lost_last_lsn`); the file is empty if it cannot be
+	// written.
 	ErrorReason_ERROR_REASON_SITE_DIVERGED ErrorReason = 265
 	// The log of the primary no longer contains the record after which the replica continues.
 	ErrorReason_ERROR_REASON_SITE_BEHIND ErrorReason = 266
+	// The replica at the other site lacks the transactions of more than `site.max-lag`. This attempt was not applied.
+	ErrorReason_ERROR_REASON_SITE_LAG ErrorReason = 270
 	// Another site was promoted since the delivery of messages that the request refers to, and may lack them: their
 	// sequences may belong to other messages. Nothing was stored. Discard the deliveries; messages that were not lost are
 	// redelivered.
@@ -566,6 +571,7 @@ var (
 		264: "ERROR_REASON_SITE_PRIMARY_ANSWERS",
 		265: "ERROR_REASON_SITE_DIVERGED",
 		266: "ERROR_REASON_SITE_BEHIND",
+		270: "ERROR_REASON_SITE_LAG",
 		273: "ERROR_REASON_SITE_EPOCH",
 		267: "ERROR_REASON_SITE_UNREACHABLE",
 	}
@@ -681,6 +687,7 @@ var (
 		"ERROR_REASON_SITE_PRIMARY_ANSWERS":   264,
 		"ERROR_REASON_SITE_DIVERGED":          265,
 		"ERROR_REASON_SITE_BEHIND":            266,
+		"ERROR_REASON_SITE_LAG":               270,
 		"ERROR_REASON_SITE_EPOCH":             273,
 		"ERROR_REASON_SITE_UNREACHABLE":       267,
 	}
@@ -827,7 +834,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
 	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c\x12\x1a\n" +
 	"\x16ERROR_KIND_NO_SCHEDULE\x10\x1e\x12\x18\n" +
-	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xad2\n" +
+	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xde2\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -1076,7 +1083,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x12:\n" +
 	"\x18ERROR_REASON_SITE_BEHIND\x10\x8a\x02\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\n" +
-	"\x129\n" +
+	"\x12/\n" +
+	"\x15ERROR_REASON_SITE_LAG\x10\x8e\x02\x1a\x13\xfa\xf8#\x0f\n" +
+	"\vUNAVAILABLE\x10\x01\x129\n" +
 	"\x17ERROR_REASON_SITE_EPOCH\x10\x91\x02\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\a\x127\n" +
 	"\x1dERROR_REASON_SITE_UNREACHABLE\x10\x8b\x02\x1a\x13\xfa\xf8#\x0f\n" +

@@ -905,7 +905,9 @@ type PullLogResponse struct {
 	// State of the primary; only in the first response.
 	Primary *SiteState `protobuf:"bytes,5,opt,name=primary,proto3" json:"primary,omitempty"`
 	// Bytes of log between the last frame sent and `end`, approximate.
-	BehindBytes   uint64 `protobuf:"varint,6,opt,name=behind_bytes,json=behindBytes,proto3" json:"behind_bytes,omitempty"`
+	BehindBytes uint64 `protobuf:"varint,6,opt,name=behind_bytes,json=behindBytes,proto3" json:"behind_bytes,omitempty"`
+	// The primary limits the lag of the replica and needs its position (ReportPosition).
+	Report        bool `protobuf:"varint,7,opt,name=report,proto3" json:"report,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -980,6 +982,13 @@ func (x *PullLogResponse) GetBehindBytes() uint64 {
 		return x.BehindBytes
 	}
 	return 0
+}
+
+func (x *PullLogResponse) GetReport() bool {
+	if x != nil {
+		return x.Report
+	}
+	return false
 }
 
 // PullSnapshotRequest opens a stream with a checkpoint.
@@ -1203,6 +1212,107 @@ func (x *SiteSnapshot) GetPageSize() uint32 {
 	return 0
 }
 
+// ReportPositionRequest is the position of a replica.
+type ReportPositionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UUID of the group of sites.
+	Lineage string `protobuf:"bytes,1,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	// Epoch of the primary.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Last applied record, in the log of the primary.
+	Applied       *Position `protobuf:"bytes,3,opt,name=applied,proto3" json:"applied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportPositionRequest) Reset() {
+	*x = ReportPositionRequest{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportPositionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportPositionRequest) ProtoMessage() {}
+
+func (x *ReportPositionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportPositionRequest.ProtoReflect.Descriptor instead.
+func (*ReportPositionRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ReportPositionRequest) GetLineage() string {
+	if x != nil {
+		return x.Lineage
+	}
+	return ""
+}
+
+func (x *ReportPositionRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ReportPositionRequest) GetApplied() *Position {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
+// ReportPositionResponse is empty.
+type ReportPositionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportPositionResponse) Reset() {
+	*x = ReportPositionResponse{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportPositionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportPositionResponse) ProtoMessage() {}
+
+func (x *ReportPositionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportPositionResponse.ProtoReflect.Descriptor instead.
+func (*ReportPositionResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{16}
+}
+
 // TakeoverRequest asks a replica to become the primary.
 type TakeoverRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1220,7 +1330,7 @@ type TakeoverRequest struct {
 
 func (x *TakeoverRequest) Reset() {
 	*x = TakeoverRequest{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[15]
+	mi := &file_lockstep_v1_site_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1232,7 +1342,7 @@ func (x *TakeoverRequest) String() string {
 func (*TakeoverRequest) ProtoMessage() {}
 
 func (x *TakeoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[15]
+	mi := &file_lockstep_v1_site_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1245,7 +1355,7 @@ func (x *TakeoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeoverRequest.ProtoReflect.Descriptor instead.
 func (*TakeoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TakeoverRequest) GetLineage() string {
@@ -1287,7 +1397,7 @@ type TakeoverResponse struct {
 
 func (x *TakeoverResponse) Reset() {
 	*x = TakeoverResponse{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[16]
+	mi := &file_lockstep_v1_site_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1299,7 +1409,7 @@ func (x *TakeoverResponse) String() string {
 func (*TakeoverResponse) ProtoMessage() {}
 
 func (x *TakeoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[16]
+	mi := &file_lockstep_v1_site_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1312,7 +1422,7 @@ func (x *TakeoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeoverResponse.ProtoReflect.Descriptor instead.
 func (*TakeoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TakeoverResponse) GetSite() *SiteState {
@@ -1337,7 +1447,7 @@ type CancelTakeoverRequest struct {
 
 func (x *CancelTakeoverRequest) Reset() {
 	*x = CancelTakeoverRequest{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[17]
+	mi := &file_lockstep_v1_site_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1459,7 @@ func (x *CancelTakeoverRequest) String() string {
 func (*CancelTakeoverRequest) ProtoMessage() {}
 
 func (x *CancelTakeoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[17]
+	mi := &file_lockstep_v1_site_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1472,7 @@ func (x *CancelTakeoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTakeoverRequest.ProtoReflect.Descriptor instead.
 func (*CancelTakeoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CancelTakeoverRequest) GetLineage() string {
@@ -1397,7 +1507,7 @@ type CancelTakeoverResponse struct {
 
 func (x *CancelTakeoverResponse) Reset() {
 	*x = CancelTakeoverResponse{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[18]
+	mi := &file_lockstep_v1_site_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1519,7 @@ func (x *CancelTakeoverResponse) String() string {
 func (*CancelTakeoverResponse) ProtoMessage() {}
 
 func (x *CancelTakeoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[18]
+	mi := &file_lockstep_v1_site_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1532,7 @@ func (x *CancelTakeoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTakeoverResponse.ProtoReflect.Descriptor instead.
 func (*CancelTakeoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CancelTakeoverResponse) GetSite() *SiteState {
@@ -1496,14 +1606,15 @@ const file_lockstep_v1_site_proto_rawDesc = "" +
 	"\x04site\x18\x01 \x01(\tR\x04site\x12\x18\n" +
 	"\alineage\x18\x02 \x01(\tR\alineage\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12+\n" +
-	"\x05after\x18\x04 \x01(\v2\x15.lockstep.v1.PositionR\x05after\"\x84\x02\n" +
+	"\x05after\x18\x04 \x01(\v2\x15.lockstep.v1.PositionR\x05after\"\x9c\x02\n" +
 	"\x0fPullLogResponse\x12\x16\n" +
 	"\x06frames\x18\x01 \x01(\fR\x06frames\x12-\n" +
 	"\x12uncompressed_bytes\x18\x02 \x01(\rR\x11uncompressedBytes\x12'\n" +
 	"\x03end\x18\x03 \x01(\v2\x15.lockstep.v1.PositionR\x03end\x12,\n" +
 	"\x03now\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x120\n" +
 	"\aprimary\x18\x05 \x01(\v2\x16.lockstep.v1.SiteStateR\aprimary\x12!\n" +
-	"\fbehind_bytes\x18\x06 \x01(\x04R\vbehindBytes\")\n" +
+	"\fbehind_bytes\x18\x06 \x01(\x04R\vbehindBytes\x12\x16\n" +
+	"\x06report\x18\a \x01(\bR\x06report\")\n" +
 	"\x13PullSnapshotRequest\x12\x12\n" +
 	"\x04site\x18\x01 \x01(\tR\x04site\"\xe0\x01\n" +
 	"\x14PullSnapshotResponse\x125\n" +
@@ -1520,7 +1631,12 @@ const file_lockstep_v1_site_proto_rawDesc = "" +
 	"file_bytes\x18\x03 \x01(\x04R\tfileBytes\x12\x1d\n" +
 	"\n" +
 	"data_bytes\x18\x04 \x01(\x04R\tdataBytes\x12\x1b\n" +
-	"\tpage_size\x18\x05 \x01(\rR\bpageSize\"\x9f\x01\n" +
+	"\tpage_size\x18\x05 \x01(\rR\bpageSize\"x\n" +
+	"\x15ReportPositionRequest\x12\x18\n" +
+	"\alineage\x18\x01 \x01(\tR\alineage\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12/\n" +
+	"\aapplied\x18\x03 \x01(\v2\x15.lockstep.v1.PositionR\aapplied\"\x18\n" +
+	"\x16ReportPositionResponse\"\x9f\x01\n" +
 	"\x0fTakeoverRequest\x12\x18\n" +
 	"\alineage\x18\x01 \x01(\tR\alineage\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12'\n" +
@@ -1538,7 +1654,7 @@ const file_lockstep_v1_site_proto_rawDesc = "" +
 	"\x15SITE_ROLE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11SITE_ROLE_PRIMARY\x10\x01\x12\x15\n" +
 	"\x11SITE_ROLE_REPLICA\x10\x02\x12\x15\n" +
-	"\x11SITE_ROLE_STOPPED\x10\x032\x86\x05\n" +
+	"\x11SITE_ROLE_STOPPED\x10\x032\xe1\x05\n" +
 	"\vSiteService\x12D\n" +
 	"\aGetSite\x12\x1b.lockstep.v1.GetSiteRequest\x1a\x1c.lockstep.v1.GetSiteResponse\x12M\n" +
 	"\n" +
@@ -1547,7 +1663,8 @@ const file_lockstep_v1_site_proto_rawDesc = "" +
 	"\n" +
 	"DemoteSite\x12\x1e.lockstep.v1.DemoteSiteRequest\x1a\x1f.lockstep.v1.DemoteSiteResponse\x12F\n" +
 	"\aPullLog\x12\x1b.lockstep.v1.PullLogRequest\x1a\x1c.lockstep.v1.PullLogResponse0\x01\x12U\n" +
-	"\fPullSnapshot\x12 .lockstep.v1.PullSnapshotRequest\x1a!.lockstep.v1.PullSnapshotResponse0\x01\x12G\n" +
+	"\fPullSnapshot\x12 .lockstep.v1.PullSnapshotRequest\x1a!.lockstep.v1.PullSnapshotResponse0\x01\x12Y\n" +
+	"\x0eReportPosition\x12\".lockstep.v1.ReportPositionRequest\x1a#.lockstep.v1.ReportPositionResponse\x12G\n" +
 	"\bTakeover\x12\x1c.lockstep.v1.TakeoverRequest\x1a\x1d.lockstep.v1.TakeoverResponse\x12Y\n" +
 	"\x0eCancelTakeover\x12\".lockstep.v1.CancelTakeoverRequest\x1a#.lockstep.v1.CancelTakeoverResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
@@ -1564,7 +1681,7 @@ func file_lockstep_v1_site_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_site_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_site_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_lockstep_v1_site_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_lockstep_v1_site_proto_goTypes = []any{
 	(SiteRole)(0),                  // 0: lockstep.v1.SiteRole
 	(*SiteState)(nil),              // 1: lockstep.v1.SiteState
@@ -1582,65 +1699,70 @@ var file_lockstep_v1_site_proto_goTypes = []any{
 	(*PullSnapshotRequest)(nil),    // 13: lockstep.v1.PullSnapshotRequest
 	(*PullSnapshotResponse)(nil),   // 14: lockstep.v1.PullSnapshotResponse
 	(*SiteSnapshot)(nil),           // 15: lockstep.v1.SiteSnapshot
-	(*TakeoverRequest)(nil),        // 16: lockstep.v1.TakeoverRequest
-	(*TakeoverResponse)(nil),       // 17: lockstep.v1.TakeoverResponse
-	(*CancelTakeoverRequest)(nil),  // 18: lockstep.v1.CancelTakeoverRequest
-	(*CancelTakeoverResponse)(nil), // 19: lockstep.v1.CancelTakeoverResponse
-	(*Position)(nil),               // 20: lockstep.v1.Position
-	(*timestamppb.Timestamp)(nil),  // 21: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 22: google.protobuf.Duration
+	(*ReportPositionRequest)(nil),  // 16: lockstep.v1.ReportPositionRequest
+	(*ReportPositionResponse)(nil), // 17: lockstep.v1.ReportPositionResponse
+	(*TakeoverRequest)(nil),        // 18: lockstep.v1.TakeoverRequest
+	(*TakeoverResponse)(nil),       // 19: lockstep.v1.TakeoverResponse
+	(*CancelTakeoverRequest)(nil),  // 20: lockstep.v1.CancelTakeoverRequest
+	(*CancelTakeoverResponse)(nil), // 21: lockstep.v1.CancelTakeoverResponse
+	(*Position)(nil),               // 22: lockstep.v1.Position
+	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 24: google.protobuf.Duration
 }
 var file_lockstep_v1_site_proto_depIdxs = []int32{
 	0,  // 0: lockstep.v1.SiteState.role:type_name -> lockstep.v1.SiteRole
-	20, // 1: lockstep.v1.SiteState.upstream:type_name -> lockstep.v1.Position
-	20, // 2: lockstep.v1.SiteState.origin:type_name -> lockstep.v1.Position
-	20, // 3: lockstep.v1.SiteState.promoted:type_name -> lockstep.v1.Position
-	20, // 4: lockstep.v1.SiteState.applied:type_name -> lockstep.v1.Position
-	21, // 5: lockstep.v1.SiteState.now:type_name -> google.protobuf.Timestamp
+	22, // 1: lockstep.v1.SiteState.upstream:type_name -> lockstep.v1.Position
+	22, // 2: lockstep.v1.SiteState.origin:type_name -> lockstep.v1.Position
+	22, // 3: lockstep.v1.SiteState.promoted:type_name -> lockstep.v1.Position
+	22, // 4: lockstep.v1.SiteState.applied:type_name -> lockstep.v1.Position
+	23, // 5: lockstep.v1.SiteState.now:type_name -> google.protobuf.Timestamp
 	1,  // 6: lockstep.v1.GetSiteResponse.site:type_name -> lockstep.v1.SiteState
 	1,  // 7: lockstep.v1.GetSiteResponse.remote:type_name -> lockstep.v1.SiteState
 	4,  // 8: lockstep.v1.GetSiteResponse.replication:type_name -> lockstep.v1.SiteReplication
-	21, // 9: lockstep.v1.SiteReplication.heard_at:type_name -> google.protobuf.Timestamp
-	20, // 10: lockstep.v1.SiteReplication.primary_end:type_name -> lockstep.v1.Position
-	22, // 11: lockstep.v1.SiteReplication.lag:type_name -> google.protobuf.Duration
-	22, // 12: lockstep.v1.SwitchSiteRequest.timeout:type_name -> google.protobuf.Duration
-	22, // 13: lockstep.v1.SwitchSiteResponse.pause:type_name -> google.protobuf.Duration
-	20, // 14: lockstep.v1.PromoteSiteResponse.origin:type_name -> lockstep.v1.Position
+	23, // 9: lockstep.v1.SiteReplication.heard_at:type_name -> google.protobuf.Timestamp
+	22, // 10: lockstep.v1.SiteReplication.primary_end:type_name -> lockstep.v1.Position
+	24, // 11: lockstep.v1.SiteReplication.lag:type_name -> google.protobuf.Duration
+	24, // 12: lockstep.v1.SwitchSiteRequest.timeout:type_name -> google.protobuf.Duration
+	24, // 13: lockstep.v1.SwitchSiteResponse.pause:type_name -> google.protobuf.Duration
+	22, // 14: lockstep.v1.PromoteSiteResponse.origin:type_name -> lockstep.v1.Position
 	4,  // 15: lockstep.v1.PromoteSiteResponse.replication:type_name -> lockstep.v1.SiteReplication
-	20, // 16: lockstep.v1.DemoteSiteResponse.upstream:type_name -> lockstep.v1.Position
-	20, // 17: lockstep.v1.PullLogRequest.after:type_name -> lockstep.v1.Position
-	20, // 18: lockstep.v1.PullLogResponse.end:type_name -> lockstep.v1.Position
-	21, // 19: lockstep.v1.PullLogResponse.now:type_name -> google.protobuf.Timestamp
+	22, // 16: lockstep.v1.DemoteSiteResponse.upstream:type_name -> lockstep.v1.Position
+	22, // 17: lockstep.v1.PullLogRequest.after:type_name -> lockstep.v1.Position
+	22, // 18: lockstep.v1.PullLogResponse.end:type_name -> lockstep.v1.Position
+	23, // 19: lockstep.v1.PullLogResponse.now:type_name -> google.protobuf.Timestamp
 	1,  // 20: lockstep.v1.PullLogResponse.primary:type_name -> lockstep.v1.SiteState
 	15, // 21: lockstep.v1.PullSnapshotResponse.snapshot:type_name -> lockstep.v1.SiteSnapshot
 	1,  // 22: lockstep.v1.SiteSnapshot.primary:type_name -> lockstep.v1.SiteState
-	20, // 23: lockstep.v1.SiteSnapshot.position:type_name -> lockstep.v1.Position
-	20, // 24: lockstep.v1.TakeoverRequest.end:type_name -> lockstep.v1.Position
-	22, // 25: lockstep.v1.TakeoverRequest.timeout:type_name -> google.protobuf.Duration
-	1,  // 26: lockstep.v1.TakeoverResponse.site:type_name -> lockstep.v1.SiteState
-	20, // 27: lockstep.v1.CancelTakeoverRequest.end:type_name -> lockstep.v1.Position
-	1,  // 28: lockstep.v1.CancelTakeoverResponse.site:type_name -> lockstep.v1.SiteState
-	2,  // 29: lockstep.v1.SiteService.GetSite:input_type -> lockstep.v1.GetSiteRequest
-	5,  // 30: lockstep.v1.SiteService.SwitchSite:input_type -> lockstep.v1.SwitchSiteRequest
-	7,  // 31: lockstep.v1.SiteService.PromoteSite:input_type -> lockstep.v1.PromoteSiteRequest
-	9,  // 32: lockstep.v1.SiteService.DemoteSite:input_type -> lockstep.v1.DemoteSiteRequest
-	11, // 33: lockstep.v1.SiteService.PullLog:input_type -> lockstep.v1.PullLogRequest
-	13, // 34: lockstep.v1.SiteService.PullSnapshot:input_type -> lockstep.v1.PullSnapshotRequest
-	16, // 35: lockstep.v1.SiteService.Takeover:input_type -> lockstep.v1.TakeoverRequest
-	18, // 36: lockstep.v1.SiteService.CancelTakeover:input_type -> lockstep.v1.CancelTakeoverRequest
-	3,  // 37: lockstep.v1.SiteService.GetSite:output_type -> lockstep.v1.GetSiteResponse
-	6,  // 38: lockstep.v1.SiteService.SwitchSite:output_type -> lockstep.v1.SwitchSiteResponse
-	8,  // 39: lockstep.v1.SiteService.PromoteSite:output_type -> lockstep.v1.PromoteSiteResponse
-	10, // 40: lockstep.v1.SiteService.DemoteSite:output_type -> lockstep.v1.DemoteSiteResponse
-	12, // 41: lockstep.v1.SiteService.PullLog:output_type -> lockstep.v1.PullLogResponse
-	14, // 42: lockstep.v1.SiteService.PullSnapshot:output_type -> lockstep.v1.PullSnapshotResponse
-	17, // 43: lockstep.v1.SiteService.Takeover:output_type -> lockstep.v1.TakeoverResponse
-	19, // 44: lockstep.v1.SiteService.CancelTakeover:output_type -> lockstep.v1.CancelTakeoverResponse
-	37, // [37:45] is the sub-list for method output_type
-	29, // [29:37] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	22, // 23: lockstep.v1.SiteSnapshot.position:type_name -> lockstep.v1.Position
+	22, // 24: lockstep.v1.ReportPositionRequest.applied:type_name -> lockstep.v1.Position
+	22, // 25: lockstep.v1.TakeoverRequest.end:type_name -> lockstep.v1.Position
+	24, // 26: lockstep.v1.TakeoverRequest.timeout:type_name -> google.protobuf.Duration
+	1,  // 27: lockstep.v1.TakeoverResponse.site:type_name -> lockstep.v1.SiteState
+	22, // 28: lockstep.v1.CancelTakeoverRequest.end:type_name -> lockstep.v1.Position
+	1,  // 29: lockstep.v1.CancelTakeoverResponse.site:type_name -> lockstep.v1.SiteState
+	2,  // 30: lockstep.v1.SiteService.GetSite:input_type -> lockstep.v1.GetSiteRequest
+	5,  // 31: lockstep.v1.SiteService.SwitchSite:input_type -> lockstep.v1.SwitchSiteRequest
+	7,  // 32: lockstep.v1.SiteService.PromoteSite:input_type -> lockstep.v1.PromoteSiteRequest
+	9,  // 33: lockstep.v1.SiteService.DemoteSite:input_type -> lockstep.v1.DemoteSiteRequest
+	11, // 34: lockstep.v1.SiteService.PullLog:input_type -> lockstep.v1.PullLogRequest
+	13, // 35: lockstep.v1.SiteService.PullSnapshot:input_type -> lockstep.v1.PullSnapshotRequest
+	16, // 36: lockstep.v1.SiteService.ReportPosition:input_type -> lockstep.v1.ReportPositionRequest
+	18, // 37: lockstep.v1.SiteService.Takeover:input_type -> lockstep.v1.TakeoverRequest
+	20, // 38: lockstep.v1.SiteService.CancelTakeover:input_type -> lockstep.v1.CancelTakeoverRequest
+	3,  // 39: lockstep.v1.SiteService.GetSite:output_type -> lockstep.v1.GetSiteResponse
+	6,  // 40: lockstep.v1.SiteService.SwitchSite:output_type -> lockstep.v1.SwitchSiteResponse
+	8,  // 41: lockstep.v1.SiteService.PromoteSite:output_type -> lockstep.v1.PromoteSiteResponse
+	10, // 42: lockstep.v1.SiteService.DemoteSite:output_type -> lockstep.v1.DemoteSiteResponse
+	12, // 43: lockstep.v1.SiteService.PullLog:output_type -> lockstep.v1.PullLogResponse
+	14, // 44: lockstep.v1.SiteService.PullSnapshot:output_type -> lockstep.v1.PullSnapshotResponse
+	17, // 45: lockstep.v1.SiteService.ReportPosition:output_type -> lockstep.v1.ReportPositionResponse
+	19, // 46: lockstep.v1.SiteService.Takeover:output_type -> lockstep.v1.TakeoverResponse
+	21, // 47: lockstep.v1.SiteService.CancelTakeover:output_type -> lockstep.v1.CancelTakeoverResponse
+	39, // [39:48] is the sub-list for method output_type
+	30, // [30:39] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_site_proto_init() }
@@ -1655,7 +1777,7 @@ func file_lockstep_v1_site_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_site_proto_rawDesc), len(file_lockstep_v1_site_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	SiteService_DemoteSite_FullMethodName     = "/lockstep.v1.SiteService/DemoteSite"
 	SiteService_PullLog_FullMethodName        = "/lockstep.v1.SiteService/PullLog"
 	SiteService_PullSnapshot_FullMethodName   = "/lockstep.v1.SiteService/PullSnapshot"
+	SiteService_ReportPosition_FullMethodName = "/lockstep.v1.SiteService/ReportPosition"
 	SiteService_Takeover_FullMethodName       = "/lockstep.v1.SiteService/Takeover"
 	SiteService_CancelTakeover_FullMethodName = "/lockstep.v1.SiteService/CancelTakeover"
 )
@@ -52,8 +53,8 @@ type SiteServiceClient interface {
 	// ERROR_REASON_SITE_ROLE; ERROR_REASON_SITE_PRIMARY_ANSWERS without `force`.
 	PromoteSite(ctx context.Context, in *PromoteSiteRequest, opts ...grpc.CallOption) (*PromoteSiteResponse, error)
 	// DemoteSite makes a pair the replica of the pair at `site.remote`. The pair must not contain transactions that the
-	// primary lacks. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND,
-	// ERROR_REASON_SITE_UNREACHABLE.
+	// primary lacks: those of a former primary after the promotion are saved to a file on the node. Errors:
+	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
 	DemoteSite(ctx context.Context, in *DemoteSiteRequest, opts ...grpc.CallOption) (*DemoteSiteResponse, error)
 	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
@@ -63,6 +64,9 @@ type SiteServiceClient interface {
 	// unless disk space becomes low. A new stream ends the previous one. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_BEHIND.
 	PullSnapshot(ctx context.Context, in *PullSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullSnapshotResponse], error)
+	// ReportPosition reports to the primary up to which record the replica has applied its log. Replicas call it while
+	// PullLogResponse.report is set. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED.
+	ReportPosition(ctx context.Context, in *ReportPositionRequest, opts ...grpc.CallOption) (*ReportPositionResponse, error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
 	// record at `end`, and refuses unless that record stopped the primary, which has not resumed since. Errors:
 	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH.
@@ -158,6 +162,16 @@ func (c *siteServiceClient) PullSnapshot(ctx context.Context, in *PullSnapshotRe
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SiteService_PullSnapshotClient = grpc.ServerStreamingClient[PullSnapshotResponse]
 
+func (c *siteServiceClient) ReportPosition(ctx context.Context, in *ReportPositionRequest, opts ...grpc.CallOption) (*ReportPositionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportPositionResponse)
+	err := c.cc.Invoke(ctx, SiteService_ReportPosition_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *siteServiceClient) Takeover(ctx context.Context, in *TakeoverRequest, opts ...grpc.CallOption) (*TakeoverResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TakeoverResponse)
@@ -197,8 +211,8 @@ type SiteServiceServer interface {
 	// ERROR_REASON_SITE_ROLE; ERROR_REASON_SITE_PRIMARY_ANSWERS without `force`.
 	PromoteSite(context.Context, *PromoteSiteRequest) (*PromoteSiteResponse, error)
 	// DemoteSite makes a pair the replica of the pair at `site.remote`. The pair must not contain transactions that the
-	// primary lacks. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND,
-	// ERROR_REASON_SITE_UNREACHABLE.
+	// primary lacks: those of a former primary after the promotion are saved to a file on the node. Errors:
+	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
 	DemoteSite(context.Context, *DemoteSiteRequest) (*DemoteSiteResponse, error)
 	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
@@ -208,6 +222,9 @@ type SiteServiceServer interface {
 	// unless disk space becomes low. A new stream ends the previous one. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_BEHIND.
 	PullSnapshot(*PullSnapshotRequest, grpc.ServerStreamingServer[PullSnapshotResponse]) error
+	// ReportPosition reports to the primary up to which record the replica has applied its log. Replicas call it while
+	// PullLogResponse.report is set. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED.
+	ReportPosition(context.Context, *ReportPositionRequest) (*ReportPositionResponse, error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
 	// record at `end`, and refuses unless that record stopped the primary, which has not resumed since. Errors:
 	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH.
@@ -242,6 +259,9 @@ func (UnimplementedSiteServiceServer) PullLog(*PullLogRequest, grpc.ServerStream
 }
 func (UnimplementedSiteServiceServer) PullSnapshot(*PullSnapshotRequest, grpc.ServerStreamingServer[PullSnapshotResponse]) error {
 	return status.Error(codes.Unimplemented, "method PullSnapshot not implemented")
+}
+func (UnimplementedSiteServiceServer) ReportPosition(context.Context, *ReportPositionRequest) (*ReportPositionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportPosition not implemented")
 }
 func (UnimplementedSiteServiceServer) Takeover(context.Context, *TakeoverRequest) (*TakeoverResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Takeover not implemented")
@@ -364,6 +384,24 @@ func _SiteService_PullSnapshot_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SiteService_PullSnapshotServer = grpc.ServerStreamingServer[PullSnapshotResponse]
 
+func _SiteService_ReportPosition_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportPositionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SiteServiceServer).ReportPosition(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SiteService_ReportPosition_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SiteServiceServer).ReportPosition(ctx, req.(*ReportPositionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SiteService_Takeover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TakeoverRequest)
 	if err := dec(in); err != nil {
@@ -422,6 +460,10 @@ var SiteService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DemoteSite",
 			Handler:    _SiteService_DemoteSite_Handler,
+		},
+		{
+			MethodName: "ReportPosition",
+			Handler:    _SiteService_ReportPosition_Handler,
 		},
 		{
 			MethodName: "Takeover",

@@ -1854,7 +1854,8 @@ func (x *QueueActivity) GetConsumers() uint32 {
 //
 // The nodes retain the results of the last 256 sequences of a producer, and the state of at most 100,000 producers. The
 // least recently used producer, in the order of transactions, is evicted first, regardless of time. Transactions with
-// many operations can reduce this: the nodes retain 4,096 operation results per producer, and 524,288 in total.
+// many operations can reduce this: the nodes retain 4,096 operation results per producer, and 524,288 in total; and,
+// for queues with a deduplication window, 65,536 discarded duplicates per producer, and 1,048,576 in total.
 //
 // A used sequence returns its result (`duplicate`), or its refusal if the log contains it. An unused sequence is
 // applied if it is higher than all sequences whose results were discarded, even after higher ones: 3 is accepted after

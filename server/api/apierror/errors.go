@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,6 +68,10 @@ var (
 	// ErrSiteEpoch is returned if a request refers to deliveries of an earlier epoch, and a site that was promoted since
 	// then may lack the messages.
 	ErrSiteEpoch = errors.New("another site was promoted since the delivery and may lack the messages")
+	// ErrSiteLag is returned if the lag of the replica at the other site exceeds site.max-lag. It also matches
+	// replication.ErrBlocked.
+	ErrSiteLag = fmt.Errorf("%w: replica at the other site exceeds site.max-lag; see condition site-lag",
+		replication.ErrBlocked)
 	// ErrSiteUnreachable is returned if no node of the other site responds.
 	ErrSiteUnreachable = errors.New("other site does not respond")
 	// ErrPaused is returned for a read while the node cannot verify that it is still active.
@@ -105,6 +110,44 @@ func (e *NotActiveError) Error() string {
 // Is reports whether target is replication.ErrNotActive or, for a replica, ErrReplica.
 func (e *NotActiveError) Is(target error) bool {
 	return target == replication.ErrNotActive || e.Replica && target == ErrReplica
+}
+
+// LostError is returned by a former primary that has transactions which the promoted site lacks. It matches
+// ErrSiteDiverged.
+type LostError struct {
+	// Origin is the last record of this site that the promoted site has, as text.
+	Origin string
+	// Transactions is the number of transactions after Origin that are still in the log.
+	Transactions uint64
+	// Incomplete is why further ones may be missing from the log; empty if none are.
+	Incomplete string
+	// File is the file on this node with the records, in the format of a log segment. First and Last are their LSNs.
+	File        string
+	First, Last uint64
+	// Err is why File could not be written; it is then empty.
+	Err error
+}
+
+func (e *LostError) Error() string {
+	text := fmt.Sprintf("%v: %d transactions after record %s", ErrSiteDiverged, e.Transactions, e.Origin)
+	if e.Incomplete != "" {
+		text += fmt.Sprintf(" (%s)", e.Incomplete)
+	}
+	if e.File == "" {
+		return fmt.Sprintf("%s, which cannot be saved to a file: %v", text, e.Err)
+	}
+	return fmt.Sprintf("%s, saved as records %d to %d in %s. `lockstep store dump-log FILE --messages` shows them. "+
+		"Then set this site up again with the content of the primary", text, e.First, e.Last, e.File)
+}
+
+// Is makes errors.Is(err, ErrSiteDiverged) true.
+func (e *LostError) Is(target error) bool { return target == ErrSiteDiverged }
+
+func (e *LostError) metadata() map[string]string {
+	return map[string]string{
+		reason.LostTransactions: strconv.FormatUint(e.Transactions, 10), reason.LostFile: e.File,
+		reason.LostFirst: strconv.FormatUint(e.First, 10), reason.LostLast: strconv.FormatUint(e.Last, 10),
+	}
 }
 
 // settledError is a refusal that is logged with the producer's sequence: no later attempt with the sequence is
@@ -149,6 +192,7 @@ var errorTable = []mapping{
 	{replication.ErrOutcomeUnknown, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
 	{ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
 	{replication.ErrNotActive, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
+	{ErrSiteLag, pb.ErrorReason_ERROR_REASON_SITE_LAG},
 	{replication.ErrBlocked, pb.ErrorReason_ERROR_REASON_BLOCKED},
 	{txn.ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
 	{ErrPaused, pb.ErrorReason_ERROR_REASON_PAUSED},
@@ -306,6 +350,9 @@ func ToStatus(err error) error {
 	details := []protoadapt.MessageV1{info}
 	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
 		addDenied(info, denied)
+	}
+	if lost, ok := errors.AsType[*LostError](err); ok {
+		info.Metadata = lost.metadata()
 	}
 	if quota, ok := errors.AsType[*access.QuotaError](err); ok {
 		details = append(details, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{

@@ -135,6 +135,10 @@ type Site struct {
 	Behind, Diverged bool
 	// Replication describes the replication from the primary; zero unless the site is a replica.
 	Replication SiteReplication
+	// WritesHeld reports whether a primary refuses writes because WriteLag, the age of the oldest transaction that the
+	// replica has not confirmed, exceeds MaxLag.
+	WritesHeld       bool
+	WriteLag, MaxLag time.Duration
 }
 
 // RemoteSite is the state of the other site.

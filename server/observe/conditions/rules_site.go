@@ -63,6 +63,8 @@ func (r *Rules) siteReplica(f *findings, s *Site) {
 }
 
 func (f *findings) sitePrimary(s *Site) {
+	f.pair(s.WritesHeld, SiteLag, "writes are refused: the replica lacks transactions of %s, site.max-lag is %s",
+		s.WriteLag.Round(100*time.Millisecond), s.MaxLag)
 	if s.Err != nil {
 		f.pair(s.Role == queue.SitePrimary, SiteUnreachable, "%v", s.Err)
 		return // the state of the other site may have changed

@@ -30,8 +30,12 @@ func TestPrimarySiteConditions(t *testing.T) {
 		site Site
 		want []Kind
 	}{
-		"with its replica":         {Site{Role: primary, Remote: other(replica, 3)}, nil},
-		"without an answer yet":    {Site{Role: primary}, nil},
+		"with its replica":      {Site{Role: primary, Remote: other(replica, 3)}, nil},
+		"without an answer yet": {Site{Role: primary}, nil},
+		"lag above the limit": {
+			Site{Role: primary, Remote: other(replica, 3), WritesHeld: true, WriteLag: time.Minute, MaxLag: time.Second},
+			[]Kind{SiteLag},
+		},
 		"replica does not respond": {Site{Role: primary, Err: errNoResponse}, []Kind{SiteUnreachable}},
 		"replica does not respond any longer": {
 			Site{Role: primary, Remote: other(replica, 3), Err: errNoResponse},

@@ -258,10 +258,12 @@ func ofSites() []Definition {
 	return []Definition{
 		{
 			Kind: SiteLag, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
-			Cause: "This replica is more than 30 seconds behind the primary site. An unplanned promotion would lose the " +
+			Cause: "This replica is more than 30 seconds behind the primary site, or the replica of this primary exceeds " +
+				"`site.max-lag`, so that writes are refused with `SITE_LAG`. An unplanned promotion would lose the " +
 				"transactions that it lacks.",
 			Action: "Check the lag with `lockstep site status`. If it does not decrease, check the bandwidth between the " +
-				"sites, and the disks and the CPU load of the replica.",
+				"sites, and the disks and the CPU load of the replica. To continue without the replica, set `site.max-lag` of " +
+				"the primary to 0.",
 		},
 		{
 			Kind: SiteUnreachable, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
@@ -276,7 +278,7 @@ func ofSites() []Definition {
 			Cause: "The log of the primary site no longer contains the next record that this replica needs. The replica " +
 				"receives nothing.",
 			Action: "Restore a backup of the primary into an empty data directory of one node of this site, start it and " +
-				"run `lockstep site demote` there. Raise `wal.keep-bytes` of the primary to bridge longer outages.",
+				"run `lockstep site demote` there. Raise `site.keep-bytes` of the primary to bridge longer outages.",
 		},
 		{
 			Kind: SiteDiverged, Severity: Critical, Scope: OfPair,
@@ -297,9 +299,9 @@ func ofSites() []Definition {
 			Kind: SupersededBySite, Severity: Critical, Scope: OfPair, After: settle,
 			Cause: "The other site was promoted, and this site cannot become its replica: it has transactions that the new " +
 				"primary lacks, or it cannot commit the change. It accepts no writes once it has stopped.",
-			Action: "The details contain the error. Recover the transactions of this site from its log with `lockstep store " +
-				"dump-log`. Then restore a backup of the new primary into an empty data directory of one node, start it and " +
-				"run `lockstep site demote` there.",
+			Action: "The details contain the error. Transactions that the new primary lacks were saved to a file on the " +
+				"active node of this site: show them with `lockstep store dump-log`. Then restore a backup of " +
+				"the new primary into an empty data directory of one node, start it and run `lockstep site demote` there.",
 		},
 		{
 			Kind: TwoPrimaries, Severity: Critical, Scope: OfPair, After: 10 * time.Second,

@@ -45,6 +45,8 @@ type Options struct {
 	Supported func() error
 	// NotActive returns the error of a node that is not active.
 	NotActive func() error
+	// Space returns an error if the disk has no space for a file with the given number of bytes.
+	Space func(bytes uint64) error
 	// Changed is called after a change of the site's role or of the state of the other site.
 	Changed func()
 }
@@ -57,6 +59,8 @@ type Manager struct {
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
 	seed     retention // of the log for a replica that was sent a snapshot
+	lost     lost      // guarded by role
+	lag      lagLimit
 
 	mu      sync.Mutex // guards the fields below
 	primary *replication.Primary
@@ -77,7 +81,7 @@ type heard struct {
 func New(o Options) *Manager {
 	return &Manager{
 		o: o, log: o.Logger, remote: newRemote(&o), role: make(chan struct{}, 1),
-		wake: make(chan struct{}), pulls: make(chan struct{}),
+		wake: make(chan struct{}), pulls: make(chan struct{}), lag: lagLimit{wake: make(chan struct{}, 1)},
 	}
 }
 
@@ -115,6 +119,9 @@ func (m *Manager) active() (*replication.Primary, error) {
 // Run executes the role of this site on the active node, until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	defer m.remote.close()
+	var limiting sync.WaitGroup
+	limiting.Go(func() { m.limitLag(ctx) })
+	defer limiting.Wait()
 	for ctx.Err() == nil {
 		changed := m.o.Store.SiteChanged()
 		m.mu.Lock()
@@ -276,6 +283,7 @@ type Status struct {
 	RemoteAt time.Time     // when it was known
 	Err      error         // why the other site does not respond, or the replica does not receive the log
 	Progress Progress      // replicas only
+	Lag      Lag           // primaries with a limit only
 }
 
 // Configured reports whether the pair belongs to a group of sites or has the settings of one.
@@ -294,6 +302,9 @@ func (m *Manager) Status() Status {
 	st.Active, st.Remote, st.RemoteAt, st.Err = true, m.heard.state, m.heard.at, m.heard.err
 	if st.State.Role == queue.SiteReplica {
 		st.Progress = m.progress.now(time.Now())
+	}
+	if st.State.Role == queue.SitePrimary {
+		st.Lag = m.lag.now()
 	}
 	return st
 }
@@ -397,6 +408,13 @@ func (m *Manager) open(ctx context.Context, f follow) (
 	if err != nil {
 		return nil, nil, err
 	}
+	return m.openAt(ctx, address, f)
+}
+
+// openAt is open for the node of the primary at an address.
+func (m *Manager) openAt(ctx context.Context, address string, f follow) (
+	grpc.ServerStreamingClient[pb.PullLogResponse], *pb.PullLogResponse, error,
+) {
 	c, err := m.remote.client(address)
 	if err != nil {
 		return nil, nil, err
@@ -420,7 +438,11 @@ func (m *Manager) open(ctx context.Context, f follow) (
 func (m *Manager) pull(ctx context.Context, primary *replication.Primary, f follow) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, first, err := m.open(ctx, f)
+	address, _, err := m.ask(ctx)
+	if err != nil {
+		return err
+	}
+	stream, first, err := m.openAt(ctx, address, f)
 	if err != nil {
 		return err
 	}
@@ -435,10 +457,14 @@ func (m *Manager) pull(ctx context.Context, primary *replication.Primary, f foll
 	m.progress.reset(f.at, st.Epoch)
 	m.progress.connected(true)
 	m.setPuller(p)
+	var reports sync.WaitGroup
 	defer func() {
+		cancel()
+		reports.Wait()
 		m.setPuller(nil)
 		m.progress.connected(false)
 	}()
+	reports.Go(func() { m.reportPositions(ctx, p, address) })
 	err = p.run(ctx, first, stream)
 	if err != nil {
 		err = fromStatus(err)

@@ -34,11 +34,14 @@ type puller struct {
 	decoder  *zstd.Decoder
 	lineage  uuid.UUID
 	epoch    uint64
-	offset   uint64 // added to an LSN of the primary's log: the logical number
+	offset   uint64        // added to an LSN of the primary's log: the logical number
+	wanted   chan struct{} // closed when the primary first requests reports of the position
 
 	mu      sync.Mutex // guards the fields below
 	seen    lsn.Position
-	pending int // transactions submitted and not applied
+	applied lsn.Position // the last transaction applied
+	report  bool         // the primary requests reports
+	pending int          // transactions submitted and not applied
 	failed  error
 	reached chan struct{} // closed and replaced when seen or pending changes, or after a failure
 }
@@ -49,8 +52,8 @@ func newPuller(primary *replication.Primary, p *progress, st *queue.SiteState, a
 		return nil, err
 	}
 	return &puller{
-		primary: primary, progress: p, decoder: d, lineage: st.Lineage, epoch: st.Epoch, seen: at,
-		reached: make(chan struct{}),
+		primary: primary, progress: p, decoder: d, lineage: st.Lineage, epoch: st.Epoch, seen: at, applied: at,
+		reached: make(chan struct{}), wanted: make(chan struct{}),
 	}, nil
 }
 
@@ -103,6 +106,7 @@ func (p *puller) take(ctx context.Context, resp *pb.PullLogResponse) error {
 	if failed != nil {
 		return failed
 	}
+	p.requestReports(resp.GetReport())
 	var items []replication.Item
 	bytes := len(frames)
 	for len(frames) > 0 {
@@ -115,7 +119,7 @@ func (p *puller) take(ctx context.Context, resp *pb.PullLogResponse) error {
 			continue
 		}
 		if payload := p.envelope(f); payload != nil {
-			items = append(items, replication.Item{Payload: payload, Site: true, Done: p.done(f.Pos.LSN)})
+			items = append(items, replication.Item{Payload: payload, Site: true, Done: p.done(f.Pos)})
 		}
 	}
 	p.mu.Lock()
@@ -166,19 +170,46 @@ func (p *puller) envelope(f wal.Frame) []byte {
 }
 
 // done returns the callback for the transaction of a record.
-func (p *puller) done(n uint64) replication.Done {
+func (p *puller) done(at lsn.Position) replication.Done {
 	return func(r *txn.Result, err error) {
 		if err == nil && (r.Code == txn.ErrReplica || r.Code == txn.ErrSitePosition) {
-			err = fmt.Errorf("%w: record %d of the primary: %w", errRoleChanged, n, r.Code)
+			err = fmt.Errorf("%w: record %d of the primary: %w", errRoleChanged, at.LSN, r.Code)
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.pending--
+		if err == nil {
+			p.applied = at
+		}
 		if err != nil && p.failed == nil {
 			p.failed = err
 		}
 		p.wake()
 	}
+}
+
+// requestReports records whether the primary requests reports of the position.
+func (p *puller) requestReports(is bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.report = is
+	select {
+	case <-p.wanted:
+	default:
+		if is {
+			close(p.wanted)
+		}
+	}
+}
+
+// appliedAt returns the record of the primary up to which everything is applied, and whether the primary requests it.
+func (p *puller) appliedAt() (at lsn.Position, report bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pending == 0 && p.failed == nil {
+		return p.seen, p.report
+	}
+	return p.applied, p.report
 }
 
 // wake wakes awaitRecord and settle. mu is held.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"go.uber.org/zap"
@@ -258,50 +257,6 @@ func (m *Manager) base(next *pb.SiteState) (follow, error) {
 	}
 }
 
-// nothingAfter returns ErrDiverged if this log contains transactions after a position, or lacks the position.
-func (m *Manager) nothingAfter(at lsn.Position) error {
-	if have, ok := m.o.Store.PositionOf(at.LSN); !ok || have != at {
-		if at != m.o.Store.LogStart() {
-			return fmt.Errorf("%w: record %v is not in its log", ErrDiverged, at)
-		}
-	}
-	n, _, err := m.transactionsAfter(at)
-	if err == nil && n > 0 {
-		err = fmt.Errorf("%w: %d transactions after record %v. They are in the log of this site: `lockstep store dump-log` "+
-			"prints them. Then run `lockstep site seed` into an empty directory",
-			ErrDiverged, n, at)
-	}
-	return err
-}
-
-// lastTransaction returns the position of the last transaction in the log or, without one, the position before the
-// first record.
-func (m *Manager) lastTransaction() (lsn.Position, error) {
-	_, last, err := m.transactionsAfter(m.o.Store.LogStart())
-	return last, err
-}
-
-// transactionsAfter counts the transactions after a position that had an effect, and returns the position of the last
-// one.
-func (m *Manager) transactionsAfter(at lsn.Position) (n uint64, last lsn.Position, err error) {
-	r, err := m.o.Store.ReadLog(at.LSN + 1)
-	if err != nil {
-		return 0, at, fmt.Errorf("read the log: %w", err)
-	}
-	c := effects{last: at}
-	for {
-		f, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			n, last = c.end(m.o.Store.Site().Role)
-			return n, last, nil
-		}
-		if err != nil {
-			return 0, at, fmt.Errorf("read the log: %w", err)
-		}
-		c.add(&f)
-	}
-}
-
 // effects counts the transactions in a part of the log that had an effect.
 type effects struct {
 	n      uint64
@@ -499,7 +454,8 @@ type Demoted struct {
 	Upstream lsn.Position
 }
 
-// Demote makes this pair the replica of the other site. It must not have transactions that the primary lacks.
+// Demote makes this pair the replica of the other site. It must not have transactions that the primary lacks. Those of
+// a former primary are saved to a file (apierror.LostError).
 func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	primary, err := m.active()
 	switch {
@@ -522,7 +478,7 @@ func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	if next.GetRole() == pb.SiteRole_SITE_ROLE_REPLICA {
 		return Demoted{}, fmt.Errorf("%w: site %s is a replica itself", ErrRole, next.GetName())
 	}
-	f, err := m.base(next)
+	f, err := m.baseOfDemotion(ctx, primary, next)
 	if err != nil {
 		return Demoted{}, err
 	}
@@ -537,4 +493,18 @@ func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 		return Demoted{}, err
 	}
 	return Demoted{Primary: first.GetPrimary(), Upstream: f.at}, nil
+}
+
+// baseOfDemotion is base. It stops a primary that was superseded, so that no further transactions are lost.
+func (m *Manager) baseOfDemotion(
+	ctx context.Context, primary *replication.Primary, next *pb.SiteState,
+) (follow, error) {
+	st := m.o.Store.Site()
+	if st.Role == queue.SitePrimary && supersedes(next, &st) {
+		if err := m.change(ctx, primary, txn.SiteChange{Action: txn.SiteStop}); err != nil {
+			return follow{}, err
+		}
+	}
+	m.lost = lost{} // an operator may have removed the file
+	return m.base(next)
 }

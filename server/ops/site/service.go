@@ -134,6 +134,16 @@ func (s *Service) untilClosing(ctx context.Context) (context.Context, func()) {
 	return ctx, cancel
 }
 
+// ReportPosition implements SiteService.
+func (s *Service) ReportPosition(
+	_ context.Context, req *pb.ReportPositionRequest,
+) (*pb.ReportPositionResponse, error) {
+	if err := s.m.ReportPosition(req); err != nil {
+		return nil, apierror.ToStatus(err)
+	}
+	return &pb.ReportPositionResponse{}, nil
+}
+
 // Takeover implements SiteService.
 func (s *Service) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.TakeoverResponse, error) {
 	st, err := s.m.Takeover(ctx, req)

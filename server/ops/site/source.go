@@ -34,7 +34,8 @@ type source struct {
 	rest     []byte       // frames read and not sent: not applied yet
 	compress *compressor
 	send     func(*pb.PullLogResponse) error
-	caughtUp func() // called when everything that is applied was sent
+	caughtUp func()      // called when everything that is applied was sent
+	limited  func() bool // whether the replica must report its position
 
 	records, bytes uint64 // sent
 }
@@ -62,7 +63,7 @@ func (m *Manager) serveLog(ctx context.Context, req *pb.PullLogRequest, send fun
 	defer m.seed.suspend(kept)
 	s := &source{
 		primary: primary, store: m.o.Store, sent: after, send: send,
-		caughtUp: func() { m.seed.release(kept) },
+		caughtUp: func() { m.seed.release(kept) }, limited: m.lag.limited,
 	}
 	if s.compress, err = newCompressor(); err != nil {
 		return err
@@ -143,6 +144,7 @@ func (s *source) run(ctx context.Context, state *pb.SiteState) (err error) {
 		if len(resp.GetFrames()) > 0 || first || s.idle(ctx, advanced) {
 			resp.Now = timestamppb.Now() // before End: everything acknowledged earlier is applied
 			resp.End = positionToProto(s.store.Applied())
+			resp.Report = s.limited()
 			if err := s.send(resp); err != nil {
 				return fmt.Errorf("send log records: %w", err)
 			}

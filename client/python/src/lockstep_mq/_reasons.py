@@ -82,5 +82,5 @@ PROVES_NOTHING_WITHOUT_REASON: Final = frozenset(
 )
 """gRPC may return these codes for a request that a node has executed."""
 
-ANSWERS: Final = frozenset({"NOT_ACTIVE", "REPLICA", "BLOCKED", "AUTH_UNAVAILABLE"})
+ANSWERS: Final = frozenset({"NOT_ACTIVE", "REPLICA", "BLOCKED", "SITE_LAG", "AUTH_UNAVAILABLE"})
 """Retryable reasons that prove that this attempt was not executed."""

@@ -24,7 +24,9 @@ func demoteCommand(env *cli.Env) *cobra.Command {
 then accepts no writes from clients and copies the log of the primary, from the last record that both have.
 
 The command is for an empty pair, which becomes the replica of a primary for the first time, and for a former primary
-after lockstep site promote. It is refused if the pair has transactions that the primary lacks: they would be lost.
+after lockstep site promote. It is refused if the pair has transactions that the primary lacks. Those of a former
+primary are saved to a file on its active node; lockstep status lists it, and lockstep store dump-log shows it. Then
+set the pair up again with the content of the primary.
 
 On a terminal, the command asks for confirmation; scripts use --yes.`,
 		Example: `  lockstep site demote --addr east-a:7420,east-b:7420 --replica-of west-a:7420

@@ -38,7 +38,7 @@ func printLeft(env *cli.Env, s pairstatus.Status) error {
 			paths  []string
 		}{
 			{removable, unused},
-			{"truncated records on %s that are not part of the pair (to show them, use lockstep store dump-log FILE " +
+			{"saved records on %s that the promoted node or site lacks (to show them, use lockstep store dump-log FILE " +
 				"--messages): %s", cut},
 		} {
 			if len(line.paths) == 0 {

@@ -78,8 +78,8 @@ func dumpLogCommand(env *cli.Env) *cobra.Command {
 		Long: `Show the records of the log, one per line, then the segments, and whether the log is complete. A
 corrupt log is printed up to the corruption; the exit code is then 1.
 
-FILE is a single segment: of a log, or a file cut-*.seg with records that a node removed from its log because another
-node became active without them. With --messages, the messages in the records are printed as well.
+FILE is a single segment: of a log, or a file cut-*.seg with records that a node saved because another node, or
+another site, was promoted without them. With --messages, the messages in the records are printed as well.
 Queues are shown by ID: publish records do not contain their names.`,
 		Example: `  lockstep store dump-log --data-dir /var/lib/lockstep --from 1000 --limit 20
   lockstep store dump-log --data-dir /var/lib/lockstep --segments

@@ -154,6 +154,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_SITE_PRIMARY_ANSWERS: _ClassVar[ErrorReason]
     ERROR_REASON_SITE_DIVERGED: _ClassVar[ErrorReason]
     ERROR_REASON_SITE_BEHIND: _ClassVar[ErrorReason]
+    ERROR_REASON_SITE_LAG: _ClassVar[ErrorReason]
     ERROR_REASON_SITE_EPOCH: _ClassVar[ErrorReason]
     ERROR_REASON_SITE_UNREACHABLE: _ClassVar[ErrorReason]
 ERROR_KIND_UNSPECIFIED: ErrorKind
@@ -298,6 +299,7 @@ ERROR_REASON_SITE_SWITCH: ErrorReason
 ERROR_REASON_SITE_PRIMARY_ANSWERS: ErrorReason
 ERROR_REASON_SITE_DIVERGED: ErrorReason
 ERROR_REASON_SITE_BEHIND: ErrorReason
+ERROR_REASON_SITE_LAG: ErrorReason
 ERROR_REASON_SITE_EPOCH: ErrorReason
 ERROR_REASON_SITE_UNREACHABLE: ErrorReason
 REASON_FIELD_NUMBER: _ClassVar[int]

@@ -157,20 +157,22 @@ class PullLogRequest(_message.Message):
     def __init__(self, site: _Optional[str] = ..., lineage: _Optional[str] = ..., epoch: _Optional[int] = ..., after: _Optional[_Union[_types_pb2.Position, _Mapping]] = ...) -> None: ...
 
 class PullLogResponse(_message.Message):
-    __slots__ = ("frames", "uncompressed_bytes", "end", "now", "primary", "behind_bytes")
+    __slots__ = ("frames", "uncompressed_bytes", "end", "now", "primary", "behind_bytes", "report")
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     UNCOMPRESSED_BYTES_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     PRIMARY_FIELD_NUMBER: _ClassVar[int]
     BEHIND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     frames: bytes
     uncompressed_bytes: int
     end: _types_pb2.Position
     now: _timestamp_pb2.Timestamp
     primary: SiteState
     behind_bytes: int
-    def __init__(self, frames: _Optional[bytes] = ..., uncompressed_bytes: _Optional[int] = ..., end: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., primary: _Optional[_Union[SiteState, _Mapping]] = ..., behind_bytes: _Optional[int] = ...) -> None: ...
+    report: bool
+    def __init__(self, frames: _Optional[bytes] = ..., uncompressed_bytes: _Optional[int] = ..., end: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., primary: _Optional[_Union[SiteState, _Mapping]] = ..., behind_bytes: _Optional[int] = ..., report: bool = ...) -> None: ...
 
 class PullSnapshotRequest(_message.Message):
     __slots__ = ("site",)
@@ -207,6 +209,20 @@ class SiteSnapshot(_message.Message):
     data_bytes: int
     page_size: int
     def __init__(self, primary: _Optional[_Union[SiteState, _Mapping]] = ..., position: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., file_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., page_size: _Optional[int] = ...) -> None: ...
+
+class ReportPositionRequest(_message.Message):
+    __slots__ = ("lineage", "epoch", "applied")
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    lineage: str
+    epoch: int
+    applied: _types_pb2.Position
+    def __init__(self, lineage: _Optional[str] = ..., epoch: _Optional[int] = ..., applied: _Optional[_Union[_types_pb2.Position, _Mapping]] = ...) -> None: ...
+
+class ReportPositionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class TakeoverRequest(_message.Message):
     __slots__ = ("lineage", "epoch", "end", "timeout")

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// A former primary may have transactions after the origin of the promoted site. They are written to a file in its data
+// directory, like those discarded by a forced failover, so that the site can be set up again without losing them.
+
+// lost is the result of the last check of the log.
+type lost struct {
+	origin, end lsn.Position // of the check: the last record of the log that was applied
+	err         *apierror.LostError
+}
+
+// nothingAfter returns a LostError if this log contains transactions after a position, and saves them to a file. It
+// returns ErrDiverged if the log lacks the position.
+func (m *Manager) nothingAfter(at lsn.Position) error {
+	end := m.o.Store.Applied()
+	if m.lost.err != nil && m.lost.origin == at && m.lost.end == end {
+		return m.lost.err
+	}
+	after, incomplete := at.LSN, ""
+	start := m.o.Store.LogStart()
+	have, ok := m.o.Store.PositionOf(at.LSN)
+	switch {
+	case ok && have == at, at == start:
+	case ok:
+		incomplete = fmt.Sprintf("record %v differs, so earlier ones may be missing at the primary as well", have)
+	case at.LSN < start.LSN:
+		after, incomplete = start.LSN, fmt.Sprintf("the log begins after record %d: earlier ones are not in the file",
+			start.LSN)
+	default:
+		return fmt.Errorf("%w: record %v is not in its log", ErrDiverged, at)
+	}
+	tail, err := m.transactionsAfter(after)
+	switch {
+	case err != nil:
+		return err
+	case tail.n == 0 && incomplete == "":
+		return nil
+	case tail.n == 0:
+		return fmt.Errorf("%w: record %v is not in its log", ErrDiverged, at)
+	}
+	e := &apierror.LostError{Origin: at.String(), Transactions: tail.n, Incomplete: incomplete}
+	saved, err := m.saveLost(after, &tail)
+	if err != nil {
+		e.Err = err
+		return e
+	}
+	e.File, e.First, e.Last = saved.File, saved.Before.LSN+1, saved.Last.LSN
+	m.lost = lost{at, end, e}
+	return e
+}
+
+// saveLost writes the records after an LSN to a file, unless an earlier call has done so.
+func (m *Manager) saveLost(after uint64, t *tail) (store.CopiedTail, error) {
+	saved, err := m.o.Store.FindTail(after, t.last.LSN)
+	if err != nil || saved.File != "" {
+		return saved, err
+	}
+	if m.o.Space != nil {
+		if err := m.o.Space(t.bytes); err != nil {
+			return saved, err
+		}
+	}
+	if saved, err = m.o.Store.CopyTail(after); err == nil {
+		m.log.Warn("saved transactions that the promoted site lacks", zap.Uint64("transactions", t.n),
+			zap.Uint64("from", saved.Before.LSN+1), zap.Stringer("up_to", saved.Last), zap.String("kept_in", saved.File),
+			zap.String("hint", "show them with lockstep store dump-log"))
+	}
+	return saved, err
+}
+
+// tail describes the transactions in a part of the log that had an effect.
+type tail struct {
+	n     uint64
+	last  lsn.Position // of the last one; without one, zero
+	bytes uint64       // of all records
+}
+
+// lastTransaction returns the position of the last transaction in the log or, without one, the position before the
+// first record.
+func (m *Manager) lastTransaction() (lsn.Position, error) {
+	start := m.o.Store.LogStart()
+	t, err := m.transactionsAfter(start.LSN)
+	if err != nil || t.n == 0 {
+		return start, err
+	}
+	return t.last, nil
+}
+
+// transactionsAfter reads the log after an LSN.
+func (m *Manager) transactionsAfter(after uint64) (t tail, err error) {
+	r, err := m.o.Store.ReadLog(after + 1)
+	if err != nil {
+		return t, fmt.Errorf("read the log: %w", err)
+	}
+	var c effects
+	for {
+		f, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			t.n, t.last = c.end(m.o.Store.Site().Role)
+			return t, nil
+		}
+		if err != nil {
+			return t, fmt.Errorf("read the log: %w", err)
+		}
+		t.bytes += uint64(wal.FrameBytes(len(f.Payload)))
+		c.add(&f)
+	}
+}
