@@ -255,6 +255,45 @@ func TestOutcomesBeforeRoleLoss(t *testing.T) {
 	})
 }
 
+// A node does not wait for a successor in its pair if another site has become the primary.
+func TestCloseWithoutSuccessor(t *testing.T) {
+	for name, c := range map[string]struct {
+		role Role
+		wait time.Duration
+	}{
+		"failover": {Role{}, closeLimit},
+		"replica":  {Role{Replica: true}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				role, changed := Role{Active: true}, make(chan struct{})
+				s, _, stop := serveFor(t, newStore(), func(o *Options) {
+					inMemory(o)
+					o.Role = func() (Role, <-chan struct{}) {
+						mu.Lock()
+						defer mu.Unlock()
+						return role, changed
+					}
+				})
+				defer stop()
+				p := dialAs(t, s, "c", wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}})
+				require.True(t, until[*wire.Begin](p))
+				mu.Lock()
+				role = c.role
+				close(changed)
+				changed = make(chan struct{})
+				mu.Unlock()
+				began := time.Now()
+				closed := next[*wire.Close](p)
+				require.NotNil(t, closed)
+				require.Equal(t, session.ConnectionForced, closed.Error.Condition)
+				require.Equal(t, c.wait, time.Since(began))
+			})
+		})
+	}
+}
+
 // A client that violates the protocol is disconnected without delay, and its earlier messages are stored.
 func TestMessagesBeforeInvalidFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -53,8 +53,8 @@ func ofRequest(e *pb.RequestError) failure {
 	return failure{code: codes.Code(e.GetCode()), reason: e.GetReason(), text: e.GetMessage(), settled: e.GetSettled()}
 }
 
-// notActive reports whether the node is not active: the attempt was not executed.
-func (f *failure) notActive() bool { return f.reason == "NOT_ACTIVE" }
+// notActive reports whether the node is not active, or its site is not the primary: the attempt was not executed.
+func (f *failure) notActive() bool { return f.reason == "NOT_ACTIVE" || f.reason == "REPLICA" }
 
 func (f *failure) again() bool {
 	if f.code == codes.Unavailable || f.code == codes.Canceled || f.code == codes.DeadlineExceeded {
@@ -75,6 +75,7 @@ var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"MESSAGE_RESERVED":       session.ResourceLocked,
 	"FEATURE_MISSING":        session.NotImplemented,
 	"NOT_ACTIVE":             session.ConnectionForced,
+	"REPLICA":                session.ConnectionForced,
 	"SUBSCRIPTION_MOVED":     session.LinkDetachForced,
 	"TOO_MANY_CONSUMERS":     session.ResourceLimitExceeded,
 	"SUBSCRIPTION_EXISTS":    session.ResourceLocked,

@@ -202,13 +202,13 @@ func understandsRedirect(peer *wire.Open) bool {
 	return product == "QpidJMS"
 }
 
-// successor waits until the new active node is known, for at most closeLimit.
+// successor waits until the new active node is known, for at most closeLimit. A replica has none.
 func (s *Server) successor() Role {
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
 	for {
 		role, changed := s.o.Role()
-		if role.Active || role.ActiveAddress != "" {
+		if role.Active || role.ActiveAddress != "" || role.Replica {
 			return role
 		}
 		select {
@@ -220,6 +220,9 @@ func (s *Server) successor() Role {
 }
 
 func redirectError(role Role, reason string) *wire.Error {
+	if role.Replica {
+		return session.Errorf(session.ConnectionForced, "%s; reconnect to the other site, which is the primary", reason)
+	}
 	host, port, err := net.SplitHostPort(role.ActiveAddress)
 	number, ok := portNumber(port)
 	if err != nil || !ok {

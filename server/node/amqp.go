@@ -65,6 +65,7 @@ func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
 	if st.Record == nil {
 		return r, changed
 	}
+	r.Replica = n.site.Refusal() != nil
 	for _, info := range st.Record.Nodes {
 		if info.AMQP == "" {
 			continue

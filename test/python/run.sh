@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks the Python client: formatting, types, tests against pairs whose actives are killed, test/conformance, and a
-# wheel that is built and installed. It creates a virtual environment and installs the pinned
-# client/python/requirements-dev.txt from PyPI. Exit code 0: success; 3: the test cannot run here. Usage:
+# Checks the Python client: formatting, types, tests against pairs whose actives are killed, test/conformance, switches
+# of two sites (test/sites/real), and a wheel that is built and installed. It creates a virtual environment and
+# installs the pinned client/python/requirements-dev.txt from PyPI. Exit code 0: success; 3: the test cannot run here.
+# Usage:
 #   test/python/run.sh        everything
 #   PYTHON=python3.13 test/python/run.sh
 set -euo pipefail
@@ -54,6 +55,10 @@ conformance() {
   LOCKSTEP_ADAPTER="$bin/python -m lockstep_mq.conformance" go test -tags deep -count=1 -timeout 15m ./test/conformance
 }
 
+sites() {
+  LOCKSTEP_PYTHON=$bin/python LOCKSTEP_ROUNDS=4 go test -tags deep -count=1 -timeout 15m ./test/sites/real -run TestSwitches
+}
+
 # The clean environment contains only the requirements of the wheel. Tracing is an extra, so OpenTelemetry must be
 # missing.
 wheel() {
@@ -73,7 +78,7 @@ print("lockstep-mq", lockstep_mq.__version__, "can be installed and imported")
 '
 }
 
-parts=(tests conformance generated_and_style wheel)
+parts=(tests conformance sites generated_and_style wheel)
 step "in parallel: ${parts[*]}"
 declare -A running
 for part in "${parts[@]}"; do
@@ -84,7 +89,7 @@ for part in "${parts[@]}"; do
   running[$part]=$!
 done
 failed=()
-for part in generated_and_style wheel conformance tests; do
+for part in generated_and_style wheel conformance sites tests; do
   wait "${running[$part]}" || failed+=("$part")
   step "$part"
   cat "$work/$part.log"

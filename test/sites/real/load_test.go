@@ -253,16 +253,7 @@ func (l *load) longestGap(from, to time.Time) (gap time.Duration) {
 func (l *load) finish(consumed bool) {
 	l.t.Helper()
 	close(l.stop)
-	ended := make(chan struct{})
-	go func() {
-		l.senders.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-limited(l.t).Done():
-		require.FailNow(l.t, "publishes without an outcome")
-	}
+	waitFor(l.t, &l.senders, "outcome of all publishes")
 	if consumed {
 		eventually(l.t, "all messages consumed", func(context.Context) bool {
 			l.mu.Lock()

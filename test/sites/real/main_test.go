@@ -8,6 +8,7 @@
 //
 //	LOCKSTEP_ROUNDS=100   run this number of rounds
 //	LOCKSTEP_SEED=…       use the random seed of an earlier run
+//	LOCKSTEP_PYTHON=…     Python interpreter with grpcio, for the Python client (default: python3, if it has grpcio)
 //	LOCKSTEP_KEEP=dir     directory for logs and data of failed tests (default: a new directory in $TMPDIR)
 package real
 
@@ -17,6 +18,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -99,6 +101,21 @@ func eventually(t *testing.T, what string, holds func(ctx context.Context) bool)
 		case <-ctx.Done():
 			require.FailNow(t, "not reached: "+what)
 		}
+	}
+}
+
+// waitFor waits until all goroutines of a group have returned.
+func waitFor(t *testing.T, group *sync.WaitGroup, what string) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		group.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-limited(t).Done():
+		require.FailNow(t, "not reached: "+what)
 	}
 }
 

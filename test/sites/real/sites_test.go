@@ -43,7 +43,9 @@ type site struct {
 	pair  *harness.Pair
 	ports [2]*harness.Port
 	links [2]*faultproxy.Relay
-	dirs  int // created so far
+	amqp  [2]*harness.Port
+	nice  bool // its nodes have the lowest CPU priority
+	dirs  int  // created so far
 }
 
 func (s *site) linkAddresses() string { return s.links[0].Address() + "," + s.links[1].Address() }
@@ -71,17 +73,29 @@ type world struct {
 func newWorld(t *testing.T, settings map[string]string, queues ...string) *world {
 	t.Helper()
 	w := newSites(t, settings)
+	w.begin(queues...)
+	return w
+}
+
+// begin starts both sites.
+func (w *world) begin(queues ...string) {
+	w.t.Helper()
 	w.start(w.east)
 	w.start(w.west)
 	w.inSync()
-	active, _ := w.active(t.Context(), w.east)
-	for _, q := range queues {
-		_, err := pb.NewQueueServiceClient(active.Conn()).CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: q})
-		require.NoError(t, err)
-	}
+	w.create(queues...)
 	w.demote(w.west)
 	w.follows(w.west)
-	return w
+}
+
+// create creates queues at east, the primary.
+func (w *world) create(queues ...string) {
+	w.t.Helper()
+	active, _ := w.active(w.t.Context(), w.east)
+	for _, q := range queues {
+		_, err := pb.NewQueueServiceClient(active.Conn()).CreateQueue(w.t.Context(), &pb.CreateQueueRequest{Name: q})
+		require.NoError(w.t, err)
+	}
 }
 
 // newSites returns two sites that are not started.
@@ -99,6 +113,8 @@ func newSites(t *testing.T, settings map[string]string) *world {
 			s.ports[i], err = harness.ReservePort()
 			require.NoError(t, err)
 			s.links[i], err = faultproxy.Listen(s.ports[i].Address())
+			require.NoError(t, err)
+			s.amqp[i], err = harness.ReservePort()
 			require.NoError(t, err)
 		}
 		s.shape(linkBandwidth)
@@ -163,10 +179,15 @@ func (w *world) startIn(s *site, dir string) {
 	s.pair, err = harness.Start(limited(w.t), harness.Options{
 		Binary: binary, Dir: dir, Settings: settings, EtcdNoSync: true, AFirst: true,
 		NodeSettings: map[string]map[string]string{
-			"a": {"advertise": s.links[0].Address()}, "b": {"advertise": s.links[1].Address()},
+			"a": {"advertise": s.links[0].Address(), "amqp.listen": s.amqp[0].Address()},
+			"b": {"advertise": s.links[1].Address(), "amqp.listen": s.amqp[1].Address()},
 		},
 		Placement: func(name, _ string) (harness.Placement, error) {
-			return harness.Placement{Address: address[name]}, nil
+			at := harness.Placement{Address: address[name]}
+			if s.nice {
+				at.Command = []string{"nice", "-n", "19"}
+			}
+			return at, nil
 		},
 	})
 	require.NoError(w.t, err, "see %s", w.dir)
@@ -187,6 +208,7 @@ func (w *world) close() {
 		for i := range 2 {
 			_ = s.links[i].Close()
 			_ = s.ports[i].Close()
+			_ = s.amqp[i].Close()
 		}
 	}
 	if w.t.Failed() {

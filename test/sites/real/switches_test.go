@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
@@ -30,8 +31,18 @@ func (f fault) String() string {
 	return [...]string{"no fault", "active of the replica", "active of the primary"}[f]
 }
 
+// clients are clients that use the sites in addition to a load.
+type clients interface {
+	// continued waits for a publish that succeeds after a time.
+	continued(since time.Time)
+	// finish stops the publishes, and waits until all messages are consumed.
+	finish(reader *client.Client)
+	// verify compares the stored messages with the responses.
+	verify(reader *client.Client)
+}
+
 // Planned switches under load lose nothing, store nothing twice and keep the order, also if the active of a site is
-// killed during the switch.
+// killed during the switch. The clients are those for Go and Python, and AMQP clients.
 func TestSwitches(t *testing.T) {
 	r, n := random(t), rounds(t, 20, 4)
 	w := newWorld(t, nil, kept, work, left, right)
@@ -39,6 +50,10 @@ func TestSwitches(t *testing.T) {
 	l.publish(ctx, kept, work)
 	l.transactions(ctx)
 	l.consume(ctx)
+	others := []clients{newAMQPLoad(w)}
+	if p := newPythonLoad(w); p != nil {
+		others = append(others, p)
+	}
 	reader := w.client()
 	l.acked(w.east, time.Time{})
 
@@ -55,10 +70,19 @@ func TestSwitches(t *testing.T) {
 		t.Logf("round %d to %s: %v, pause %v", round+1, w.other(from).name, f, pause.Round(time.Millisecond))
 		pauses[f] = append(pauses[f], pause)
 		l.acksPermanent(reader)
+		for _, o := range others {
+			o.continued(time.Now())
+		}
 	}
 	l.finish(true)
+	for _, o := range others {
+		o.finish(reader)
+	}
 	w.inSync()
 	l.verify(reader)
+	for _, o := range others {
+		o.verify(reader)
+	}
 	w.equal()
 	for f, all := range pauses {
 		slices.Sort(all)

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix && deep && measure
+
+package real
+
+import (
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/harness"
+)
+
+// TestCost compares a pair with a replica site and a pair without one, in turn: the publish rate of 64 publishers, the
+// 99th percentile of the latency of paced publishes, and the CPU time of the nodes of the pair per paced message.
+//
+//	go test -tags deep,measure ./test/sites/real -run TestCost -v
+//	LOCKSTEP_ROUNDS=5    rounds, each with both pairs
+//	LOCKSTEP_PERIOD=10s  duration of each of the two loads
+//	LOCKSTEP_RATE=2000   paced publishes per second
+//
+// All processes share one machine. The nodes of the replica have the lowest priority (nice 19), and still compete for
+// caches, disk and, with few processors, CPU time. The CPU time per message does not depend on this competition: both
+// pairs store the same number of messages per second, and it includes the time until the replica has all of them. The
+// rate omits the work for a replica that is starved and falls behind: see the time for which it is behind.
+func TestCost(t *testing.T) {
+	n, period, rate := rounds(t, 5, 1), duration(t, "LOCKSTEP_PERIOD", 10*time.Second), perSecond(t)
+	w := newSites(t, nil)
+	w.west.nice = true
+	w.begin(kept)
+	sides := []*costSide{
+		{name: "alone", pair: w.startAlone()},
+		{name: "with replica", pair: w.east.pair, settle: func() { w.caughtUp(w.east) }},
+	}
+	for _, s := range sides {
+		s.client = pairClient(t, s.pair)
+	}
+	for round := range n {
+		for i := range sides {
+			s := sides[(round+i)%2] // each is first in every other round
+			c := s.measure(t, period, rate)
+			s.all = append(s.all, c)
+			t.Logf("round %d, %s: %.0f messages/s, 99%% of paced publishes %v, %v of CPU per message; replica behind for %v",
+				round+1, s.name, c.rate, c.latency.Round(time.Microsecond), c.cpu.Round(100*time.Nanosecond),
+				c.behind.Round(time.Millisecond))
+		}
+	}
+	var rates, cpu, latencies []float64
+	for round := range n {
+		alone, with := sides[0].all[round], sides[1].all[round]
+		rates = append(rates, with.rate/alone.rate)
+		cpu = append(cpu, float64(with.cpu)/float64(alone.cpu))
+		latencies = append(latencies, float64(with.latency)/float64(alone.latency))
+	}
+	t.Logf("ratios with replica to alone, medians of %d rounds: rate %.3f (goal at least 0.95), "+
+		"99%% %.3f (goal at most 1.1), CPU per message %.3f", n, median(rates), median(latencies), median(cpu))
+}
+
+type costSide struct {
+	name   string
+	pair   *harness.Pair
+	client *client.Client
+	settle func() // waits until no work of the load remains
+	all    []cost
+}
+
+// cost is the result of a round.
+type cost struct {
+	rate    float64       // messages per second of the publishers
+	latency time.Duration // 99th percentile of the paced publishes
+	cpu     time.Duration // of the nodes, per paced message
+	behind  time.Duration // time from the end of the publishers until the replica had all messages
+}
+
+func (s *costSide) measure(t *testing.T, period time.Duration, rate int) (c cost) {
+	t.Helper()
+	n, took := saturate(t, s.client, period)
+	c.rate = float64(n) / took.Seconds()
+	ended := time.Now()
+	if s.settle != nil {
+		s.settle()
+		c.behind = time.Since(ended)
+	}
+	before := cpuTime(t, s.pair)
+	p := startPaced(t, s.client, kept, rate)
+	pass(t, period)
+	latencies := p.end()
+	if s.settle != nil {
+		s.settle()
+	}
+	c.latency = p99(latencies)
+	c.cpu = (cpuTime(t, s.pair) - before) / time.Duration(len(latencies))
+	return c
+}
+
+// saturate publishes with 64 publishers, each of which waits for its receipts.
+func saturate(t *testing.T, c *client.Client, period time.Duration) (n int64, took time.Duration) {
+	t.Helper()
+	const publishers = 64
+	p, err := c.NewProducer(t.Context(), client.ProducerOptions{})
+	require.NoError(t, err)
+	defer func() { _ = p.Close() }()
+	var all sync.WaitGroup
+	var count atomic.Int64
+	var failure atomic.Pointer[error]
+	began := time.Now()
+	for i := range publishers {
+		all.Go(func() {
+			m := client.Message{Body: body(i, smallBody)}
+			for time.Since(began) < period {
+				if _, err := p.Publish(t.Context(), kept, m); err != nil {
+					failure.Store(&err)
+					return
+				}
+				count.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if err := failure.Load(); err != nil {
+		require.NoError(t, *err)
+	}
+	return count.Load(), time.Since(began)
+}
+
+// startAlone starts a pair without sites.
+func (w *world) startAlone() *harness.Pair {
+	w.t.Helper()
+	settings := harness.SmallNodes()
+	settings["insecure"] = "true"
+	p, err := harness.Start(limited(w.t), harness.Options{
+		Binary: binary, Dir: filepath.Join(w.dir, "alone"), Settings: settings, EtcdNoSync: true, AFirst: true,
+	})
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _ = p.KillAll() })
+	active, _, err := p.WaitInSync(limited(w.t))
+	require.NoError(w.t, err)
+	_, err = pb.NewQueueServiceClient(active.Conn()).CreateQueue(w.t.Context(), &pb.CreateQueueRequest{Name: kept})
+	require.NoError(w.t, err)
+	return p
+}
