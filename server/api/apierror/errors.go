@@ -66,6 +66,8 @@ var (
 	ErrSiteBehind = errors.New("log of the primary no longer contains the position of the replica")
 	// ErrSiteUnreachable is returned if no node of the other site responds.
 	ErrSiteUnreachable = errors.New("other site does not respond")
+	// ErrSiteNotCompared is returned if the two sites could not be compared at the same transaction.
+	ErrSiteNotCompared = errors.New("sites could not be compared")
 	// ErrPaused is returned for a read while the node cannot verify that it is still active.
 	ErrPaused = errors.New("deliveries are paused on this node")
 )
@@ -248,6 +250,7 @@ var errorTable = []mapping{
 	{ErrSiteDiverged, pb.ErrorReason_ERROR_REASON_SITE_DIVERGED},
 	{ErrSiteBehind, pb.ErrorReason_ERROR_REASON_SITE_BEHIND},
 	{ErrSiteUnreachable, pb.ErrorReason_ERROR_REASON_SITE_UNREACHABLE},
+	{ErrSiteNotCompared, pb.ErrorReason_ERROR_REASON_SITE_NOT_COMPARED},
 	{failover.ErrForce, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{txn.ErrSiteChange, pb.ErrorReason_ERROR_REASON_SITE_ROLE},

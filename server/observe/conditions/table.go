@@ -434,9 +434,9 @@ func ofTheContent() []Definition {
 		},
 		{
 			Kind: DigestsDiffer, Severity: Critical, Scope: OfPair, Alarm: "differ",
-			Cause: "The two nodes have different content.",
-			Action: "Determine which node is correct before you switch over; `lockstep verify --deep` compares " +
-				"them again. This is a bug: please report it.",
+			Cause: "The two nodes, or the two sites, have different content.",
+			Action: "Determine which one is correct before you switch over; `lockstep verify --deep` compares the " +
+				"nodes again, and `lockstep verify --site` the sites. This is a bug: please report it.",
 		},
 		{
 			Kind: PreparedOld, Severity: Warning, Scope: OfPair,

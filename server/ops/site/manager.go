@@ -56,6 +56,7 @@ type Manager struct {
 	remote   *remote
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
+	verify   chan struct{} // capacity 1: held during a comparison of the sites
 
 	mu       sync.Mutex // guards the fields below
 	primary  *replication.Primary
@@ -64,6 +65,7 @@ type Manager struct {
 	pulls    chan struct{} // closed and replaced when puller changes
 	canceled canceled
 	heard    heard
+	differ   string // result of the last comparison of a replica with its primary; empty: no difference
 }
 
 // heard is what this node knows about the other site.
@@ -80,7 +82,7 @@ type canceled struct{ epoch, end uint64 }
 func New(o Options) *Manager {
 	return &Manager{
 		o: o, log: o.Logger, remote: newRemote(&o), role: make(chan struct{}, 1),
-		wake: make(chan struct{}), pulls: make(chan struct{}),
+		verify: make(chan struct{}, 1), wake: make(chan struct{}), pulls: make(chan struct{}),
 	}
 }
 

@@ -155,6 +155,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_SITE_DIVERGED: _ClassVar[ErrorReason]
     ERROR_REASON_SITE_BEHIND: _ClassVar[ErrorReason]
     ERROR_REASON_SITE_UNREACHABLE: _ClassVar[ErrorReason]
+    ERROR_REASON_SITE_NOT_COMPARED: _ClassVar[ErrorReason]
 ERROR_KIND_UNSPECIFIED: ErrorKind
 ERROR_KIND_RETRY: ErrorKind
 ERROR_KIND_QUEUE_NOT_FOUND: ErrorKind
@@ -298,6 +299,7 @@ ERROR_REASON_SITE_PRIMARY_ANSWERS: ErrorReason
 ERROR_REASON_SITE_DIVERGED: ErrorReason
 ERROR_REASON_SITE_BEHIND: ErrorReason
 ERROR_REASON_SITE_UNREACHABLE: ErrorReason
+ERROR_REASON_SITE_NOT_COMPARED: ErrorReason
 REASON_FIELD_NUMBER: _ClassVar[int]
 reason: _descriptor.FieldDescriptor
 
