@@ -130,7 +130,7 @@ func (p *puller) awaitLimit(ctx context.Context) (uint64, error) {
 		seen, limit, failed, reached := p.seen, p.limit, p.failed, p.reached
 		p.mu.Unlock()
 		if failed != nil || seen.LSN < limit {
-			return limit, nil
+			return limit, failed
 		}
 		select {
 		case <-reached:
