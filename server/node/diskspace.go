@@ -20,7 +20,11 @@ func (n *node) checkDisk() {
 		return // store failures are reported elsewhere
 	}
 	mark := uint64(n.settings.Live().Disk.LowWatermark.Bytes())
-	n.store.SetSpaceShort(room.NearlyLow(mark))
+	nearly := room.NearlyLow(mark)
+	n.store.SetSpaceShort(nearly)
+	if nearly {
+		n.site.ReleaseLog()
+	}
 	low := room.Low(mark)
 	if !n.serving.SetDiskLow(low) {
 		return

@@ -15,15 +15,11 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
-	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/server/ops/site"
 )
 
-const (
-	siteTokenKey  = "lockstep-site-token" // metadata key of the secret shared by two sites
-	sitePrincipal = "site"
-)
+const sitePrincipal = "site"
 
 func (n *node) newSite() {
 	n.site = site.New(site.Options{
@@ -61,14 +57,8 @@ func (n *node) difference() string {
 	return cmp.Or(n.guard.Difference(), n.site.Difference())
 }
 
-func (n *node) siteDialOptions() (options []grpc.DialOption) {
-	if source := n.secrets.site; source != nil {
-		options = append(options, grpc.WithTransportCredentials(source.Credentials(nil)))
-	}
-	if token := n.secrets.siteToken; token != nil {
-		options = append(options, grpc.WithPerRPCCredentials(siteToken{token}))
-	}
-	return n.environment.dialOptions(options)
+func (n *node) siteDialOptions() []grpc.DialOption {
+	return n.environment.dialOptions(site.DialOptions(n.secrets.site, n.secrets.siteToken))
 }
 
 // supportsSites returns an error if the other node would stop at a record of a site.
@@ -93,18 +83,9 @@ func (n *node) pairAddresses() []string {
 	return addresses
 }
 
-type siteToken struct{ tokens *secretfile.File }
-
-func (t siteToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{siteTokenKey: t.tokens.First()}, nil
-}
-
-// RequireTransportSecurity returns false: the setting insecure permits sites without TLS.
-func (siteToken) RequireTransportSecurity() bool { return false }
-
 func (n *node) siteTokenIdentity(ctx context.Context) (*access.Identity, error) {
 	if tokens := n.secrets.siteToken; tokens != nil {
-		for _, shown := range metadata.ValueFromIncomingContext(ctx, siteTokenKey) {
+		for _, shown := range metadata.ValueFromIncomingContext(ctx, site.TokenKey) {
 			if tokens.Contains(shown) {
 				return &access.Identity{Principal: sitePrincipal, Method: access.MethodSiteToken, Site: true}, nil
 			}

@@ -17,7 +17,7 @@ var (
 	ErrNoSpace = errors.New("not enough free space")
 )
 
-// Errors of Load, Verify and Restore.
+// Errors of Load, Verify, Restore and Receive.
 var (
 	ErrIncomplete = errors.New("backup is incomplete")
 	// ErrCorrupt means that a backup, or its content, does not match its checksums.
@@ -26,6 +26,8 @@ var (
 	ErrNewerVersion = errors.New("written in a newer format")
 	// ErrTarget means that the requested record or time cannot be reached with this backup and archive.
 	ErrTarget = errors.New("cannot restore the requested point in time")
+	// ErrNoSites means that the content is that of a pair without sites, so no replica can be made of it.
+	ErrNoSites = errors.New("pair does not belong to a group of sites")
 )
 
 // ErrRemote means that the server of a remote location is unreachable, does not respond in time, or rejects a request.

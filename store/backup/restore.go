@@ -18,6 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 	"golang.org/x/time/rate"
@@ -38,6 +40,9 @@ type RestoreOptions struct {
 	// end of the archive is restored.
 	ToTime time.Time
 	DryRun bool // verify everything and write nothing
+	// Replica adds a record to the log that makes the store a replica of the primary from which the backup was made. It
+	// cannot be combined with an archive. If the backup is that of a replica, nothing is added.
+	Replica bool
 	// BytesPerSecond limits reads and writes, if not 0.
 	BytesPerSecond int64
 	SegmentBytes   int64 // of the new log, if not 0
@@ -51,7 +56,8 @@ type RestoreResult struct {
 	// NodeID and StoreID are new; zero in a dry run.
 	NodeID, StoreID uuid.UUID
 	// End is the position of the last record in the new store, EndTime the time of the last restored transaction.
-	// store.Open loads the state of the backup, and Apply up to End produces the requested state.
+	// store.Open loads the state of the backup, and Apply up to End produces the requested state. With
+	// RestoreOptions.Replica, one more record follows End.
 	End      lsn.Position
 	EndTime  time.Time
 	Records  uint64
@@ -73,13 +79,16 @@ type RestoreResult struct {
 //
 // Errors: datadir.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the
 // archive does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
-// ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSpace, the error of ctx.
+// ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSites, ErrNoSpace, the error of ctx.
 func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()
 	}
 	if o.ToLSN != 0 && !o.ToTime.IsZero() {
 		return RestoreResult{}, fmt.Errorf("%w: a record and a time are mutually exclusive", ErrTarget)
+	}
+	if o.Replica && (o.ArchiveDir != "" || o.Archive != nil) {
+		return RestoreResult{}, fmt.Errorf("%w: a replica and an archive are mutually exclusive", ErrTarget)
 	}
 	if err := datadir.CheckRestore(o.FS, target); err != nil {
 		return RestoreResult{}, err
@@ -97,16 +106,22 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 	if o.DryRun {
 		return j.res, nil
 	}
-	t, err := datadir.BeginRestore(o.FS, target, j.res.Manifest.Name)
+	err := fillDir(o.FS, target, j.res.Manifest.Name, func(t *datadir.RestoreTarget) error { return j.fill(ctx, t) })
+	return j.res, err
+}
+
+// fillDir creates a data directory with the files that fill writes. After an error, it removes them.
+func fillDir(fsys vfs.FS, dir, source string, fill func(t *datadir.RestoreTarget) error) error {
+	t, err := datadir.BeginRestore(fsys, dir, source)
 	if err != nil {
-		return j.res, err
+		return err
 	}
-	if err = j.fill(ctx, t); err == nil {
+	if err = noSpace(fill(t)); err == nil {
 		err = t.Commit()
 	} else if aerr := t.Abort(); aerr != nil {
 		err = fmt.Errorf("%w; removing the partial output failed: %w", err, aerr)
 	}
-	return j.res, errors.Join(err, t.Close())
+	return errors.Join(err, t.Close())
 }
 
 type restoreJob struct {
@@ -131,22 +146,33 @@ func (j *restoreJob) prepare(ctx context.Context) error {
 	if err := j.plan(ctx); err != nil {
 		return err
 	}
+	j.res.NeededBytes = neededBytes(j.res.Manifest.DataBytes, j.res.LogBytes, j.o.SegmentBytes)
+	j.res.AvailableBytes, err = checkFree(j.o.FS, j.dir, j.res.NeededBytes)
+	return err
+}
+
+// neededBytes returns the disk space for a data directory with the given pages and log. If segmentBytes is 0, the
+// default applies.
+func neededBytes(dataBytes, logBytes uint64, segmentBytes int64) uint64 {
 	segment := uint64(wal.DefaultSegmentBytes)
-	if j.o.SegmentBytes > 0 {
-		segment = uint64(j.o.SegmentBytes)
+	if segmentBytes > 0 {
+		segment = uint64(segmentBytes)
 	}
 	// The last segment is not full, and the next one is preallocated.
-	j.res.NeededBytes = j.res.Manifest.DataBytes + spareBytes + j.res.LogBytes + 2*segment
-	usage, err := j.o.FS.Usage(existing(j.o.FS, j.dir))
+	return dataBytes + spareBytes + logBytes + 2*segment
+}
+
+// checkFree returns the free space for a directory, and ErrNoSpace if it is less than needed.
+func checkFree(fsys vfs.FS, dir string, needed uint64) (available uint64, err error) {
+	usage, err := fsys.Usage(existing(fsys, dir))
 	if err != nil {
-		return fmt.Errorf("get free space of %s: %w", j.dir, err)
+		return 0, fmt.Errorf("get free space of %s: %w", dir, err)
 	}
-	j.res.AvailableBytes = usage.AvailableBytes
-	if j.res.NeededBytes > j.res.AvailableBytes {
-		return fmt.Errorf("%w in %s: %d bytes are needed, %d are available", ErrNoSpace, j.dir, j.res.NeededBytes,
-			j.res.AvailableBytes)
+	available = usage.AvailableBytes
+	if needed > available {
+		return available, fmt.Errorf("%w in %s: %d bytes are needed, %d are available", ErrNoSpace, dir, needed, available)
 	}
-	return nil
+	return available, nil
 }
 
 func existing(fsys vfs.FS, dir string) string {
@@ -269,24 +295,42 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 func (j *restoreJob) fill(ctx context.Context, t *datadir.RestoreTarget) error {
 	j.res.NodeID, j.res.StoreID = t.NodeID(), t.StoreID()
 	if err := j.writePages(ctx, t); err != nil {
-		return noSpace(err)
+		return err
 	}
-	if err := j.writeLog(ctx, t); err != nil {
-		return noSpace(err)
+	found, err := checkPages(ctx, j.o.FS, j.dir, j.o.Progress)
+	if err == nil {
+		err = reportError(j.o.Location.Path(j.set), &j.res.Manifest, &found.report)
 	}
-	file, err := page.Open(j.o.FS, datadir.PageFile(j.dir), page.Options{ReadOnly: true})
 	if err != nil {
-		return fmt.Errorf("check restored store: %w", err)
+		return err
 	}
-	var found checkpoint.Report
+	return j.writeLog(ctx, t, found.state)
+}
+
+// checked is the content of a page file.
+type checked struct {
+	report checkpoint.Report
+	state  *queue.State
+}
+
+// checkPages reads and checks the whole page file in a directory.
+func checkPages(ctx context.Context, fsys vfs.FS, dir string, progress func(checkpoint.Progress)) (checked, error) {
+	var out checked
+	file, err := page.Open(fsys, datadir.PageFile(dir), page.Options{ReadOnly: true})
+	if err != nil {
+		return out, fmt.Errorf("check the new page file: %w", err)
+	}
 	err = checkpoint.ReadFile(file, func(c *checkpoint.Checkpoint) (err error) {
-		found, err = c.Check(ctx, func(done, total uint64) { reportPages(j.o.Progress, done, total) })
+		if out.report, err = c.Check(ctx, func(done, total uint64) { reportPages(progress, done, total) }); err != nil {
+			return err
+		}
+		out.state, err = c.State()
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("check restored store: %w", err)
+		return out, fmt.Errorf("check the new page file: %w", err)
 	}
-	return reportError(j.o.Location.Path(j.set), &j.res.Manifest, &found)
+	return out, nil
 }
 
 func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (err error) {
@@ -330,14 +374,10 @@ func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (
 
 // writeLog durably writes the log that continues the page file, even if it is empty, because a node treats a missing
 // log as lost.
-func (j *restoreJob) writeLog(ctx context.Context, t *datadir.RestoreTarget) (err error) {
-	log, err := wal.Open(wal.Options{
-		FS: j.o.FS, Dir: datadir.LogDir(j.dir), LogID: t.StoreID(), SegmentBytes: j.o.SegmentBytes,
-		MaxFrameBytes: wal.MaxPayloadBytes,
-		Sync:          wal.SyncAlways, SealAfter: -1, KeepBytes: math.MaxInt64, Start: j.res.Manifest.Position,
-	})
+func (j *restoreJob) writeLog(ctx context.Context, t *datadir.RestoreTarget, state *queue.State) (err error) {
+	log, err := createLog(j.o.FS, j.dir, t.StoreID(), j.o.SegmentBytes, j.res.Manifest.Position)
 	if err != nil {
-		return fmt.Errorf("create log: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	w := logWriter{log: log, end: j.res.Manifest.Position}
@@ -353,21 +393,29 @@ func (j *restoreJob) writeLog(ctx context.Context, t *datadir.RestoreTarget) (er
 		}
 		return w.add(f.Pos, raw)
 	})
-	if err == nil {
-		err = w.flush()
-	}
 	if err == nil && last != j.res.End {
 		err = fmt.Errorf("%w: it ended with %v when it was checked, and now ends with %v", ErrArchiveCorrupt,
 			j.res.End, last)
 	}
+	if err == nil && j.o.Replica {
+		err = w.follow(state)
+	}
 	if err != nil {
 		return err
 	}
-	log.NoteCommitted(last.LSN) // the archive contains only committed records
-	if err := log.Sync(); err != nil {
-		return fmt.Errorf("sync log: %w", err)
+	return w.finish()
+}
+
+func createLog(fsys vfs.FS, dir string, id uuid.UUID, segmentBytes int64, start lsn.Position) (*wal.Log, error) {
+	log, err := wal.Open(wal.Options{
+		FS: fsys, Dir: datadir.LogDir(dir), LogID: id, SegmentBytes: segmentBytes,
+		MaxFrameBytes: wal.MaxPayloadBytes,
+		Sync:          wal.SyncAlways, SealAfter: -1, KeepBytes: math.MaxInt64, Start: start,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create log: %w", err)
 	}
-	return nil
+	return log, nil
 }
 
 // logWriter appends records in blocks and syncs periodically.
@@ -385,6 +433,36 @@ func (w *logWriter) add(pos lsn.Position, raw []byte) error {
 		return nil
 	}
 	return w.flush()
+}
+
+// follow adds the record that makes the store a replica of the pair from which its content is copied. state is the
+// content at w.end. A node applies the record before it serves clients.
+func (w *logWriter) follow(state *queue.State) error {
+	change, ok := state.ReplicaChange(w.end)
+	switch {
+	case !ok:
+		return fmt.Errorf("%w, at record %d", ErrNoSites, w.end.LSN)
+	case change.Action == 0:
+		return nil
+	}
+	payload, err := txn.Build(time.Now(), func(b *txn.Builder) { b.Site(change) })
+	if err != nil {
+		return fmt.Errorf("encode the change to a replica: %w", err)
+	}
+	raw, pos := wal.AppendFrame(nil, w.end, w.end.Term, wal.KindTxn, payload)
+	return w.add(pos, raw)
+}
+
+// finish makes all records durable. They are committed.
+func (w *logWriter) finish() error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	w.log.NoteCommitted(w.end.LSN)
+	if err := w.log.Sync(); err != nil {
+		return fmt.Errorf("sync log: %w", err)
+	}
+	return nil
 }
 
 func (w *logWriter) flush() error {

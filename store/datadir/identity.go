@@ -166,7 +166,7 @@ func OpenIdentity(o Options) (IdentityFile, error) {
 	case err != nil:
 		return id, err
 	case id.Restoring != "":
-		return id, fmt.Errorf("%w: %s contains a part of backup %s; restore it again, or empty the directory",
+		return id, fmt.Errorf("%w: %s contains a part of %s; run the command again, or empty the directory",
 			ErrRestoring, o.Dir, id.Restoring)
 	case mutate.Off("INV-6-loss-is-not-noticed"):
 	case !id.Clean && id.Sync != wal.SyncAlways.String() && (id.BootID == "" || id.BootID != o.BootID):

@@ -232,6 +232,22 @@ func (s *State) mayFollow(c *txn.SiteChange) bool {
 	return c.Epoch > t.Epoch || c.Epoch == t.Epoch && t.Role != SiteReplica && c.Logical >= t.Logical
 }
 
+// ReplicaChange returns the change that makes a copy of the state at a position, which is that of the last applied
+// record, a replica of the pair from whose log it was applied. Its Action is 0 if the copy is a replica already: then it
+// follows the same primary. ok is false if the pair has no sites.
+func (s *State) ReplicaChange(at lsn.Position) (c txn.SiteChange, ok bool) {
+	t := &s.site
+	if t.Role == SiteReplica {
+		return c, true
+	}
+	logical, ok := t.LogicalOf(at.LSN)
+	c = txn.SiteChange{
+		Action: txn.SiteFollow, Lineage: t.Lineage, Epoch: t.Epoch, Upstream: at, Logical: logical,
+		Stopped: t.Role == SiteStopped, LossyEpoch: t.LossyEpoch,
+	}
+	return c, ok && s.mayFollow(&c)
+}
+
 // lastNumber returns a lower bound of the logical number of the last transaction applied, from the numbers that must
 // ascend. The LSN of a restored or empty pair without a lineage may be higher.
 func (s *State) lastNumber() uint64 {

@@ -982,6 +982,227 @@ func (x *PullLogResponse) GetBehindBytes() uint64 {
 	return 0
 }
 
+// PullSnapshotRequest opens a stream with a checkpoint.
+type PullSnapshotRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the replica site; must differ from that of the primary.
+	Site          string `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PullSnapshotRequest) Reset() {
+	*x = PullSnapshotRequest{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PullSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PullSnapshotRequest) ProtoMessage() {}
+
+func (x *PullSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PullSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*PullSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PullSnapshotRequest) GetSite() string {
+	if x != nil {
+		return x.Site
+	}
+	return ""
+}
+
+// PullSnapshotResponse is the description of the checkpoint in the first response, and a piece of the page file in the
+// others, in ascending order of offset. The pages between two pieces are free.
+type PullSnapshotResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Description of the checkpoint; only in the first response.
+	Snapshot *SiteSnapshot `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Offset of the piece in the page file. The piece at offset 0 describes the checkpoint.
+	Offset uint64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Piece of the page file; empty in the first and the last response. Compressed with zstd, if `uncompressed_bytes` is
+	// not 0.
+	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	// Size of `data` before compression; 0 if it is not compressed.
+	UncompressedBytes uint32 `protobuf:"varint,4,opt,name=uncompressed_bytes,json=uncompressedBytes,proto3" json:"uncompressed_bytes,omitempty"`
+	// CRC-32C of `data` before compression.
+	Checksum uint32 `protobuf:"fixed32,5,opt,name=checksum,proto3" json:"checksum,omitempty"`
+	// The checkpoint was sent completely; only in the last response.
+	Finished      bool `protobuf:"varint,6,opt,name=finished,proto3" json:"finished,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PullSnapshotResponse) Reset() {
+	*x = PullSnapshotResponse{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PullSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PullSnapshotResponse) ProtoMessage() {}
+
+func (x *PullSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PullSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*PullSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PullSnapshotResponse) GetSnapshot() *SiteSnapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *PullSnapshotResponse) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *PullSnapshotResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *PullSnapshotResponse) GetUncompressedBytes() uint32 {
+	if x != nil {
+		return x.UncompressedBytes
+	}
+	return 0
+}
+
+func (x *PullSnapshotResponse) GetChecksum() uint32 {
+	if x != nil {
+		return x.Checksum
+	}
+	return 0
+}
+
+func (x *PullSnapshotResponse) GetFinished() bool {
+	if x != nil {
+		return x.Finished
+	}
+	return false
+}
+
+// SiteSnapshot describes a checkpoint of a primary.
+type SiteSnapshot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// State of the primary. Its lineage, epoch, logical offset and lossy epoch are those of the checkpoint.
+	Primary *SiteState `protobuf:"bytes,1,opt,name=primary,proto3" json:"primary,omitempty"`
+	// Last record that the checkpoint contains, in the log of the primary.
+	Position *Position `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
+	// Size of the page file up to its last used page.
+	FileBytes uint64 `protobuf:"varint,3,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
+	// Size of all pieces before compression.
+	DataBytes uint64 `protobuf:"varint,4,opt,name=data_bytes,json=dataBytes,proto3" json:"data_bytes,omitempty"`
+	// Page size in bytes.
+	PageSize      uint32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SiteSnapshot) Reset() {
+	*x = SiteSnapshot{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SiteSnapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SiteSnapshot) ProtoMessage() {}
+
+func (x *SiteSnapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SiteSnapshot.ProtoReflect.Descriptor instead.
+func (*SiteSnapshot) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SiteSnapshot) GetPrimary() *SiteState {
+	if x != nil {
+		return x.Primary
+	}
+	return nil
+}
+
+func (x *SiteSnapshot) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+func (x *SiteSnapshot) GetFileBytes() uint64 {
+	if x != nil {
+		return x.FileBytes
+	}
+	return 0
+}
+
+func (x *SiteSnapshot) GetDataBytes() uint64 {
+	if x != nil {
+		return x.DataBytes
+	}
+	return 0
+}
+
+func (x *SiteSnapshot) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
 // TakeoverRequest asks a replica to become the primary.
 type TakeoverRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -999,7 +1220,7 @@ type TakeoverRequest struct {
 
 func (x *TakeoverRequest) Reset() {
 	*x = TakeoverRequest{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[12]
+	mi := &file_lockstep_v1_site_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1232,7 @@ func (x *TakeoverRequest) String() string {
 func (*TakeoverRequest) ProtoMessage() {}
 
 func (x *TakeoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[12]
+	mi := &file_lockstep_v1_site_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1245,7 @@ func (x *TakeoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeoverRequest.ProtoReflect.Descriptor instead.
 func (*TakeoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TakeoverRequest) GetLineage() string {
@@ -1066,7 +1287,7 @@ type TakeoverResponse struct {
 
 func (x *TakeoverResponse) Reset() {
 	*x = TakeoverResponse{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[13]
+	mi := &file_lockstep_v1_site_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1299,7 @@ func (x *TakeoverResponse) String() string {
 func (*TakeoverResponse) ProtoMessage() {}
 
 func (x *TakeoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[13]
+	mi := &file_lockstep_v1_site_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1312,7 @@ func (x *TakeoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeoverResponse.ProtoReflect.Descriptor instead.
 func (*TakeoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TakeoverResponse) GetSite() *SiteState {
@@ -1116,7 +1337,7 @@ type CancelTakeoverRequest struct {
 
 func (x *CancelTakeoverRequest) Reset() {
 	*x = CancelTakeoverRequest{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[14]
+	mi := &file_lockstep_v1_site_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1349,7 @@ func (x *CancelTakeoverRequest) String() string {
 func (*CancelTakeoverRequest) ProtoMessage() {}
 
 func (x *CancelTakeoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[14]
+	mi := &file_lockstep_v1_site_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1362,7 @@ func (x *CancelTakeoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTakeoverRequest.ProtoReflect.Descriptor instead.
 func (*CancelTakeoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CancelTakeoverRequest) GetLineage() string {
@@ -1176,7 +1397,7 @@ type CancelTakeoverResponse struct {
 
 func (x *CancelTakeoverResponse) Reset() {
 	*x = CancelTakeoverResponse{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[15]
+	mi := &file_lockstep_v1_site_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1188,7 +1409,7 @@ func (x *CancelTakeoverResponse) String() string {
 func (*CancelTakeoverResponse) ProtoMessage() {}
 
 func (x *CancelTakeoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[15]
+	mi := &file_lockstep_v1_site_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1201,7 +1422,7 @@ func (x *CancelTakeoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTakeoverResponse.ProtoReflect.Descriptor instead.
 func (*CancelTakeoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CancelTakeoverResponse) GetSite() *SiteState {
@@ -1222,7 +1443,7 @@ type VerifySitesRequest struct {
 
 func (x *VerifySitesRequest) Reset() {
 	*x = VerifySitesRequest{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[16]
+	mi := &file_lockstep_v1_site_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1455,7 @@ func (x *VerifySitesRequest) String() string {
 func (*VerifySitesRequest) ProtoMessage() {}
 
 func (x *VerifySitesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[16]
+	mi := &file_lockstep_v1_site_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1468,7 @@ func (x *VerifySitesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifySitesRequest.ProtoReflect.Descriptor instead.
 func (*VerifySitesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *VerifySitesRequest) GetLocal() bool {
@@ -1286,7 +1507,7 @@ type VerifySitesResponse struct {
 
 func (x *VerifySitesResponse) Reset() {
 	*x = VerifySitesResponse{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[17]
+	mi := &file_lockstep_v1_site_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1519,7 @@ func (x *VerifySitesResponse) String() string {
 func (*VerifySitesResponse) ProtoMessage() {}
 
 func (x *VerifySitesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[17]
+	mi := &file_lockstep_v1_site_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1532,7 @@ func (x *VerifySitesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifySitesResponse.ProtoReflect.Descriptor instead.
 func (*VerifySitesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *VerifySitesResponse) GetPrimary() string {
@@ -1399,7 +1620,7 @@ type SiteDifference struct {
 
 func (x *SiteDifference) Reset() {
 	*x = SiteDifference{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[18]
+	mi := &file_lockstep_v1_site_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1632,7 @@ func (x *SiteDifference) String() string {
 func (*SiteDifference) ProtoMessage() {}
 
 func (x *SiteDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[18]
+	mi := &file_lockstep_v1_site_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1645,7 @@ func (x *SiteDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteDifference.ProtoReflect.Descriptor instead.
 func (*SiteDifference) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SiteDifference) GetQueue() string {
@@ -1467,7 +1688,7 @@ type SiteQueueDigest struct {
 
 func (x *SiteQueueDigest) Reset() {
 	*x = SiteQueueDigest{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[19]
+	mi := &file_lockstep_v1_site_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1479,7 +1700,7 @@ func (x *SiteQueueDigest) String() string {
 func (*SiteQueueDigest) ProtoMessage() {}
 
 func (x *SiteQueueDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[19]
+	mi := &file_lockstep_v1_site_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1492,7 +1713,7 @@ func (x *SiteQueueDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteQueueDigest.ProtoReflect.Descriptor instead.
 func (*SiteQueueDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SiteQueueDigest) GetId() uint64 {
@@ -1539,7 +1760,7 @@ type GetSiteDigestsRequest struct {
 
 func (x *GetSiteDigestsRequest) Reset() {
 	*x = GetSiteDigestsRequest{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[20]
+	mi := &file_lockstep_v1_site_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1551,7 +1772,7 @@ func (x *GetSiteDigestsRequest) String() string {
 func (*GetSiteDigestsRequest) ProtoMessage() {}
 
 func (x *GetSiteDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[20]
+	mi := &file_lockstep_v1_site_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1564,7 +1785,7 @@ func (x *GetSiteDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSiteDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetSiteDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{23}
 }
 
 // GetSiteDigestsResponse contains digests of the state after the record `at`.
@@ -1586,7 +1807,7 @@ type GetSiteDigestsResponse struct {
 
 func (x *GetSiteDigestsResponse) Reset() {
 	*x = GetSiteDigestsResponse{}
-	mi := &file_lockstep_v1_site_proto_msgTypes[21]
+	mi := &file_lockstep_v1_site_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1819,7 @@ func (x *GetSiteDigestsResponse) String() string {
 func (*GetSiteDigestsResponse) ProtoMessage() {}
 
 func (x *GetSiteDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_site_proto_msgTypes[21]
+	mi := &file_lockstep_v1_site_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1832,7 @@ func (x *GetSiteDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSiteDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetSiteDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetSiteDigestsResponse) GetSite() *SiteState {
@@ -1720,7 +1941,24 @@ const file_lockstep_v1_site_proto_rawDesc = "" +
 	"\x03end\x18\x03 \x01(\v2\x15.lockstep.v1.PositionR\x03end\x12,\n" +
 	"\x03now\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x120\n" +
 	"\aprimary\x18\x05 \x01(\v2\x16.lockstep.v1.SiteStateR\aprimary\x12!\n" +
-	"\fbehind_bytes\x18\x06 \x01(\x04R\vbehindBytes\"\x9f\x01\n" +
+	"\fbehind_bytes\x18\x06 \x01(\x04R\vbehindBytes\")\n" +
+	"\x13PullSnapshotRequest\x12\x12\n" +
+	"\x04site\x18\x01 \x01(\tR\x04site\"\xe0\x01\n" +
+	"\x14PullSnapshotResponse\x125\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\x19.lockstep.v1.SiteSnapshotR\bsnapshot\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12-\n" +
+	"\x12uncompressed_bytes\x18\x04 \x01(\rR\x11uncompressedBytes\x12\x1a\n" +
+	"\bchecksum\x18\x05 \x01(\aR\bchecksum\x12\x1a\n" +
+	"\bfinished\x18\x06 \x01(\bR\bfinished\"\xce\x01\n" +
+	"\fSiteSnapshot\x120\n" +
+	"\aprimary\x18\x01 \x01(\v2\x16.lockstep.v1.SiteStateR\aprimary\x121\n" +
+	"\bposition\x18\x02 \x01(\v2\x15.lockstep.v1.PositionR\bposition\x12\x1d\n" +
+	"\n" +
+	"file_bytes\x18\x03 \x01(\x04R\tfileBytes\x12\x1d\n" +
+	"\n" +
+	"data_bytes\x18\x04 \x01(\x04R\tdataBytes\x12\x1b\n" +
+	"\tpage_size\x18\x05 \x01(\rR\bpageSize\"\x9f\x01\n" +
 	"\x0fTakeoverRequest\x12\x18\n" +
 	"\alineage\x18\x01 \x01(\tR\alineage\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12'\n" +
@@ -1771,7 +2009,7 @@ const file_lockstep_v1_site_proto_rawDesc = "" +
 	"\x15SITE_ROLE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11SITE_ROLE_PRIMARY\x10\x01\x12\x15\n" +
 	"\x11SITE_ROLE_REPLICA\x10\x02\x12\x15\n" +
-	"\x11SITE_ROLE_STOPPED\x10\x032\xdc\x05\n" +
+	"\x11SITE_ROLE_STOPPED\x10\x032\xb3\x06\n" +
 	"\vSiteService\x12D\n" +
 	"\aGetSite\x12\x1b.lockstep.v1.GetSiteRequest\x1a\x1c.lockstep.v1.GetSiteResponse\x12M\n" +
 	"\n" +
@@ -1780,7 +2018,8 @@ const file_lockstep_v1_site_proto_rawDesc = "" +
 	"\n" +
 	"DemoteSite\x12\x1e.lockstep.v1.DemoteSiteRequest\x1a\x1f.lockstep.v1.DemoteSiteResponse\x12P\n" +
 	"\vVerifySites\x12\x1f.lockstep.v1.VerifySitesRequest\x1a .lockstep.v1.VerifySitesResponse\x12F\n" +
-	"\aPullLog\x12\x1b.lockstep.v1.PullLogRequest\x1a\x1c.lockstep.v1.PullLogResponse0\x01\x12G\n" +
+	"\aPullLog\x12\x1b.lockstep.v1.PullLogRequest\x1a\x1c.lockstep.v1.PullLogResponse0\x01\x12U\n" +
+	"\fPullSnapshot\x12 .lockstep.v1.PullSnapshotRequest\x1a!.lockstep.v1.PullSnapshotResponse0\x01\x12G\n" +
 	"\bTakeover\x12\x1c.lockstep.v1.TakeoverRequest\x1a\x1d.lockstep.v1.TakeoverResponse\x12Y\n" +
 	"\x0eCancelTakeover\x12\".lockstep.v1.CancelTakeoverRequest\x1a#.lockstep.v1.CancelTakeoverResponse\x12Y\n" +
 	"\x0eGetSiteDigests\x12\".lockstep.v1.GetSiteDigestsRequest\x1a#.lockstep.v1.GetSiteDigestsResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
@@ -1798,7 +2037,7 @@ func file_lockstep_v1_site_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_site_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_site_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_lockstep_v1_site_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_lockstep_v1_site_proto_goTypes = []any{
 	(SiteRole)(0),                  // 0: lockstep.v1.SiteRole
 	(*SiteState)(nil),              // 1: lockstep.v1.SiteState
@@ -1813,77 +2052,85 @@ var file_lockstep_v1_site_proto_goTypes = []any{
 	(*DemoteSiteResponse)(nil),     // 10: lockstep.v1.DemoteSiteResponse
 	(*PullLogRequest)(nil),         // 11: lockstep.v1.PullLogRequest
 	(*PullLogResponse)(nil),        // 12: lockstep.v1.PullLogResponse
-	(*TakeoverRequest)(nil),        // 13: lockstep.v1.TakeoverRequest
-	(*TakeoverResponse)(nil),       // 14: lockstep.v1.TakeoverResponse
-	(*CancelTakeoverRequest)(nil),  // 15: lockstep.v1.CancelTakeoverRequest
-	(*CancelTakeoverResponse)(nil), // 16: lockstep.v1.CancelTakeoverResponse
-	(*VerifySitesRequest)(nil),     // 17: lockstep.v1.VerifySitesRequest
-	(*VerifySitesResponse)(nil),    // 18: lockstep.v1.VerifySitesResponse
-	(*SiteDifference)(nil),         // 19: lockstep.v1.SiteDifference
-	(*SiteQueueDigest)(nil),        // 20: lockstep.v1.SiteQueueDigest
-	(*GetSiteDigestsRequest)(nil),  // 21: lockstep.v1.GetSiteDigestsRequest
-	(*GetSiteDigestsResponse)(nil), // 22: lockstep.v1.GetSiteDigestsResponse
-	(*Position)(nil),               // 23: lockstep.v1.Position
-	(*timestamppb.Timestamp)(nil),  // 24: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 25: google.protobuf.Duration
+	(*PullSnapshotRequest)(nil),    // 13: lockstep.v1.PullSnapshotRequest
+	(*PullSnapshotResponse)(nil),   // 14: lockstep.v1.PullSnapshotResponse
+	(*SiteSnapshot)(nil),           // 15: lockstep.v1.SiteSnapshot
+	(*TakeoverRequest)(nil),        // 16: lockstep.v1.TakeoverRequest
+	(*TakeoverResponse)(nil),       // 17: lockstep.v1.TakeoverResponse
+	(*CancelTakeoverRequest)(nil),  // 18: lockstep.v1.CancelTakeoverRequest
+	(*CancelTakeoverResponse)(nil), // 19: lockstep.v1.CancelTakeoverResponse
+	(*VerifySitesRequest)(nil),     // 20: lockstep.v1.VerifySitesRequest
+	(*VerifySitesResponse)(nil),    // 21: lockstep.v1.VerifySitesResponse
+	(*SiteDifference)(nil),         // 22: lockstep.v1.SiteDifference
+	(*SiteQueueDigest)(nil),        // 23: lockstep.v1.SiteQueueDigest
+	(*GetSiteDigestsRequest)(nil),  // 24: lockstep.v1.GetSiteDigestsRequest
+	(*GetSiteDigestsResponse)(nil), // 25: lockstep.v1.GetSiteDigestsResponse
+	(*Position)(nil),               // 26: lockstep.v1.Position
+	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 28: google.protobuf.Duration
 }
 var file_lockstep_v1_site_proto_depIdxs = []int32{
 	0,  // 0: lockstep.v1.SiteState.role:type_name -> lockstep.v1.SiteRole
-	23, // 1: lockstep.v1.SiteState.upstream:type_name -> lockstep.v1.Position
-	23, // 2: lockstep.v1.SiteState.origin:type_name -> lockstep.v1.Position
-	23, // 3: lockstep.v1.SiteState.promoted:type_name -> lockstep.v1.Position
-	23, // 4: lockstep.v1.SiteState.applied:type_name -> lockstep.v1.Position
-	24, // 5: lockstep.v1.SiteState.now:type_name -> google.protobuf.Timestamp
+	26, // 1: lockstep.v1.SiteState.upstream:type_name -> lockstep.v1.Position
+	26, // 2: lockstep.v1.SiteState.origin:type_name -> lockstep.v1.Position
+	26, // 3: lockstep.v1.SiteState.promoted:type_name -> lockstep.v1.Position
+	26, // 4: lockstep.v1.SiteState.applied:type_name -> lockstep.v1.Position
+	27, // 5: lockstep.v1.SiteState.now:type_name -> google.protobuf.Timestamp
 	1,  // 6: lockstep.v1.GetSiteResponse.site:type_name -> lockstep.v1.SiteState
 	1,  // 7: lockstep.v1.GetSiteResponse.remote:type_name -> lockstep.v1.SiteState
 	4,  // 8: lockstep.v1.GetSiteResponse.replication:type_name -> lockstep.v1.SiteReplication
-	24, // 9: lockstep.v1.SiteReplication.heard_at:type_name -> google.protobuf.Timestamp
-	23, // 10: lockstep.v1.SiteReplication.primary_end:type_name -> lockstep.v1.Position
-	25, // 11: lockstep.v1.SiteReplication.lag:type_name -> google.protobuf.Duration
-	25, // 12: lockstep.v1.SwitchSiteRequest.timeout:type_name -> google.protobuf.Duration
-	25, // 13: lockstep.v1.SwitchSiteResponse.pause:type_name -> google.protobuf.Duration
-	23, // 14: lockstep.v1.PromoteSiteResponse.origin:type_name -> lockstep.v1.Position
+	27, // 9: lockstep.v1.SiteReplication.heard_at:type_name -> google.protobuf.Timestamp
+	26, // 10: lockstep.v1.SiteReplication.primary_end:type_name -> lockstep.v1.Position
+	28, // 11: lockstep.v1.SiteReplication.lag:type_name -> google.protobuf.Duration
+	28, // 12: lockstep.v1.SwitchSiteRequest.timeout:type_name -> google.protobuf.Duration
+	28, // 13: lockstep.v1.SwitchSiteResponse.pause:type_name -> google.protobuf.Duration
+	26, // 14: lockstep.v1.PromoteSiteResponse.origin:type_name -> lockstep.v1.Position
 	4,  // 15: lockstep.v1.PromoteSiteResponse.replication:type_name -> lockstep.v1.SiteReplication
-	23, // 16: lockstep.v1.DemoteSiteResponse.upstream:type_name -> lockstep.v1.Position
-	23, // 17: lockstep.v1.PullLogRequest.after:type_name -> lockstep.v1.Position
-	23, // 18: lockstep.v1.PullLogResponse.end:type_name -> lockstep.v1.Position
-	24, // 19: lockstep.v1.PullLogResponse.now:type_name -> google.protobuf.Timestamp
+	26, // 16: lockstep.v1.DemoteSiteResponse.upstream:type_name -> lockstep.v1.Position
+	26, // 17: lockstep.v1.PullLogRequest.after:type_name -> lockstep.v1.Position
+	26, // 18: lockstep.v1.PullLogResponse.end:type_name -> lockstep.v1.Position
+	27, // 19: lockstep.v1.PullLogResponse.now:type_name -> google.protobuf.Timestamp
 	1,  // 20: lockstep.v1.PullLogResponse.primary:type_name -> lockstep.v1.SiteState
-	23, // 21: lockstep.v1.TakeoverRequest.end:type_name -> lockstep.v1.Position
-	25, // 22: lockstep.v1.TakeoverRequest.timeout:type_name -> google.protobuf.Duration
-	1,  // 23: lockstep.v1.TakeoverResponse.site:type_name -> lockstep.v1.SiteState
-	23, // 24: lockstep.v1.CancelTakeoverRequest.end:type_name -> lockstep.v1.Position
-	1,  // 25: lockstep.v1.CancelTakeoverResponse.site:type_name -> lockstep.v1.SiteState
-	19, // 26: lockstep.v1.VerifySitesResponse.differences:type_name -> lockstep.v1.SiteDifference
-	25, // 27: lockstep.v1.VerifySitesResponse.held:type_name -> google.protobuf.Duration
-	20, // 28: lockstep.v1.SiteDifference.primary:type_name -> lockstep.v1.SiteQueueDigest
-	20, // 29: lockstep.v1.SiteDifference.replica:type_name -> lockstep.v1.SiteQueueDigest
-	1,  // 30: lockstep.v1.GetSiteDigestsResponse.site:type_name -> lockstep.v1.SiteState
-	23, // 31: lockstep.v1.GetSiteDigestsResponse.at:type_name -> lockstep.v1.Position
-	20, // 32: lockstep.v1.GetSiteDigestsResponse.queues:type_name -> lockstep.v1.SiteQueueDigest
-	2,  // 33: lockstep.v1.SiteService.GetSite:input_type -> lockstep.v1.GetSiteRequest
-	5,  // 34: lockstep.v1.SiteService.SwitchSite:input_type -> lockstep.v1.SwitchSiteRequest
-	7,  // 35: lockstep.v1.SiteService.PromoteSite:input_type -> lockstep.v1.PromoteSiteRequest
-	9,  // 36: lockstep.v1.SiteService.DemoteSite:input_type -> lockstep.v1.DemoteSiteRequest
-	17, // 37: lockstep.v1.SiteService.VerifySites:input_type -> lockstep.v1.VerifySitesRequest
-	11, // 38: lockstep.v1.SiteService.PullLog:input_type -> lockstep.v1.PullLogRequest
-	13, // 39: lockstep.v1.SiteService.Takeover:input_type -> lockstep.v1.TakeoverRequest
-	15, // 40: lockstep.v1.SiteService.CancelTakeover:input_type -> lockstep.v1.CancelTakeoverRequest
-	21, // 41: lockstep.v1.SiteService.GetSiteDigests:input_type -> lockstep.v1.GetSiteDigestsRequest
-	3,  // 42: lockstep.v1.SiteService.GetSite:output_type -> lockstep.v1.GetSiteResponse
-	6,  // 43: lockstep.v1.SiteService.SwitchSite:output_type -> lockstep.v1.SwitchSiteResponse
-	8,  // 44: lockstep.v1.SiteService.PromoteSite:output_type -> lockstep.v1.PromoteSiteResponse
-	10, // 45: lockstep.v1.SiteService.DemoteSite:output_type -> lockstep.v1.DemoteSiteResponse
-	18, // 46: lockstep.v1.SiteService.VerifySites:output_type -> lockstep.v1.VerifySitesResponse
-	12, // 47: lockstep.v1.SiteService.PullLog:output_type -> lockstep.v1.PullLogResponse
-	14, // 48: lockstep.v1.SiteService.Takeover:output_type -> lockstep.v1.TakeoverResponse
-	16, // 49: lockstep.v1.SiteService.CancelTakeover:output_type -> lockstep.v1.CancelTakeoverResponse
-	22, // 50: lockstep.v1.SiteService.GetSiteDigests:output_type -> lockstep.v1.GetSiteDigestsResponse
-	42, // [42:51] is the sub-list for method output_type
-	33, // [33:42] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	15, // 21: lockstep.v1.PullSnapshotResponse.snapshot:type_name -> lockstep.v1.SiteSnapshot
+	1,  // 22: lockstep.v1.SiteSnapshot.primary:type_name -> lockstep.v1.SiteState
+	26, // 23: lockstep.v1.SiteSnapshot.position:type_name -> lockstep.v1.Position
+	26, // 24: lockstep.v1.TakeoverRequest.end:type_name -> lockstep.v1.Position
+	28, // 25: lockstep.v1.TakeoverRequest.timeout:type_name -> google.protobuf.Duration
+	1,  // 26: lockstep.v1.TakeoverResponse.site:type_name -> lockstep.v1.SiteState
+	26, // 27: lockstep.v1.CancelTakeoverRequest.end:type_name -> lockstep.v1.Position
+	1,  // 28: lockstep.v1.CancelTakeoverResponse.site:type_name -> lockstep.v1.SiteState
+	22, // 29: lockstep.v1.VerifySitesResponse.differences:type_name -> lockstep.v1.SiteDifference
+	28, // 30: lockstep.v1.VerifySitesResponse.held:type_name -> google.protobuf.Duration
+	23, // 31: lockstep.v1.SiteDifference.primary:type_name -> lockstep.v1.SiteQueueDigest
+	23, // 32: lockstep.v1.SiteDifference.replica:type_name -> lockstep.v1.SiteQueueDigest
+	1,  // 33: lockstep.v1.GetSiteDigestsResponse.site:type_name -> lockstep.v1.SiteState
+	26, // 34: lockstep.v1.GetSiteDigestsResponse.at:type_name -> lockstep.v1.Position
+	23, // 35: lockstep.v1.GetSiteDigestsResponse.queues:type_name -> lockstep.v1.SiteQueueDigest
+	2,  // 36: lockstep.v1.SiteService.GetSite:input_type -> lockstep.v1.GetSiteRequest
+	5,  // 37: lockstep.v1.SiteService.SwitchSite:input_type -> lockstep.v1.SwitchSiteRequest
+	7,  // 38: lockstep.v1.SiteService.PromoteSite:input_type -> lockstep.v1.PromoteSiteRequest
+	9,  // 39: lockstep.v1.SiteService.DemoteSite:input_type -> lockstep.v1.DemoteSiteRequest
+	20, // 40: lockstep.v1.SiteService.VerifySites:input_type -> lockstep.v1.VerifySitesRequest
+	11, // 41: lockstep.v1.SiteService.PullLog:input_type -> lockstep.v1.PullLogRequest
+	13, // 42: lockstep.v1.SiteService.PullSnapshot:input_type -> lockstep.v1.PullSnapshotRequest
+	16, // 43: lockstep.v1.SiteService.Takeover:input_type -> lockstep.v1.TakeoverRequest
+	18, // 44: lockstep.v1.SiteService.CancelTakeover:input_type -> lockstep.v1.CancelTakeoverRequest
+	24, // 45: lockstep.v1.SiteService.GetSiteDigests:input_type -> lockstep.v1.GetSiteDigestsRequest
+	3,  // 46: lockstep.v1.SiteService.GetSite:output_type -> lockstep.v1.GetSiteResponse
+	6,  // 47: lockstep.v1.SiteService.SwitchSite:output_type -> lockstep.v1.SwitchSiteResponse
+	8,  // 48: lockstep.v1.SiteService.PromoteSite:output_type -> lockstep.v1.PromoteSiteResponse
+	10, // 49: lockstep.v1.SiteService.DemoteSite:output_type -> lockstep.v1.DemoteSiteResponse
+	21, // 50: lockstep.v1.SiteService.VerifySites:output_type -> lockstep.v1.VerifySitesResponse
+	12, // 51: lockstep.v1.SiteService.PullLog:output_type -> lockstep.v1.PullLogResponse
+	14, // 52: lockstep.v1.SiteService.PullSnapshot:output_type -> lockstep.v1.PullSnapshotResponse
+	17, // 53: lockstep.v1.SiteService.Takeover:output_type -> lockstep.v1.TakeoverResponse
+	19, // 54: lockstep.v1.SiteService.CancelTakeover:output_type -> lockstep.v1.CancelTakeoverResponse
+	25, // 55: lockstep.v1.SiteService.GetSiteDigests:output_type -> lockstep.v1.GetSiteDigestsResponse
+	46, // [46:56] is the sub-list for method output_type
+	36, // [36:46] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_site_proto_init() }
@@ -1898,7 +2145,7 @@ func file_lockstep_v1_site_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_site_proto_rawDesc), len(file_lockstep_v1_site_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

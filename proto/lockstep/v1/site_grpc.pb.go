@@ -29,6 +29,7 @@ const (
 	SiteService_DemoteSite_FullMethodName     = "/lockstep.v1.SiteService/DemoteSite"
 	SiteService_VerifySites_FullMethodName    = "/lockstep.v1.SiteService/VerifySites"
 	SiteService_PullLog_FullMethodName        = "/lockstep.v1.SiteService/PullLog"
+	SiteService_PullSnapshot_FullMethodName   = "/lockstep.v1.SiteService/PullSnapshot"
 	SiteService_Takeover_FullMethodName       = "/lockstep.v1.SiteService/Takeover"
 	SiteService_CancelTakeover_FullMethodName = "/lockstep.v1.SiteService/CancelTakeover"
 	SiteService_GetSiteDigests_FullMethodName = "/lockstep.v1.SiteService/GetSiteDigests"
@@ -63,6 +64,11 @@ type SiteServiceClient interface {
 	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
 	PullLog(ctx context.Context, in *PullLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullLogResponse], error)
+	// PullSnapshot streams a checkpoint of the primary, from which a node at the other site starts as its replica. The
+	// primary retains the log after the checkpoint for the replica during the stream, and for 10 minutes after its end,
+	// unless disk space becomes low. A new stream ends the previous one. Errors: ERROR_REASON_SITE_ROLE,
+	// ERROR_REASON_SITE_BEHIND.
+	PullSnapshot(ctx context.Context, in *PullSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullSnapshotResponse], error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
 	// record at `end`.
 	Takeover(ctx context.Context, in *TakeoverRequest, opts ...grpc.CallOption) (*TakeoverResponse, error)
@@ -149,6 +155,25 @@ func (c *siteServiceClient) PullLog(ctx context.Context, in *PullLogRequest, opt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SiteService_PullLogClient = grpc.ServerStreamingClient[PullLogResponse]
 
+func (c *siteServiceClient) PullSnapshot(ctx context.Context, in *PullSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullSnapshotResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &SiteService_ServiceDesc.Streams[1], SiteService_PullSnapshot_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[PullSnapshotRequest, PullSnapshotResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SiteService_PullSnapshotClient = grpc.ServerStreamingClient[PullSnapshotResponse]
+
 func (c *siteServiceClient) Takeover(ctx context.Context, in *TakeoverRequest, opts ...grpc.CallOption) (*TakeoverResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TakeoverResponse)
@@ -208,6 +233,11 @@ type SiteServiceServer interface {
 	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
 	PullLog(*PullLogRequest, grpc.ServerStreamingServer[PullLogResponse]) error
+	// PullSnapshot streams a checkpoint of the primary, from which a node at the other site starts as its replica. The
+	// primary retains the log after the checkpoint for the replica during the stream, and for 10 minutes after its end,
+	// unless disk space becomes low. A new stream ends the previous one. Errors: ERROR_REASON_SITE_ROLE,
+	// ERROR_REASON_SITE_BEHIND.
+	PullSnapshot(*PullSnapshotRequest, grpc.ServerStreamingServer[PullSnapshotResponse]) error
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
 	// record at `end`.
 	Takeover(context.Context, *TakeoverRequest) (*TakeoverResponse, error)
@@ -242,6 +272,9 @@ func (UnimplementedSiteServiceServer) VerifySites(context.Context, *VerifySitesR
 }
 func (UnimplementedSiteServiceServer) PullLog(*PullLogRequest, grpc.ServerStreamingServer[PullLogResponse]) error {
 	return status.Error(codes.Unimplemented, "method PullLog not implemented")
+}
+func (UnimplementedSiteServiceServer) PullSnapshot(*PullSnapshotRequest, grpc.ServerStreamingServer[PullSnapshotResponse]) error {
+	return status.Error(codes.Unimplemented, "method PullSnapshot not implemented")
 }
 func (UnimplementedSiteServiceServer) Takeover(context.Context, *TakeoverRequest) (*TakeoverResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Takeover not implemented")
@@ -374,6 +407,17 @@ func _SiteService_PullLog_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type SiteService_PullLogServer = grpc.ServerStreamingServer[PullLogResponse]
 
+func _SiteService_PullSnapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(PullSnapshotRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(SiteServiceServer).PullSnapshot(m, &grpc.GenericServerStream[PullSnapshotRequest, PullSnapshotResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type SiteService_PullSnapshotServer = grpc.ServerStreamingServer[PullSnapshotResponse]
+
 func _SiteService_Takeover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TakeoverRequest)
 	if err := dec(in); err != nil {
@@ -472,6 +516,11 @@ var SiteService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "PullLog",
 			Handler:       _SiteService_PullLog_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "PullSnapshot",
+			Handler:       _SiteService_PullSnapshot_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -85,6 +85,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.SiteService_DemoteSite_FullMethodName:     operates(true),
 	pb.SiteService_VerifySites_FullMethodName:    {Right: Operate, Site: true, Audited: true},
 	pb.SiteService_PullLog_FullMethodName:        {Right: Operate, Site: true},
+	pb.SiteService_PullSnapshot_FullMethodName:   {Right: Operate, Site: true, Audited: true},
 	pb.SiteService_Takeover_FullMethodName:       {Right: Operate, Site: true, Audited: true},
 	pb.SiteService_CancelTakeover_FullMethodName: {Right: Operate, Site: true, Audited: true},
 	pb.SiteService_GetSiteDigests_FullMethodName: {Right: Operate, Site: true},

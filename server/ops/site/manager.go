@@ -57,6 +57,7 @@ type Manager struct {
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
 	verify   chan struct{} // capacity 1: held during a comparison of the sites
+	seed     retention // of the log for a replica that was sent a snapshot
 
 	mu       sync.Mutex // guards the fields below
 	primary  *replication.Primary
@@ -90,7 +91,10 @@ func New(o Options) *Manager {
 func (m *Manager) Activate(p *replication.Primary) { m.use(p) }
 
 // Deactivate ends the work of the active.
-func (m *Manager) Deactivate() { m.use(nil) }
+func (m *Manager) Deactivate() {
+	m.use(nil)
+	m.seed.drop(m.seed.last(), replication.ErrNotActive)
+}
 
 func (m *Manager) use(p *replication.Primary) {
 	m.mu.Lock()

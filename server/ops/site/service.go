@@ -127,18 +127,31 @@ func (s *Service) GetSiteDigests(
 
 // PullLog implements SiteService.
 func (s *Service) PullLog(req *pb.PullLogRequest, stream grpc.ServerStreamingServer[pb.PullLogResponse]) error {
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	ended := make(chan struct{})
-	defer close(ended)
+	ctx, end := s.untilClosing(stream.Context())
+	defer end()
+	return apierror.ToStatus(s.m.serveLog(ctx, req, stream.Send))
+}
+
+// PullSnapshot implements SiteService.
+func (s *Service) PullSnapshot(
+	req *pb.PullSnapshotRequest, stream grpc.ServerStreamingServer[pb.PullSnapshotResponse],
+) error {
+	ctx, end := s.untilClosing(stream.Context())
+	defer end()
+	return apierror.ToStatus(s.m.serveSnapshot(ctx, req, stream.Send))
+}
+
+// untilClosing returns a context that ends when the service closes, or with the returned function.
+func (s *Service) untilClosing(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		select {
 		case <-s.closing:
 			cancel()
-		case <-ended:
+		case <-ctx.Done():
 		}
 	}()
-	return apierror.ToStatus(s.m.serveLog(ctx, req, stream.Send))
+	return ctx, cancel
 }
 
 // Takeover implements SiteService.

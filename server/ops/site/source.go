@@ -34,6 +34,7 @@ type source struct {
 	rest     []byte       // frames read and not sent: not applied yet
 	compress *compressor
 	send     func(*pb.PullLogResponse) error
+	caughtUp func() // called when everything that is applied was sent
 
 	records, bytes uint64 // sent
 }
@@ -56,7 +57,13 @@ func (m *Manager) serveLog(ctx context.Context, req *pb.PullLogRequest, send fun
 	if err := m.checkFollower(req, &st, after); err != nil {
 		return err
 	}
-	s := &source{primary: primary, store: m.o.Store, sent: after, send: send}
+	// The log after the replica's snapshot is retained until it was sent.
+	kept := m.seed.resume(after)
+	defer m.seed.suspend(kept)
+	s := &source{
+		primary: primary, store: m.o.Store, sent: after, send: send,
+		caughtUp: func() { m.seed.release(kept) },
+	}
 	if s.compress, err = newCompressor(); err != nil {
 		return err
 	}
@@ -152,6 +159,7 @@ func (s *source) run(ctx context.Context, state *pb.SiteState) (err error) {
 
 // idle waits until further records are applied. It reports whether a heartbeat is due instead.
 func (s *source) idle(ctx context.Context, advanced <-chan struct{}) bool {
+	s.caughtUp()
 	timer := time.NewTimer(heartbeat)
 	defer timer.Stop()
 	select {

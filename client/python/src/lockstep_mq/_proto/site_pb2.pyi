@@ -172,6 +172,42 @@ class PullLogResponse(_message.Message):
     behind_bytes: int
     def __init__(self, frames: _Optional[bytes] = ..., uncompressed_bytes: _Optional[int] = ..., end: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., primary: _Optional[_Union[SiteState, _Mapping]] = ..., behind_bytes: _Optional[int] = ...) -> None: ...
 
+class PullSnapshotRequest(_message.Message):
+    __slots__ = ("site",)
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    def __init__(self, site: _Optional[str] = ...) -> None: ...
+
+class PullSnapshotResponse(_message.Message):
+    __slots__ = ("snapshot", "offset", "data", "uncompressed_bytes", "checksum", "finished")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    UNCOMPRESSED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    snapshot: SiteSnapshot
+    offset: int
+    data: bytes
+    uncompressed_bytes: int
+    checksum: int
+    finished: bool
+    def __init__(self, snapshot: _Optional[_Union[SiteSnapshot, _Mapping]] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., uncompressed_bytes: _Optional[int] = ..., checksum: _Optional[int] = ..., finished: bool = ...) -> None: ...
+
+class SiteSnapshot(_message.Message):
+    __slots__ = ("primary", "position", "file_bytes", "data_bytes", "page_size")
+    PRIMARY_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    primary: SiteState
+    position: _types_pb2.Position
+    file_bytes: int
+    data_bytes: int
+    page_size: int
+    def __init__(self, primary: _Optional[_Union[SiteState, _Mapping]] = ..., position: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., file_bytes: _Optional[int] = ..., data_bytes: _Optional[int] = ..., page_size: _Optional[int] = ...) -> None: ...
+
 class TakeoverRequest(_message.Message):
     __slots__ = ("lineage", "epoch", "end", "timeout")
     LINEAGE_FIELD_NUMBER: _ClassVar[int]

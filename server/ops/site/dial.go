@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
+	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
+)
+
+// TokenKey is the metadata key of the secret shared by two sites.
+const TokenKey = "lockstep-site-token"
+
+// DialOptions returns the options for connections to the other site: files for TLS, and the shared secrets. Each may be
+// nil.
+func DialOptions(files *tlsfiles.Source, secrets *secretfile.File) (options []grpc.DialOption) {
+	if files != nil {
+		options = append(options, grpc.WithTransportCredentials(files.Credentials(nil)))
+	}
+	if secrets != nil {
+		options = append(options, grpc.WithPerRPCCredentials(token{secrets}))
+	}
+	return options
+}
+
+type token struct{ secrets *secretfile.File }
+
+func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{TokenKey: t.secrets.First()}, nil
+}
+
+// RequireTransportSecurity returns false: the setting insecure permits sites without TLS.
+func (token) RequireTransportSecurity() bool { return false }

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// seedRetention is how long the log after a snapshot is retained for a replica that is not connected.
+const seedRetention = 10 * time.Minute
+
+// retention retains the log after the last snapshot for a replica: while the snapshot is sent, for seedRetention after
+// that, and while the replica pulls the log, until it has received everything that it lacked. Disk space that becomes
+// low ends it.
+type retention struct {
+	mu  sync.Mutex // guards the fields below
+	now *retained  // nil if none
+}
+
+// retained is the use of the retained log by one stream. A later stream replaces it.
+type retained struct {
+	hold   *wal.Hold
+	after  uint64                  // LSN of the last record in the snapshot
+	cancel context.CancelCauseFunc // ends the transfer of the snapshot; nil if it has ended
+	timer  *time.Timer             // nil while a stream uses it
+}
+
+// begin retains the log after a record for the transfer of a snapshot, which cancel ends. The previous snapshot is
+// replaced.
+func (r *retention) begin(hold *wal.Hold, after uint64, cancel context.CancelCauseFunc) *retained {
+	k := &retained{hold: hold, after: after, cancel: cancel}
+	r.mu.Lock()
+	old := r.now
+	r.now = k
+	r.mu.Unlock()
+	if old != nil {
+		old.end(errReplaced)
+	}
+	return k
+}
+
+// resume returns the retained log, for a replica that has the record at a position; nil if nothing is retained for it.
+// During the transfer of a snapshot, such a replica is not the receiver.
+func (r *retention) resume(at lsn.Position) *retained {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.now
+	if old == nil || old.cancel != nil || at.LSN < old.after {
+		return nil
+	}
+	old.stopTimer()
+	// The stream that used it can still be open: it has not noticed its end. Its suspend has no effect then.
+	r.now = &retained{hold: old.hold, after: old.after}
+	return r.now
+}
+
+// suspend starts the time after which the log is released, at the end of the stream that uses it.
+func (r *retention) suspend(k *retained) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k != nil && r.now == k {
+		k.cancel = nil
+		k.timer = time.AfterFunc(seedRetention, func() { r.release(k) })
+	}
+}
+
+// release releases the log, unless another stream uses it.
+func (r *retention) release(k *retained) { r.drop(k, context.Canceled) }
+
+// drop is like release. A transfer in progress ends with the cause.
+func (r *retention) drop(k *retained, cause error) {
+	r.mu.Lock()
+	if k == nil || r.now != k {
+		r.mu.Unlock()
+		return
+	}
+	r.now = nil
+	r.mu.Unlock()
+	k.end(cause)
+}
+
+// last returns the current use, or nil.
+func (r *retention) last() *retained {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+func (k *retained) end(cause error) {
+	k.stopTimer()
+	k.hold.Release()
+	if k.cancel != nil {
+		k.cancel(cause)
+	}
+}
+
+func (k *retained) stopTimer() {
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"go.uber.org/zap"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/throttle"
+)
+
+// pieceBytes is the size of the data in one response, unless a single page is larger.
+const pieceBytes = 512 << 10
+
+// maxPieceBytes is the maximum size of the data in one response.
+const maxPieceBytes = max(pieceBytes, page.MaxPageBytes)
+
+// Causes of a canceled transfer of a snapshot.
+var (
+	errReplaced = fmt.Errorf("%w: a later request for a snapshot has replaced this one", ErrRole)
+	errLowDisk  = fmt.Errorf("%w: the disk of the primary is nearly full, so it does not retain its log", ErrBehind)
+)
+
+func checksumOf(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
+
+// serveSnapshot sends a new checkpoint of a primary, and retains the log after it. It begins a lineage if the pair has
+// none.
+func (m *Manager) serveSnapshot(
+	ctx context.Context, req *pb.PullSnapshotRequest, send func(*pb.PullSnapshotResponse) error,
+) error {
+	primary, err := m.active()
+	if err != nil {
+		return err
+	}
+	if m.o.Name == "" || req.GetSite() == "" || req.GetSite() == m.o.Name {
+		return fmt.Errorf("%w: site.name is %q on the primary, and %q on the replica", ErrRole, m.o.Name, req.GetSite())
+	}
+	st, err := m.beginLineage(ctx, primary)
+	if err != nil {
+		return err
+	}
+	if st.Role != queue.SitePrimary {
+		return fmt.Errorf("%w: role of site %s is %s, must be primary", ErrRole, m.o.Name, st.Role)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-primary.Stopped():
+			cancel(replication.ErrNotActive)
+		case <-ctx.Done():
+		}
+	}()
+	// The checkpoint must contain the lineage, and the promotion of this site.
+	if _, err := m.o.Store.Checkpoint(ctx); err != nil {
+		return fmt.Errorf("write a checkpoint: %w", err)
+	}
+	snap, err := m.o.Store.OpenSnapshot()
+	if err != nil {
+		return fmt.Errorf("open snapshot: %w", err)
+	}
+	defer snap.Close()
+	defer context.AfterFunc(ctx, snap.Close)() // a blocked send must not retain its pages
+	after := snap.Header.Position.LSN
+	defer m.seed.suspend(m.seed.begin(m.o.Store.HoldLog(after+1), after, cancel))
+	m.log.Info("sending a snapshot to a replica", zap.String("site", req.GetSite()),
+		zap.Uint64("bytes", snap.Header.DataBytes), zap.Uint64("lsn", after))
+	err = m.sendSnapshot(ctx, snap, send)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = fmt.Errorf("send snapshot: %w", cause)
+	}
+	m.log.Info("snapshot for a replica ended", zap.String("site", req.GetSite()), zap.Error(err))
+	return err
+}
+
+func (m *Manager) sendSnapshot(
+	ctx context.Context, snap *store.Snapshot, send func(*pb.PullSnapshotResponse) error,
+) error {
+	c, err := newCompressor()
+	if err != nil {
+		return err
+	}
+	h := snap.Header
+	err = send(&pb.PullSnapshotResponse{Snapshot: &pb.SiteSnapshot{
+		Primary: m.state(), Position: positionToProto(h.Position), FileBytes: h.FileBytes, DataBytes: h.DataBytes,
+		PageSize: uint32(h.PageSize),
+	}})
+	pacer := throttle.New(throttle.Limits{Governor: m.o.Store.Governor()})
+	for offset := uint64(0); err == nil; {
+		at, data, rerr := snap.ReadNext(offset, pieceBytes)
+		if errors.Is(rerr, io.EOF) {
+			err = send(&pb.PullSnapshotResponse{Offset: offset, Finished: true})
+			break
+		}
+		if rerr != nil {
+			return fmt.Errorf("read snapshot: %w", rerr)
+		}
+		offset = at + uint64(len(data))
+		resp := &pb.PullSnapshotResponse{Offset: at, Checksum: checksumOf(data)}
+		resp.Data, resp.UncompressedBytes = c.compress(data)
+		if err = send(resp); err == nil {
+			err = pacer.Did(ctx, len(data))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("send snapshot: %w", err)
+	}
+	return nil
+}
+
+// ReleaseLog ends the transfer of a snapshot, and releases the log that is retained for its receiver. It is called when
+// the disk is nearly full: a replica must not stop the primary.
+func (m *Manager) ReleaseLog() {
+	if k := m.seed.last(); k != nil {
+		m.log.Warn("disk nearly full: log after the snapshot for a replica is not retained",
+			zap.Uint64("after", k.after))
+		m.seed.drop(k, errLowDisk)
+	}
+}
