@@ -57,7 +57,7 @@ type Manager struct {
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
 	verify   chan struct{} // capacity 1: held during a comparison of the sites
-	seed     retention // of the log for a replica that was sent a snapshot
+	seed     retention     // of the log for a replica that was sent a snapshot
 
 	mu       sync.Mutex // guards the fields below
 	primary  *replication.Primary
