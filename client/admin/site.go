@@ -50,6 +50,14 @@ func (n *Node) VerifySites(ctx context.Context) (*pb.VerifySitesResponse, error)
 	return resp, n.fail(ctx, "compare the sites", err)
 }
 
+// PullSnapshot opens a stream with a checkpoint of this node's pair. The node must be the active. Errors of the stream
+// are gRPC statuses.
+func (n *Node) PullSnapshot(
+	ctx context.Context, req *pb.PullSnapshotRequest, o ...grpc.CallOption,
+) (grpc.ServerStreamingClient[pb.PullSnapshotResponse], error) {
+	return n.sites().PullSnapshot(ctx, req, o...)
+}
+
 // DemoteSite makes a pair the replica of another pair. The node must be its active. Errors: [client.ErrRefused] if the
 // pair has transactions that the primary lacks, or the primary does not respond.
 func (n *Node) DemoteSite(ctx context.Context, req *pb.DemoteSiteRequest) (*pb.DemoteSiteResponse, error) {

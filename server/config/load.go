@@ -68,6 +68,37 @@ func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, 
 	return l.config.Backup.S3, nil
 }
 
+// RegisterSiteFlags adds the flags of LoadSite, except those for TLS.
+func RegisterSiteFlags(fs *pflag.FlagSet) {
+	for _, key := range []string{"data.dir", "site.name", "site.token-file", "site.ca", "insecure"} {
+		registerFlags(fs, key)
+	}
+}
+
+// LoadSite is like Load, but reads only the settings for connections to the other site (site, tls and insecure),
+// data.dir and wal.segment-bytes. remote, unless empty, replaces site.remote.
+func LoadSite(path string, environ []string, flags *pflag.FlagSet, remote []string) (Config, error) {
+	l, err := load(path, environ, flags)
+	if err != nil {
+		return Config{}, err
+	}
+	var problems []string
+	for _, prefix := range []string{"site.", "tls.", "insecure", "data.dir", "wal.segment-bytes"} {
+		problems = append(problems, l.store(prefix)...)
+	}
+	if len(remote) > 0 {
+		l.config.Site.Remote = remote
+		l.sources["site.remote"] = "flag --from"
+	}
+	l.config.Listen = "" // a port of the other site may be the default one
+	var k checker
+	l.config.checkSite(&k)
+	if err := invalid(append(problems, l.described(k.problems)...)); err != nil {
+		return Config{}, err
+	}
+	return l.config, nil
+}
+
 // flagValue keeps the text. Load parses it like a value from the file, so that the errors are identical.
 type flagValue struct{ text, typeName string }
 

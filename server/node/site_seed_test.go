@@ -256,7 +256,7 @@ func testSeedBroken(t *testing.T, w *simpair.World) {
 		change func(*pb.PullSnapshotResponse)
 		want   error
 	}{
-		"stream ends":     {left: 3, want: site.ErrUnreachable},
+		"stream ends": {left: 3, want: site.ErrUnreachable},
 		"other position": {
 			left: 1, change: func(r *pb.PullSnapshotResponse) { r.GetSnapshot().Position = nil }, want: backup.ErrCorrupt,
 		},

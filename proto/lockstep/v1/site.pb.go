@@ -986,7 +986,10 @@ func (x *PullLogResponse) GetBehindBytes() uint64 {
 type PullSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the replica site; must differ from that of the primary.
-	Site          string `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	Site string `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	// The receiver becomes no replica: a pair in any role sends its checkpoint, retains no log and begins no lineage.
+	// `site` is ignored.
+	Detached      bool `protobuf:"varint,2,opt,name=detached,proto3" json:"detached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1026,6 +1029,13 @@ func (x *PullSnapshotRequest) GetSite() string {
 		return x.Site
 	}
 	return ""
+}
+
+func (x *PullSnapshotRequest) GetDetached() bool {
+	if x != nil {
+		return x.Detached
+	}
+	return false
 }
 
 // PullSnapshotResponse is the description of the checkpoint in the first response, and a piece of the page file in the
@@ -1941,9 +1951,10 @@ const file_lockstep_v1_site_proto_rawDesc = "" +
 	"\x03end\x18\x03 \x01(\v2\x15.lockstep.v1.PositionR\x03end\x12,\n" +
 	"\x03now\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x120\n" +
 	"\aprimary\x18\x05 \x01(\v2\x16.lockstep.v1.SiteStateR\aprimary\x12!\n" +
-	"\fbehind_bytes\x18\x06 \x01(\x04R\vbehindBytes\")\n" +
+	"\fbehind_bytes\x18\x06 \x01(\x04R\vbehindBytes\"E\n" +
 	"\x13PullSnapshotRequest\x12\x12\n" +
-	"\x04site\x18\x01 \x01(\tR\x04site\"\xe0\x01\n" +
+	"\x04site\x18\x01 \x01(\tR\x04site\x12\x1a\n" +
+	"\bdetached\x18\x02 \x01(\bR\bdetached\"\xe0\x01\n" +
 	"\x14PullSnapshotResponse\x125\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x19.lockstep.v1.SiteSnapshotR\bsnapshot\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x12\n" +

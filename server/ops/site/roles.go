@@ -264,7 +264,7 @@ func (m *Manager) nothingAfter(at lsn.Position) error {
 	n, _, err := m.transactionsAfter(at)
 	if err == nil && n > 0 {
 		err = fmt.Errorf("%w: %d transactions after record %v. They are in the log of this site: `lockstep store dump-log` "+
-			"prints them. Restore a backup of the primary into an empty directory, and run `lockstep site demote` there",
+			"prints them. Then run `lockstep site seed` into an empty directory",
 			ErrDiverged, n, at)
 	}
 	return err

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -259,18 +258,15 @@ func (w *world) restart(s *site, missing int) (follows bool) {
 	return follows
 }
 
-// replace replaces the data of a site with a backup of the other one, and makes it a replica.
+// replace replaces the data of a site with a snapshot of the other one, so that it is a replica.
 func (w *world) replace(s *site) {
 	w.t.Helper()
 	require.NoError(w.t, s.pair.KillAll())
-	dir, backups := w.nextDir(s), filepath.Join(w.dir, "backups")
-	require.NoError(w.t, os.RemoveAll(backups))
-	source := strings.Join(w.other(s).pair.Addresses(), ",")
-	lockstep(w.t, "--addr", source, "store", "backup", "--path", backups, "--full-speed")
+	dir := w.nextDir(s)
 	require.NoError(w.t, os.MkdirAll(filepath.Join(dir, "a"), 0o750))
-	lockstep(w.t, "store", "restore", backups, "--data-dir", filepath.Join(dir, "a", "data"))
+	lockstep(w.t, "site", "seed", "--from", w.other(s).linkAddresses(), "--data-dir", filepath.Join(dir, "a", "data"),
+		"--site-name", s.name, "--site-token-file", w.token)
 	w.startIn(s, dir)
-	w.demote(s)
 }
 
 // lockstep runs a command.

@@ -51,3 +51,37 @@ func TestNodes(t *testing.T) {
 	require.InDelta(t, done["epoch"].(float64)+1, promoted["epoch"], 0)
 	require.Equal(t, "a\nb\nc\n", atWest.OK("consume", "q", "--count", "3"))
 }
+
+// A data directory is seeded from a real node. A directory with files is refused.
+func TestSeed(t *testing.T) {
+	dir := t.TempDir()
+	token, file, data := filepath.Join(dir, "token"), filepath.Join(dir, "node.yaml"), filepath.Join(dir, "data")
+	require.NoError(t, os.WriteFile(token, []byte("a-secret-shared-by-both-sites\n"), 0o600))
+	settings := maps.Clone(harness.SmallNodes())
+	settings["site.name"], settings["site.token-file"] = "east", token
+	_, c := clitest.StartNodesWith(t, true, settings)
+	c.OK("queue", "create", "q")
+	c.OK("publish", "q", "a", "b", "c")
+	yaml := "site:\n  name: west\n  token-file: " + token + "\n  remote: [" + c.Addr + "]\n"
+	require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
+
+	_, _, code := c.Run("", "site", "seed", "--site-name", "west", "--data-dir", data)
+	require.Equal(t, cli.ExitUsage, code, "no primary")
+	_, _, code = c.Run("", "site", "seed", "--from", c.Addr, "--data-dir", data)
+	require.Equal(t, cli.ExitError, code, "no name")
+	_, _, code = c.Run("", "site", "seed", "--site-name", "east", "--from", c.Addr, "--data-dir", data)
+	require.Equal(t, cli.ExitError, code, "the name of the primary")
+	require.NoDirExists(t, data)
+
+	seeded := c.Lines("site", "seed", "--config", file, "--data-dir", data)[0]
+	require.Equal(t, "east", seeded["primary"])
+	require.InDelta(t, 3, seeded["messages"], 0)
+	require.InDelta(t, 1, seeded["epoch"], 0)
+	state := c.Lines("site", "status")[0]["site"].(map[string]any)
+	require.Equal(t, state["lineage"], seeded["lineage"])
+	require.Contains(t, c.OK("store", "check", data), "3 messages")
+	require.Contains(t, c.OK("store", "dump-log", "--data-dir", data), "follow")
+	_, stderr, code := c.Run("", "site", "seed", "--config", file, "--data-dir", data)
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "empty")
+}

@@ -68,7 +68,7 @@ is configured by the node setting backup.s3.`,
 			return onNode(cmd.Context(), env, w.node, func(ctx context.Context, t target) error {
 				var set *pb.SaveSet
 				start := time.Now()
-				err := withProgress(ctx, env, t.label(), func(show func(progress.Step)) (err error) {
+				err := env.WithProgress(ctx, t.label(), func(show func(progress.Step)) (err error) {
 					set, err = t.Backup(ctx, req, func(p *pb.Progress) { show(progress.StepOf(p)) })
 					return err
 				})
@@ -127,7 +127,7 @@ func newLocalBackup(s backup.Set) saveSet {
 type restoreFlags struct {
 	dataDir, archive, toTime string
 	toLSN                    uint64
-	dryRun                   bool
+	dryRun, replica          bool
 	locations                locationFlags
 }
 
@@ -142,7 +142,10 @@ without a local copy.
 
 With --archive, the archived log is applied up to --to-lsn or --to-time, or up to the first gap. The restored
 store belongs to no pair and has a new identity: no existing pair accepts it, but a node that starts with it can be
-the first node of a new pair.`,
+the first node of a new pair.
+
+With --replica, the node that starts with it is a replica of the primary site from which the backup was made, and
+continues after the backup. lockstep site seed needs no backup.`,
 		Example: `  lockstep store restore /backup/lockstep --data-dir /var/lib/lockstep
   lockstep store restore /backup/lockstep/20261121T004500Z-lsn000123-ps16384 --data-dir ./data --dry-run
   lockstep store restore /backup/lockstep --data-dir ./data --archive /archive/lockstep --to-time "2026-11-21 09:30:00"
@@ -157,7 +160,11 @@ the first node of a new pair.`,
 	cmd.Flags().StringVar(&f.toTime, "to-time", "",
 		"time up to which transactions are restored: RFC 3339, or 2026-11-21 09:30:00 in local time")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "verify everything and report the result; write nothing")
+	cmd.Flags().BoolVar(&f.replica, "replica", false, "restore a replica of the primary site")
 	cmd.MarkFlagsMutuallyExclusive("to-lsn", "to-time")
+	for _, other := range []string{"archive", "dry-run"} {
+		cmd.MarkFlagsMutuallyExclusive("replica", other)
+	}
 	return cmd
 }
 
@@ -206,7 +213,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	if err != nil {
 		return err
 	}
-	o := backup.RestoreOptions{Location: location, ToLSN: f.toLSN, ToTime: toTime, DryRun: f.dryRun}
+	o := backup.RestoreOptions{Location: location, ToLSN: f.toLSN, ToTime: toTime, DryRun: f.dryRun, Replica: f.replica}
 	if o.Unseal, err = f.locations.unseal(); err != nil {
 		return err
 	}
@@ -216,8 +223,8 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 		}
 	}
 	var r backup.RestoreResult
-	err = withProgress(ctx, env, set.Name, func(show func(progress.Step)) (err error) {
-		o.Progress = showBackup(show)
+	err = env.WithProgress(ctx, set.Name, func(show func(progress.Step)) (err error) {
+		o.Progress = cli.ShowCheckpoint(show)
 		r, err = backup.Restore(ctx, set.Name, f.dataDir, o)
 		return err
 	})

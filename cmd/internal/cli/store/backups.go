@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/backup"
-	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
 
 type listFlags struct {
@@ -116,7 +115,7 @@ func nodeBackups(ctx context.Context, env *cli.Env, t target, f *listFlags) erro
 
 func verifyOnNode(ctx context.Context, env *cli.Env, t target, f *listFlags, j *saveSet) error {
 	var r *pb.VerifyBackupResult
-	err := withProgress(ctx, env, j.Name, func(show func(progress.Step)) (err error) {
+	err := env.WithProgress(ctx, j.Name, func(show func(progress.Step)) (err error) {
 		r, err = t.VerifyBackup(ctx, &pb.VerifyBackupRequest{Path: f.path, Name: j.Name, FullSpeed: f.full},
 			func(p *pb.Progress) { show(progress.StepOf(p)) })
 		return err
@@ -180,9 +179,9 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 		}
 		j := newLocalBackup(s)
 		if f.verify && s.Complete {
-			err := withProgress(ctx, env, s.Name, func(show func(progress.Step)) error {
+			err := env.WithProgress(ctx, s.Name, func(show func(progress.Step)) error {
 				_, err := backup.Verify(ctx, s.Name, backup.VerifyOptions{
-					Location: location, Unseal: with, Progress: showBackup(show),
+					Location: location, Unseal: with, Progress: cli.ShowCheckpoint(show),
 				})
 				return err
 			})
@@ -204,16 +203,6 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 }
 
 // showBackup converts the progress for display. Verification reports pages instead of bytes.
-func showBackup(show func(progress.Step)) func(checkpoint.Progress) {
-	return func(p checkpoint.Progress) {
-		if p.Phase == "check" {
-			show(progress.Step{Phase: fmt.Sprintf("verify, page %s of %s", output.Count(p.Pages), output.Count(p.TotalPages))})
-			return
-		}
-		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes})
-	}
-}
-
 func printSets(env *cli.Env, label string, list []saveSet) error {
 	if env.Print.JSON() {
 		if err := output.Objects(env.Print, list); err != nil {

@@ -5,7 +5,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,8 +17,6 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
-	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
-	"github.com/lockstep-mq/lockstep/store/rewrite"
 )
 
 // location selects the page file of a running or a stopped node.
@@ -101,32 +98,6 @@ func nodeNames(s pairstatus.Status) []string {
 		}
 	}
 	return names
-}
-
-// withProgress runs fn with a progress bar. The first Ctrl-C cancels the operation safely and waits. A second one exits
-// the program immediately; the node still cancels safely.
-func withProgress(ctx context.Context, env *cli.Env, label string, fn func(show func(progress.Step)) error) error {
-	d := progress.New(env.Stderr, output.IsTerminal(env.Stderr))
-	bar := d.Bar(label)
-	stop := context.AfterFunc(ctx, func() { d.Line("Stopping safely; press Ctrl-C again to exit immediately.") })
-	err := fn(func(s progress.Step) { d.Set(bar, s) })
-	stop()
-	switch {
-	case err == nil:
-		d.Clear()
-		return nil
-	case ctx.Err() != nil && isCanceled(err):
-		d.End(bar, "cancelled")
-		d.Close()
-		return errors.New("cancelled, no changes made")
-	}
-	d.End(bar, "failed")
-	d.Close()
-	return err
-}
-
-func isCanceled(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, admin.ErrCanceled) || errors.Is(err, rewrite.ErrCanceled)
 }
 
 // sizeChange formats two sizes and their relative change: 669 MiB → 610 MiB (-9%).

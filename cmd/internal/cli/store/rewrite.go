@@ -139,7 +139,7 @@ func rewriteNode(
 				"`lockstep store scan` to get a recommendation, or `--page-size` to set a page size")
 		}
 	}
-	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) (err error) {
+	err = env.WithProgress(ctx, t.label(), func(show func(progress.Step)) (err error) {
 		r, err = t.Rewrite(ctx, &pb.RewriteRequest{PageSize: pageSize, DryRun: f.dryRun},
 			func(p *pb.Progress) { show(progress.StepOf(p)) })
 		return err
@@ -228,7 +228,7 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 // planOffline is a dry run for a stopped node. A pageSize of 0 selects the current one.
 func planOffline(ctx context.Context, env *cli.Env, dir string, pageSize int) error {
 	var p rewrite.Plan
-	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
+	err := env.WithProgress(ctx, dir, func(show func(progress.Step)) (err error) {
 		p, err = rewrite.PlanDir(ctx, vfs.OS(), dir,
 			rewrite.Options{PageSize: pageSize, Progress: func(p checkpoint.Progress) {
 				showStore(show, p)

@@ -178,7 +178,7 @@ func (t target) inPair() bool {
 }
 
 func scanNode(ctx context.Context, env *cli.Env, t target, req *pb.ScanRequest) (j scanned, err error) {
-	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) error {
+	err = env.WithProgress(ctx, t.label(), func(show func(progress.Step)) error {
 		r, err := t.Scan(ctx, req, func(p *pb.Progress) { show(progress.StepOf(p)) })
 		j = newScanned(t.label(), r)
 		return err
@@ -213,7 +213,7 @@ func newScanned(store string, r *pb.ScanResult) scanned {
 
 func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) error {
 	var r checkpoint.ScanResult
-	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
+	err := env.WithProgress(ctx, dir, func(show func(progress.Step)) (err error) {
 		return checkpoint.ReadDir(vfs.OS(), dir, func(c *checkpoint.Checkpoint) (err error) {
 			r, err = c.Scan(ctx, checkpoint.ScanOptions{MaxPageSize: largest, Progress: func(p checkpoint.Progress) {
 				showStore(show, p)

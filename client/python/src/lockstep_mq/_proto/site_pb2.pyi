@@ -173,10 +173,12 @@ class PullLogResponse(_message.Message):
     def __init__(self, frames: _Optional[bytes] = ..., uncompressed_bytes: _Optional[int] = ..., end: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., primary: _Optional[_Union[SiteState, _Mapping]] = ..., behind_bytes: _Optional[int] = ...) -> None: ...
 
 class PullSnapshotRequest(_message.Message):
-    __slots__ = ("site",)
+    __slots__ = ("site", "detached")
     SITE_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_FIELD_NUMBER: _ClassVar[int]
     site: str
-    def __init__(self, site: _Optional[str] = ...) -> None: ...
+    detached: bool
+    def __init__(self, site: _Optional[str] = ..., detached: bool = ...) -> None: ...
 
 class PullSnapshotResponse(_message.Message):
     __slots__ = ("snapshot", "offset", "data", "uncompressed_bytes", "checksum", "finished")
