@@ -45,8 +45,9 @@ type Received struct {
 }
 
 // Receive creates a data directory from a snapshot of a primary site. The new store is a replica of that site, which
-// continues after the position of the snapshot: the first record of its log says so, and a node applies it before it
-// serves clients. With ReceiveOptions.Detached, it is independent of that site. When Receive returns nil, everything is durable and the whole page file has been checked.
+// continues after the position of the snapshot: the first record of its log makes it one, and a node applies it before
+// it serves clients. With ReceiveOptions.Detached, the store is independent of the site, which can have any role. When
+// Receive returns nil, everything is durable and the whole page file has been checked.
 //
 // The requirements for the directory, its new identity, and its state after an error are those of Restore.
 //

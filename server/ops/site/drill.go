@@ -30,9 +30,9 @@ type DrillOptions struct {
 	Progress func(checkpoint.Progress)
 }
 
-// Drill creates a data directory with a writable copy of a pair. The copy has a new identity and is the primary of a new
-// lineage: it can join neither pair, and no site accepts it. The pair is not changed. After an error, Drill removes its
-// files if possible, and no node starts from the rest.
+// Drill creates a data directory with a writable copy of a pair. The copy has a new identity and is the primary of a
+// new lineage: it can join neither pair, and no site accepts it. The pair is not changed. After an error, Drill removes
+// its files if possible, and no node starts from the rest.
 //
 // Errors: ErrUnreachable, and those of backup.Receive.
 func Drill(ctx context.Context, o DrillOptions) (Seeded, error) {

@@ -47,11 +47,8 @@ Otherwise, it prints the command to serve it. To end the drill, delete the direc
 					return err
 				}
 			}
-			if err := drill(cmd.Context(), env, dir); err != nil {
+			if err := drill(cmd.Context(), env, dir, listen == ""); err != nil || listen == "" {
 				return err
-			}
-			if listen == "" {
-				return env.Print.Sentence("to serve it: lockstep serve --standalone --data-dir %s --listen 127.0.0.1:7600", dir)
 			}
 			return serve.Foreground(cmd.Context(), env, c, func(address string) {
 				// Write errors are ignored: the node works without a reader of the output.
@@ -65,8 +62,7 @@ Otherwise, it prints the command to serve it. To end the drill, delete the direc
 	return cmd
 }
 
-// drillConfig returns the settings of a standalone node. Settings of other nodes, such as directories of backups, do not
-// apply.
+// drillConfig returns the settings of a standalone node. No setting of other nodes applies, such as backup.path.
 func drillConfig(dir, listen string) (config.Config, error) {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -91,9 +87,11 @@ type drilled struct {
 	Position output.Position `json:"position"`       // in the log of the site
 	Messages uint64          `json:"messages"`
 	Bytes    uint64          `json:"bytes"`
+	Serve    string          `json:"serve,omitempty"` // command that serves it; empty if this command does
 }
 
-func drill(ctx context.Context, env *cli.Env, dir string) error {
+// drill makes a copy. With hint, it prints the command that serves it.
+func drill(ctx context.Context, env *cli.Env, dir string, hint bool) error {
 	start := time.Now()
 	var r site.Seeded
 	err := env.OnActive(ctx, func(ctx context.Context, n *admin.Node) error {
@@ -112,6 +110,9 @@ func drill(ctx context.Context, env *cli.Env, dir string) error {
 		DataDir: dir, NodeID: r.NodeID.String(), StoreID: r.StoreID.String(), Site: state.Name, Role: state.Role,
 		Lineage: r.Lineage.String(), Position: output.NewPosition(r.Upstream), Messages: r.Messages, Bytes: r.DataBytes,
 	}
+	if hint {
+		j.Serve = fmt.Sprintf("lockstep serve --standalone --data-dir %s --listen 127.0.0.1:7600", dir)
+	}
 	if err := env.Print.Object(j); err != nil {
 		return err
 	}
@@ -119,7 +120,11 @@ func drill(ctx context.Context, env *cli.Env, dir string) error {
 	if j.Site != "" {
 		from = fmt.Sprintf("%s (%s)", j.Site, j.Role)
 	}
-	return env.Print.Sentence("%s: copy of %s up to LSN %d, %s, %s, in %v; it belongs to no pair and no site", dir, from,
+	err = env.Print.Sentence("%s: copy of %s up to LSN %d, %s, %s, in %v; it belongs to no pair and no site", dir, from,
 		r.Upstream.LSN, output.Plural(j.Messages, "message"), output.Bytes(j.Bytes),
 		time.Since(start).Round(time.Millisecond))
+	if err != nil || j.Serve == "" {
+		return err
+	}
+	return env.Print.Sentence("to serve it: %s", j.Serve)
 }
