@@ -27,6 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/test/simpair"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
 // seedOptions returns the options that seed the data directory of a node.
@@ -37,8 +38,8 @@ func seedOptions(w *simpair.World, c *config.Config) site.SeedOptions {
 	}
 }
 
-// seedPrimary starts a primary whose log is trimmed at each checkpoint. It has messages that are in flight, delayed,
-// expiring and acknowledged, a schedule and a prepared transaction.
+// seedPrimary starts a primary that trims its log at each checkpoint. It has delayed and expiring messages, a schedule
+// and a prepared transaction.
 func seedPrimary(t *testing.T, w *simpair.World) *simpair.Node {
 	t.Helper()
 	c := siteNodes(w, "east", []string{"e"}, []string{"w"})[0]
@@ -172,6 +173,38 @@ func testSeedRetention(t *testing.T, w *simpair.World, connects bool) {
 	trimLog(t, east)
 	<-time.After(time.Minute)
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_BEHIND, reasonOf(pull(at)))
+}
+
+// A primary does not retain its log for a replica when its disk is nearly full.
+func TestSeedDiskFull(t *testing.T) { simpair.Test(t, testSeedDiskFull) }
+
+func testSeedDiskFull(t *testing.T, w *simpair.World) {
+	c := siteNodes(w, "east", []string{"e"}, []string{"w"})[0]
+	c.WAL.KeepBytes, c.Disk.LowWatermark = 0, 32<<20
+	disk := memfs.New()
+	require.NoError(t, disk.MkdirAll("/data", 0o700))
+	c.Data.Dir = "/data"
+	east := w.Start(c, node.Options{FS: disk})
+	east.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	_, err := east.Queues().CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	replica := siteNodes(w, "west", []string{"w"}, []string{"e"})[0]
+	seeded, err := site.Seed(t.Context(), seedOptions(w, &replica))
+	require.NoError(t, err)
+	trimLog(t, east)
+	u, err := disk.Usage("/data")
+	require.NoError(t, err)
+	disk.SetCapacity(int64(u.TotalBytes-u.AvailableBytes) + 38<<20) // between the watermark and 1.25 times of it
+	<-time.After(2 * time.Second)
+	disk.SetCapacity(int64(u.TotalBytes))
+	trimLog(t, east)
+	<-time.After(time.Minute)
+	stream, err := siteService(east).PullLog(t.Context(), &pb.PullLogRequest{Site: "west", After: &pb.Position{
+		Term: seeded.Upstream.Term, Lsn: seeded.Upstream.LSN, Chain: seeded.Upstream.Chain,
+	}})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_BEHIND, reasonOf(err))
 }
 
 // A snapshot contains the promotion of the primary, and a replica of the promoted site continues in its epoch.

@@ -232,9 +232,9 @@ func (s *State) mayFollow(c *txn.SiteChange) bool {
 	return c.Epoch > t.Epoch || c.Epoch == t.Epoch && t.Role != SiteReplica && c.Logical >= t.Logical
 }
 
-// ReplicaChange returns the change that makes a copy of the state at a position, which is that of the last applied
-// record, a replica of the pair from whose log it was applied. Its Action is 0 if the copy is a replica already: then it
-// follows the same primary. ok is false if the pair has no sites.
+// ReplicaChange returns the change that makes a copy of the state a replica of the original pair. at is the position of
+// the last applied record in the log of that pair. The Action is 0 if the copy is a replica already. ok is false if the
+// pair has no sites.
 func (s *State) ReplicaChange(at lsn.Position) (c txn.SiteChange, ok bool) {
 	t := &s.site
 	if t.Role == SiteReplica {

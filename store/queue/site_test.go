@@ -413,3 +413,45 @@ func TestCorruptSite(t *testing.T) {
 		require.ErrorIs(t, err, ErrCorrupt, name)
 	}
 }
+
+// A copy of a primary becomes a replica with the change that ReplicaChange returns, and continues after its position.
+func TestReplicaChange(t *testing.T) {
+	d := newDriver(t)
+	d.queue("q", txn.Config{}, "a")
+	_, ok := d.s.ReplicaChange(position(d.lsn))
+	require.False(t, ok, "no sites")
+
+	require.Equal(t, txn.OK, d.site(txn.SiteChange{Action: txn.SiteStart, Lineage: lineage}))
+	d.apply(origin("first", 1, 1), one)
+	primary := reloaded(d)
+	c, ok := d.s.ReplicaChange(position(d.lsn))
+	require.True(t, ok)
+	require.Equal(t, txn.SiteChange{
+		Action: txn.SiteFollow, Lineage: lineage, Epoch: 1, Upstream: position(d.lsn), Logical: d.lsn,
+	}, c)
+	at := d.lsn
+	require.Equal(t, txn.OK, d.site(c))
+	payload := encodeFrom(t, origin("first", 1, 2), one)
+	next := txn.Site{Epoch: 1, Upstream: position(at + 1), Logical: at + 1}
+	require.Equal(t, txn.OK, d.envelope(next, payload).Code)
+	replica := d.s.Site()
+	c, ok = d.s.ReplicaChange(position(d.lsn))
+	require.True(t, ok)
+	require.Zero(t, c, "it is a replica already")
+	require.Equal(t, replica, d.s.Site())
+
+	require.Equal(t, txn.OK, primary.site(txn.SiteChange{Action: txn.SiteStop, Expected: 1}))
+	c, ok = primary.s.ReplicaChange(position(primary.lsn))
+	require.True(t, ok)
+	require.True(t, c.Stopped)
+
+	// The numbers of a promoted site differ from its LSNs.
+	require.Equal(t, txn.OK, d.site(txn.SiteChange{Action: txn.SitePromote, Expected: 1, Epoch: 2, Lossy: true}))
+	c, ok = d.s.ReplicaChange(position(d.lsn))
+	require.True(t, ok)
+	require.Equal(t, at+2, c.Logical)
+	require.NotEqual(t, d.lsn, c.Logical)
+	require.EqualValues(t, 2, c.Epoch)
+	require.EqualValues(t, 2, c.LossyEpoch)
+	require.Equal(t, txn.OK, d.site(c))
+}

@@ -92,7 +92,8 @@ func receive(ctx context.Context, pull PullSnapshot, o *SeedOptions, detached bo
 		return res, streamError(ctx, err)
 	}
 	snap := first.GetSnapshot()
-	res.Primary, res.Upstream, res.DataBytes = snap.GetPrimary(), positionFromProto(snap.GetPosition()), snap.GetDataBytes()
+	res.Primary, res.DataBytes = snap.GetPrimary(), snap.GetDataBytes()
+	res.Upstream = positionFromProto(snap.GetPosition())
 	var lineage uuid.UUID // nil for a pair without sites
 	if text := res.Primary.GetLineage(); text != "" || !detached {
 		if lineage, err = uuid.Parse(text); err != nil {

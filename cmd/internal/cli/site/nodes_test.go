@@ -68,7 +68,7 @@ func TestSeed(t *testing.T) {
 	_, _, code := c.Run("", "site", "seed", "--site-name", "west", "--data-dir", data)
 	require.Equal(t, cli.ExitUsage, code, "no primary")
 	_, _, code = c.Run("", "site", "seed", "--from", c.Addr, "--data-dir", data)
-	require.Equal(t, cli.ExitError, code, "no name")
+	require.Equal(t, cli.ExitUsage, code, "no name")
 	_, _, code = c.Run("", "site", "seed", "--site-name", "east", "--from", c.Addr, "--data-dir", data)
 	require.Equal(t, cli.ExitError, code, "the name of the primary")
 	require.NoDirExists(t, data)

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package backup_test
+
+import (
+	"context"
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
+)
+
+// lineageOf makes a node the primary of a new lineage.
+func (n *node) lineageOf() uuid.UUID {
+	n.t.Helper()
+	id := uuid.New()
+	n.commit(func(b *txn.Builder) { b.Site(txn.SiteChange{Action: txn.SiteStart, Lineage: id}) })
+	return id
+}
+
+// checkReplica checks that a directory contains a replica of a node that continues after its last record.
+func checkReplica(n *node, dir string) {
+	n.t.Helper()
+	s := restored(n.t, n.fs, dir)
+	require.Equal(n.t, n.s.End().LSN+1, s.End().LSN)
+	st, primary := s.Site(), n.s.Site()
+	require.Equal(n.t, queue.SiteReplica, st.Role)
+	require.Equal(n.t, primary.Lineage, st.Lineage)
+	require.Equal(n.t, primary.Epoch, st.Epoch)
+	require.Equal(n.t, n.s.End(), st.Upstream)
+	require.Equal(n.t, n.s.End().LSN, st.Logical)
+	require.NotEqual(n.t, n.s.Identity().StoreID, s.Identity().StoreID)
+}
+
+// A backup of a primary can be restored as a replica, and only such a backup.
+func TestRestoreReplica(t *testing.T) {
+	ctx := context.Background()
+	n := openNode(t, memfs.New(), "/data", 2048)
+	n.steps(20)
+	o := backup.RestoreOptions{FS: n.fs, SegmentBytes: 64 << 10, Replica: true}
+	before := n.backup("/before")
+	_, err := backup.Restore(ctx, before.Path, "/restored", o)
+	require.ErrorIs(t, err, backup.ErrNoSites)
+	require.NoError(t, datadir.CheckRestore(n.fs, "/restored"))
+
+	n.lineageOf()
+	n.steps(20)
+	set := n.backup("/backups")
+	with := o
+	with.ArchiveDir = "/archive"
+	_, err = backup.Restore(ctx, set.Path, "/restored", with)
+	require.ErrorIs(t, err, backup.ErrTarget)
+	res, err := backup.Restore(ctx, set.Path, "/restored", o)
+	require.NoError(t, err)
+	require.Equal(t, n.s.End(), res.End)
+	checkReplica(n, "/restored")
+
+	// A backup of a replica is a replica already.
+	replica := *n
+	replica.dir, replica.o.Dir = "/other", "/other"
+	_, err = backup.Restore(ctx, set.Path, "/other", o)
+	require.NoError(t, err)
+	replica.open()
+	defer func() { require.NoError(t, replica.s.Close()) }()
+	require.NoError(t, replica.s.Apply(replica.s.End().LSN, nil))
+	again := replica.backup("/again")
+	_, err = backup.Restore(ctx, again.Path, "/third", o)
+	require.NoError(t, err)
+	third := restored(t, n.fs, "/third")
+	require.Equal(t, replica.s.End(), third.End())
+	require.Equal(t, replica.s.Site(), third.Site())
+}
+
+// A snapshot is received completely, or leaves an empty directory.
+func TestReceive(t *testing.T) {
+	ctx := context.Background()
+	n := openNode(t, memfs.New(), "/data", 2048)
+	n.steps(50)
+	lineage := n.lineageOf()
+	n.steps(10)
+	_, err := n.s.Checkpoint(ctx)
+	require.NoError(t, err)
+	snap, err := n.s.OpenSnapshot()
+	require.NoError(t, err)
+	defer snap.Close()
+	// options returns the options for the snapshot. change is called with each piece.
+	options := func(change func(i int, data []byte) (kept bool)) backup.ReceiveOptions {
+		offset, i := uint64(0), 0
+		return backup.ReceiveOptions{
+			FS: n.fs, Name: "snapshot", Header: snap.Header, Lineage: lineage, SegmentBytes: 64 << 10,
+			Next: func() (uint64, []byte, error) {
+				for {
+					at, data, err := snap.ReadNext(offset, 4096)
+					if err != nil {
+						return 0, nil, err
+					}
+					offset = at + uint64(len(data))
+					i, data = i+1, slices.Clone(data) // the first one belongs to the snapshot
+					if change == nil || change(i, data) {
+						return at, data, nil
+					}
+				}
+			},
+		}
+	}
+	pieces := 0
+	_, err = backup.Receive(ctx, "/count", options(func(int, []byte) bool { pieces++; return true }))
+	require.NoError(t, err)
+	require.Greater(t, pieces, 3)
+	for i := 1; i <= pieces; i++ {
+		_, err := backup.Receive(ctx, "/replica", options(func(at int, _ []byte) bool { return at != i }))
+		require.Error(t, err, "piece %d of %d is missing", i, pieces)
+		require.NoError(t, datadir.CheckRestore(n.fs, "/replica"))
+		_, err = backup.Receive(ctx, "/replica", options(func(at int, data []byte) bool {
+			if at == i {
+				data[len(data)/2] ^= 1
+			}
+			return true
+		}))
+		require.Error(t, err, "piece %d of %d is corrupt", i, pieces)
+		require.NoError(t, datadir.CheckRestore(n.fs, "/replica"))
+	}
+	o := options(nil)
+	o.Next = func() (uint64, []byte, error) { return 0, nil, io.EOF }
+	_, err = backup.Receive(ctx, "/replica", o)
+	require.ErrorIs(t, err, backup.ErrCorrupt)
+	o = options(nil)
+	o.Lineage = uuid.New()
+	_, err = backup.Receive(ctx, "/replica", o)
+	require.ErrorIs(t, err, backup.ErrCorrupt)
+
+	res, err := backup.Receive(ctx, "/replica", options(nil))
+	require.NoError(t, err)
+	require.Positive(t, res.Messages)
+	checkReplica(n, "/replica")
+	_, err = backup.Receive(ctx, "/replica", options(nil))
+	require.ErrorIs(t, err, datadir.ErrNotEmpty)
+}
