@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,7 +88,7 @@ type drilled struct {
 	Position output.Position `json:"position"`       // in the log of the site
 	Messages uint64          `json:"messages"`
 	Bytes    uint64          `json:"bytes"`
-	Serve    string          `json:"serve,omitempty"` // command that serves it; empty if this command does
+	Serve    []string        `json:"serve,omitempty"` // command that serves it; empty if this command does
 }
 
 // drill makes a copy. With hint, it prints the command that serves it.
@@ -111,7 +112,7 @@ func drill(ctx context.Context, env *cli.Env, dir string, hint bool) error {
 		Lineage: r.Lineage.String(), Position: output.NewPosition(r.Upstream), Messages: r.Messages, Bytes: r.DataBytes,
 	}
 	if hint {
-		j.Serve = fmt.Sprintf("lockstep serve --standalone --data-dir %s --listen 127.0.0.1:7600", dir)
+		j.Serve = []string{"lockstep", "serve", "--standalone", "--data-dir", dir, "--listen", "127.0.0.1:7600"}
 	}
 	if err := env.Print.Object(j); err != nil {
 		return err
@@ -123,8 +124,8 @@ func drill(ctx context.Context, env *cli.Env, dir string, hint bool) error {
 	err = env.Print.Sentence("%s: copy of %s up to LSN %d, %s, %s, in %v; it belongs to no pair and no site", dir, from,
 		r.Upstream.LSN, output.Plural(j.Messages, "message"), output.Bytes(j.Bytes),
 		time.Since(start).Round(time.Millisecond))
-	if err != nil || j.Serve == "" {
+	if err != nil || !hint {
 		return err
 	}
-	return env.Print.Sentence("to serve it: %s", j.Serve)
+	return env.Print.Sentence("to serve it: %s", strings.Join(j.Serve, " "))
 }

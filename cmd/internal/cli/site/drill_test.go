@@ -54,7 +54,7 @@ func TestDrill(t *testing.T) {
 	require.Equal(t, "none", v[0]["role"])
 	require.InDelta(t, 2, v[0]["messages"], 0)
 	require.NotEmpty(t, v[0]["lineage"])
-	require.Equal(t, "lockstep serve --standalone --data-dir "+dir+"2 --listen 127.0.0.1:7600", v[0]["serve"])
+	require.Contains(t, v[0]["serve"], dir+"2")
 }
 
 func TestDrillUsage(t *testing.T) {
