@@ -31,6 +31,39 @@ type QueueDigest struct {
 	NextSequence, Messages uint64
 }
 
+// QueueDifference is a queue that differs between two states. One of both is nil if the queue exists in one state only.
+type QueueDifference struct{ Here, There *QueueDigest }
+
+// Name returns the name of the queue.
+func (d QueueDifference) Name() string {
+	if d.Here != nil {
+		return d.Here.Name
+	}
+	return d.There.Name
+}
+
+// Differences returns the queues that differ from those in there.
+func (d *QueueDigests) Differences(there *QueueDigests) (out []QueueDifference) {
+	left := make(map[uint64]*QueueDigest, len(there.Queues))
+	for i := range there.Queues {
+		left[there.Queues[i].ID] = &there.Queues[i]
+	}
+	for i := range d.Queues {
+		q := &d.Queues[i]
+		o := left[q.ID]
+		delete(left, q.ID)
+		if o == nil || *o != *q {
+			out = append(out, QueueDifference{Here: q, There: o})
+		}
+	}
+	for i := range there.Queues {
+		if q := &there.Queues[i]; left[q.ID] != nil {
+			out = append(out, QueueDifference{There: q})
+		}
+	}
+	return out
+}
+
 // QueueDigestsAt returns the digests at LSN at, for which it waits at most maxWait. If at is 0, it returns the current
 // digests. It does not read from disk. It returns ErrPast if later records are already applied, and
 // context.DeadlineExceeded if the record is not applied in time.

@@ -5,11 +5,15 @@ package admin
 import (
 	"context"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
+
+// maxDigestBytes exceeds the size of the differences of the maximum number of queues.
+const maxDigestBytes = 64 << 20
 
 func (n *Node) sites() pb.SiteServiceClient { return pb.NewSiteServiceClient(n.node.Conn()) }
 
@@ -37,6 +41,21 @@ func (n *Node) SwitchSite(ctx context.Context, req *pb.SwitchSiteRequest) (*pb.S
 func (n *Node) PromoteSite(ctx context.Context, req *pb.PromoteSiteRequest) (*pb.PromoteSiteResponse, error) {
 	resp, err := n.sites().PromoteSite(ctx, req)
 	return resp, n.fail(ctx, "promote the site", err)
+}
+
+// VerifySites compares the rolling digests of both sites at the same transaction. The node must be the active of either
+// site. Errors: [client.ErrRefused] if the pair has no replica, or the sites cannot be compared.
+func (n *Node) VerifySites(ctx context.Context) (*pb.VerifySitesResponse, error) {
+	resp, err := n.sites().VerifySites(ctx, &pb.VerifySitesRequest{}, grpc.MaxCallRecvMsgSize(maxDigestBytes))
+	return resp, n.fail(ctx, "compare the sites", err)
+}
+
+// PullSnapshot opens a stream with a checkpoint of this node's pair. The node must be the active. Errors of the stream
+// are gRPC statuses.
+func (n *Node) PullSnapshot(
+	ctx context.Context, req *pb.PullSnapshotRequest, o ...grpc.CallOption,
+) (grpc.ServerStreamingClient[pb.PullSnapshotResponse], error) {
+	return n.sites().PullSnapshot(ctx, req, o...)
 }
 
 // DemoteSite makes a pair the replica of another pair. The node must be its active. Errors: [client.ErrRefused] if the

@@ -93,7 +93,7 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	n := l.n
 	in := &conditions.Input{
 		Now: now, Self: l.self(), Config: n.settings.Live(), Pair: n.runner.Status(), Other: l.other.last(),
-		StandbyFull: n.standbyFull.Load(), Damage: n.store.Repair().Status(), Difference: n.guard.Difference(),
+		StandbyFull: n.standbyFull.Load(), Damage: n.store.Repair().Status(), Difference: n.difference(),
 		CacheOnly: l.cacheOnly, MemoryUsed: int64(runtimeMemory()), MemoryAllowed: memoryAllowed(n.cfg.Memory.Budget.Bytes()),
 		Unrestricted: n.rules.Open(),
 	}

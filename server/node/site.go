@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,11 @@ func (n *node) siteStatus() *conditions.Site {
 		}
 	}
 	return out
+}
+
+// difference returns the difference found by the last comparison with the other node or the other site, or "".
+func (n *node) difference() string {
+	return cmp.Or(n.guard.Difference(), n.site.Difference())
 }
 
 func (n *node) siteDialOptions() []grpc.DialOption {

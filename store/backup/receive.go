@@ -27,7 +27,10 @@ type ReceiveOptions struct {
 	// order of offset, and io.EOF after the last one. The data must be valid until the next call.
 	Next func() (offset uint64, data []byte, err error)
 	// Lineage is the group of sites to which the snapshot must belong.
-	Lineage      uuid.UUID
+	Lineage uuid.UUID
+	// Detached, if set, is the new group of sites of which the store becomes the primary, instead of a replica. Lineage
+	// is then uuid.Nil for a pair without sites.
+	Detached     uuid.UUID
 	SegmentBytes int64 // of the new log, if not 0
 	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
@@ -42,8 +45,9 @@ type Received struct {
 }
 
 // Receive creates a data directory from a snapshot of a primary site. The new store is a replica of that site, which
-// continues after the position of the snapshot: the first record of its log makes it one, and a node applies its log
-// before it serves clients. When Receive returns nil, everything is durable and the whole page file has been checked.
+// continues after the position of the snapshot: the first record of its log makes it one, and a node applies it before
+// it serves clients. With ReceiveOptions.Detached, the store is independent of the site, which can have any role. When
+// Receive returns nil, everything is durable and the whole page file has been checked.
 //
 // The requirements for the directory, its new identity, and its state after an error are those of Restore.
 //
@@ -83,7 +87,12 @@ func Receive(ctx context.Context, target string, o ReceiveOptions) (Received, er
 			return err
 		}
 		w := logWriter{log: log, end: o.Header.Position}
-		if err = w.follow(found.state); err == nil {
+		if o.Detached != uuid.Nil {
+			err = detach(o.FS, target, found.state, o.Detached)
+		} else {
+			err = w.follow(found.state)
+		}
+		if err == nil {
 			err = w.finish()
 		}
 		return errors.Join(err, log.Close())

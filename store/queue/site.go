@@ -266,6 +266,24 @@ func (s *State) ReplicaChange(at lsn.Position) (c txn.SiteChange, ok bool) {
 	return c, ok && s.mayFollow(&c)
 }
 
+// DetachedSite returns the key and the value that make a copy of the state the primary of a new lineage: no site of the
+// present lineage accepts the copy, or is accepted by it. Logical numbers continue.
+func (s *State) DetachedSite(lineage uuid.UUID) (key, value []byte) {
+	before, applied := s.site.SiteState, s.Applied()
+	t := site{SiteState: SiteState{
+		Lineage: lineage, Epoch: 1, Role: SitePrimary, PromotedLSN: before.PromotedLSN, Offset: before.Offset,
+		Logical: before.Logical,
+	}}
+	switch before.Role {
+	case SiteReplica:
+		t.PromotedLSN, t.Offset = applied, before.Logical-applied
+	case SiteNone:
+		t.Logical = applied
+	case SitePrimary, SiteStopped:
+	}
+	return []byte{keySite}, t.appendValue(nil)
+}
+
 // lastNumber returns a lower bound of the logical number of the last transaction applied, from the numbers that must
 // ascend. The LSN of a restored or empty pair without a lineage may be higher.
 func (s *State) lastNumber() uint64 {

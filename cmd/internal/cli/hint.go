@@ -46,6 +46,7 @@ var reasonHints = map[string]string{ //nolint:gochecknoglobals // a table
 	"REPLICA":            "`lockstep site status` for the addresses of the primary, and `--addr` with them",
 	"SITE_ROLE":          "`lockstep site status` for the roles of both sites",
 	"SITE_SWITCH":        "`lockstep site status` for the lag of the replica, and a longer `--timeout`",
+	"SITE_NOT_COMPARED":  "`lockstep site status` for the lag of the replica, then repeat the command",
 	"SITE_BEHIND": "`lockstep site seed` into an empty data directory on the first node of the replica; " +
 		"site.keep-bytes of the primary is the log retained for a replica",
 	"SITE_UNREACHABLE": "`lockstep status` with the addresses of the other site, and site.remote, site.token-file and " +

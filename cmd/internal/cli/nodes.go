@@ -209,7 +209,20 @@ func (env *Env) WithPairTimeout(ctx context.Context, fn func(context.Context, *c
 
 // OnActive calls fn with the active node of the pair in --addr. It waits at most --timeout until a node is active.
 func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *admin.Node) error) error {
-	return env.WithPair(ctx, func(ctx context.Context, c *client.Client) error {
+	return env.WithPair(ctx, env.onActive(fn))
+}
+
+// OnActiveOfSites is OnActive for requests that both sites serve: --addr can contain nodes of both.
+func (env *Env) OnActiveOfSites(ctx context.Context, fn func(context.Context, *admin.Node) error) error {
+	connection, err := env.Connection()
+	if err != nil {
+		return err
+	}
+	return env.with(ctx, connection, true, env.onActive(fn))
+}
+
+func (env *Env) onActive(fn func(context.Context, *admin.Node) error) func(context.Context, *client.Client) error {
+	return func(ctx context.Context, c *client.Client) error {
 		active, err := env.WaitActive(ctx, c)
 		if err != nil {
 			return err
@@ -219,7 +232,7 @@ func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *admin.No
 			return err
 		}
 		return fn(ctx, n)
-	})
+	}
 }
 
 // QueryNodes requests the status of all nodes concurrently, for at most timeout.

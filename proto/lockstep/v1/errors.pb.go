@@ -455,6 +455,8 @@ const (
 	ErrorReason_ERROR_REASON_SITE_EPOCH ErrorReason = 273
 	// No node of the other site responds.
 	ErrorReason_ERROR_REASON_SITE_UNREACHABLE ErrorReason = 267
+	// The sites could not be compared at the same transaction.
+	ErrorReason_ERROR_REASON_SITE_NOT_COMPARED ErrorReason = 271
 )
 
 // Enum value maps for ErrorReason.
@@ -574,6 +576,7 @@ var (
 		270: "ERROR_REASON_SITE_LAG",
 		273: "ERROR_REASON_SITE_EPOCH",
 		267: "ERROR_REASON_SITE_UNREACHABLE",
+		271: "ERROR_REASON_SITE_NOT_COMPARED",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -690,6 +693,7 @@ var (
 		"ERROR_REASON_SITE_LAG":               270,
 		"ERROR_REASON_SITE_EPOCH":             273,
 		"ERROR_REASON_SITE_UNREACHABLE":       267,
+		"ERROR_REASON_SITE_NOT_COMPARED":      271,
 	}
 )
 
@@ -834,7 +838,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
 	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c\x12\x1a\n" +
 	"\x16ERROR_KIND_NO_SCHEDULE\x10\x1e\x12\x18\n" +
-	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xde2\n" +
+	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xa03\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -1090,6 +1094,9 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x13FAILED_PRECONDITION\x10\a\x127\n" +
 	"\x1dERROR_REASON_SITE_UNREACHABLE\x10\x8b\x02\x1a\x13\xfa\xf8#\x0f\n" +
 	"\vUNAVAILABLE\x10\n" +
+	"\x12@\n" +
+	"\x1eERROR_REASON_SITE_NOT_COMPARED\x10\x8f\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
 	":\\\n" +
 	"\x06reason\x12!.google.protobuf.EnumValueOptions\x18\x8f\xbf\x04 \x01(\v2\x1f.lockstep.v1.ErrorReasonOptionsR\x06reasonB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 

@@ -995,7 +995,10 @@ func (x *PullLogResponse) GetReport() bool {
 type PullSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the replica site; must differ from that of the primary.
-	Site          string `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	Site string `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	// The receiver becomes no replica: a pair in any role sends its checkpoint, retains no log and begins no lineage.
+	// `site` is ignored.
+	Detached      bool `protobuf:"varint,2,opt,name=detached,proto3" json:"detached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1035,6 +1038,13 @@ func (x *PullSnapshotRequest) GetSite() string {
 		return x.Site
 	}
 	return ""
+}
+
+func (x *PullSnapshotRequest) GetDetached() bool {
+	if x != nil {
+		return x.Detached
+	}
+	return false
 }
 
 // PullSnapshotResponse is the description of the checkpoint in the first response, and a piece of the page file in the
@@ -1542,6 +1552,444 @@ func (x *CancelTakeoverResponse) GetSite() *SiteState {
 	return nil
 }
 
+// VerifySitesRequest requests a comparison of both sites.
+type VerifySitesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Fail unless this site is the replica. A primary sets it when it forwards the request.
+	Local         bool `protobuf:"varint,1,opt,name=local,proto3" json:"local,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifySitesRequest) Reset() {
+	*x = VerifySitesRequest{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifySitesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifySitesRequest) ProtoMessage() {}
+
+func (x *VerifySitesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifySitesRequest.ProtoReflect.Descriptor instead.
+func (*VerifySitesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *VerifySitesRequest) GetLocal() bool {
+	if x != nil {
+		return x.Local
+	}
+	return false
+}
+
+// VerifySitesResponse is the result of a comparison.
+type VerifySitesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the primary.
+	Primary string `protobuf:"bytes,1,opt,name=primary,proto3" json:"primary,omitempty"`
+	// Name of the replica.
+	Replica string `protobuf:"bytes,2,opt,name=replica,proto3" json:"replica,omitempty"`
+	// Epoch of the primary.
+	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Logical number of the last transaction applied at both sites.
+	Logical uint64 `protobuf:"varint,4,opt,name=logical,proto3" json:"logical,omitempty"`
+	// LSN of the comparison in the log of the primary.
+	PrimaryLsn uint64 `protobuf:"varint,5,opt,name=primary_lsn,json=primaryLsn,proto3" json:"primary_lsn,omitempty"`
+	// LSN of the comparison in the log of the replica.
+	ReplicaLsn uint64 `protobuf:"varint,6,opt,name=replica_lsn,json=replicaLsn,proto3" json:"replica_lsn,omitempty"`
+	// Compared queues.
+	Queues uint64 `protobuf:"varint,7,opt,name=queues,proto3" json:"queues,omitempty"`
+	// Messages in the queues of the primary.
+	Messages uint64 `protobuf:"varint,8,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Queues that differ; empty if both sites are equal.
+	Differences []*SiteDifference `protobuf:"bytes,9,rep,name=differences,proto3" json:"differences,omitempty"`
+	// Time during which the replica did not apply the log of the primary.
+	Held          *durationpb.Duration `protobuf:"bytes,10,opt,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifySitesResponse) Reset() {
+	*x = VerifySitesResponse{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifySitesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifySitesResponse) ProtoMessage() {}
+
+func (x *VerifySitesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifySitesResponse.ProtoReflect.Descriptor instead.
+func (*VerifySitesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *VerifySitesResponse) GetPrimary() string {
+	if x != nil {
+		return x.Primary
+	}
+	return ""
+}
+
+func (x *VerifySitesResponse) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *VerifySitesResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *VerifySitesResponse) GetLogical() uint64 {
+	if x != nil {
+		return x.Logical
+	}
+	return 0
+}
+
+func (x *VerifySitesResponse) GetPrimaryLsn() uint64 {
+	if x != nil {
+		return x.PrimaryLsn
+	}
+	return 0
+}
+
+func (x *VerifySitesResponse) GetReplicaLsn() uint64 {
+	if x != nil {
+		return x.ReplicaLsn
+	}
+	return 0
+}
+
+func (x *VerifySitesResponse) GetQueues() uint64 {
+	if x != nil {
+		return x.Queues
+	}
+	return 0
+}
+
+func (x *VerifySitesResponse) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *VerifySitesResponse) GetDifferences() []*SiteDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+func (x *VerifySitesResponse) GetHeld() *durationpb.Duration {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// SiteDifference is a queue that differs between the sites.
+type SiteDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue; if empty, state outside of queues.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// State at the primary; absent if the queue is missing there.
+	Primary *SiteQueueDigest `protobuf:"bytes,2,opt,name=primary,proto3" json:"primary,omitempty"`
+	// State at the replica; absent if the queue is missing there.
+	Replica       *SiteQueueDigest `protobuf:"bytes,3,opt,name=replica,proto3" json:"replica,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SiteDifference) Reset() {
+	*x = SiteDifference{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SiteDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SiteDifference) ProtoMessage() {}
+
+func (x *SiteDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SiteDifference.ProtoReflect.Descriptor instead.
+func (*SiteDifference) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SiteDifference) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *SiteDifference) GetPrimary() *SiteQueueDigest {
+	if x != nil {
+		return x.Primary
+	}
+	return nil
+}
+
+func (x *SiteDifference) GetReplica() *SiteQueueDigest {
+	if x != nil {
+		return x.Replica
+	}
+	return nil
+}
+
+// SiteQueueDigest summarizes a queue.
+type SiteQueueDigest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ID of the queue, equal at both sites.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Name of the queue.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Rolling hash of all operations applied to the queue.
+	Digest uint64 `protobuf:"varint,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Sequence of the next message.
+	NextSequence uint64 `protobuf:"varint,4,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`
+	// Messages that a subscription needs.
+	Messages      uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SiteQueueDigest) Reset() {
+	*x = SiteQueueDigest{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SiteQueueDigest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SiteQueueDigest) ProtoMessage() {}
+
+func (x *SiteQueueDigest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SiteQueueDigest.ProtoReflect.Descriptor instead.
+func (*SiteQueueDigest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *SiteQueueDigest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *SiteQueueDigest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SiteQueueDigest) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
+func (x *SiteQueueDigest) GetNextSequence() uint64 {
+	if x != nil {
+		return x.NextSequence
+	}
+	return 0
+}
+
+func (x *SiteQueueDigest) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+// GetSiteDigestsRequest is empty.
+type GetSiteDigestsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSiteDigestsRequest) Reset() {
+	*x = GetSiteDigestsRequest{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSiteDigestsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSiteDigestsRequest) ProtoMessage() {}
+
+func (x *GetSiteDigestsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSiteDigestsRequest.ProtoReflect.Descriptor instead.
+func (*GetSiteDigestsRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{25}
+}
+
+// GetSiteDigestsResponse contains digests of the state after the record `at`.
+type GetSiteDigestsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// State of the site.
+	Site *SiteState `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
+	// Last applied record in the log of the primary.
+	At *Position `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	// Logical number of the last transaction up to `at`.
+	Logical uint64 `protobuf:"varint,3,opt,name=logical,proto3" json:"logical,omitempty"`
+	// Rolling hash of all applied transactions.
+	Digest uint64 `protobuf:"varint,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	// All queues.
+	Queues        []*SiteQueueDigest `protobuf:"bytes,5,rep,name=queues,proto3" json:"queues,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSiteDigestsResponse) Reset() {
+	*x = GetSiteDigestsResponse{}
+	mi := &file_lockstep_v1_site_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSiteDigestsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSiteDigestsResponse) ProtoMessage() {}
+
+func (x *GetSiteDigestsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_site_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSiteDigestsResponse.ProtoReflect.Descriptor instead.
+func (*GetSiteDigestsResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_site_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GetSiteDigestsResponse) GetSite() *SiteState {
+	if x != nil {
+		return x.Site
+	}
+	return nil
+}
+
+func (x *GetSiteDigestsResponse) GetAt() *Position {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *GetSiteDigestsResponse) GetLogical() uint64 {
+	if x != nil {
+		return x.Logical
+	}
+	return 0
+}
+
+func (x *GetSiteDigestsResponse) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
+func (x *GetSiteDigestsResponse) GetQueues() []*SiteQueueDigest {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
 var File_lockstep_v1_site_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_site_proto_rawDesc = "" +
@@ -1614,9 +2062,10 @@ const file_lockstep_v1_site_proto_rawDesc = "" +
 	"\x03now\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x120\n" +
 	"\aprimary\x18\x05 \x01(\v2\x16.lockstep.v1.SiteStateR\aprimary\x12!\n" +
 	"\fbehind_bytes\x18\x06 \x01(\x04R\vbehindBytes\x12\x16\n" +
-	"\x06report\x18\a \x01(\bR\x06report\")\n" +
+	"\x06report\x18\a \x01(\bR\x06report\"E\n" +
 	"\x13PullSnapshotRequest\x12\x12\n" +
-	"\x04site\x18\x01 \x01(\tR\x04site\"\xe0\x01\n" +
+	"\x04site\x18\x01 \x01(\tR\x04site\x12\x1a\n" +
+	"\bdetached\x18\x02 \x01(\bR\bdetached\"\xe0\x01\n" +
 	"\x14PullSnapshotResponse\x125\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x19.lockstep.v1.SiteSnapshotR\bsnapshot\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x12\n" +
@@ -1649,24 +2098,59 @@ const file_lockstep_v1_site_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12'\n" +
 	"\x03end\x18\x03 \x01(\v2\x15.lockstep.v1.PositionR\x03end\"D\n" +
 	"\x16CancelTakeoverResponse\x12*\n" +
-	"\x04site\x18\x01 \x01(\v2\x16.lockstep.v1.SiteStateR\x04site*j\n" +
+	"\x04site\x18\x01 \x01(\v2\x16.lockstep.v1.SiteStateR\x04site\"*\n" +
+	"\x12VerifySitesRequest\x12\x14\n" +
+	"\x05local\x18\x01 \x01(\bR\x05local\"\xdd\x02\n" +
+	"\x13VerifySitesResponse\x12\x18\n" +
+	"\aprimary\x18\x01 \x01(\tR\aprimary\x12\x18\n" +
+	"\areplica\x18\x02 \x01(\tR\areplica\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x18\n" +
+	"\alogical\x18\x04 \x01(\x04R\alogical\x12\x1f\n" +
+	"\vprimary_lsn\x18\x05 \x01(\x04R\n" +
+	"primaryLsn\x12\x1f\n" +
+	"\vreplica_lsn\x18\x06 \x01(\x04R\n" +
+	"replicaLsn\x12\x16\n" +
+	"\x06queues\x18\a \x01(\x04R\x06queues\x12\x1a\n" +
+	"\bmessages\x18\b \x01(\x04R\bmessages\x12=\n" +
+	"\vdifferences\x18\t \x03(\v2\x1b.lockstep.v1.SiteDifferenceR\vdifferences\x12-\n" +
+	"\x04held\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x04held\"\x96\x01\n" +
+	"\x0eSiteDifference\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x126\n" +
+	"\aprimary\x18\x02 \x01(\v2\x1c.lockstep.v1.SiteQueueDigestR\aprimary\x126\n" +
+	"\areplica\x18\x03 \x01(\v2\x1c.lockstep.v1.SiteQueueDigestR\areplica\"\x8e\x01\n" +
+	"\x0fSiteQueueDigest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\x04R\x06digest\x12#\n" +
+	"\rnext_sequence\x18\x04 \x01(\x04R\fnextSequence\x12\x1a\n" +
+	"\bmessages\x18\x05 \x01(\x04R\bmessages\"\x17\n" +
+	"\x15GetSiteDigestsRequest\"\xd3\x01\n" +
+	"\x16GetSiteDigestsResponse\x12*\n" +
+	"\x04site\x18\x01 \x01(\v2\x16.lockstep.v1.SiteStateR\x04site\x12%\n" +
+	"\x02at\x18\x02 \x01(\v2\x15.lockstep.v1.PositionR\x02at\x12\x18\n" +
+	"\alogical\x18\x03 \x01(\x04R\alogical\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\x04R\x06digest\x124\n" +
+	"\x06queues\x18\x05 \x03(\v2\x1c.lockstep.v1.SiteQueueDigestR\x06queues*j\n" +
 	"\bSiteRole\x12\x19\n" +
 	"\x15SITE_ROLE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11SITE_ROLE_PRIMARY\x10\x01\x12\x15\n" +
 	"\x11SITE_ROLE_REPLICA\x10\x02\x12\x15\n" +
-	"\x11SITE_ROLE_STOPPED\x10\x032\xe1\x05\n" +
+	"\x11SITE_ROLE_STOPPED\x10\x032\x8e\a\n" +
 	"\vSiteService\x12D\n" +
 	"\aGetSite\x12\x1b.lockstep.v1.GetSiteRequest\x1a\x1c.lockstep.v1.GetSiteResponse\x12M\n" +
 	"\n" +
 	"SwitchSite\x12\x1e.lockstep.v1.SwitchSiteRequest\x1a\x1f.lockstep.v1.SwitchSiteResponse\x12P\n" +
 	"\vPromoteSite\x12\x1f.lockstep.v1.PromoteSiteRequest\x1a .lockstep.v1.PromoteSiteResponse\x12M\n" +
 	"\n" +
-	"DemoteSite\x12\x1e.lockstep.v1.DemoteSiteRequest\x1a\x1f.lockstep.v1.DemoteSiteResponse\x12F\n" +
+	"DemoteSite\x12\x1e.lockstep.v1.DemoteSiteRequest\x1a\x1f.lockstep.v1.DemoteSiteResponse\x12P\n" +
+	"\vVerifySites\x12\x1f.lockstep.v1.VerifySitesRequest\x1a .lockstep.v1.VerifySitesResponse\x12F\n" +
 	"\aPullLog\x12\x1b.lockstep.v1.PullLogRequest\x1a\x1c.lockstep.v1.PullLogResponse0\x01\x12U\n" +
 	"\fPullSnapshot\x12 .lockstep.v1.PullSnapshotRequest\x1a!.lockstep.v1.PullSnapshotResponse0\x01\x12Y\n" +
 	"\x0eReportPosition\x12\".lockstep.v1.ReportPositionRequest\x1a#.lockstep.v1.ReportPositionResponse\x12G\n" +
 	"\bTakeover\x12\x1c.lockstep.v1.TakeoverRequest\x1a\x1d.lockstep.v1.TakeoverResponse\x12Y\n" +
-	"\x0eCancelTakeover\x12\".lockstep.v1.CancelTakeoverRequest\x1a#.lockstep.v1.CancelTakeoverResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x0eCancelTakeover\x12\".lockstep.v1.CancelTakeoverRequest\x1a#.lockstep.v1.CancelTakeoverResponse\x12Y\n" +
+	"\x0eGetSiteDigests\x12\".lockstep.v1.GetSiteDigestsRequest\x1a#.lockstep.v1.GetSiteDigestsResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_site_proto_rawDescOnce sync.Once
@@ -1681,7 +2165,7 @@ func file_lockstep_v1_site_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_site_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_site_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_lockstep_v1_site_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_lockstep_v1_site_proto_goTypes = []any{
 	(SiteRole)(0),                  // 0: lockstep.v1.SiteRole
 	(*SiteState)(nil),              // 1: lockstep.v1.SiteState
@@ -1705,64 +2189,81 @@ var file_lockstep_v1_site_proto_goTypes = []any{
 	(*TakeoverResponse)(nil),       // 19: lockstep.v1.TakeoverResponse
 	(*CancelTakeoverRequest)(nil),  // 20: lockstep.v1.CancelTakeoverRequest
 	(*CancelTakeoverResponse)(nil), // 21: lockstep.v1.CancelTakeoverResponse
-	(*Position)(nil),               // 22: lockstep.v1.Position
-	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 24: google.protobuf.Duration
+	(*VerifySitesRequest)(nil),     // 22: lockstep.v1.VerifySitesRequest
+	(*VerifySitesResponse)(nil),    // 23: lockstep.v1.VerifySitesResponse
+	(*SiteDifference)(nil),         // 24: lockstep.v1.SiteDifference
+	(*SiteQueueDigest)(nil),        // 25: lockstep.v1.SiteQueueDigest
+	(*GetSiteDigestsRequest)(nil),  // 26: lockstep.v1.GetSiteDigestsRequest
+	(*GetSiteDigestsResponse)(nil), // 27: lockstep.v1.GetSiteDigestsResponse
+	(*Position)(nil),               // 28: lockstep.v1.Position
+	(*timestamppb.Timestamp)(nil),  // 29: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 30: google.protobuf.Duration
 }
 var file_lockstep_v1_site_proto_depIdxs = []int32{
 	0,  // 0: lockstep.v1.SiteState.role:type_name -> lockstep.v1.SiteRole
-	22, // 1: lockstep.v1.SiteState.upstream:type_name -> lockstep.v1.Position
-	22, // 2: lockstep.v1.SiteState.origin:type_name -> lockstep.v1.Position
-	22, // 3: lockstep.v1.SiteState.promoted:type_name -> lockstep.v1.Position
-	22, // 4: lockstep.v1.SiteState.applied:type_name -> lockstep.v1.Position
-	23, // 5: lockstep.v1.SiteState.now:type_name -> google.protobuf.Timestamp
+	28, // 1: lockstep.v1.SiteState.upstream:type_name -> lockstep.v1.Position
+	28, // 2: lockstep.v1.SiteState.origin:type_name -> lockstep.v1.Position
+	28, // 3: lockstep.v1.SiteState.promoted:type_name -> lockstep.v1.Position
+	28, // 4: lockstep.v1.SiteState.applied:type_name -> lockstep.v1.Position
+	29, // 5: lockstep.v1.SiteState.now:type_name -> google.protobuf.Timestamp
 	1,  // 6: lockstep.v1.GetSiteResponse.site:type_name -> lockstep.v1.SiteState
 	1,  // 7: lockstep.v1.GetSiteResponse.remote:type_name -> lockstep.v1.SiteState
 	4,  // 8: lockstep.v1.GetSiteResponse.replication:type_name -> lockstep.v1.SiteReplication
-	23, // 9: lockstep.v1.SiteReplication.heard_at:type_name -> google.protobuf.Timestamp
-	22, // 10: lockstep.v1.SiteReplication.primary_end:type_name -> lockstep.v1.Position
-	24, // 11: lockstep.v1.SiteReplication.lag:type_name -> google.protobuf.Duration
-	24, // 12: lockstep.v1.SwitchSiteRequest.timeout:type_name -> google.protobuf.Duration
-	24, // 13: lockstep.v1.SwitchSiteResponse.pause:type_name -> google.protobuf.Duration
-	22, // 14: lockstep.v1.PromoteSiteResponse.origin:type_name -> lockstep.v1.Position
+	29, // 9: lockstep.v1.SiteReplication.heard_at:type_name -> google.protobuf.Timestamp
+	28, // 10: lockstep.v1.SiteReplication.primary_end:type_name -> lockstep.v1.Position
+	30, // 11: lockstep.v1.SiteReplication.lag:type_name -> google.protobuf.Duration
+	30, // 12: lockstep.v1.SwitchSiteRequest.timeout:type_name -> google.protobuf.Duration
+	30, // 13: lockstep.v1.SwitchSiteResponse.pause:type_name -> google.protobuf.Duration
+	28, // 14: lockstep.v1.PromoteSiteResponse.origin:type_name -> lockstep.v1.Position
 	4,  // 15: lockstep.v1.PromoteSiteResponse.replication:type_name -> lockstep.v1.SiteReplication
-	22, // 16: lockstep.v1.DemoteSiteResponse.upstream:type_name -> lockstep.v1.Position
-	22, // 17: lockstep.v1.PullLogRequest.after:type_name -> lockstep.v1.Position
-	22, // 18: lockstep.v1.PullLogResponse.end:type_name -> lockstep.v1.Position
-	23, // 19: lockstep.v1.PullLogResponse.now:type_name -> google.protobuf.Timestamp
+	28, // 16: lockstep.v1.DemoteSiteResponse.upstream:type_name -> lockstep.v1.Position
+	28, // 17: lockstep.v1.PullLogRequest.after:type_name -> lockstep.v1.Position
+	28, // 18: lockstep.v1.PullLogResponse.end:type_name -> lockstep.v1.Position
+	29, // 19: lockstep.v1.PullLogResponse.now:type_name -> google.protobuf.Timestamp
 	1,  // 20: lockstep.v1.PullLogResponse.primary:type_name -> lockstep.v1.SiteState
 	15, // 21: lockstep.v1.PullSnapshotResponse.snapshot:type_name -> lockstep.v1.SiteSnapshot
 	1,  // 22: lockstep.v1.SiteSnapshot.primary:type_name -> lockstep.v1.SiteState
-	22, // 23: lockstep.v1.SiteSnapshot.position:type_name -> lockstep.v1.Position
-	22, // 24: lockstep.v1.ReportPositionRequest.applied:type_name -> lockstep.v1.Position
-	22, // 25: lockstep.v1.TakeoverRequest.end:type_name -> lockstep.v1.Position
-	24, // 26: lockstep.v1.TakeoverRequest.timeout:type_name -> google.protobuf.Duration
+	28, // 23: lockstep.v1.SiteSnapshot.position:type_name -> lockstep.v1.Position
+	28, // 24: lockstep.v1.ReportPositionRequest.applied:type_name -> lockstep.v1.Position
+	28, // 25: lockstep.v1.TakeoverRequest.end:type_name -> lockstep.v1.Position
+	30, // 26: lockstep.v1.TakeoverRequest.timeout:type_name -> google.protobuf.Duration
 	1,  // 27: lockstep.v1.TakeoverResponse.site:type_name -> lockstep.v1.SiteState
-	22, // 28: lockstep.v1.CancelTakeoverRequest.end:type_name -> lockstep.v1.Position
+	28, // 28: lockstep.v1.CancelTakeoverRequest.end:type_name -> lockstep.v1.Position
 	1,  // 29: lockstep.v1.CancelTakeoverResponse.site:type_name -> lockstep.v1.SiteState
-	2,  // 30: lockstep.v1.SiteService.GetSite:input_type -> lockstep.v1.GetSiteRequest
-	5,  // 31: lockstep.v1.SiteService.SwitchSite:input_type -> lockstep.v1.SwitchSiteRequest
-	7,  // 32: lockstep.v1.SiteService.PromoteSite:input_type -> lockstep.v1.PromoteSiteRequest
-	9,  // 33: lockstep.v1.SiteService.DemoteSite:input_type -> lockstep.v1.DemoteSiteRequest
-	11, // 34: lockstep.v1.SiteService.PullLog:input_type -> lockstep.v1.PullLogRequest
-	13, // 35: lockstep.v1.SiteService.PullSnapshot:input_type -> lockstep.v1.PullSnapshotRequest
-	16, // 36: lockstep.v1.SiteService.ReportPosition:input_type -> lockstep.v1.ReportPositionRequest
-	18, // 37: lockstep.v1.SiteService.Takeover:input_type -> lockstep.v1.TakeoverRequest
-	20, // 38: lockstep.v1.SiteService.CancelTakeover:input_type -> lockstep.v1.CancelTakeoverRequest
-	3,  // 39: lockstep.v1.SiteService.GetSite:output_type -> lockstep.v1.GetSiteResponse
-	6,  // 40: lockstep.v1.SiteService.SwitchSite:output_type -> lockstep.v1.SwitchSiteResponse
-	8,  // 41: lockstep.v1.SiteService.PromoteSite:output_type -> lockstep.v1.PromoteSiteResponse
-	10, // 42: lockstep.v1.SiteService.DemoteSite:output_type -> lockstep.v1.DemoteSiteResponse
-	12, // 43: lockstep.v1.SiteService.PullLog:output_type -> lockstep.v1.PullLogResponse
-	14, // 44: lockstep.v1.SiteService.PullSnapshot:output_type -> lockstep.v1.PullSnapshotResponse
-	17, // 45: lockstep.v1.SiteService.ReportPosition:output_type -> lockstep.v1.ReportPositionResponse
-	19, // 46: lockstep.v1.SiteService.Takeover:output_type -> lockstep.v1.TakeoverResponse
-	21, // 47: lockstep.v1.SiteService.CancelTakeover:output_type -> lockstep.v1.CancelTakeoverResponse
-	39, // [39:48] is the sub-list for method output_type
-	30, // [30:39] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	24, // 30: lockstep.v1.VerifySitesResponse.differences:type_name -> lockstep.v1.SiteDifference
+	30, // 31: lockstep.v1.VerifySitesResponse.held:type_name -> google.protobuf.Duration
+	25, // 32: lockstep.v1.SiteDifference.primary:type_name -> lockstep.v1.SiteQueueDigest
+	25, // 33: lockstep.v1.SiteDifference.replica:type_name -> lockstep.v1.SiteQueueDigest
+	1,  // 34: lockstep.v1.GetSiteDigestsResponse.site:type_name -> lockstep.v1.SiteState
+	28, // 35: lockstep.v1.GetSiteDigestsResponse.at:type_name -> lockstep.v1.Position
+	25, // 36: lockstep.v1.GetSiteDigestsResponse.queues:type_name -> lockstep.v1.SiteQueueDigest
+	2,  // 37: lockstep.v1.SiteService.GetSite:input_type -> lockstep.v1.GetSiteRequest
+	5,  // 38: lockstep.v1.SiteService.SwitchSite:input_type -> lockstep.v1.SwitchSiteRequest
+	7,  // 39: lockstep.v1.SiteService.PromoteSite:input_type -> lockstep.v1.PromoteSiteRequest
+	9,  // 40: lockstep.v1.SiteService.DemoteSite:input_type -> lockstep.v1.DemoteSiteRequest
+	22, // 41: lockstep.v1.SiteService.VerifySites:input_type -> lockstep.v1.VerifySitesRequest
+	11, // 42: lockstep.v1.SiteService.PullLog:input_type -> lockstep.v1.PullLogRequest
+	13, // 43: lockstep.v1.SiteService.PullSnapshot:input_type -> lockstep.v1.PullSnapshotRequest
+	16, // 44: lockstep.v1.SiteService.ReportPosition:input_type -> lockstep.v1.ReportPositionRequest
+	18, // 45: lockstep.v1.SiteService.Takeover:input_type -> lockstep.v1.TakeoverRequest
+	20, // 46: lockstep.v1.SiteService.CancelTakeover:input_type -> lockstep.v1.CancelTakeoverRequest
+	26, // 47: lockstep.v1.SiteService.GetSiteDigests:input_type -> lockstep.v1.GetSiteDigestsRequest
+	3,  // 48: lockstep.v1.SiteService.GetSite:output_type -> lockstep.v1.GetSiteResponse
+	6,  // 49: lockstep.v1.SiteService.SwitchSite:output_type -> lockstep.v1.SwitchSiteResponse
+	8,  // 50: lockstep.v1.SiteService.PromoteSite:output_type -> lockstep.v1.PromoteSiteResponse
+	10, // 51: lockstep.v1.SiteService.DemoteSite:output_type -> lockstep.v1.DemoteSiteResponse
+	23, // 52: lockstep.v1.SiteService.VerifySites:output_type -> lockstep.v1.VerifySitesResponse
+	12, // 53: lockstep.v1.SiteService.PullLog:output_type -> lockstep.v1.PullLogResponse
+	14, // 54: lockstep.v1.SiteService.PullSnapshot:output_type -> lockstep.v1.PullSnapshotResponse
+	17, // 55: lockstep.v1.SiteService.ReportPosition:output_type -> lockstep.v1.ReportPositionResponse
+	19, // 56: lockstep.v1.SiteService.Takeover:output_type -> lockstep.v1.TakeoverResponse
+	21, // 57: lockstep.v1.SiteService.CancelTakeover:output_type -> lockstep.v1.CancelTakeoverResponse
+	27, // 58: lockstep.v1.SiteService.GetSiteDigests:output_type -> lockstep.v1.GetSiteDigestsResponse
+	48, // [48:59] is the sub-list for method output_type
+	37, // [37:48] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_site_proto_init() }
@@ -1777,7 +2278,7 @@ func file_lockstep_v1_site_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_site_proto_rawDesc), len(file_lockstep_v1_site_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,11 +27,13 @@ const (
 	SiteService_SwitchSite_FullMethodName     = "/lockstep.v1.SiteService/SwitchSite"
 	SiteService_PromoteSite_FullMethodName    = "/lockstep.v1.SiteService/PromoteSite"
 	SiteService_DemoteSite_FullMethodName     = "/lockstep.v1.SiteService/DemoteSite"
+	SiteService_VerifySites_FullMethodName    = "/lockstep.v1.SiteService/VerifySites"
 	SiteService_PullLog_FullMethodName        = "/lockstep.v1.SiteService/PullLog"
 	SiteService_PullSnapshot_FullMethodName   = "/lockstep.v1.SiteService/PullSnapshot"
 	SiteService_ReportPosition_FullMethodName = "/lockstep.v1.SiteService/ReportPosition"
 	SiteService_Takeover_FullMethodName       = "/lockstep.v1.SiteService/Takeover"
 	SiteService_CancelTakeover_FullMethodName = "/lockstep.v1.SiteService/CancelTakeover"
+	SiteService_GetSiteDigests_FullMethodName = "/lockstep.v1.SiteService/GetSiteDigests"
 )
 
 // SiteServiceClient is the client API for SiteService service.
@@ -56,6 +58,10 @@ type SiteServiceClient interface {
 	// primary lacks: those of a former primary after the promotion are saved to a file on the node. Errors:
 	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
 	DemoteSite(ctx context.Context, in *DemoteSiteRequest, opts ...grpc.CallOption) (*DemoteSiteResponse, error)
+	// VerifySites compares the rolling digests of all queues of both sites at the same transaction. It reads no messages.
+	// The primary is not paused; the replica does not apply its log for one round trip. Both sites serve it. Errors:
+	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_UNREACHABLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_NOT_COMPARED.
+	VerifySites(ctx context.Context, in *VerifySitesRequest, opts ...grpc.CallOption) (*VerifySitesResponse, error)
 	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
 	PullLog(ctx context.Context, in *PullLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullLogResponse], error)
@@ -74,6 +80,8 @@ type SiteServiceClient interface {
 	// CancelTakeover makes a replica refuse the takeover, if it has not become the primary yet. The refusal is committed
 	// at the replica before the response, so that it survives failovers. Errors: ERROR_REASON_SITE_ROLE.
 	CancelTakeover(ctx context.Context, in *CancelTakeoverRequest, opts ...grpc.CallOption) (*CancelTakeoverResponse, error)
+	// GetSiteDigests returns the current rolling digests of the primary. Errors: ERROR_REASON_SITE_ROLE.
+	GetSiteDigests(ctx context.Context, in *GetSiteDigestsRequest, opts ...grpc.CallOption) (*GetSiteDigestsResponse, error)
 }
 
 type siteServiceClient struct {
@@ -118,6 +126,16 @@ func (c *siteServiceClient) DemoteSite(ctx context.Context, in *DemoteSiteReques
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DemoteSiteResponse)
 	err := c.cc.Invoke(ctx, SiteService_DemoteSite_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *siteServiceClient) VerifySites(ctx context.Context, in *VerifySitesRequest, opts ...grpc.CallOption) (*VerifySitesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(VerifySitesResponse)
+	err := c.cc.Invoke(ctx, SiteService_VerifySites_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -192,6 +210,16 @@ func (c *siteServiceClient) CancelTakeover(ctx context.Context, in *CancelTakeov
 	return out, nil
 }
 
+func (c *siteServiceClient) GetSiteDigests(ctx context.Context, in *GetSiteDigestsRequest, opts ...grpc.CallOption) (*GetSiteDigestsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetSiteDigestsResponse)
+	err := c.cc.Invoke(ctx, SiteService_GetSiteDigests_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SiteServiceServer is the server API for SiteService service.
 // All implementations must embed UnimplementedSiteServiceServer
 // for forward compatibility.
@@ -214,6 +242,10 @@ type SiteServiceServer interface {
 	// primary lacks: those of a former primary after the promotion are saved to a file on the node. Errors:
 	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
 	DemoteSite(context.Context, *DemoteSiteRequest) (*DemoteSiteResponse, error)
+	// VerifySites compares the rolling digests of all queues of both sites at the same transaction. It reads no messages.
+	// The primary is not paused; the replica does not apply its log for one round trip. Both sites serve it. Errors:
+	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_UNREACHABLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_NOT_COMPARED.
+	VerifySites(context.Context, *VerifySitesRequest) (*VerifySitesResponse, error)
 	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
 	PullLog(*PullLogRequest, grpc.ServerStreamingServer[PullLogResponse]) error
@@ -232,6 +264,8 @@ type SiteServiceServer interface {
 	// CancelTakeover makes a replica refuse the takeover, if it has not become the primary yet. The refusal is committed
 	// at the replica before the response, so that it survives failovers. Errors: ERROR_REASON_SITE_ROLE.
 	CancelTakeover(context.Context, *CancelTakeoverRequest) (*CancelTakeoverResponse, error)
+	// GetSiteDigests returns the current rolling digests of the primary. Errors: ERROR_REASON_SITE_ROLE.
+	GetSiteDigests(context.Context, *GetSiteDigestsRequest) (*GetSiteDigestsResponse, error)
 	mustEmbedUnimplementedSiteServiceServer()
 }
 
@@ -254,6 +288,9 @@ func (UnimplementedSiteServiceServer) PromoteSite(context.Context, *PromoteSiteR
 func (UnimplementedSiteServiceServer) DemoteSite(context.Context, *DemoteSiteRequest) (*DemoteSiteResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DemoteSite not implemented")
 }
+func (UnimplementedSiteServiceServer) VerifySites(context.Context, *VerifySitesRequest) (*VerifySitesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method VerifySites not implemented")
+}
 func (UnimplementedSiteServiceServer) PullLog(*PullLogRequest, grpc.ServerStreamingServer[PullLogResponse]) error {
 	return status.Error(codes.Unimplemented, "method PullLog not implemented")
 }
@@ -268,6 +305,9 @@ func (UnimplementedSiteServiceServer) Takeover(context.Context, *TakeoverRequest
 }
 func (UnimplementedSiteServiceServer) CancelTakeover(context.Context, *CancelTakeoverRequest) (*CancelTakeoverResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelTakeover not implemented")
+}
+func (UnimplementedSiteServiceServer) GetSiteDigests(context.Context, *GetSiteDigestsRequest) (*GetSiteDigestsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetSiteDigests not implemented")
 }
 func (UnimplementedSiteServiceServer) mustEmbedUnimplementedSiteServiceServer() {}
 func (UnimplementedSiteServiceServer) testEmbeddedByValue()                     {}
@@ -362,6 +402,24 @@ func _SiteService_DemoteSite_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SiteService_VerifySites_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VerifySitesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SiteServiceServer).VerifySites(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SiteService_VerifySites_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SiteServiceServer).VerifySites(ctx, req.(*VerifySitesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SiteService_PullLog_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(PullLogRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -438,6 +496,24 @@ func _SiteService_CancelTakeover_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SiteService_GetSiteDigests_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSiteDigestsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SiteServiceServer).GetSiteDigests(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SiteService_GetSiteDigests_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SiteServiceServer).GetSiteDigests(ctx, req.(*GetSiteDigestsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SiteService_ServiceDesc is the grpc.ServiceDesc for SiteService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -462,6 +538,10 @@ var SiteService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _SiteService_DemoteSite_Handler,
 		},
 		{
+			MethodName: "VerifySites",
+			Handler:    _SiteService_VerifySites_Handler,
+		},
+		{
 			MethodName: "ReportPosition",
 			Handler:    _SiteService_ReportPosition_Handler,
 		},
@@ -472,6 +552,10 @@ var SiteService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CancelTakeover",
 			Handler:    _SiteService_CancelTakeover_Handler,
+		},
+		{
+			MethodName: "GetSiteDigests",
+			Handler:    _SiteService_GetSiteDigests_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

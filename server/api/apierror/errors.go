@@ -74,6 +74,8 @@ var (
 		replication.ErrBlocked)
 	// ErrSiteUnreachable is returned if no node of the other site responds.
 	ErrSiteUnreachable = errors.New("other site does not respond")
+	// ErrSiteNotCompared is returned if the two sites could not be compared at the same transaction.
+	ErrSiteNotCompared = errors.New("sites could not be compared")
 	// ErrPaused is returned for a read while the node cannot verify that it is still active.
 	ErrPaused = errors.New("deliveries are paused on this node")
 )
@@ -295,6 +297,7 @@ var errorTable = []mapping{
 	{ErrSiteBehind, pb.ErrorReason_ERROR_REASON_SITE_BEHIND},
 	{ErrSiteEpoch, pb.ErrorReason_ERROR_REASON_SITE_EPOCH},
 	{ErrSiteUnreachable, pb.ErrorReason_ERROR_REASON_SITE_UNREACHABLE},
+	{ErrSiteNotCompared, pb.ErrorReason_ERROR_REASON_SITE_NOT_COMPARED},
 	{failover.ErrForce, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{txn.ErrSiteChange, pb.ErrorReason_ERROR_REASON_SITE_ROLE},

@@ -83,11 +83,13 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.SiteService_SwitchSite_FullMethodName:     operates(true),
 	pb.SiteService_PromoteSite_FullMethodName:    operates(true),
 	pb.SiteService_DemoteSite_FullMethodName:     operates(true),
+	pb.SiteService_VerifySites_FullMethodName:    {Right: Operate, Site: true, Audited: true},
 	pb.SiteService_PullLog_FullMethodName:        {Right: Operate, Site: true},
 	pb.SiteService_PullSnapshot_FullMethodName:   {Right: Operate, Site: true, Audited: true},
 	pb.SiteService_ReportPosition_FullMethodName: {Right: Operate, Site: true},
 	pb.SiteService_Takeover_FullMethodName:       {Right: Operate, Site: true, Audited: true},
 	pb.SiteService_CancelTakeover_FullMethodName: {Right: Operate, Site: true, Audited: true},
+	pb.SiteService_GetSiteDigests_FullMethodName: {Right: Operate, Site: true},
 
 	pb.ConnectionService_ListConnections_FullMethodName: operates(false),
 	pb.ConnectionService_CloseConnection_FullMethodName: operates(true),

@@ -34,7 +34,8 @@ type Input struct {
 	// Room is the available disk space. StandbyFull reports whether the standby accepts no data because its disk is full.
 	Room        *store.Room
 	StandbyFull bool
-	// Damage is the corruption found in the store; Difference describes how its content differs from the other node's.
+	// Damage is the corruption found in the store; Difference describes how its content differs from that of the other
+	// node or the other site.
 	Damage         repair.Status
 	Difference     string
 	OldestPrepared *Prepared

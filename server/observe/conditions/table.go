@@ -277,16 +277,16 @@ func ofSites() []Definition {
 			Kind: SiteBehind, Severity: Critical, Scope: OfPair,
 			Cause: "The log of the primary site no longer contains the next record that this replica needs. The replica " +
 				"receives nothing.",
-			Action: "Restore a backup of the primary into an empty data directory of one node of this site, start it and " +
-				"run `lockstep site demote` there. Raise `site.keep-bytes` of the primary to bridge longer outages.",
+			Action: "Set up this site again: stop both nodes, run `lockstep site seed` into an empty data directory of one " +
+				"node, and start it. Raise `site.keep-bytes` of the primary to bridge longer outages.",
 		},
 		{
 			Kind: SiteDiverged, Severity: Critical, Scope: OfPair,
 			Cause: "This replica has a record that the log of the primary site does not contain: the primary was restored, " +
 				"or lost transactions in a forced failover. The replica receives nothing.",
 			Action: "Check that the primary has the expected content; if this replica is the better copy, promote it with " +
-				"`lockstep site promote`. Otherwise restore a backup of the primary into an empty data directory of one " +
-				"node of this site, start it and run `lockstep site demote` there.",
+				"`lockstep site promote`. Otherwise set up this site again: stop both nodes, run `lockstep site seed` into an " +
+				"empty data directory of one node, and start it.",
 		},
 		{
 			Kind: SiteStopped, Severity: Critical, Scope: OfPair, After: 5 * time.Second,
@@ -300,8 +300,8 @@ func ofSites() []Definition {
 			Cause: "The other site was promoted, and this site cannot become its replica: it has transactions that the new " +
 				"primary lacks, or it cannot commit the change. It accepts no writes once it has stopped.",
 			Action: "The details contain the error. Transactions that the new primary lacks were saved to a file on the " +
-				"active node of this site: show them with `lockstep store dump-log`. Then restore a backup of " +
-				"the new primary into an empty data directory of one node, start it and run `lockstep site demote` there.",
+				"active node of this site: show them with `lockstep store dump-log`. Then set up this site again: stop " +
+				"both nodes, run `lockstep site seed` into an empty data directory of one node, and start it.",
 		},
 		{
 			Kind: TwoPrimaries, Severity: Critical, Scope: OfPair, After: 10 * time.Second,
@@ -436,9 +436,9 @@ func ofTheContent() []Definition {
 		},
 		{
 			Kind: DigestsDiffer, Severity: Critical, Scope: OfPair, Alarm: "differ",
-			Cause: "The two nodes have different content.",
-			Action: "Determine which node is correct before you switch over; `lockstep verify --deep` compares " +
-				"them again. This is a bug: please report it.",
+			Cause: "The two nodes, or the two sites, have different content.",
+			Action: "Determine which one is correct before you switch over; `lockstep verify --deep` compares the " +
+				"nodes again, and `lockstep verify --site` the sites. This is a bug: please report it.",
 		},
 		{
 			Kind: PreparedOld, Severity: Warning, Scope: OfPair,

@@ -181,25 +181,17 @@ func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	add := func(name, format string, args ...any) {
 		out = append(out, &pb.QueueDifference{Queue: name, Reason: fmt.Sprintf(format, args...)})
 	}
-	there := make(map[uint64]store.QueueDigest, len(theirs.Queues))
-	for _, q := range theirs.Queues {
-		there[q.ID] = q
-	}
-	for _, q := range mine.Queues {
-		o, ok := there[q.ID]
-		delete(there, q.ID)
+	for _, d := range mine.Differences(&theirs) {
+		q, o := d.Here, d.There
 		switch {
-		case !ok:
-			add(q.Name, "missing on the standby")
-		case o != q:
-			add(q.Name, "digest %016x, next sequence %d, %d messages on the active; %s, digest %016x, next sequence "+
+		case o == nil:
+			add(d.Name(), "missing on the standby")
+		case q == nil:
+			add(d.Name(), "missing on the active")
+		default:
+			add(d.Name(), "digest %016x, next sequence %d, %d messages on the active; %s, digest %016x, next sequence "+
 				"%d, %d messages on the standby",
 				q.Digest, q.NextSequence, q.Messages, o.Name, o.Digest, o.NextSequence, o.Messages)
-		}
-	}
-	for _, q := range theirs.Queues {
-		if _, left := there[q.ID]; left {
-			add(q.Name, "missing on the active")
 		}
 	}
 	if len(out) == 0 && mine.Digest != theirs.Digest {

@@ -22,6 +22,7 @@ var (
 	ErrDiverged       = apierror.ErrSiteDiverged
 	ErrBehind         = apierror.ErrSiteBehind
 	ErrUnreachable    = apierror.ErrSiteUnreachable
+	ErrNotCompared    = apierror.ErrSiteNotCompared
 )
 
 func roleToProto(r queue.SiteRole) pb.SiteRole {

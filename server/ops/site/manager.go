@@ -58,8 +58,9 @@ type Manager struct {
 	remote   *remote
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
-	seed     retention // of the log for a replica that was sent a snapshot
-	lost     lost      // guarded by role
+	verify   chan struct{} // capacity 1: held during a comparison of the sites
+	seed     retention     // of the log for a replica that was sent a snapshot
+	lost     lost          // guarded by role
 	lag      lagLimit
 
 	mu      sync.Mutex // guards the fields below
@@ -68,6 +69,7 @@ type Manager struct {
 	puller  *puller       // of the current stream; nil for none
 	pulls   chan struct{} // closed and replaced when puller changes
 	heard   heard
+	differ  string // result of the last comparison of a replica with its primary; empty: no difference
 }
 
 // heard is what this node knows about the other site.
@@ -81,7 +83,8 @@ type heard struct {
 func New(o Options) *Manager {
 	return &Manager{
 		o: o, log: o.Logger, remote: newRemote(&o), role: make(chan struct{}, 1),
-		wake: make(chan struct{}), pulls: make(chan struct{}), lag: lagLimit{wake: make(chan struct{}, 1)},
+		verify: make(chan struct{}, 1), wake: make(chan struct{}), pulls: make(chan struct{}),
+		lag: lagLimit{wake: make(chan struct{}, 1)},
 	}
 }
 

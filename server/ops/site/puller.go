@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -42,9 +43,14 @@ type puller struct {
 	applied lsn.Position // the last transaction applied
 	report  bool         // the primary requests reports
 	pending int          // transactions submitted and not applied
+	limit   uint64       // last record that may be submitted
 	failed  error
-	reached chan struct{} // closed and replaced when seen or pending changes, or after a failure
+	ended   bool          // the stream has ended, and all submitted transactions have an outcome
+	reached chan struct{} // closed and replaced when one of these fields changes
 }
+
+// noLimit permits the submission of all records.
+const noLimit = math.MaxUint64
 
 func newPuller(primary *replication.Primary, p *progress, st *queue.SiteState, at lsn.Position) (*puller, error) {
 	d, err := newDecompressor()
@@ -53,7 +59,7 @@ func newPuller(primary *replication.Primary, p *progress, st *queue.SiteState, a
 	}
 	return &puller{
 		primary: primary, progress: p, decoder: d, lineage: st.Lineage, epoch: st.Epoch, seen: at, applied: at,
-		reached: make(chan struct{}), wanted: make(chan struct{}),
+		limit: noLimit, reached: make(chan struct{}), wanted: make(chan struct{}),
 	}, nil
 }
 
@@ -72,6 +78,8 @@ func (p *puller) run(ctx context.Context, first *pb.PullLogResponse,
 	p.settle()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.ended = true
+	p.wake()
 	if p.failed != nil {
 		return p.failed
 	}
@@ -100,19 +108,71 @@ func (p *puller) take(ctx context.Context, resp *pb.PullLogResponse) error {
 	if len(frames) > 0 {
 		p.progress.got(len(resp.GetFrames()), len(frames), time.Now())
 	}
+	p.requestReports(resp.GetReport())
+	for {
+		limit := uint64(noLimit)
+		if len(frames) > 0 {
+			if limit, err = p.awaitLimit(ctx); err != nil {
+				return err
+			}
+		}
+		if frames, err = p.submit(ctx, frames, limit); err != nil {
+			return err
+		}
+		if len(frames) == 0 {
+			break
+		}
+	}
+	p.progress.heard(positionFromProto(resp.GetEnd()), resp.GetNow().AsTime(), resp.GetBehindBytes())
+	return nil
+}
+
+// awaitLimit waits until the next record may be submitted, and returns the last one that may be.
+func (p *puller) awaitLimit(ctx context.Context) (uint64, error) {
+	for {
+		p.mu.Lock()
+		seen, limit, failed, reached := p.seen, p.limit, p.failed, p.reached
+		p.mu.Unlock()
+		if failed != nil || seen.LSN < limit {
+			return limit, failed
+		}
+		select {
+		case <-reached:
+		case <-ctx.Done():
+			return 0, fmt.Errorf("records of the primary after %v: %w", seen, ctx.Err())
+		}
+	}
+}
+
+// setLimit permits the submission of records up to n.
+func (p *puller) setLimit(n uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limit = n
+	p.wake()
+}
+
+// hold stops the submission of records that are not received yet.
+func (p *puller) hold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limit = p.seen.LSN
+}
+
+// submit submits the transactions of frames up to a record, and returns the remaining frames.
+func (p *puller) submit(ctx context.Context, frames []byte, limit uint64) ([]byte, error) {
 	p.mu.Lock()
 	at, failed := p.seen, p.failed
 	p.mu.Unlock()
 	if failed != nil {
-		return failed
+		return nil, failed
 	}
-	p.requestReports(resp.GetReport())
 	var items []replication.Item
-	bytes := len(frames)
-	for len(frames) > 0 {
+	all := len(frames)
+	for len(frames) > 0 && at.LSN < limit {
 		f, rest, err := wal.DecodeFrame(frames, at)
 		if err != nil {
-			return fmt.Errorf("record of the primary after %v: %w", at, err)
+			return nil, fmt.Errorf("record of the primary after %v: %w", at, err)
 		}
 		frames, at = rest, f.Pos
 		if f.Kind != wal.KindTxn {
@@ -126,6 +186,7 @@ func (p *puller) take(ctx context.Context, resp *pb.PullLogResponse) error {
 	p.seen, p.pending = at, p.pending+len(items)
 	p.wake()
 	p.mu.Unlock()
+	bytes := all - len(frames)
 	if len(items) == 0 {
 		p.progress.reached(0, bytes)
 	} else {
@@ -141,12 +202,11 @@ func (p *puller) take(ctx context.Context, resp *pb.PullLogResponse) error {
 			p.pending, p.failed = p.pending-len(items), err // awaitRecord must not count them as applied
 			p.wake()
 			p.mu.Unlock()
-			return err
+			return nil, err
 		}
 	}
 	p.caughtUp(at)
-	p.progress.heard(positionFromProto(resp.GetEnd()), resp.GetNow().AsTime(), resp.GetBehindBytes())
-	return nil
+	return frames, nil
 }
 
 // caughtUp advances the progress over records without transactions.
@@ -212,31 +272,55 @@ func (p *puller) appliedAt() (at lsn.Position, report bool) {
 	return p.applied, p.report
 }
 
-// wake wakes awaitRecord and settle. mu is held.
+// wake wakes the waiting functions. mu is held.
 func (p *puller) wake() {
 	close(p.reached)
 	p.reached = make(chan struct{})
 }
 
-// awaitRecord waits until everything up to a record of the primary is applied.
-func (p *puller) awaitRecord(ctx context.Context, at lsn.Position) error {
+// errEnded is returned by await if the stream has ended.
+var errEnded = errors.New("stream with the primary has ended")
+
+// await waits until everything up to record n of the primary is applied, and returns the last record received.
+func (p *puller) await(ctx context.Context, n uint64) (lsn.Position, error) {
 	for {
 		p.mu.Lock()
-		seen, pending, failed, reached := p.seen, p.pending, p.failed, p.reached
+		seen, pending, failed, ended, reached := p.seen, p.pending, p.failed, p.ended, p.reached
 		p.mu.Unlock()
 		switch {
 		case failed != nil:
-			return failed
-		case seen.LSN >= at.LSN && pending == 0:
-			if seen.LSN == at.LSN && seen != at {
-				return fmt.Errorf("%w: record %v of the primary is %v here", ErrDiverged, at, seen)
-			}
-			return nil
+			return seen, failed
+		case seen.LSN >= n && pending == 0:
+			return seen, nil
+		case ended:
+			return seen, errEnded
 		}
 		select {
 		case <-reached:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: the replica has not received record %v in time: %w", ErrSwitch, at, ctx.Err())
+			return seen, fmt.Errorf("record %d of the primary, after %v: %w", n, seen, ctx.Err())
 		}
 	}
+}
+
+// awaitRecord waits until everything up to a record of the primary is applied. It ends a hold.
+func (p *puller) awaitRecord(ctx context.Context, at lsn.Position) error {
+	p.setLimit(noLimit)
+	seen, err := p.await(ctx, at.LSN)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%w: the replica has not received record %v in time: %w", ErrSwitch, at, ctx.Err())
+	case err != nil:
+		return err
+	default:
+		return sameRecord(at, seen)
+	}
+}
+
+// sameRecord returns ErrDiverged if a record of the primary has the LSN of another one received here.
+func sameRecord(at, seen lsn.Position) error {
+	if seen.LSN == at.LSN && seen != at {
+		return fmt.Errorf("%w: record %v of the primary is %v here", ErrDiverged, at, seen)
+	}
+	return nil
 }

@@ -3,6 +3,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,8 @@ type Seeded struct {
 	Upstream lsn.Position
 	// DataBytes is the size of the snapshot.
 	DataBytes uint64
+	// Lineage is the new lineage of a detached copy; otherwise, it is zero.
+	Lineage uuid.UUID
 }
 
 // Seed creates the data directory of the first node of a replica site from a snapshot of the primary. The node that
@@ -71,9 +74,16 @@ func Seed(ctx context.Context, o SeedOptions) (Seeded, error) {
 	if err != nil {
 		return res, err
 	}
+	return receive(ctx, c.PullSnapshot, &o, false)
+}
+
+// receive creates a data directory from the snapshot of a node. If detached, it is independent of that pair.
+func receive(ctx context.Context, pull PullSnapshot, o *SeedOptions, detached bool) (Seeded, error) {
+	var res Seeded
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.PullSnapshot(ctx, &pb.PullSnapshotRequest{Site: o.Name})
+	stream, err := pull(ctx, &pb.PullSnapshotRequest{Site: o.Name, Detached: detached},
+		grpc.MaxCallRecvMsgSize(maxResponseBytes))
 	if err != nil {
 		return res, fromStatus(err)
 	}
@@ -84,9 +94,14 @@ func Seed(ctx context.Context, o SeedOptions) (Seeded, error) {
 	snap := first.GetSnapshot()
 	res.Primary, res.DataBytes = snap.GetPrimary(), snap.GetDataBytes()
 	res.Upstream = positionFromProto(snap.GetPosition())
-	lineage, err := uuid.Parse(res.Primary.GetLineage())
-	if err != nil {
-		return res, fmt.Errorf("lineage of the primary: %w", err)
+	var lineage uuid.UUID // nil for a pair without sites
+	if text := res.Primary.GetLineage(); text != "" || !detached {
+		if lineage, err = uuid.Parse(text); err != nil {
+			return res, fmt.Errorf("lineage of the primary: %w", err)
+		}
+	}
+	if detached {
+		res.Lineage = uuid.New()
 	}
 	p := pieces{ctx: ctx, stream: stream}
 	if p.decoder, err = newDecompressor(); err != nil {
@@ -94,12 +109,12 @@ func Seed(ctx context.Context, o SeedOptions) (Seeded, error) {
 	}
 	defer p.decoder.Close()
 	res.Received, err = backup.Receive(ctx, o.Dir, backup.ReceiveOptions{
-		FS: o.FS, Name: fmt.Sprintf("%s-lsn%d", res.Primary.GetName(), res.Upstream.LSN),
+		FS: o.FS, Name: fmt.Sprintf("%s-lsn%d", cmp.Or(res.Primary.GetName(), "pair"), res.Upstream.LSN),
 		Header: store.SnapshotHeader{
 			Position: res.Upstream, FileBytes: snap.GetFileBytes(), DataBytes: snap.GetDataBytes(),
 			PageSize: int(snap.GetPageSize()),
 		},
-		Next: p.next, Lineage: lineage, SegmentBytes: o.SegmentBytes, Progress: o.Progress,
+		Next: p.next, Lineage: lineage, Detached: res.Lineage, SegmentBytes: o.SegmentBytes, Progress: o.Progress,
 	})
 	if err != nil {
 		return res, fmt.Errorf("receive snapshot: %w", err)

@@ -105,6 +105,26 @@ func (s *Service) DemoteSite(ctx context.Context, req *pb.DemoteSiteRequest) (*p
 	}, nil
 }
 
+// VerifySites implements SiteService.
+func (s *Service) VerifySites(ctx context.Context, req *pb.VerifySitesRequest) (*pb.VerifySitesResponse, error) {
+	resp, err := s.m.Verify(ctx, req.GetLocal())
+	if err != nil {
+		return nil, apierror.ToStatus(err)
+	}
+	return resp, nil
+}
+
+// GetSiteDigests implements SiteService.
+func (s *Service) GetSiteDigests(
+	ctx context.Context, _ *pb.GetSiteDigestsRequest,
+) (*pb.GetSiteDigestsResponse, error) {
+	resp, err := s.m.digests(ctx)
+	if err != nil {
+		return nil, apierror.ToStatus(err)
+	}
+	return resp, nil
+}
+
 // PullLog implements SiteService.
 func (s *Service) PullLog(req *pb.PullLogRequest, stream grpc.ServerStreamingServer[pb.PullLogResponse]) error {
 	ctx, end := s.untilClosing(stream.Context())

@@ -39,8 +39,11 @@ func (m *Manager) serveSnapshot(
 	ctx context.Context, req *pb.PullSnapshotRequest, send func(*pb.PullSnapshotResponse) error,
 ) error {
 	primary, err := m.active()
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case req.GetDetached():
+		return m.serveCopy(ctx, primary, send)
 	}
 	if m.o.Name == "" || req.GetSite() == "" || req.GetSite() == m.o.Name {
 		return fmt.Errorf("%w: site.name is %q on the primary, and %q on the replica", ErrRole, m.o.Name, req.GetSite())
@@ -52,15 +55,8 @@ func (m *Manager) serveSnapshot(
 	if st.Role != queue.SitePrimary {
 		return fmt.Errorf("%w: role of site %s is %s, must be primary", ErrRole, m.o.Name, st.Role)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := whileActive(ctx, primary)
 	defer cancel(nil)
-	go func() {
-		select {
-		case <-primary.Stopped():
-			cancel(replication.ErrNotActive)
-		case <-ctx.Done():
-		}
-	}()
 	// The checkpoint must contain the lineage, and the promotion of this site.
 	if _, err := m.o.Store.Checkpoint(ctx); err != nil {
 		return fmt.Errorf("write a checkpoint: %w", err)
@@ -81,6 +77,46 @@ func (m *Manager) serveSnapshot(
 	}
 	m.log.Info("snapshot for a replica ended", zap.String("site", req.GetSite()), zap.Error(err))
 	return err
+}
+
+// serveCopy sends a new checkpoint to a receiver that does not become a replica.
+func (m *Manager) serveCopy(
+	ctx context.Context, primary *replication.Primary, send func(*pb.PullSnapshotResponse) error,
+) error {
+	ctx, cancel := whileActive(ctx, primary)
+	defer cancel(nil)
+	if _, err := m.o.Store.Checkpoint(ctx); err != nil {
+		return fmt.Errorf("write a checkpoint: %w", err)
+	}
+	snap, err := m.o.Store.OpenSnapshot()
+	if err != nil {
+		return fmt.Errorf("open snapshot: %w", err)
+	}
+	defer snap.Close()
+	defer context.AfterFunc(ctx, snap.Close)() // a blocked send must not retain its pages
+	m.log.Info("sending a detached copy", zap.Uint64("bytes", snap.Header.DataBytes),
+		zap.Uint64("lsn", snap.Header.Position.LSN))
+	err = m.sendSnapshot(ctx, snap, send)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = fmt.Errorf("send snapshot: %w", cause)
+	}
+	m.log.Info("detached copy ended", zap.Error(err))
+	return err
+}
+
+// whileActive returns a context that ends with the active role of this node.
+func whileActive(
+	ctx context.Context, primary *replication.Primary,
+) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-primary.Stopped():
+			cancel(replication.ErrNotActive)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 func (m *Manager) sendSnapshot(

@@ -21,6 +21,7 @@ func TestJSON(t *testing.T) {
 	require.NoError(t, err)
 	env := &cli.Env{Print: p}
 	require.Error(t, printVerification(env, golden.Fill(&pb.VerifyResponse{})))
+	require.Error(t, printSites(env, golden.Fill(&pb.VerifySitesResponse{})))
 	require.NoError(t, printForce(env, golden.Fill(&pb.ForceFailoverResponse{})))
 	require.NoError(t, printSwitchover(env, golden.Fill(&pb.SwitchoverResponse{})))
 	golden.Text(t, "output.jsonl", b.String())

@@ -16,11 +16,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
+// compareTime exceeds the maximum time of a comparison without reads.
+const compareTime = 15 * time.Second
+
 var errDiffer = errors.New("the nodes differ, or messages cannot be read")
 
 // VerifyCommand returns the `lockstep verify` command.
 func VerifyCommand(env *cli.Env) *cobra.Command {
-	var deep, full bool
+	var deep, full, site bool
 	cmd := &cobra.Command{
 		Use: "verify", GroupID: "operate",
 		Short: "Compare both nodes and list corrupt messages",
@@ -32,15 +35,21 @@ Messages that a node cannot read are listed. Messages that are corrupt on one no
 one. Messages that are corrupt on both nodes are lost: reading them returns DATA_LOSS, consumers skip them, and
 lockstep queue drop-corrupt discards them.
 
-The exit code is 1 if the nodes differ or messages cannot be read.`,
-		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n" +
+With --site, the active nodes of two sites are compared at the same transaction, and --addr can contain nodes of
+either site. The primary is not paused. The replica stops to apply its log for one round trip between the sites.
+
+The exit code is 1 if the nodes or sites differ, if messages cannot be read, or if the comparison fails.`,
+		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --site\n" +
 			"  lockstep verify --output json | jq '.differences'",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if site {
+				return verifySites(cmd.Context(), env)
+			}
 			return env.OnActive(cmd.Context(), func(ctx context.Context, n *admin.Node) error {
 				if !deep { // a deep verification has no time limit
 					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, max(env.Timeout, 15*time.Second))
+					ctx, cancel = context.WithTimeout(ctx, max(env.Timeout, compareTime))
 					defer cancel()
 				}
 				r, err := n.Verify(ctx, &pb.VerifyRequest{Deep: deep, FullSpeed: full})
@@ -52,7 +61,10 @@ The exit code is 1 if the nodes differ or messages cannot be read.`,
 		},
 	}
 	cmd.Flags().BoolVar(&deep, "deep", false, "also read all pages and log segments of both nodes, and compare contents")
+	cmd.Flags().BoolVar(&site, "site", false, "compare both sites instead of both nodes")
 	cmd.Flags().BoolVar(&full, "full-speed", false, "with --deep: read at full disk speed, ignoring scrub.rate")
+	cmd.MarkFlagsMutuallyExclusive("site", "deep")
+	cmd.MarkFlagsMutuallyExclusive("site", "full-speed")
 	return cmd
 }
 

@@ -20,6 +20,19 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
+// Foreground runs a node until ctx ends, like `lockstep serve`, but does not restart it. listening is called when it
+// listens.
+func Foreground(ctx context.Context, env *cli.Env, cfg config.Config, listening func(address string)) error {
+	logger, level, err := NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format)
+	if err != nil {
+		return err
+	}
+	defer LimitMemory(ctx, cfg.Memory.Budget)()
+	return node.Run(ctx, cfg, logger, node.Options{
+		Version: env.Version, SetLogLevel: level, OnReady: func(r node.Ready) { listening(r.Address) },
+	})
+}
+
 // Command returns the `lockstep serve` command.
 func Command(env *cli.Env) *cobra.Command {
 	var file string

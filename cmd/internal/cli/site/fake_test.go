@@ -42,6 +42,7 @@ type node struct {
 	promoted  *pb.PromoteSiteRequest
 	demoted   *pb.DemoteSiteRequest
 	promotion *pb.PromoteSiteResponse
+	verified  *pb.VerifySitesResponse
 }
 
 func (n *node) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
@@ -93,6 +94,12 @@ func (n *node) DemoteSite(_ context.Context, r *pb.DemoteSiteRequest) (*pb.Demot
 	defer n.mu.Unlock()
 	n.demoted = r
 	return &pb.DemoteSiteResponse{Primary: "west", Epoch: 4, Upstream: at(12, 4560)}, n.refuse
+}
+
+func (n *node) VerifySites(context.Context, *pb.VerifySitesRequest) (*pb.VerifySitesResponse, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.verified, n.refuse
 }
 
 // start runs a fake node until the test ends.

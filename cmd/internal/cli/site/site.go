@@ -22,7 +22,7 @@ then not contain nodes of both sites.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
-	cmd.AddCommand(statusCommand(env), switchCommand(env), promoteCommand(env), demoteCommand(env),
+	cmd.AddCommand(statusCommand(env), switchCommand(env), promoteCommand(env), demoteCommand(env), drillCommand(env),
 		seedCommand(env))
 	return cmd
 }

@@ -157,6 +157,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_SITE_LAG: _ClassVar[ErrorReason]
     ERROR_REASON_SITE_EPOCH: _ClassVar[ErrorReason]
     ERROR_REASON_SITE_UNREACHABLE: _ClassVar[ErrorReason]
+    ERROR_REASON_SITE_NOT_COMPARED: _ClassVar[ErrorReason]
 ERROR_KIND_UNSPECIFIED: ErrorKind
 ERROR_KIND_RETRY: ErrorKind
 ERROR_KIND_QUEUE_NOT_FOUND: ErrorKind
@@ -302,6 +303,7 @@ ERROR_REASON_SITE_BEHIND: ErrorReason
 ERROR_REASON_SITE_LAG: ErrorReason
 ERROR_REASON_SITE_EPOCH: ErrorReason
 ERROR_REASON_SITE_UNREACHABLE: ErrorReason
+ERROR_REASON_SITE_NOT_COMPARED: ErrorReason
 REASON_FIELD_NUMBER: _ClassVar[int]
 reason: _descriptor.FieldDescriptor
 

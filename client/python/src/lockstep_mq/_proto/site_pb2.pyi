@@ -175,10 +175,12 @@ class PullLogResponse(_message.Message):
     def __init__(self, frames: _Optional[bytes] = ..., uncompressed_bytes: _Optional[int] = ..., end: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., primary: _Optional[_Union[SiteState, _Mapping]] = ..., behind_bytes: _Optional[int] = ..., report: bool = ...) -> None: ...
 
 class PullSnapshotRequest(_message.Message):
-    __slots__ = ("site",)
+    __slots__ = ("site", "detached")
     SITE_FIELD_NUMBER: _ClassVar[int]
+    DETACHED_FIELD_NUMBER: _ClassVar[int]
     site: str
-    def __init__(self, site: _Optional[str] = ...) -> None: ...
+    detached: bool
+    def __init__(self, site: _Optional[str] = ..., detached: bool = ...) -> None: ...
 
 class PullSnapshotResponse(_message.Message):
     __slots__ = ("snapshot", "offset", "data", "uncompressed_bytes", "checksum", "finished")
@@ -257,3 +259,75 @@ class CancelTakeoverResponse(_message.Message):
     SITE_FIELD_NUMBER: _ClassVar[int]
     site: SiteState
     def __init__(self, site: _Optional[_Union[SiteState, _Mapping]] = ...) -> None: ...
+
+class VerifySitesRequest(_message.Message):
+    __slots__ = ("local",)
+    LOCAL_FIELD_NUMBER: _ClassVar[int]
+    local: bool
+    def __init__(self, local: bool = ...) -> None: ...
+
+class VerifySitesResponse(_message.Message):
+    __slots__ = ("primary", "replica", "epoch", "logical", "primary_lsn", "replica_lsn", "queues", "messages", "differences", "held")
+    PRIMARY_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOGICAL_FIELD_NUMBER: _ClassVar[int]
+    PRIMARY_LSN_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_LSN_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    primary: str
+    replica: str
+    epoch: int
+    logical: int
+    primary_lsn: int
+    replica_lsn: int
+    queues: int
+    messages: int
+    differences: _containers.RepeatedCompositeFieldContainer[SiteDifference]
+    held: _duration_pb2.Duration
+    def __init__(self, primary: _Optional[str] = ..., replica: _Optional[str] = ..., epoch: _Optional[int] = ..., logical: _Optional[int] = ..., primary_lsn: _Optional[int] = ..., replica_lsn: _Optional[int] = ..., queues: _Optional[int] = ..., messages: _Optional[int] = ..., differences: _Optional[_Iterable[_Union[SiteDifference, _Mapping]]] = ..., held: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class SiteDifference(_message.Message):
+    __slots__ = ("queue", "primary", "replica")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PRIMARY_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    primary: SiteQueueDigest
+    replica: SiteQueueDigest
+    def __init__(self, queue: _Optional[str] = ..., primary: _Optional[_Union[SiteQueueDigest, _Mapping]] = ..., replica: _Optional[_Union[SiteQueueDigest, _Mapping]] = ...) -> None: ...
+
+class SiteQueueDigest(_message.Message):
+    __slots__ = ("id", "name", "digest", "next_sequence", "messages")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    name: str
+    digest: int
+    next_sequence: int
+    messages: int
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., digest: _Optional[int] = ..., next_sequence: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class GetSiteDigestsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetSiteDigestsResponse(_message.Message):
+    __slots__ = ("site", "at", "logical", "digest", "queues")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    LOGICAL_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    site: SiteState
+    at: _types_pb2.Position
+    logical: int
+    digest: int
+    queues: _containers.RepeatedCompositeFieldContainer[SiteQueueDigest]
+    def __init__(self, site: _Optional[_Union[SiteState, _Mapping]] = ..., at: _Optional[_Union[_types_pb2.Position, _Mapping]] = ..., logical: _Optional[int] = ..., digest: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[SiteQueueDigest, _Mapping]]] = ...) -> None: ...
