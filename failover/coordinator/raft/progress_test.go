@@ -71,8 +71,8 @@ func TestProgressIsPersisted(t *testing.T) {
 	require.NoError(t, d.close())
 }
 
-// A late heartbeat of an earlier leader decrements the current term of a voter that has acknowledged an entry of a newer
-// leader. This is not a rollback.
+// A late heartbeat of an earlier leader decrements the current term of a voter that has acknowledged an entry of a
+// newer leader. This is not a rollback.
 func TestDecrementedTermIsNoRollback(t *testing.T) {
 	t.Parallel()
 	d, err := openDisk(t.TempDir(), true, newRaftLog(zap.NewNop()))
