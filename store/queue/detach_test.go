@@ -15,7 +15,7 @@ import (
 // ones, and cannot follow a site of the former lineage.
 func TestDetachedSite(t *testing.T) {
 	stop := txn.SiteChange{Action: txn.SiteStop, Expected: 4}
-	promote := txn.SiteChange{Action: txn.SitePromote, Expected: 3, Epoch: 4}
+	promote := txn.SiteChange{Action: txn.SitePromote, Expected: 3, Epoch: 4, Lossy: true}
 	for name, changes := range map[string][]txn.SiteChange{
 		"replica": nil, "primary": {promote}, "stopped": {promote, stop},
 	} {
