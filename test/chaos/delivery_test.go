@@ -130,7 +130,7 @@ func TestDeduplicationUnderKills(t *testing.T) {
 		require.NoError(t, err)
 		n, err := strconv.Atoi(m.MessageID)
 		require.NoError(t, err)
-		require.Equal(t, r.sequences[n].Load(), m.Sequence, "message ID %d is stored once, with the sequence of its receipts", n)
+		require.Equal(t, r.sequences[n].Load(), m.Sequence, "message ID %d is stored once", n)
 		stored++
 	}
 	require.Equal(t, r.ids, stored)

@@ -66,8 +66,7 @@ func TestStatusReportsLastCopy(t *testing.T) {
 	require.Contains(t, string(text),
 		"(can be removed): /data/page.db_old (0 B); to delete it, use lockstep store drop-old --node a\n")
 	require.Contains(t, string(text), "saved records on a that the promoted node or site lacks (to show them, use "+
-		"lockstep "+
-		"store dump-log FILE --messages): /data/cut-1.seg (0 B)\n")
+		"lockstep store dump-log FILE --messages): /data/cut-1.seg (0 B)\n")
 }
 
 func leftText(t *testing.T, s pairstatus.Status) []byte {
