@@ -19,6 +19,9 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
@@ -41,8 +44,8 @@ func (f phase) String() string {
 }
 
 // After the loss of the primary, a promotion loses only the last transactions, and of those that were acknowledged
-// before the status was heard, at most as many as the status reports. The old primary follows if nothing is lost, and
-// otherwise stays stopped.
+// before the status was heard, at most as many as the status reports. The old primary follows if nothing is lost.
+// Otherwise it stays stopped, and its file of lost transactions contains all publishes that were acknowledged and lost.
 func TestPromotionsAfterKills(t *testing.T) {
 	r, n := random(t), rounds(t, 10, 2)
 	w := newWorld(t, nil, kept)
@@ -65,11 +68,14 @@ func TestPromotionsAfterKills(t *testing.T) {
 		from.heal()
 		from.shape(linkBandwidth)
 		l.acked(to, time.Now())
-		missing := l.checkPromotion(reader, from, p)
+		gone, missing := l.checkPromotion(reader, from, p)
 		if f == noLoad {
 			require.Zero(t, missing)
 		}
-		rejoined := w.restart(from, missing)
+		rejoined, file := w.restart(from, missing)
+		if missing > 0 {
+			requireSaved(t, file, gone)
+		}
 		t.Logf("round %d: %s lost, %v: %d transactions missing, lag %d records %v before the kill, %d at the promotion; "+
 			"followed: %v", round+1, from.name, f, missing, p.last.GetLagRecords(),
 			p.killed.Sub(p.last.GetHeardAt().AsTime()).Round(time.Millisecond),
@@ -184,8 +190,9 @@ func (w *world) promoteAfterKill(to *site, watch *replicationWatch) (p promotion
 }
 
 // checkPromotion compares the receipts of the old primary with the status and with the content of the new one. It
-// returns the number of acknowledged transactions that are lost, and removes them from the load.
-func (l *load) checkPromotion(c *client.Client, from *site, p promotion) int {
+// returns the acknowledged publishes that are lost, and the number of their transactions, and removes the publishes from
+// the load.
+func (l *load) checkPromotion(c *client.Client, from *site, p promotion) (gone map[int]bool, transactions int) {
 	t := l.t
 	t.Helper()
 	// Receipts contain logical numbers.
@@ -223,7 +230,45 @@ func (l *load) checkPromotion(c *client.Client, from *site, p promotion) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.acks = slices.DeleteFunc(l.acks, func(a ack) bool { return lostPublishes[a.n] })
-	return len(lost)
+	return lostPublishes, len(lost)
+}
+
+// requireSaved requires that the file of a former primary contains these publishes.
+func requireSaved(t *testing.T, file string, publishes map[int]bool) {
+	t.Helper()
+	saved := map[int]bool{}
+	info, err := wal.InspectFile(vfs.OS(), file, func(it wal.Item) error {
+		if it.Seal || it.Frame.Kind != wal.KindTxn {
+			return nil
+		}
+		var r txn.Reader
+		if err := r.Reset(it.Frame.Payload); err != nil {
+			return err
+		}
+		for range r.Ops() {
+			op, err := r.Next()
+			if err != nil {
+				return err
+			}
+			for rec := range op.Records {
+				m, err := txn.DecodeMessage(rec)
+				if err != nil {
+					return err
+				}
+				n, err := number(m.Body)
+				if err != nil {
+					return err
+				}
+				saved[n] = true
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, info.Stop)
+	for n := range publishes {
+		require.True(t, saved[n], "publish %d was lost, but is not in %s, which contains %d", n, file, len(saved))
+	}
 }
 
 // checkStored verifies that exactly the acknowledged publishes are stored, in their order.
@@ -236,8 +281,9 @@ func (l *load) checkStored(c *client.Client) {
 	requireSame(l.t, kept, want, content(l.t, c, kept, false))
 }
 
-// restart starts the old primary. It reports whether the site follows the new primary; otherwise it stays stopped.
-func (w *world) restart(s *site, missing int) (follows bool) {
+// restart starts the old primary. It reports whether the site follows the new primary. Otherwise it stays stopped, and
+// restart returns the file with its lost transactions.
+func (w *world) restart(s *site, missing int) (follows bool, file string) {
 	w.t.Helper()
 	for _, n := range s.pair.Nodes {
 		require.NoError(w.t, n.Start())
@@ -252,10 +298,11 @@ func (w *world) restart(s *site, missing int) (follows bool) {
 			return false
 		}
 		_, err := service(n).DemoteSite(ctx, &pb.DemoteSiteRequest{})
+		file = metadataOf(err)["lost_file"]
 		return reasonOf(err) == pb.ErrorReason_ERROR_REASON_SITE_DIVERGED
 	})
 	require.False(w.t, follows && missing > 0, "%s follows, although it has transactions that were lost", s.name)
-	return follows
+	return follows, file
 }
 
 // replace replaces the data of a site with a snapshot of the other one, so that it is a replica.

@@ -345,11 +345,15 @@ func (w *world) equal() {
 	w.t.Log("equal content on four nodes: ", last[0])
 }
 
-func reasonOf(err error) pb.ErrorReason {
+func reasonOf(err error) pb.ErrorReason { return reason.Parse(infoOf(err).GetReason()) }
+
+func metadataOf(err error) map[string]string { return infoOf(err).GetMetadata() }
+
+func infoOf(err error) *errdetails.ErrorInfo {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			return reason.Parse(info.GetReason())
+			return info
 		}
 	}
-	return pb.ErrorReason_ERROR_REASON_UNSPECIFIED
+	return nil
 }
