@@ -36,7 +36,7 @@ one. Messages that are corrupt on both nodes are lost: reading them returns DATA
 lockstep queue drop-corrupt discards them.
 
 With --site, the active nodes of two sites are compared at the same transaction, and --addr can contain nodes of
-either site. The primary is not paused. The replica stops to apply its log for one round trip between the sites.
+either site. The primary is not paused. The replica stops applying its log for one round trip between the sites.
 
 The exit code is 1 if the nodes or sites differ, if messages cannot be read, or if the comparison fails.`,
 		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --site\n" +
