@@ -3,6 +3,7 @@
 package node_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +68,15 @@ func TestEtcdOutOfSpace(t *testing.T) {
 	require.NoError(t, err)
 	_, err = operator.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
 	require.NoError(t, err)
+	defer func() {
+		if t.Failed() {
+			for _, n := range []*testNode{active, restarted} {
+				t.Logf("%v", n.status())
+			}
+			r, err := operator.AlarmList(context.Background())
+			t.Logf("%v %v", r, err)
+		}
+	}()
 	active.waitFor(pb.Role_ROLE_ACTIVE)
 	active.publish("q", "after")
 	require.NotContains(t, active.status().GetReason(), "NOSPACE")
