@@ -67,7 +67,11 @@ func (v *View) frame(ctx context.Context, l *Layout) {
 	if err != nil {
 		may = nil
 	}
-	l.Menu, l.Alarms = v.server.offered(may), v.alarms(ctx)
+	st, err := v.Status(ctx)
+	if err != nil {
+		st = nil
+	}
+	l.Menu, l.Alarms = v.server.offered(may, st), v.alarms(ctx)
 }
 
 func (s *Server) framed(r *http.Request, one *session, l *Layout) {

@@ -2,5 +2,24 @@
 
 package console
 
+import (
+	"strings"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
 // ErrorText returns the text that a page shows for an error.
 func ErrorText(err error) string { return describe(err).Text }
+
+// SitesPage renders the live part of the page of sites for the responses of a node.
+func SitesPage(st *pb.GetSiteResponse, of *pb.GetStatusResponse) (string, error) {
+	templates, err := loadTemplates(pages(), nil)
+	if err != nil {
+		return "", err
+	}
+	d := newSites(st, &pb.SiteInfo{})
+	d.addNodes([]*nodeView{{Info: &pb.NodeStatus{Name: "a"}, Status: of}})
+	var b strings.Builder
+	err = templates["sites"].ExecuteTemplate(&b, "live", d)
+	return b.String(), err
+}

@@ -25,7 +25,8 @@ func functions() template.FuncMap {
 		"bytes": formatBytes, "number": formatNumber, "ago": ago, "time": clockTime, "took": durationText, "percent": percent,
 		"role": roleOf, "severity": severityOf, "json": asJSON, "dialog": dialogLink, "link": withQuery, "dict": dict,
 		"short": short, "plural": plural, "outcome": outcome, "rights": rightsOf, "rightNames": rightNames,
-		"chosen": chosen, "list": func(items ...any) []any { return items },
+		"runbook": func() string { return runbook },
+		"chosen":  chosen, "list": func(items ...any) []any { return items },
 	}
 }
 

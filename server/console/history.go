@@ -82,6 +82,7 @@ const (
 	lineAcknowledged
 	lineMessages
 	lineAge // of the oldest message, in seconds
+	lineLag // of a replica site, in seconds; not recorded
 	lineCount
 )
 
@@ -197,7 +198,7 @@ func fetch(
 	for _, one := range resp.GetPoints() {
 		next := point{at: one.GetAt().AsTime(), values: [lineCount]*float64{
 			one.PublishedPerSecond, one.DeliveredPerSecond, one.AcknowledgedPerSecond, new(float64(one.GetMessages())),
-			new(one.GetOldestAge().AsDuration().Seconds()),
+			new(one.GetOldestAge().AsDuration().Seconds()), nil,
 		}}
 		if n := len(points); n > 0 && next.at.Sub(points[n-1].at) > step {
 			points = append(points, point{at: points[n-1].at.Add(step)})

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 )
 
@@ -42,6 +43,8 @@ type Page struct {
 	// Hidden pages are not in the menu; Under is the Path of the page that the menu highlights instead.
 	Hidden bool
 	Under  string
+	// Offered, if not nil, reports whether the page is in the menu, given the status of this node.
+	Offered func(*pb.GetStatusResponse) bool
 	// Load returns the data of the page.
 	Load func(ctx context.Context, v *View) (any, error)
 	// Follow, if not nil, replaces the periodic Load of the live part: it calls show with the data of "live" after each
@@ -83,6 +86,7 @@ func pages() []Page {
 	return []Page{
 		pairPage(),
 		alarmsPage(),
+		sitesPage(),
 		queuesPage(),
 		queuePage(),
 		messagesPage(),

@@ -22,7 +22,6 @@ func alarmsPage() Page {
 type alarmsView struct {
 	Conditions  []*pb.Condition
 	Unreachable []*nodeView // nodes that do not respond
-	Runbook     string
 }
 
 func loadAlarms(ctx context.Context, v *View) (any, error) {
@@ -30,7 +29,7 @@ func loadAlarms(ctx context.Context, v *View) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &alarmsView{Conditions: mergeConditions(nodes), Runbook: runbook}
+	d := &alarmsView{Conditions: mergeConditions(nodes)}
 	for _, n := range nodes {
 		if n.Status == nil {
 			d.Unreachable = append(d.Unreachable, n)

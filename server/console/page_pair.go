@@ -124,20 +124,13 @@ func (v *View) site(ctx context.Context, d *pairView) *siteView {
 	if info.GetRole() != pb.SiteRole_SITE_ROLE_REPLICA || !d.May("operate") {
 		return s
 	}
-	cc, err := v.Active(ctx)
-	if err != nil {
-		return s // the page shows that no node is active
-	}
-	resp, err := pb.NewSiteServiceClient(cc).GetSite(ctx, &pb.GetSiteRequest{})
+	resp, err := v.getSite(ctx)
 	if err != nil {
 		return s
 	}
 	switch r := resp.GetReplication(); {
 	case r.GetConnected():
-		s.Lag = []string{
-			formatNumber(r.GetLagRecords()) + " records", formatBytes(r.GetLagBytes()),
-			formatNumber(r.GetLag().AsDuration().Seconds()) + " s",
-		}
+		s.Lag = lagText(r)
 	case r != nil:
 		s.Role, s.Lag = label{"replica, not connected", "bad"}, []string{resp.GetError()}
 	}

@@ -274,11 +274,13 @@ func (v *View) rights(ctx context.Context) (rights, error) {
 }
 
 // offered returns the menu pages that a session may see. Pages about queues are offered to every session, since the
-// node lists only the queues that the session may see.
-func (s *Server) offered(may rights) (menu []*Page) {
+// node lists only the queues that the session may see. st is the status of this node, or nil if the session may not see
+// it.
+func (s *Server) offered(may rights, st *pb.GetStatusResponse) (menu []*Page) {
 	for i := range s.pages {
 		p := &s.pages[i]
-		if p.Hidden || (p.Right == "operate" || p.Right == "audit") && may != nil && !may.May(p.Right) {
+		if p.Hidden || p.Offered != nil && !p.Offered(st) ||
+			(p.Right == "operate" || p.Right == "audit") && may != nil && !may.May(p.Right) {
 			continue
 		}
 		menu = append(menu, p)

@@ -12,7 +12,9 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/ops/site/siteloss"
 )
 
 type promoteFlags struct {
@@ -56,9 +58,9 @@ type promotion struct {
 	Former string `json:"former_primary"`
 	Epoch  uint64 `json:"epoch"`
 	// Origin is the last record of the former primary that this site has.
-	Origin      *position    `json:"origin,omitempty"`
-	Replication *replication `json:"replication,omitempty"`
-	Loss        *loss        `json:"promotion_loss,omitempty"`
+	Origin      *position      `json:"origin,omitempty"`
+	Replication *replication   `json:"replication,omitempty"`
+	Loss        *siteloss.Loss `json:"promotion_loss,omitempty"`
 }
 
 func promote(ctx context.Context, env *cli.Env, c *client.Client, f *promoteFlags) error {
@@ -90,7 +92,7 @@ func promote(ctx context.Context, env *cli.Env, c *client.Client, f *promoteFlag
 		Replication: newReplication(here.state.GetReplication(), here.state.GetError()),
 	}
 	if is(state, pb.SiteRole_SITE_ROLE_REPLICA) {
-		p.Loss = newLoss(here.state, there.site())
+		p.Loss = siteloss.New(here.state, there.site())
 	}
 	if err := printPlan(env, here, there, &p); err != nil {
 		return err
@@ -131,7 +133,7 @@ func printPlan(env *cli.Env, here, there *pair, p *promotion) error {
 		lines = append(lines, "last known end of the primary's log: "+p.Replication.PrimaryEnd.String())
 	}
 	if p.Loss != nil {
-		lines = append(lines, "MAY BE LOST: the promotion "+p.Loss.String())
+		lines = append(lines, "MAY BE LOST: the promotion "+p.Loss.Text(output.LocalTime))
 	}
 	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
 }
@@ -140,7 +142,7 @@ func printPromotion(env *cli.Env, here *pair, p promotion, r *pb.PromoteSiteResp
 	p.Done, p.Epoch, p.Origin = true, r.GetEpoch(), newPosition(r.GetOrigin())
 	if r.GetReplication() != nil {
 		p.Replication = newReplication(r.GetReplication(), "")
-		p.Loss = newLoss(&pb.GetSiteResponse{Site: here.site(), Replication: r.GetReplication()}, nil)
+		p.Loss = siteloss.New(&pb.GetSiteResponse{Site: here.site(), Replication: r.GetReplication()}, nil)
 	}
 	text := fmt.Sprintf("%s is now the primary, epoch %d", p.Site, p.Epoch)
 	if p.Origin != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/ops/site/siteloss"
 )
 
 // report is the output of lockstep site status.
@@ -19,7 +20,7 @@ type report struct {
 	// Replication is nil if the active node of the replica does not respond.
 	Replication *replication `json:"replication,omitempty"`
 	// Loss is nil without a replica.
-	Loss *loss `json:"promotion_loss,omitempty"`
+	Loss *siteloss.Loss `json:"promotion_loss,omitempty"`
 	// Problems is empty if both sites respond and the replica receives the log.
 	Problems []string `json:"problems"`
 }
@@ -57,20 +58,6 @@ type replication struct {
 	Error          string    `json:"error,omitempty"`
 }
 
-// loss is the loss of a promotion at the time of the status.
-type loss struct {
-	// Known is false if the replica does not know the end of the primary's log at any time.
-	Known bool `json:"known"`
-	// Records and Bytes were in the primary's log at HeardAt, and are missing at the replica.
-	Records uint64    `json:"records"`
-	Bytes   uint64    `json:"bytes"`
-	HeardAt time.Time `json:"heard_at,omitzero"`
-	// AgeSeconds is the time since HeardAt. Transactions that the primary accepted in that time are lost, too.
-	AgeSeconds float64 `json:"heard_seconds_ago"`
-	// Nothing means that the primary accepts no writes, and the replica has all of its records.
-	Nothing bool `json:"nothing"`
-}
-
 func newPosition(p *pb.Position) *position {
 	if p == nil {
 		return nil
@@ -103,32 +90,6 @@ func newReplication(r *pb.SiteReplication, problem string) *replication {
 		j.HeardAt = r.GetHeardAt().AsTime()
 	}
 	return j
-}
-
-// newLoss returns the loss of a promotion of a replica. primary is nil if the primary does not respond to this machine;
-// the state of it that the replica reports may be old.
-func newLoss(replica *pb.GetSiteResponse, primary *pb.SiteState) *loss {
-	r, state := replica.GetReplication(), replica.GetSite()
-	if primary.GetRole() == pb.SiteRole_SITE_ROLE_STOPPED && primary.GetLineage() == state.GetLineage() &&
-		primary.GetEpoch() == state.GetEpoch() && samePosition(primary.GetApplied(), state.GetUpstream()) {
-		return &loss{Known: true, Nothing: true}
-	}
-	if r.GetHeardAt() == nil {
-		return &loss{}
-	}
-	now := state.GetNow()
-	if primary.GetNow() != nil {
-		now = primary.GetNow() // HeardAt is by the clock of the primary
-	}
-	heard := r.GetHeardAt().AsTime()
-	return &loss{
-		Known: true, Records: r.GetLagRecords(), Bytes: r.GetLagBytes(), HeardAt: heard,
-		AgeSeconds: max(now.AsTime().Sub(heard), 0).Seconds(),
-	}
-}
-
-func samePosition(p, q *pb.Position) bool {
-	return p != nil && q != nil && p.GetTerm() == q.GetTerm() && p.GetLsn() == q.GetLsn() && p.GetChain() == q.GetChain()
 }
 
 // newReport combines the responses of both sites. there is nil if the other site cannot be reached from this machine,
@@ -170,7 +131,7 @@ func is(s *pb.SiteState, role pb.SiteRole) bool { return s.GetRole() == role }
 
 func (r *report) addReplica(replica *pb.GetSiteResponse, primary *pb.SiteState) {
 	r.Replication = newReplication(replica.GetReplication(), replica.GetError())
-	r.Loss = newLoss(replica, primary)
+	r.Loss = siteloss.New(replica, primary)
 }
 
 func (r *report) problem(format string, args ...any) {

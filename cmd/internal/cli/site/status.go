@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/server/ops/site/siteloss"
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
@@ -74,7 +75,7 @@ func printReport(env *cli.Env, r *report) error {
 	if r.Remote == nil {
 		return env.Print.Sentence("no other site: site.remote is not set")
 	}
-	if pairs := append(r.Replication.pairs(), r.Loss.pairs()...); len(pairs) > 0 {
+	if pairs := append(r.Replication.pairs(), lossPairs(r.Loss)...); len(pairs) > 0 {
 		if err := env.Print.Sentence(""); err != nil {
 			return err
 		}
@@ -143,25 +144,9 @@ func (r *replication) lag() string {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-func (l *loss) pairs() [][2]string {
+func lossPairs(l *siteloss.Loss) [][2]string {
 	if l == nil {
 		return nil
 	}
-	return [][2]string{{"Promotion now", l.String()}}
-}
-
-func (l *loss) String() string {
-	switch {
-	case l.Nothing:
-		return "loses nothing: the replica has all records of the primary, which accepts no writes"
-	case !l.Known:
-		return "loses an unknown number of transactions: the replica has not received the end of the primary's log since " +
-			"its node started"
-	}
-	later := fmt.Sprintf("all transactions that the primary accepted after %s (%s ago)", output.LocalTime(l.HeardAt),
-		units.Age(seconds(l.AgeSeconds)))
-	if l.Records == 0 {
-		return "loses " + later
-	}
-	return fmt.Sprintf("loses %s (%s), and %s", output.Plural(l.Records, "record"), output.Bytes(l.Bytes), later)
+	return [][2]string{{"Promotion now", l.Text(output.LocalTime)}}
 }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package siteloss describes the transactions that the promotion of a replica site would lose, for the command line and
+// the console.
+package siteloss
+
+import (
+	"fmt"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/units"
+)
+
+// Loss is the loss of a promotion at the time of a status.
+type Loss struct {
+	// Known is false if the replica does not know the end of the primary's log at any time.
+	Known bool `json:"known"`
+	// Records and Bytes were in the primary's log at HeardAt, and are missing at the replica.
+	Records uint64    `json:"records"`
+	Bytes   uint64    `json:"bytes"`
+	HeardAt time.Time `json:"heard_at,omitzero"`
+	// AgeSeconds is the time since HeardAt. Transactions that the primary accepted in that time are lost, too.
+	AgeSeconds float64 `json:"heard_seconds_ago"`
+	// Nothing means that the primary accepts no writes, and the replica has all of its records.
+	Nothing bool `json:"nothing"`
+}
+
+// New returns the loss of a promotion of a replica. primary is the current state of the primary; nil if it does not
+// respond. The state of the primary in the response of the replica is not used, because it may be old.
+func New(replica *pb.GetSiteResponse, primary *pb.SiteState) *Loss {
+	r, state := replica.GetReplication(), replica.GetSite()
+	if primary.GetRole() == pb.SiteRole_SITE_ROLE_STOPPED && primary.GetLineage() == state.GetLineage() &&
+		primary.GetEpoch() == state.GetEpoch() && samePosition(primary.GetApplied(), state.GetUpstream()) {
+		return &Loss{Known: true, Nothing: true}
+	}
+	if r.GetHeardAt() == nil {
+		return &Loss{}
+	}
+	now := state.GetNow()
+	if primary.GetNow() != nil {
+		now = primary.GetNow() // HeardAt is by the clock of the primary
+	}
+	heard := r.GetHeardAt().AsTime()
+	return &Loss{
+		Known: true, Records: r.GetLagRecords(), Bytes: r.GetLagBytes(), HeardAt: heard,
+		AgeSeconds: max(now.AsTime().Sub(heard), 0).Seconds(),
+	}
+}
+
+func samePosition(p, q *pb.Position) bool {
+	return p != nil && q != nil && p.GetTerm() == q.GetTerm() && p.GetLsn() == q.GetLsn() && p.GetChain() == q.GetChain()
+}
+
+// Text describes the loss, with times as clock formats them: "loses …".
+func (l *Loss) Text(clock func(time.Time) string) string {
+	switch {
+	case l.Nothing:
+		return "loses nothing: the replica has all records of the primary, which accepts no writes"
+	case !l.Known:
+		return "loses an unknown number of transactions: the replica has not received the end of the primary's log since " +
+			"its node started"
+	}
+	later := fmt.Sprintf("all transactions that the primary accepted after %s (%s ago)", clock(l.HeardAt),
+		units.Age(time.Duration(l.AgeSeconds*float64(time.Second))))
+	if l.Records == 0 {
+		return "loses " + later
+	}
+	records := units.Count(l.Records) + " records"
+	if l.Records == 1 {
+		records = "1 record"
+	}
+	return fmt.Sprintf("loses %s (%s), and %s", records, units.Bytes(l.Bytes), later)
+}
