@@ -39,7 +39,7 @@ func closed(ch <-chan struct{}) bool {
 	}
 }
 
-// The role among sites survives a restart, and a snapshot. Changes are signaled, but not each position.
+// The site role survives a restart, and a snapshot. Changes are signaled, but not each position.
 func TestSite(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))

@@ -194,7 +194,8 @@ func (l *Log) suppresses(r *Record) bool {
 	return true
 }
 
-// takeCounted returns records for the calls counted for at least suppressTime at now, or for all if now is zero.
+// takeCounted removes the counters that at now are at least suppressTime old, or all if now is zero, and returns their
+// records.
 func (l *Log) takeCounted(now time.Time) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()

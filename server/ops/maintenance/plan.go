@@ -75,7 +75,7 @@ type Plan struct {
 
 func (p *Plan) has(store failover.Member) bool { return slices.Contains(p.Done, store) }
 
-// storeDone records that a store is done, and replaces an earlier one of its node.
+// storeDone records that a store is done. It replaces the entry of an earlier store of the same node.
 func (p *Plan) storeDone(store failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(m failover.Member) bool { return m.Node == store.Node })
 	p.Done = append(p.Done, store)

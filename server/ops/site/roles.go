@@ -307,8 +307,8 @@ func (c *effects) end(role queue.SiteRole) (n uint64, last lsn.Position) {
 	return c.n, c.last
 }
 
-// Takeover makes this replica the primary once it has applied the record that stopped the old one, unless the old one
-// has canceled it.
+// Takeover makes this replica the primary once it has applied the record that stopped the old primary, unless the old
+// primary has canceled the stop.
 func (m *Manager) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()
 	if err != nil {
