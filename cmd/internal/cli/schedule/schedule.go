@@ -30,7 +30,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "schedule", GroupID: "use",
 		Short: "Publish messages at recurring times",
 		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair
-stores schedules and publishes each occurrence once, also across failovers.`,
+stores schedules and publishes each occurrence once, even across failovers.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -295,7 +295,7 @@ change. The command returns when the message is stored, and fails if the queue r
 func pauseCommand(env *cli.Env, paused bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause a schedule",
-		Long: `Pause a schedule until it is resumed. Occurrences during the pause are skipped.`,
+		Long:    `Pause a schedule until it is resumed. Occurrences during the pause are skipped.`,
 		Example: "  lockstep schedule pause nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
