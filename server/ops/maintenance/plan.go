@@ -111,8 +111,8 @@ func (m *Manager) Plan() (*Plan, error) {
 	return &p, nil
 }
 
-// WatchPlan calls fn with the plan now and after each change, including changes of its progress, until the plan or ctx has ended or
-// fn returns an error. The plan is nil if none was ever started.
+// WatchPlan calls fn with the plan now and after each change, including changes of its progress, until the plan
+// or ctx has ended or fn returns an error. The plan is nil if none was ever started.
 func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
