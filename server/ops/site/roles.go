@@ -495,7 +495,7 @@ func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	return Demoted{Primary: first.GetPrimary(), Upstream: f.at}, nil
 }
 
-// baseOfDemotion is base. It stops a primary that was superseded, so that no further transactions are lost.
+// baseOfDemotion is like base, but also stops a primary that was superseded, so that no further transactions are lost.
 func (m *Manager) baseOfDemotion(
 	ctx context.Context, primary *replication.Primary, next *pb.SiteState,
 ) (follow, error) {
