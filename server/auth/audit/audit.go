@@ -194,7 +194,7 @@ func (l *Log) suppresses(r *Record) bool {
 	return true
 }
 
-// takeCounted removes the counters that at now are at least suppressTime old, or all if now is zero, and returns their
+// takeCounted removes the counters that are at least suppressTime old at now, or all if now is zero. It returns their
 // records.
 func (l *Log) takeCounted(now time.Time) []Record {
 	l.mu.Lock()
