@@ -443,7 +443,7 @@ func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
 
 type selection struct {
 	queue, subscription string
-	id                  uint64 // of the queue; 0: the current queue with that name
+	id                  uint64 // of the queue; 0: the current queue of that name
 	sequences           []*pb.SequenceRange
 }
 
