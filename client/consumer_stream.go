@@ -143,7 +143,7 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 }
 
 // send sends requests while the stream is open, and returns nil after the last request of a consumer that leaves. When
-// the stream has ended, send leaves its error in received.
+// the stream has ended, send returns its error, which stays available in received.
 func (co *Consumer) send(
 	ctx context.Context, stream pb.QueueService_ConsumeClient, r *pb.ConsumeRequest, received chan error,
 ) error {

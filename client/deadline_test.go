@@ -63,7 +63,7 @@ func testExpiredDelivery(t *testing.T) {
 	require.NoError(t, co.Flush(soon(t)))
 }
 
-// Run extends all messages of the consumer, also after the deadline has changed.
+// Run extends all messages of the consumer, even after the deadline has changed.
 func TestRunExtends(t *testing.T) { synctest.Test(t, testRunExtends) }
 
 func testRunExtends(t *testing.T) {

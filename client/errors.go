@@ -40,9 +40,9 @@ var (
 var (
 	// ErrQueueNotFound is returned when a queue does not exist.
 	ErrQueueNotFound = errors.New("queue not found")
-	// ErrSubscriptionNotFound is returned when the queue has no subscription of that name.
+	// ErrSubscriptionNotFound is returned when the queue has no subscription with that name.
 	ErrSubscriptionNotFound = errors.New("subscription not found")
-	// ErrAlreadyExists is returned when a queue, subscription or token of that name already exists.
+	// ErrAlreadyExists is returned when a queue, subscription or token with that name already exists.
 	ErrAlreadyExists = errors.New("already exists")
 	// ErrLimit is returned when the request exceeds a limit of the queue, of the node or of this client.
 	ErrLimit = errors.New("limit exceeded")

@@ -75,7 +75,7 @@ func (l *locator) better(n, best *node) bool {
 	}
 }
 
-// isReplica reports whether the pair of the node accepts no requests of clients.
+// isReplica reports whether the pair of the node accepts no requests from clients.
 func (n *node) isReplica() bool {
 	r := n.site.GetRole()
 	return r == pb.SiteRole_SITE_ROLE_REPLICA || r == pb.SiteRole_SITE_ROLE_STOPPED

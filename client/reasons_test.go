@@ -44,7 +44,7 @@ func TestReasonsThatProveNonExecution(t *testing.T) {
 	}
 }
 
-// Each reason of the API has a name, and so has a reason of a later release.
+// Each reason of the API has a name, as does a reason from a later release.
 func TestDeadLetterReasons(t *testing.T) {
 	var names []string
 	for n := range pb.DeadLetterReason_name {

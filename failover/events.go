@@ -47,7 +47,7 @@ type (
 		To uuid.UUID
 	}
 	// FailbackBlocked sets the reason why the preferred node must not receive the role, such as a maintenance plan; empty
-	// if it may.
+	// if failback is allowed.
 	FailbackBlocked struct{ Reason string }
 	// Committed reports that the active has committed a record of its term.
 	Committed struct{ Term, LSN uint64 }

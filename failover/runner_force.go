@@ -45,7 +45,8 @@ func (r *Runner) requestForce(ctx context.Context, e ForceRequested) error {
 	return requestError(ErrForce, err, ended.Failure)
 }
 
-// BlockFailback sets the reason why the preferred node must not receive the role; empty if it may.
+// BlockFailback sets the reason why the preferred node must not receive the role; empty if failback is
+// allowed.
 func (r *Runner) BlockFailback(reason string) {
 	r.mu.Lock()
 	same := r.failbackBlocked == reason

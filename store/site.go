@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// siteWatch signals changes of the role of the pair among its sites.
+// siteWatch signals changes of the site role of the pair.
 type siteWatch struct {
 	mu      sync.Mutex
 	changed chan struct{} // nil: requested by no caller since the last change
@@ -32,7 +32,7 @@ func (w *siteWatch) wake() {
 	}
 }
 
-// Site returns the applied role of the pair among its sites.
+// Site returns the applied site role of the pair.
 func (s *Store) Site() (site queue.SiteState) {
 	s.View(func(state *queue.State) { site = state.Site() })
 	return site

@@ -39,7 +39,7 @@ func closed(ch <-chan struct{}) bool {
 	}
 }
 
-// The role among sites survives a restart, and a snapshot. Changes are signaled, but not each position.
+// The site role survives a restart, and a snapshot. Changes are signaled, but not each position.
 func TestSite(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -140,7 +140,7 @@ func TestLoggedFingerprintOfSites(t *testing.T) {
 	require.Equal(t, want, query.LoggedFingerprint(n.s, r.LSN), "the request is the same")
 }
 
-// LogStart is the position before the first record, also of an empty log and after a trim.
+// LogStart is the position before the first record, even of an empty log and after a trim.
 func TestLogStart(t *testing.T) {
 	o := options(memfs.New())
 	o.LogKeepBytes = 1

@@ -125,7 +125,8 @@ func (c *conn) stored(bytes int) {
 	}
 }
 
-// waitForRoom waits while all connections are above the limit, and closes the one that is read if it stalls.
+// waitForRoom waits while the total of all connections exceeds the limit, and closes the connection being read if it
+// stalls.
 func (c *conn) waitForRoom() {
 	again, first := c.server.held.wait(c)
 	if again == nil {

@@ -25,7 +25,7 @@ const SectionsKey = "amqp.sections"
 // messages.
 const ContainerKey = "amqp.container"
 
-// Flags of SectionsKey. A message with an unknown flag is of a later release: its converted fields are used.
+// Flags of SectionsKey. A message with an unknown flag is from a later release: its converted fields are used.
 const (
 	isDurable   = 0x80
 	hasPriority = 0x40

@@ -73,7 +73,7 @@ func (c *Client) Revoke(
 	return resp.GetRule(), err
 }
 
-// PutRole creates a role, or replaces the role of that name. lockOut and errors are as for [Client.Grant].
+// PutRole creates a role, or replaces the role with that name. lockOut and errors are as for [Client.Grant].
 func (c *Client) PutRole(
 	ctx context.Context, role *pb.AccessRole, lockOut bool,
 ) (*pb.AccessRole, error) {

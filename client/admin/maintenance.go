@@ -219,8 +219,8 @@ func (c *Client) Jobs(ctx context.Context) ([]*pb.Job, error) {
 	return resp.GetJobs(), err
 }
 
-// PutJob creates or replaces the job of that name. Errors: [client.ErrInvalid], [client.ErrLimit] if the maximum number
-// of jobs exists.
+// PutJob creates or replaces the job with that name. Errors: [client.ErrInvalid], [client.ErrLimit] if the maximum
+// number of jobs exists.
 func (c *Client) PutJob(ctx context.Context, job *pb.Job) (*pb.Job, error) {
 	resp, err := onActive(ctx, c, "put job "+job.GetName(), &pb.PutJobRequest{Job: job},
 		pb.MaintenanceServiceClient.PutJob)

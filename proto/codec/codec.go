@@ -169,8 +169,8 @@ func BulkDialOptions(most int) []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.places)}
 }
 
-// MarkingServerOptions is DialOptions for a server with handlers that call Undecodable for each request: without it
-// gRPC ends the call with INTERNAL before the handler runs.
+// MarkingServerOptions returns the options of a server that passes invalid requests to its handlers, which must call
+// Undecodable for each request. With other options, gRPC ends such calls with INTERNAL before the handler runs.
 func MarkingServerOptions() []grpc.ServerOption {
 	c := newCodec()
 	c.marks = true

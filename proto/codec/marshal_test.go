@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// The encoding equals that of the library, also in a reused buffer.
+// The encoding equals that of the library, even in a reused buffer.
 func TestMarshal(t *testing.T) {
 	c := New()
 	for _, size := range []int{0, 1, 900, 1 << 10, 3000, 1 << 16, 1<<16 + 1, 1 << 22, 5 << 20} {

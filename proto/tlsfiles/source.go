@@ -191,7 +191,7 @@ func (s *Source) read(atOnce bool) {
 	}
 }
 
-// report logs the error of the files once, if now. mu is held.
+// report passes the error of the files to OnChange once, if now is set. mu is held.
 func (s *Source) report(now bool) {
 	if s.trouble == nil || !now {
 		return

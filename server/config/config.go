@@ -274,7 +274,7 @@ type Limits struct {
 	StreamInFlightBytes Size `key:"stream-in-flight-bytes" range:"1MiB to 1TiB" run:"pair" usage:"maximum bytes of unanswered requests per publish stream; at most an eighth of memory.budget"`
 	PendingBytes        Size `key:"pending-bytes" range:"1MiB to 1TiB" usage:"maximum bytes of transactions queued for commit, over all clients; further requests wait in their connections. At most half of memory.budget"`
 
-	Connections           int      `key:"connections" range:"16 to 1000000" run:"node" usage:"maximum number of connections of clients and the CLI; at most one per 64KiB of memory.budget, and within the limit of open files. Connections of the other node are reserved separately"`
+	Connections           int      `key:"connections" range:"16 to 1000000" run:"node" usage:"maximum number of connections from clients and the CLI; at most one per 64KiB of memory.budget, and within the limit of open files. Connections from the other node are reserved separately"`
 	ConnectionsPerAddress int      `key:"connections-per-address" range:"8 to 1000000" run:"node" usage:"maximum number of connections per address (IPv6: per /64 network), and of new connections without a call within 4s; raise it if many clients use one proxy"`
 	Handshakes            int      `key:"handshakes" range:"8 to 1000000" run:"node" usage:"maximum number of connections without an authenticated call, over all addresses. At the limit, the oldest are closed, or new ones are refused. For addresses with authenticated connections, the limit is 25% higher"`
 	HandshakeTimeout      Duration `key:"handshake-timeout" range:"100ms to 10m" run:"node" usage:"time limit from accepting a connection to its first authenticated call; the connection is then closed"`

@@ -25,8 +25,8 @@ const maxSiteName = 64
 // SiteTLS reports whether connections to the other site use TLS.
 func (c *Config) SiteTLS() bool { return c.TLS.On() || c.Site.CA != "" }
 
-// SiteFiles returns the files for connections to the other site. The client certificate is that of the node. Without a
-// CA, and with SiteTLS, the system's CAs apply.
+// SiteFiles returns the files for connections to the other site. The client certificate is the certificate of the
+// node. Without a CA, and with SiteTLS, the system's CAs apply.
 func (c *Config) SiteFiles() tlsfiles.Files {
 	return tlsfiles.Files{CA: cmp.Or(c.Site.CA, c.TLS.CA), Cert: c.TLS.Cert, Key: c.TLS.Key}
 }

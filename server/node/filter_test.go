@@ -140,7 +140,7 @@ func testBadFilters(t *testing.T) {
 }
 
 // A consumer with a filter receives the matching messages, and leaves the others to other consumers. Messages without a
-// matching consumer stay in the queue, also across a failover.
+// matching consumer stay in the queue, even across a failover.
 func TestFilteredConsumers(t *testing.T) { simulated(t, testFilteredConsumers) }
 
 func testFilteredConsumers(t *testing.T) {

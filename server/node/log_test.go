@@ -48,7 +48,7 @@ func toTime(queue string, t time.Time) *pb.SeekSubscriptionRequest {
 	}
 }
 
-// A queue with retention can be read again from each kind of position, also by new subscriptions.
+// A queue with retention can be read again from each kind of position, including by new subscriptions.
 func TestSeek(t *testing.T) { simulated(t, testSeek) }
 
 func testSeek(t *testing.T) {

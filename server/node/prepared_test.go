@@ -284,7 +284,7 @@ func (c *consumer) acknowledge(n int) (got []string) {
 	return got
 }
 
-// Rolled-back acknowledgements are redelivered once, also in queues with priorities or groups.
+// Rolled-back acknowledgements are redelivered once, even in queues with priorities or groups.
 func TestPreparedOfOtherQueues(t *testing.T) { simulated(t, testPreparedOfOtherQueues) }
 
 func testPreparedOfOtherQueues(t *testing.T) {

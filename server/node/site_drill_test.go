@@ -43,7 +43,7 @@ func messagesIn(t *testing.T, n *simpair.Node) uint64 {
 	return resp.GetQueues()[0].GetMessages()
 }
 
-// A copy of each pair accepts writes. It affects neither site, also after its restart.
+// A copy of each pair accepts writes. It affects neither site, even after its restart.
 func TestDrill(t *testing.T) { simpair.Test(t, testDrill) }
 
 func testDrill(t *testing.T, w *simpair.World) {

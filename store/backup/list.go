@@ -186,7 +186,8 @@ func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) b
 	})
 }
 
-// removeLeftover removes the backup to which a marker belongs, unless the backup is complete, and then the marker.
+// removeLeftover removes the backup to which a marker belongs, unless the backup is complete. It then removes the
+// marker.
 func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	set := setOf(mark)
 	if _, isSet := parseName(set); isSet {

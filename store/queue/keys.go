@@ -25,7 +25,7 @@ import (
 //	m                            the state as a whole
 //	p id                         a producer
 //	q queue(8)                   a queue
-//	r                            the role of the pair among its sites
+//	r                            the site role of the pair
 //	s queue(8) sub(4)            a subscription
 //	t time(8) queue(8) seq(8) kind(1)   the schedule index: not part of the state in memory
 //	u queue(8)                   pauses of a queue and its subscriptions

@@ -166,7 +166,7 @@ func (s *State) policiesOf(q *Queue, name string) (p applied) {
 	return p
 }
 
-// settings returns the settings of a queue that itself sets the given fields of own.
+// settings returns the settings of a queue with the given explicit fields of own.
 func (p applied) settings(own *txn.Config, fields txn.ConfigMask) *settings {
 	c := &settings{fields: fields}
 	var defaults, limits *txn.QueuePolicy

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// SiteRole is the role of a pair among its sites.
+// SiteRole is the role of a pair in its group of sites.
 type SiteRole uint8
 
 // Site roles, as stored.
@@ -40,7 +40,7 @@ func (r SiteRole) String() string {
 	return "unknown"
 }
 
-// SiteState is the role of a pair among its sites, and the relation of its log to the log of the primary. The zero
+// SiteState is the site role of a pair, and the relation of its log to the log of the primary. The zero
 // SiteState is that of a pair without a lineage.
 type SiteState struct {
 	// Lineage identifies the group of sites.
@@ -55,8 +55,8 @@ type SiteState struct {
 	// StopLSN is, at a replica, the LSN of the record that stopped the primary in this epoch, in the log of the primary;
 	// 0 if the replica has not applied it, or has applied a later resume. Up to it, the replica lacks no transaction.
 	StopLSN uint64
-	// CanceledLSN is, at a replica, the LSN in the log of the primary up to which stops permit no planned promotion: the
-	// primary may have resumed after them. 0 for none in this epoch.
+	// CanceledLSN is an LSN in the log of the primary, set at a replica. Stops up to this LSN do not permit a planned
+	// promotion, because the primary may have resumed after them. It is 0 if no stop of this epoch was canceled.
 	CanceledLSN uint64
 	// Origin is the last Upstream of the replica that became a primary; zero if the pair was not a replica.
 	Origin lsn.Position
@@ -95,10 +95,10 @@ func (s SiteState) LSNOf(logical uint64) (n uint64, ok bool) {
 	return n, s.Role != SiteReplica && !before
 }
 
-// Site returns the role of the pair among its sites.
+// Site returns the site role of the pair.
 func (s *State) Site() SiteState { return s.site.SiteState }
 
-// TakeSiteChanged reports whether role, epoch or lineage have changed since the last call.
+// TakeSiteChanged reports whether role, epoch or lineage has changed since the last call.
 func (s *State) TakeSiteChanged() bool {
 	changed := s.site.changed
 	s.site.changed = false
@@ -111,7 +111,7 @@ type site struct {
 	changed bool // see TakeSiteChanged
 }
 
-// admitSite decides whether a transaction is applied in the current role among sites, and executes an OpSite. It
+// admitSite decides whether a transaction is applied in the current site role, and executes an OpSite. It
 // returns the logical number of the transaction. If apply is false, r contains the result.
 func (s *State) admitSite(n uint64, r *txn.Result) (logical uint64, apply bool) {
 	change, isChange, err := s.reader.SiteChange()
@@ -267,7 +267,7 @@ func (s *State) ReplicaChange(at lsn.Position) (c txn.SiteChange, ok bool) {
 }
 
 // DetachedSite returns the key and the value that make a copy of the state the primary of a new lineage: no site of the
-// present lineage accepts the copy, or is accepted by it. Logical numbers continue.
+// current lineage accepts the copy, and the copy accepts none of them. Logical numbers continue.
 func (s *State) DetachedSite(lineage uuid.UUID) (key, value []byte) {
 	before, applied := s.site.SiteState, s.Applied()
 	t := site{SiteState: SiteState{
@@ -300,7 +300,7 @@ func (s *State) lastNumber() uint64 {
 	return last
 }
 
-// IsSiteKey reports whether key is the key of the role among sites, the only part of the state in which sites differ.
+// IsSiteKey reports whether key is the key of the site role, the only part of the state in which sites differ.
 func IsSiteKey(key []byte) bool { return len(key) == 1 && key[0] == keySite }
 
 const siteFlagUpstreamStopped = 1

@@ -62,7 +62,7 @@ func TestBoth(t *testing.T) {
 	})
 }
 
-// A waiting call returns as soon as the context ends, also with a deadline.
+// A waiting call returns as soon as the context ends, even with a deadline.
 func TestEnd(t *testing.T) {
 	for name, l := range map[string]Limits{"share": {Percent: 1}, "rate": {BytesPerSecond: 1000}} {
 		t.Run(name, func(t *testing.T) {

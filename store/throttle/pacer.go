@@ -18,7 +18,7 @@ const (
 	// slice is the time for which work runs before it pauses. It is short, since other work may wait for the CPU or the
 	// disk.
 	slice = 2 * time.Millisecond
-	// longest is the maximum pause, also after a slow disk operation of several seconds.
+	// longest is the maximum pause, even after a slow disk operation of several seconds.
 	longest = time.Second
 	// burstTime is the duration for which a burst lasts at the rate limit. minBurst and maxBurst limit the burst in bytes.
 	burstTime = 100 * time.Millisecond

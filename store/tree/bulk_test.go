@@ -109,7 +109,7 @@ func bulkRound(t *testing.T, rng *rand.Rand, pageSize, n int) {
 	require.Empty(t, left)
 }
 
-// Keys that are not in ascending order are rejected, also across nodes.
+// Keys that are not in ascending order are rejected, even across nodes.
 func TestBulkOrder(t *testing.T) {
 	for _, n := range []int{1, 500} {
 		bulk := tree.NewBulk(&counting{size: 2048}, tree.Options{})

@@ -174,7 +174,7 @@ const (
 	flagLossy   = 1 // of a SitePromote
 )
 
-// Site adds an operation that changes the role of the pair among its sites.
+// Site adds an operation that changes the site role of the pair.
 func (b *Builder) Site(c SiteChange) {
 	if err := c.check(); err != nil {
 		b.fail(err)

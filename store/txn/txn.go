@@ -62,7 +62,7 @@ const (
 	OpSwapMeta OpCode = 26
 	// OpPolicy sets or deletes a policy for queues.
 	OpPolicy OpCode = 25
-	// OpSite changes the role of the pair among its sites. It changes nothing else.
+	// OpSite changes the site role of the pair. It changes nothing else.
 	OpSite OpCode = 27
 )
 
@@ -106,7 +106,7 @@ func (c OpCode) String() string {
 
 // Alone reports whether the operation must be the only one of its transaction. This applies to operations that create,
 // change or delete queues and subscriptions, prepare, commit or roll back transactions, or change the access table,
-// policies or the role among sites. The reason is that all operations are checked against the state before the
+// policies or the site role. The reason is that all operations are checked against the state before the
 // transaction.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||

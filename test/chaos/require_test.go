@@ -16,7 +16,7 @@ const (
 	needsNetns      = "netns"      // root, ip and iptables: networks in which packets are dropped
 	needsMount      = "mount"      // root: a small disk
 	needsFreeze     = "freeze"     // root, mkfs.ext4 and loop devices: a filesystem that can be frozen
-	needsFaultdisk  = "faultdisk"  // a binary with the build tag of that name
+	needsFaultdisk  = "faultdisk"  // a binary with the build tag with that name
 	needsFaultclock = "faultclock" // a binary with another time.Now (test/cluster/clock.go)
 	needsHistory    = "history"    // the repository with the last release in it
 )

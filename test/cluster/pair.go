@@ -58,7 +58,7 @@ type Options struct {
 	Raft bool
 	// WitnessFlags are additional flags of the witness, if Raft is set.
 	WitnessFlags []string
-	// Credentials secure the connections of clients and of the Pair to the nodes. If nil, connections are not encrypted.
+	// Credentials secure the connections from clients and the Pair to the nodes. If nil, connections are not encrypted.
 	// The credentials of the nodes are part of Settings.
 	Credentials credentials.TransportCredentials
 }

@@ -58,7 +58,7 @@ func findings(text string) (found []string) {
 	return found
 }
 
-// With debug logging, no bodies, properties and tokens from requests of clients, operators and nodes appear in logs,
+// With debug logging, no bodies, properties and tokens in requests from clients, operators and nodes appear in logs,
 // audit records, status, metrics, profiles, command lines and errors.
 func TestSecretsAreRedacted(t *testing.T) {
 	dir := t.TempDir()

@@ -30,7 +30,7 @@ const (
 	slowLink                     // messages between the nodes take up to 400 ms
 	clientCut                    // the clients and a node do not reach each other
 	clientOneWay                 // traffic in one direction between the clients and a node is dropped
-	clientReset                  // all connections of clients to a node break
+	clientReset                  // all client connections to a node break
 	coordinatorUnresponsive      // a node and the coordinator do not reach each other
 	coordinatorDown              // the coordinator responds to no node
 	swapUnsettled                // a node does not receive the outcome of its next swap

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The replace command in messages is complete, also with TLS.
+// The replace command in messages is complete, even with TLS.
 func TestReplaceCommand(t *testing.T) {
 	v := &Voter{opts: Options{Voters: []string{"h:1", "h:2", "h:3"}}}
 	require.Equal(t, "lockstep pair replace id h:3", v.replaceCommand("id", "h:3"))

@@ -121,12 +121,12 @@ type LostError struct {
 	Origin string
 	// Transactions is the number of transactions after Origin that are still in the log.
 	Transactions uint64
-	// Incomplete is why further ones may be missing from the log; empty if none are.
+	// Incomplete is the reason why further transactions may be missing from the log; empty if none are.
 	Incomplete string
 	// File is the file on this node with the records, in the format of a log segment. First and Last are their LSNs.
 	File        string
 	First, Last uint64
-	// Err is why File could not be written; it is then empty.
+	// Err is the reason why File could not be written; File is then empty.
 	Err error
 }
 

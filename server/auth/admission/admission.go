@@ -399,7 +399,7 @@ func (l *Listener) refused(r Reason, host string, limits Limits) {
 }
 
 var texts = [reasons]string{ //nolint:gochecknoglobals // a table
-	Full:        "connections refused: limits.connections reached; raise it, or reduce the connections of clients",
+	Full:        "connections refused: limits.connections reached; raise it, or reduce the number of client connections",
 	AddressFull: "connections refused: limits.connections-per-address reached; raise it if many clients share an address",
 	TooMany:     "connections refused: too many recent connections without a call from the same address",
 	HandshakeTimedOut: "connections closed: no successful call within limits.handshake-timeout; possible causes: " +

@@ -194,7 +194,8 @@ func (l *Log) suppresses(r *Record) bool {
 	return true
 }
 
-// takeCounted returns records for the calls counted for at least suppressTime at now, or for all if now is zero.
+// takeCounted removes the counters that are at least suppressTime old at now, or all if now is zero. It returns their
+// records.
 func (l *Log) takeCounted(now time.Time) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()

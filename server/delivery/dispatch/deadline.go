@@ -52,7 +52,7 @@ type consumerDeadlines struct {
 
 // lateSet contains the sequences that have expired last. The zero lateSet is empty.
 type lateSet struct {
-	order   []uint64          // sequences in the order of their expiry, also of those that were removed
+	order   []uint64          // sequences in the order of their expiry, including removed ones
 	first   uint64            // number of order[0]
 	numbers map[uint64]uint64 // sequence: number of its last expiry
 }

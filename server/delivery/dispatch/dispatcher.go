@@ -321,7 +321,7 @@ func (d *dispatcher) readOn(
 
 // demand delivers buffered messages and returns in want how many more messages the consumers can accept, up to most.
 // Unless want is 0, the caller must read the sequences in again or, without any, new messages with from, and call
-// endRead. queueChanged reports that the queue has changed; the order is already notified.
+// endRead. queueChanged reports that the queue has changed; the order has already been notified.
 func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order,
 	queueChanged bool,
 ) {

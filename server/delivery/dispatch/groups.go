@@ -66,7 +66,7 @@ func (s *groups) of(m *Message) *group {
 	return g
 }
 
-// evict removes some groups without a message out, if there are too many groups.
+// evict removes some groups without a message in flight, if there are too many groups.
 func (s *groups) evict() {
 	if len(s.byHash) < maxGroups {
 		return

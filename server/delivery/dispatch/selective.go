@@ -431,8 +431,8 @@ func (s *selective) settled(list []uint64) {
 	}
 }
 
-// groupDone records that a message is acknowledged, rejected or dead-lettered. If it was out, the next message of its
-// group is requeued.
+// groupDone records that a message is acknowledged, rejected or dead-lettered. If the message blocked its group, the
+// next message of the group is requeued.
 func (s *selective) groupDone(sequence uint64) {
 	if next, lane, more := s.groups.done(sequence); more {
 		s.redeliver[lane].push(next)

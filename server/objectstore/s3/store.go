@@ -65,7 +65,7 @@ type Options struct {
 	Logger   *zap.Logger // may be nil
 }
 
-// Store is a bucket, or a prefix in it.
+// Store is a bucket, or a prefix in a bucket.
 type Store struct {
 	o             Options
 	at            backup.Location

@@ -160,5 +160,5 @@ type SiteReplication struct {
 	ReceivedBytes, Connections uint64
 }
 
-// ServesClients reports whether the role of the site permits requests of clients.
+// ServesClients reports whether the role of the site permits requests from clients.
 func (s *Site) ServesClients() bool { return s.Role == queue.SiteNone || s.Role == queue.SitePrimary }

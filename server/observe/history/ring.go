@@ -19,11 +19,11 @@ const (
 )
 
 const (
-	// Interval is the interval of the points of Recent, and the sampling interval.
+	// Interval is the sampling interval, and the resolution of the points of the last Recent.
 	Interval = 10 * time.Second
-	// Recent is the period for which points with Interval are returned.
+	// Recent is the maximum age of points with the resolution Interval.
 	Recent = time.Hour
-	// DayInterval is the interval of the points of Day.
+	// DayInterval is the resolution of older points.
 	DayInterval = time.Minute
 	// Day is the maximum age of a point.
 	Day = 24 * time.Hour

@@ -43,7 +43,7 @@ type Node struct {
 	Console string
 }
 
-// ServesClients reports whether the node is active and accepts requests of clients.
+// ServesClients reports whether the node is active and accepts requests from clients.
 func (n *Node) ServesClients() bool {
 	if n.Site != nil && !n.Site.ServesClients() {
 		return false

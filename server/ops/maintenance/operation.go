@@ -81,7 +81,7 @@ func (m *Manager) end(op *operation) {
 	close(op.done)
 }
 
-// report records and forwards progress. It is safe for concurrent use, also after end.
+// report records and forwards progress. It is safe for concurrent use, even after end.
 func (op *operation) report(p checkpoint.Progress) {
 	op.mu.Lock()
 	op.now = p

@@ -75,7 +75,7 @@ type Plan struct {
 
 func (p *Plan) has(store failover.Member) bool { return slices.Contains(p.Done, store) }
 
-// storeDone records that a store is done, and replaces an earlier one of its node.
+// storeDone records that a store is done. It replaces the entry of an earlier store of the same node.
 func (p *Plan) storeDone(store failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(m failover.Member) bool { return m.Node == store.Node })
 	p.Done = append(p.Done, store)
@@ -111,8 +111,8 @@ func (m *Manager) Plan() (*Plan, error) {
 	return &p, nil
 }
 
-// WatchPlan calls fn with the plan now and after each change, also of its progress, until the plan or ctx has ended or
-// fn returns an error. The plan is nil if none was ever started.
+// WatchPlan calls fn with the plan now and after each change, including changes of its progress, until the plan
+// or ctx has ended or fn returns an error. The plan is nil if none was ever started.
 func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()

@@ -11,7 +11,7 @@ import (
 )
 
 // KeyRunning is the key of the settings changed at run time. They are stored with the pair's messages, so that both
-// nodes have them, also after a restart and in a new copy of the store.
+// nodes have them, even after a restart and in a new copy of the store.
 const KeyRunning = "settings/running"
 
 // RunningSettings contains setting values by name. This package does not interpret them.

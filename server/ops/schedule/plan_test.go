@@ -82,7 +82,7 @@ func TestDaylightSaving(t *testing.T) {
 	}
 }
 
-// An expression with a wildcard hour occurs exactly when the clock of its zone matches, also on days on which the clock
+// An expression with a wildcard hour occurs exactly when the clock of its zone matches, even on days on which the clock
 // changes: at 2 o'clock, at midnight, or by half an hour.
 func TestWildcardHours(t *testing.T) {
 	for zone, days := range map[string][]string{

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Only transactions that had an effect count, also if the part of the log begins after the site was stopped.
+// Only transactions that had an effect count, even if the part of the log begins after the site was stopped.
 func TestEffects(t *testing.T) {
 	const (
 		write = iota

@@ -205,7 +205,7 @@ func (m *Manager) change(ctx context.Context, primary *replication.Primary, c tx
 	return err
 }
 
-// changeAt is change. It returns the LSN of the record, if this pair is a primary or stopped.
+// changeAt is like change, but also returns the LSN of the record if this pair is a primary or stopped.
 func (m *Manager) changeAt(ctx context.Context, primary *replication.Primary, c txn.SiteChange) (uint64, error) {
 	if err := m.o.Supported(); err != nil {
 		return 0, err

@@ -41,7 +41,7 @@ type Progress struct {
 	Connections          uint64 // streams opened since the start of the role
 }
 
-// progress tracks the replication of a replica. Times are those of the primary's clock, except for received.
+// progress tracks the replication of a replica. Times are read from the primary's clock, except for received.
 type progress struct {
 	mu       sync.Mutex // guards the fields below
 	is       Progress
@@ -63,7 +63,7 @@ type received struct {
 	at    time.Time
 }
 
-// reset begins a stream at a position. In another epoch, the log is that of another primary.
+// reset begins a stream at a position. Another epoch means the log of another primary.
 func (p *progress) reset(at lsn.Position, epoch uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

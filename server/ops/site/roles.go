@@ -307,8 +307,8 @@ func (c *effects) end(role queue.SiteRole) (n uint64, last lsn.Position) {
 	return c.n, c.last
 }
 
-// Takeover makes this replica the primary once it has applied the record that stopped the old one, unless the old one
-// has canceled it.
+// Takeover makes this replica the primary once it has applied the record that stopped the old primary, unless the old
+// primary has canceled the stop.
 func (m *Manager) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -495,7 +495,7 @@ func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	return Demoted{Primary: first.GetPrimary(), Upstream: f.at}, nil
 }
 
-// baseOfDemotion is base. It stops a primary that was superseded, so that no further transactions are lost.
+// baseOfDemotion is like base, but also stops a primary that was superseded, so that no further transactions are lost.
 func (m *Manager) baseOfDemotion(
 	ctx context.Context, primary *replication.Primary, next *pb.SiteState,
 ) (follow, error) {

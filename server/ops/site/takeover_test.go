@@ -223,7 +223,7 @@ func TestTakeoverOfOtherRecord(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A takeover request that arrives after its cancellation is refused, also by a later process of the replica that has
+// A takeover request that arrives after its cancellation is refused, even by a later process of the replica that has
 // not received the resume of the primary.
 func TestDelayedTakeover(t *testing.T) {
 	for name, c := range map[string]struct{ canceled, early, resumed bool }{

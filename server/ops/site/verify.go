@@ -88,8 +88,8 @@ func (m *Manager) verifyReplica(ctx context.Context) (*pb.VerifySitesResponse, e
 	return nil, fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // it may contain ErrNotActive of the primary
 }
 
-// compareOnce holds this replica while it requests the digests of the primary, which are those of the same or a later
-// record, and continues up to that record.
+// compareOnce holds this replica while it requests the digests of the primary at the same or a later record, and
+// continues up to that record.
 func (m *Manager) compareOnce(ctx context.Context) (*pb.VerifySitesResponse, error) {
 	address, _, err := m.ask(ctx)
 	if err != nil {
@@ -122,7 +122,7 @@ func (m *Manager) compareOnce(ctx context.Context) (*pb.VerifySitesResponse, err
 	return m.comparison(theirs, &mine, held), nil
 }
 
-// digestsAt returns the digests of this replica at the transaction of those of the primary.
+// digestsAt returns the digests of this replica at the same transaction as theirs, the digests of the primary.
 func (m *Manager) digestsAt(
 	ctx context.Context, p *puller, theirs *pb.GetSiteDigestsResponse,
 ) (store.QueueDigests, error) {

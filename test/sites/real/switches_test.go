@@ -41,7 +41,7 @@ type clients interface {
 	verify(reader *client.Client)
 }
 
-// Planned switches under load lose nothing, store nothing twice and keep the order, also if the active of a site is
+// Planned switches under load lose nothing, store nothing twice and keep the order, even if the active of a site is
 // killed during the switch. The clients are those for Go and Python, and AMQP clients.
 func TestSwitches(t *testing.T) {
 	r, n := random(t), rounds(t, 20, 4)

@@ -112,7 +112,7 @@ async def bound(
             task.cancel()
             await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # marks the exception as retrieved, also if the caller is canceled
+            task.exception()  # marks the exception as retrieved, even if the caller is canceled
     if task.cancelled():
         raise _failure.lost(address, "the attempt was canceled, or the connection was closed")
     err = task.exception()

@@ -92,8 +92,8 @@ hash. The name is not secret; use it to revoke the token.`,
 				if err := env.Print.Sentence("%s", secret); err != nil {
 					return err
 				}
-				return env.Print.Sentence("created token %q for %s, expires: %s; it is not shown again", j.Name, j.Principal,
-					stamp(j.ExpiresAt))
+				return env.Print.Sentence("created token %q for %s, expires: %s; the secret is not shown again",
+					j.Name, j.Principal, stamp(j.ExpiresAt))
 			})
 		},
 	}

@@ -77,7 +77,7 @@ func demoResize(ctx context.Context, env *cli.Env, o demo.ResizeOptions) error {
 	})
 }
 
-// showScan prints the result of a scan as a table, with --output json to stderr.
+// showScan prints the result of a scan as a table; with --output json, it prints to stderr.
 func showScan(env *cli.Env, node string, r *pb.ScanResult) {
 	printer := env.Print
 	if printer.JSON() {

@@ -76,7 +76,7 @@ func queryEndpoint(ctx context.Context, client *clientv3.Client, endpoint string
 	if err := dial(ctx, location); err != nil { // etcd's client only reports a timeout
 		return Finding{
 			Verdict: Problem, Measured: shortest(err),
-			Meaning: "it cannot be reached: without a quorum, no node can take over",
+			Meaning: "etcd cannot be reached: without a quorum, no node can take over",
 			Do:      "check that it runs, its address, and the firewall",
 		}
 	}

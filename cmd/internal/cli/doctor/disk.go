@@ -55,7 +55,7 @@ func checkSpace(_ context.Context, in *inspector) []Finding {
 			"alone take up to %s: publishes will be refused soon", output.Bytes(wanted)),
 			"free disk space, or lower wal.keep-bytes and checkpoint.bytes")
 	}
-	return one(OK, measured, fmt.Sprintf("the log and disk.low-watermark use up to %s, the rest is for messages",
+	return one(OK, measured, fmt.Sprintf("the log and disk.low-watermark use up to %s; the rest is for messages",
 		output.Bytes(wanted)), "")
 }
 
@@ -131,12 +131,12 @@ func checkSync(ctx context.Context, in *inspector) []Finding {
 		return one(OK, measured, "sync is "+in.cfg.Sync+": commits do not wait for it", "")
 	case p50 > slowSync || p99 > verySlowSync:
 		return one(Warning, measured, "each commit takes this long on both nodes: sequential publishers reach at most "+
-			fmt.Sprintf("about %.0f per second", 1/p50.Seconds()),
+			fmt.Sprintf("about %s per second", output.Count(int64(1/p50.Seconds()))),
 			"use a disk with power-loss protection, or one without other load; concurrent publishers "+
 				"share a sync")
 	}
-	return one(OK, measured, fmt.Sprintf("a sequential publisher reaches at most about %.0f messages per second",
-		1/p50.Seconds()), "")
+	return one(OK, measured, fmt.Sprintf("a sequential publisher reaches at most about %s messages per second",
+		output.Count(int64(1/p50.Seconds()))), "")
 }
 
 func measureSyncs(ctx context.Context, dir string, count int) (times []time.Duration, err error) {

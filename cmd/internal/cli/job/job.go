@@ -119,7 +119,7 @@ func putCommand(env *cli.Env) *cobra.Command {
 	var job pb.Job
 	cmd := &cobra.Command{
 		Use: "put NAME", Short: "Create or replace a job",
-		Long: `Create a job, or replace the job of that name and keep its history. The schedule has the five fields
+		Long: `Create a job, or replace the job with that name and keep its history. The schedule has the five fields
 of cron (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly or @every 6h, in the local
 time of the active node. A compact job rewrites one node at a time.`,
 		Example: `  lockstep job put nightly --kind backup --schedule "0 2 * * *"

@@ -149,7 +149,7 @@ func takeDeliveries(
 				return err
 			}
 		case f.reject:
-			_ = d.Reject() // Flush returns the error, also of Ack
+			_ = d.Reject() // Flush returns the error of Ack and Reject
 		case !f.noAck:
 			_ = d.Ack()
 		}

@@ -33,7 +33,7 @@ func LoginCommand(env *cli.Env) *cobra.Command {
 		Short: "Store connection settings in a profile",
 		Long: `Store the addresses of a pair, TLS files and a token in a profile, and make it the current profile,
 which other commands use from then on. The command first verifies that the pair accepts the credentials. Without
-PROFILE, the name is default. An existing profile of that name is replaced.
+PROFILE, the name is default. An existing profile with that name is replaced.
 
 Without --token-file, --token-stdin and a client certificate, the command prompts for the token without echo. With
 --token-file, the profile stores the file name, and the file is read for each command; use this for tokens that another

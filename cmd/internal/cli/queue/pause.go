@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 type pauseState struct {
@@ -33,12 +34,12 @@ func pauseText(p *admin.Pause) string {
 	if p == nil {
 		return ""
 	}
-	text := directions(p.Publish, p.Deliver) + " since " + p.At.UTC().Format(time.RFC3339)
+	text := directions(p.Publish, p.Deliver) + ", since " + output.LocalTime(p.At)
 	if p.By != "" {
-		text += " by " + p.By
+		text += ", by " + p.By
 	}
 	if p.Reason != "" {
-		text += ": " + p.Reason
+		text += " (" + p.Reason + ")"
 	}
 	return text
 }

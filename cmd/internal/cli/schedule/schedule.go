@@ -30,7 +30,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "schedule", GroupID: "use",
 		Short: "Publish messages at recurring times",
 		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair
-stores schedules and publishes each occurrence once, also across failovers.`,
+stores schedules and publishes each occurrence once, even across failovers.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -46,7 +46,7 @@ func putCommand(env *cli.Env) *cobra.Command {
 	var given message.Flags
 	cmd := &cobra.Command{
 		Use: "put NAME", Short: "Create or replace a schedule",
-		Long: `Create a schedule, or replace the schedule of that name and keep its history. --cron has five fields
+		Long: `Create a schedule, or replace the schedule with that name and keep its history. --cron has five fields
 (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly or @yearly. --every counts
 from the time when the schedule is created. If a replacement does not change the times, the next occurrence stays
 the same.
@@ -295,8 +295,7 @@ change. The command returns when the message is stored, and fails if the queue r
 func pauseCommand(env *cli.Env, paused bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause a schedule",
-		Long: `Pause a schedule until it is resumed. Occurrences during the pause are not published, not even
-after it.`,
+		Long:    `Pause a schedule until it is resumed. Occurrences during the pause are skipped.`,
 		Example: "  lockstep schedule pause nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -25,12 +25,12 @@ func drillCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "drill --data-dir DIR", Short: "Make a writable copy of a replica for a test",
 		Long: `Copy the pair in --addr, usually a replica, to an empty data directory on this machine. A standalone node
-serves the copy, to exercise the start of applications at a site. Neither site is changed, and the replica continues to
+serves the copy, to test how applications start at a site. Neither site is changed, and the replica continues to
 replicate.
 
 The copy is independent: it contacts no site, and no site or pair accepts it. It contains all queues, messages, rules,
 tokens, schedules and jobs, which are active: schedules publish into the copy, and prepared transactions remain
-prepared. Do not give its address to applications of production.
+prepared. Do not give its address to production applications.
 
 With --listen, the command serves the copy until it is interrupted, without TLS and on loopback addresses only.
 Otherwise, it prints the command to serve it. To end the drill, delete the directory.`,

@@ -74,7 +74,7 @@ func lookUp(ctx context.Context, c *client.Client, addresses []string) (*pair, e
 	return p, nil
 }
 
-// waitActive is lookUp that waits until a node is active, if a node responds.
+// waitActive is like lookUp, but waits until a node is active. It returns immediately if no node responds.
 func waitActive(ctx context.Context, c *client.Client, addresses []string) (*pair, error) {
 	for {
 		p, err := lookUp(ctx, c, addresses)

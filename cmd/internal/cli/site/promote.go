@@ -45,7 +45,7 @@ asks for confirmation; scripts use --yes.`,
 		},
 	}
 	cmd.Flags().StringVar(&f.reason, "reason", "", "reason, for the audit log")
-	cmd.Flags().BoolVar(&f.force, "force", false, "promote although the primary responds")
+	cmd.Flags().BoolVar(&f.force, "force", false, "promote even if the primary responds")
 	cli.AddYes(cmd, &f.yes)
 	_ = cmd.MarkFlagRequired("reason")
 	return cmd

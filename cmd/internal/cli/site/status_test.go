@@ -164,7 +164,7 @@ func TestStatusWithoutResponse(t *testing.T) {
 	require.Contains(t, stderr, "--addr")
 }
 
-// lockstep status shows the role among two sites; a replica is not a problem.
+// lockstep status shows the site role of the pair; a replica is not a problem.
 func TestPairStatus(t *testing.T) {
 	s := startSites(t)
 	s.west.status.Site = &pb.SiteInfo{

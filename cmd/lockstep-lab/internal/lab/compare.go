@@ -158,7 +158,7 @@ func compareCommand(env *cli.Env) *cobra.Command {
 		"sync modes to measure on both sides: off, always")
 	cmd.Flags().StringVar(&peer, "peer", measure.PeerNATS, "peer: nats or chronicle")
 	cmd.Flags().StringVar(&dir, "peer-dir", "",
-		"directory of the peer's benchmark; default: the directory of that name in --peers")
+		"directory of the peer's benchmark; default: the directory with that name in --peers")
 	cmd.Flags().StringVar(&command, "peer-command", "",
 		"the peer's benchmark, instead of the program \"run\" in its directory")
 	cmd.Flags().StringSliceVar(&f.configs, "configs", []string{"r1", "r3"}, "nats: one server, three servers")
