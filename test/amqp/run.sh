@@ -153,7 +153,7 @@ if ((${#tests[@]} > 0)); then
     cat "$bin/out"
     exit 1
   fi
-  grep -aE 'Spring:|commits under a kill|same id|cases passed|of [0-9]+ passed|failed [0-9]+, stored twice|delivered twice|commits, ' "$bin/out" || true
+  grep -aE 'Spring:|stored once|commits under a kill|same id|cases passed|of [0-9]+ passed|failed [0-9]+, stored twice|delivered twice|commits, ' "$bin/out" || true
 fi
 step "done"
 if ((${#missing[@]} > 0)); then

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -293,7 +294,7 @@ func encode(f *messageForm) *amqp.Message {
 		m.Header.Priority = *f.Priority
 	}
 	m.Header.TTL = time.Duration(f.TTL) * time.Millisecond
-	m.Properties.MessageID = fmt.Sprintf("go-%d", time.Now().UnixNano())
+	m.Properties.MessageID = cmp.Or(f.MessageID, fmt.Sprintf("go-%d", time.Now().UnixNano()))
 	for at, v := range map[**string]string{
 		&m.Properties.Subject: f.Subject, &m.Properties.ReplyTo: f.ReplyTo, &m.Properties.GroupID: f.Group,
 	} {

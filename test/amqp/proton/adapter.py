@@ -424,7 +424,7 @@ def delays():
 
 
 def encode(m):
-    out = Message(body=m["body"], durable=True, id=os.urandom(8).hex(), priority=m.get("priority", 4))
+    out = Message(body=m["body"], durable=True, id=m.get("message_id") or os.urandom(8).hex(), priority=m.get("priority", 4))
     if "correlation_id" in m:
         out.correlation_id = m["correlation_id"]
     if "subject" in m:

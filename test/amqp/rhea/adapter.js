@@ -249,7 +249,7 @@ class Client {
 }
 
 function encode(m) {
-  const out = {durable: true, body: m.body, message_id: rhea.generate_uuid()};
+  const out = {durable: true, body: m.body, message_id: m.message_id || rhea.generate_uuid()};
   for (const [from, to] of [['correlation_id', 'correlation_id'], ['subject', 'subject'], ['group', 'group_id'],
     ['reply_to', 'reply_to'], ['priority', 'priority'], ['ttl_ms', 'ttl'], ['properties', 'application_properties']]) {
     if (m[from] !== undefined) {

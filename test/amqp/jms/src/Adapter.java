@@ -27,10 +27,13 @@ import java.util.Enumeration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import javax.jms.BytesMessage;
+import javax.jms.CompletionListener;
 import javax.jms.Connection;
 import javax.jms.DeliveryMode;
 import javax.jms.Destination;
@@ -44,6 +47,8 @@ import javax.jms.Session;
 import javax.jms.TextMessage;
 import javax.jms.Topic;
 import org.apache.qpid.jms.JmsConnectionFactory;
+import org.apache.qpid.jms.message.JmsMessageIDBuilder;
+import org.apache.qpid.jms.policy.JmsDefaultMessageIDPolicy;
 
 /**
  * The adapter of Qpid JMS for the cases of test/amqp: requests as lines of JSON (../../README.md). The runner compiles it for Qpid
@@ -56,6 +61,9 @@ public final class Adapter {
   private static final String ACK_TYPE = "JMS_AMQP_ACK_TYPE";
   private static final Map<String, Integer> ACK_TYPES =
       Map.of("accept", 1, "reject", 2, "release", 3, "fail", 4, "undeliverable", 5);
+
+  /** The ID of the next message that the thread sends, or the library's default. JMS has no method to set it. */
+  private static final ThreadLocal<String> MESSAGE_ID = new ThreadLocal<>();
 
   private final Gson gson = new Gson();
   private final PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
@@ -189,6 +197,11 @@ public final class Adapter {
       url = urls.get(0);
     }
     JmsConnectionFactory factory = new JmsConnectionFactory(url);
+    JmsMessageIDBuilder generated = JmsMessageIDBuilder.BUILTIN.DEFAULT.createBuilder();
+    JmsDefaultMessageIDPolicy ids = new JmsDefaultMessageIDPolicy();
+    ids.setMessageIDBuilder((producer, sequence) ->
+        MESSAGE_ID.get() == null ? generated.createMessageID(producer, sequence) : MESSAGE_ID.get());
+    factory.setMessageIDPolicy(ids);
     if (r.has("user")) {
       factory.setUsername(text(r, "user"));
       factory.setPassword(text(r, "password"));
@@ -251,25 +264,57 @@ public final class Adapter {
   }
 
   private JsonElement send(Client c, Work w, JsonObject r) throws Exception {
-    JsonArray results = new JsonArray();
+    List<CompletableFuture<Void>> sent = new ArrayList<>();
     Destination to = destination(c, w.session, text(r, "to"), text(r, "kind"));
+    boolean async = r.has("async") && r.get("async").getAsBoolean();
     for (JsonElement e : r.getAsJsonArray("messages")) {
       JsonObject m = e.getAsJsonObject();
-      JsonObject result = new JsonObject();
+      CompletableFuture<Void> done = new CompletableFuture<>();
+      sent.add(done);
       try {
         w.producer.setDeliveryDelay(number(m, "delay_ms", 0));
-        w.producer.send(to, build(c, w.session, m), DeliveryMode.PERSISTENT, (int) number(m, "priority", 4),
-            number(m, "ttl_ms", 0));
-        result.addProperty("outcome", "accepted");
+        MESSAGE_ID.set(m.has("message_id") ? text(m, "message_id") : null);
+        Message message = build(c, w.session, m);
+        int priority = (int) number(m, "priority", 4);
+        if (async) {
+          w.producer.send(to, message, DeliveryMode.PERSISTENT, priority, number(m, "ttl_ms", 0), completes(done));
+        } else {
+          w.producer.send(to, message, DeliveryMode.PERSISTENT, priority, number(m, "ttl_ms", 0));
+          done.complete(null);
+        }
       } catch (JMSException x) {
+        done.completeExceptionally(x);
+      }
+    }
+    JsonArray results = new JsonArray();
+    for (CompletableFuture<Void> done : sent) {
+      JsonObject result = new JsonObject();
+      try {
+        done.get();
+        result.addProperty("outcome", "accepted");
+      } catch (ExecutionException x) {
         result.addProperty("outcome", "failed");
-        result.addProperty("text", x.toString());
+        result.addProperty("text", x.getCause().toString());
       }
       results.add(result);
     }
     JsonObject ok = new JsonObject();
     ok.add("results", results);
     return ok;
+  }
+
+  private static CompletionListener completes(CompletableFuture<Void> done) {
+    return new CompletionListener() {
+      @Override
+      public void onCompletion(Message m) {
+        done.complete(null);
+      }
+
+      @Override
+      public void onException(Message m, Exception e) {
+        done.completeExceptionally(e);
+      }
+    };
   }
 
   private Message build(Client c, Session s, JsonObject m) throws JMSException {
