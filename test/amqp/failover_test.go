@@ -22,7 +22,10 @@ func failovers() []testCase {
 	return []testCase{
 		{name: "the active is killed while publishing", long: true, run: killWhilePublishing},
 		{name: "the active is killed while publishing to a dedup window", long: true, run: killUnderDedup},
-		{name: "the active is killed while message IDs are resent", long: true, run: killUnderResends},
+		{
+			name: "the active is killed while message IDs are resent", long: true, needs: []string{"resend"},
+			run: killUnderResends,
+		},
 		{name: "the active is killed while consuming", long: true, run: killWhileConsuming},
 		{name: "the active is killed between two queues", long: true, needs: []string{"transact"}, run: killInChain},
 		{name: "the active is killed in a commit", long: true, needs: []string{"transact"}, run: killInCommit},

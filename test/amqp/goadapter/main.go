@@ -128,7 +128,9 @@ func (p *program) answer(r *request) {
 
 func (p *program) perform(r *request) (any, error) {
 	if r.Op == "can" {
-		return []string{"browse", "durable", "shared", "selector", "delay", "answer", "no-local", "temporary", "follow"}, nil
+		return []string{
+			"browse", "durable", "shared", "selector", "delay", "answer", "no-local", "temporary", "follow", "resend",
+		}, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

@@ -495,7 +495,7 @@ class Program(MessagingHandler):
         if op == "can":
             self.answer(
                 r["id"],
-                ["transact", "browse", "durable", "shared", "selector", "delay", "answer", "no-local", "temporary", "follow"],
+                ["transact", "browse", "durable", "shared", "selector", "delay", "answer", "no-local", "temporary", "follow", "resend"],
             )
         elif op == "open":
             self.clients[r["client"]] = Client(self, r)

@@ -136,7 +136,7 @@ public final class Adapter {
     switch (text(r, "op")) {
       case "can":
         return gson.toJsonTree(List.of("transact", "browse", "durable", "shared", "selector", "delay", "answer", "no-local",
-            "temporary", "follow", "group", "request"));
+            "temporary", "follow", "group", "request", "resend"));
       case "open":
         return open(r);
       case "close":
