@@ -39,6 +39,10 @@ func windows() map[string]window {
 		// 0.37; less if the pages were written before
 		"active: allocations per message, written to pages": {0.01, 0.43},
 
+		// In simulated time.
+		"pair and client: allocations per message, 100 at a time": {1.9, 2.2}, // 2.07
+		"pair and client: allocations per message, 1 at a time":   {140, 152}, // 147
+
 		// Copies to the log frame, which stream and memory share, and to the page.
 		"active: copies of a large body": {1.9, 2.3}, // 2.0
 		// A copy to the page. In a batch of several bodies, the first 16 KiB are also copied to the receive buffer. With two
