@@ -70,6 +70,14 @@ func windows() map[string]window {
 		// 0.2: messages consumed before a checkpoint are never written
 		"page.db: bytes per message" + consumed: {0.05, 1},
 
+		"page.db: bytes per message, pages of 2 KiB":       {570, 605}, // 587.8
+		"page.db: bytes per message, pages of 32 KiB":      {524, 556}, // 539.6
+		"page.db: bytes read per message, pages of 2 KiB":  {571, 607}, // 588.9
+		"page.db: bytes read per message, pages of 32 KiB": {551, 585}, // 568.0
+
+		"store: allocations per message, subscriptions: 1":   {0.33, 0.41}, // 0.37
+		"store: allocations per message, subscriptions: 100": {0.33, 0.41}, // 0.37
+
 		// A consumer with 256 messages of credit, like the client.
 		"consume: allocations per message, memory": {0.15, 0.29}, // 0.23
 		"consume: allocations per message, pages":  {0.28, 0.47}, // 0.40

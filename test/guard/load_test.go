@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,4 +59,11 @@ func publish(t *testing.T, conn *grpc.ClientConn, l load, requests int, next *ui
 		<-window
 	}
 	require.NoError(t, group.Wait())
+}
+
+// mallocs returns the number of allocations of the process so far.
+func mallocs() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Mallocs
 }

@@ -41,10 +41,3 @@ func TestPairAllocations(t *testing.T) {
 		})
 	}
 }
-
-// mallocs returns the number of allocations of the process so far.
-func mallocs() uint64 {
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.Mallocs
-}
