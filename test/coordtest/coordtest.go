@@ -24,6 +24,9 @@ import (
 // bound limits all waits.
 const bound = time.Minute
 
+// exactOutage limits the tests of an outage if the fixture is exact.
+const exactOutage = 15 * time.Second
+
 // outageTimeout limits each request during an outage of the coordinator.
 const outageTimeout = time.Second
 
@@ -87,6 +90,13 @@ func runIn(
 	}
 }
 
+// RunMark runs the test of the mark with a fixture that sends each request once (see Fixture.Exact).
+func RunMark(t *testing.T, f Fixture) {
+	t.Helper()
+	f.Exact = true
+	testMark(t, f)
+}
+
 // SampleRecord returns a valid first record.
 func SampleRecord(op string) failover.Record {
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "127.0.0.1:1"}
@@ -102,6 +112,17 @@ func connect(t *testing.T, f Fixture) failover.Coordinator {
 	c := f.Connect(t)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
+}
+
+// limitTime fails the test if it takes longer than limit and the fixture is exact.
+func limitTime(t *testing.T, f Fixture, limit time.Duration) {
+	t.Helper()
+	start := time.Now()
+	t.Cleanup(func() {
+		if f.Exact {
+			require.LessOrEqual(t, time.Since(start), limit)
+		}
+	})
 }
 
 func timed(t *testing.T) context.Context {
@@ -336,6 +357,7 @@ func testAnnounce(t *testing.T, f Fixture) {
 }
 
 func testOutage(t *testing.T, f Fixture) {
+	limitTime(t, f, exactOutage)
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)
 	actx, cancel := context.WithCancel(t.Context()) // no limit: stopping and starting a coordinator may take long

@@ -136,6 +136,7 @@ func testMarkConcurrent(t *testing.T, f Fixture) {
 
 // testMarkOutage verifies that a mark survives an outage, during which it can be neither written nor read.
 func testMarkOutage(t *testing.T, f Fixture) {
+	limitTime(t, f, exactOutage)
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)
 	_, err := Swap(ctx, a, 0, SampleRecord("op1"))

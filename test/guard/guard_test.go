@@ -39,6 +39,10 @@ func windows() map[string]window {
 		// 0.37; less if the pages were written before
 		"active: allocations per message, written to pages": {0.01, 0.43},
 
+		// In simulated time.
+		"pair and client: allocations per message, 100 at a time": {1.9, 2.2}, // 2.07
+		"pair and client: allocations per message, 1 at a time":   {140, 152}, // 147
+
 		// Copies to the log frame, which stream and memory share, and to the page.
 		"active: copies of a large body": {1.9, 2.3}, // 2.0
 		// A copy to the page. In a batch of several bodies, the first 16 KiB are also copied to the receive buffer. With two
@@ -65,6 +69,14 @@ func windows() map[string]window {
 		"page.db: bytes per message" + always5:   {15_914, 16_898}, // 16406
 		// 0.2: messages consumed before a checkpoint are never written
 		"page.db: bytes per message" + consumed: {0.05, 1},
+
+		"page.db: bytes per message, pages of 2 KiB":       {570, 605}, // 587.8
+		"page.db: bytes per message, pages of 32 KiB":      {524, 556}, // 539.6
+		"page.db: bytes read per message, pages of 2 KiB":  {571, 607}, // 588.9
+		"page.db: bytes read per message, pages of 32 KiB": {551, 585}, // 568.0
+
+		"store: allocations per message, subscriptions: 1":   {0.33, 0.41}, // 0.37
+		"store: allocations per message, subscriptions: 100": {0.33, 0.41}, // 0.37
 
 		// A consumer with 256 messages of credit, like the client.
 		"consume: allocations per message, memory": {0.15, 0.29}, // 0.23

@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ import (
 type written struct {
 	mu                   sync.Mutex
 	log, pages, logSyncs int64
+	pagesRead            int64
 	prepared             map[string]bool // files that the last write prepared as segments
 }
 
@@ -44,6 +46,8 @@ func (w *written) fs(dir string) vfs.FS {
 		switch {
 		case op.Kind == faultfs.OpWrite && op.Name == datadir.PageFile(dir):
 			w.pages += op.Length
+		case op.Kind == faultfs.OpRead && op.Name == datadir.PageFile(dir):
+			w.pagesRead += op.Length
 		case op.Kind == faultfs.OpWrite && isLog:
 			if w.prepared[op.Name] = op.Length >= prepareBytes; !w.prepared[op.Name] {
 				w.log += op.Length
@@ -135,12 +139,107 @@ func TestStoreReads(t *testing.T) {
 	check(t, "read: allocations per message, in pages", testing.AllocsPerRun(runs, read)/messages)
 }
 
+// The page size does not change the bytes of the log. The bytes of pages that are written and read per message are
+// limited. test/ratios measures the rates.
+func TestPageSizes(t *testing.T) {
+	const messages = 30_000
+	logged := map[string]float64{}
+	for name, size := range map[string]int{"2 KiB": 2 << 10, "32 KiB": 32 << 10} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var w written
+				s := openStoreOf(t, &w, wal.SyncOff, size)
+				before, pagesBefore, _ := w.total()
+				for range messages / 100 {
+					publishBatch(t, s, make([]byte, bodyBytes), 100)
+					synctest.Wait() // the next log segment is prepared in the background
+				}
+				after, _, _ := w.total()
+				logged[name] = after - before
+				_, err := s.Checkpoint(t.Context())
+				require.NoError(t, err)
+				_, pagesAfter, _ := w.total()
+				check(t, "page.db: bytes per message, pages of "+name, (pagesAfter-pagesBefore)/messages)
+				w.mu.Lock()
+				readBefore := w.pagesRead
+				w.mu.Unlock()
+				readAll(t, s, messages)
+				w.mu.Lock()
+				read := w.pagesRead - readBefore
+				w.mu.Unlock()
+				check(t, "page.db: bytes read per message, pages of "+name, float64(read)/messages)
+			})
+		})
+	}
+	require.Equal(t, logged["2 KiB"], logged["32 KiB"]) //nolint:testifylint // whole numbers
+}
+
+// The number of subscriptions changes neither the logged bytes nor the syncs of a publish. Its allocations are limited.
+// test/ratios measures the rates.
+func TestSubscriptionsOfPublish(t *testing.T) {
+	type cost struct{ log, pages, syncs float64 }
+	costs := map[int]cost{}
+	for _, subscriptions := range []int{1, 100} {
+		t.Run(fmt.Sprint(subscriptions), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var w written
+				s := openStore(t, &w, wal.SyncAlways)
+				for i := range subscriptions - 1 {
+					commit(t, s, func(b *txn.Builder) { b.CreateSubscription(1, fmt.Sprint("s", i), txn.StartLatest) })
+				}
+				_, err := s.Checkpoint(t.Context())
+				require.NoError(t, err)
+				log, pages, syncs := w.total()
+				const batches, batch = 100, 100
+				start := mallocs()
+				for range batches {
+					publishBatch(t, s, make([]byte, bodyBytes), batch)
+					synctest.Wait() // the next log segment is prepared in the background
+				}
+				allocated := mallocs() - start
+				logAfter, _, syncsAfter := w.total()
+				_, err = s.Checkpoint(t.Context())
+				require.NoError(t, err)
+				_, pagesAfter, _ := w.total()
+				costs[subscriptions] = cost{logAfter - log, pagesAfter - pages, syncsAfter - syncs}
+				check(t, fmt.Sprintf("store: allocations per message, subscriptions: %d", subscriptions),
+					float64(allocated)/(batches*batch))
+			})
+		})
+	}
+	one, many := costs[1], costs[100]
+	require.InDelta(t, one.pages, many.pages, 2*store.DefaultPageSize, "the subscriptions are stored in pages")
+	many.pages = one.pages
+	require.Equal(t, one, many)
+}
+
+// readAll reads all messages of a subscription.
+func readAll(t *testing.T, s *store.Store, messages int) {
+	t.Helper()
+	for next, got := uint64(1), 0; got < messages; {
+		var batch []store.Delivery
+		var err error
+		batch, next, err = s.Read(t.Context(), store.ReadRequest{
+			Queue: 1, Sub: 1, From: next, MaxMessages: 1000, MaxBytes: 1 << 20,
+		}, nil)
+		require.NoError(t, err)
+		require.NotEmpty(t, batch)
+		got += len(batch)
+	}
+}
+
 // openStore opens a store with one queue and without timers.
 func openStore(t *testing.T, w *written, mode wal.SyncMode) *store.Store {
 	t.Helper()
+	return openStoreOf(t, w, mode, 0)
+}
+
+// openStoreOf is like openStore, but with pages of pageSize bytes; 0 means the default.
+func openStoreOf(t *testing.T, w *written, mode wal.SyncMode, pageSize int) *store.Store {
+	t.Helper()
 	const dir = "/data"
 	s, err := store.Open(store.Options{
-		FS: w.fs(dir), Dir: dir, Sync: mode, CheckpointInterval: time.Hour,
+		FS: w.fs(dir), Dir: dir, Sync: mode, CheckpointInterval: time.Hour, PageSize: pageSize,
 		BootID: "guard",
 	})
 	require.NoError(t, err)

@@ -54,6 +54,8 @@ type Options struct {
 	// RequestTimeout limits background requests. Default 1 s.
 	RequestTimeout time.Duration
 	Logger         *zap.Logger
+
+	sendOnce bool // disables further attempts, for tests
 }
 
 // Coordinator implements failover.Coordinator on an etcd cluster.
@@ -203,7 +205,12 @@ func (c *Coordinator) txn(
 
 // attempts returns the number of attempts per request: one per connection, and more at larger intervals, because
 // requests that are sent during a leader election get no response.
-func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + hedgedAttempts }
+func (c *Coordinator) attempts() int {
+	if c.opts.sendOnce {
+		return 1
+	}
+	return len(c.opts.Endpoints) + hedgedAttempts
+}
 
 func (c *Coordinator) why(err error) string {
 	what := cause(err)

@@ -68,6 +68,20 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// If each request is sent once, a write of the mark returns the previous mark.
+func TestMarkSentOnce(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	coordtest.RunMark(t, coordtest.Fixture{Connect: func(t *testing.T) failover.Coordinator {
+		t.Helper()
+		c, err := etcd.OpenOnce(etcd.Options{
+			Endpoints: s.etcd.Endpoints(), Prefix: "/once", LeaseTTL: time.Minute, RequestTimeout: time.Minute,
+		})
+		require.NoError(t, err)
+		return c
+	}})
+}
+
 // A compaction ends a watch that is behind; the coordinator then lists the keys again.
 func TestWatchSurvivesCompaction(t *testing.T) {
 	s := start(t)

@@ -9,6 +9,12 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 )
 
+// OpenOnce is like Open, but the coordinator sends each request once.
+func OpenOnce(o Options) (*Coordinator, error) {
+	o.sendOnce = true
+	return Open(o)
+}
+
 // Begin sets the process of the connection, as Announce does.
 func (c *Coordinator) Begin(live failover.Live) {
 	c.track(func(t *dupdetect.Tracker) { t.Begin(live) })

@@ -30,6 +30,7 @@ func TestConformance(t *testing.T) {
 		c := startCluster(t)
 		n := 0
 		return coordtest.Fixture{
+			Exact: true,
 			Connect: func(*testing.T) failover.Coordinator {
 				n++
 				return c.voters[names()[n%3]].Connect()

@@ -72,19 +72,12 @@ func TestBench(t *testing.T) {
 	require.Equal(t, "deliver", lines[3]["phase"])
 	require.Positive(t, lines[2]["messages"])
 	require.GreaterOrEqual(t, lines[3]["messages"], 300.0)
-	measured := func() bool {
-		lines = c.Lines("capacity", "--messages", "2000", "--queues", "2", "--duration", "1s",
-			"--processors", "2")
-		require.Len(t, lines, 2)
-		return lines[0]["sections"] != nil && lines[1]["sections"] != nil
-	}
-	for try := 1; !measured(); try++ { // if the processes stalled for the second, no goroutine waited for a lock
-		require.Less(t, try, 10)
-	}
+	lines = c.Lines("capacity", "--messages", "2000", "--queues", "2", "--duration", "1s", "--processors", "2")
+	require.Len(t, lines, 2)
 	for i, phase := range []string{"publish", "consume"} {
 		require.Equal(t, phase, lines[i]["phase"])
 		require.InDelta(t, 2, lines[i]["processors"], 0)
-		require.NotEmpty(t, lines[i]["sections"])
+		require.IsType(t, []any{}, lines[i]["sections"]) // measure.TestProfiled checks the contents
 		require.Contains(t, lines[i]["lock_wait_us_per_message"], "standby")
 	}
 	lines = c.Lines("publish", "--standalone", "--duration", "100ms", "--rounds", "1")

@@ -36,7 +36,7 @@ type Capacity struct {
 	bench.Result
 	// Processors is the number of processors per node; 0 means all.
 	Processors int `json:"processors,omitempty"`
-	// Sections are sorted by CPU time in descending order.
+	// Sections are sorted by CPU time in descending order. A node that used no CPU time while it was profiled has none.
 	Sections []Section `json:"sections"`
 	// LockWait is the time that goroutines waited for locks, in µs per message, by node.
 	LockWait map[string]float64 `json:"lock_wait_us_per_message"`
@@ -139,7 +139,7 @@ func profiled(ctx context.Context, t bench.Target, o CapacityOptions, nodes map[
 ) (c Capacity, err error) {
 	c = Capacity{
 		Result:   bench.Result{Workload: "capacity", Setup: t.Setup, Sync: t.Sync, SizeBytes: o.SizeBytes},
-		LockWait: map[string]float64{},
+		Sections: []Section{}, LockWait: map[string]float64{},
 	}
 	for name, n := range nodes {
 		if c.LockWait[name], err = n.waited(ctx); err != nil {
