@@ -190,8 +190,8 @@ func (w *world) promoteAfterKill(to *site, watch *replicationWatch) (p promotion
 }
 
 // checkPromotion compares the receipts of the old primary with the status and with the content of the new one. It
-// returns the acknowledged publishes that are lost, and the number of their transactions, and removes the publishes from
-// the load.
+// returns the acknowledged publishes that are lost, and the number of their transactions. It removes these publishes
+// from the load.
 func (l *load) checkPromotion(c *client.Client, from *site, p promotion) (gone map[int]bool, transactions int) {
 	t := l.t
 	t.Helper()
