@@ -187,7 +187,7 @@ func publishOn(b *tab, queue, body string) string {
 // messages: messages are browsed, decoded, moved and deleted.
 func (w *world) messages(b *tab, active *harness.Node) {
 	b.open("/messages?name=orders")
-	b.until(has("#rows", "a message from the page"))
+	b.until(has("#rows", "a message"))
 	b.click(`#rows a[href^="/message?"][href*="sequence=2"]`)
 	b.run(chromedp.WaitVisible("#json"))
 	b.until(has("#json", `"order": 2`))
