@@ -262,8 +262,12 @@ async def test_outdated_epoch() -> None:
     attached: list[queue_pb2.Attach] = []
 
     async def gone(requests: ConsumeRequests, context: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
-        async for response in held(1, 2)(requests, context):
-            yield response
+        await anext(requests)
+        messages = [types_pb2.StoredMessage(sequence=n) for n in (1, 2)]
+        yield queue_pb2.ConsumeResponse(attached=True, queue_id=7, messages=messages)
+        async for r in requests:
+            if r.ack:
+                break
         await abort(context, grpc.StatusCode.UNAVAILABLE, "")
 
     async def outdated(requests: ConsumeRequests, context: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
