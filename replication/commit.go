@@ -21,8 +21,8 @@ const applyStep = 4096
 // one caller commit in call order. payload may be reused when Submit returns.
 //
 // Submit blocks while too many transactions are pending, during a switchover, and during HoldWrites; ctx limits only
-// this wait. If it
-// returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, done is not called and nothing was logged.
+// this wait. If Submit returns an error, such as ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, done is
+// not called and nothing was logged.
 func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
 	return p.SubmitAll(ctx, []Item{{Payload: payload, Done: done}})
 }
