@@ -58,7 +58,7 @@ func NewAdmin(o AdminOptions) (*Admin, error) {
 		o.Dial = dialTCP
 	}
 	return &Admin{
-		opts: o, peers: newPeers(&dialer{from: "admin", tls: o.TLS, dial: o.Dial}),
+		opts: o, peers: newPeers(&dialer{from: "admin", tls: o.TLS, timeout: o.RequestTimeout, dial: o.Dial}),
 		known: slices.Clone(o.Voters),
 	}, nil
 }

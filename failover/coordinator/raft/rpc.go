@@ -12,6 +12,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
 	"time"
 
@@ -201,6 +202,10 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	reused := false
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused },
+	})
 	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.address+path, bytes.NewReader(body)) //nolint:gosec // G704: the address is a voter's
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -216,8 +221,11 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	}
 	resp, err := r.peers.client.Do(hr) //nolint:gosec // G704: the address is a voter's
 	if err != nil {
-		// If this connection is broken, the other pooled ones are as well; each would be tried until its timeout.
-		r.peers.client.CloseIdleConnections()
+		// If a pooled connection is broken, the other ones are as well; each would be tried until its timeout. A slow
+		// handshake continues after the request, for the next one.
+		if reused {
+			r.peers.client.CloseIdleConnections()
+		}
 		return nil, err //nolint:wrapcheck // a url.Error includes the address
 	}
 	if resp.StatusCode == http.StatusOK {

@@ -30,6 +30,10 @@ const (
 	kindAPI      = 'a'
 	maxHello     = 1 << 10
 	maxHandshake = 64 // limit of concurrent handshakes
+
+	// handshakeTimeout limits TLS and the hello. It is longer than the timeout of a request: on a slow machine, a
+	// handshake that is aborted and repeated would never succeed, and without connections no leader is elected.
+	handshakeTimeout = 10 * time.Second
 )
 
 const (
@@ -52,13 +56,16 @@ type dialer struct {
 	from string
 	// describe sets Have and Seen; nil if no raft connections are opened.
 	describe func(*handshake) error
-	tls      *TLS // may be nil
+	tls      *TLS          // may be nil
+	timeout  time.Duration // of dial
 	dial     func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // connect dials, starts TLS, sends the hello, and waits until the other side has accepted.
 func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ net.Conn, err error) {
-	raw, err := d.dial(ctx, address)
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	raw, err := d.open(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to voter at %s: %w", address, err)
 	}
@@ -90,6 +97,12 @@ func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ 
 		return nil, describeDialError(address, err)
 	}
 	return conn, nil
+}
+
+func (d *dialer) open(ctx context.Context, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	return d.dial(ctx, address)
 }
 
 func describeDialError(address string, err error) error {
@@ -131,7 +144,6 @@ type port struct {
 	ln        net.Listener
 	tls       *TLS            // may be nil
 	addresses func() []string // of the voters
-	limit     time.Duration   // of a handshake
 	admit     func(kind byte, g handshake) error
 	log       *zap.Logger
 	raft, api *inbox
@@ -147,12 +159,12 @@ type port struct {
 // newPort accepts connections from the listener, and owns it. voters returns the addresses of all known voters. admit
 // may reject a connection.
 func newPort(
-	ln net.Listener, secure *TLS, voters func() []string, advertise string, limit time.Duration,
+	ln net.Listener, secure *TLS, voters func() []string, advertise string,
 	admit func(byte, handshake) error, log *zap.Logger,
 ) *port {
 	addr := address(advertise)
 	p := &port{
-		ln: ln, tls: secure, addresses: voters, limit: limit, admit: admit, log: log,
+		ln: ln, tls: secure, addresses: voters, admit: admit, log: log,
 		raft: newInbox(addr), api: newInbox(addr),
 		slots: make(chan struct{}, maxHandshake), conns: make(map[net.Conn]struct{}),
 	}
@@ -185,7 +197,7 @@ func (p *port) accept() {
 }
 
 func (p *port) receive(conn net.Conn) error {
-	_ = conn.SetDeadline(time.Now().Add(p.limit))
+	_ = conn.SetDeadline(time.Now().Add(handshakeTimeout))
 	if p.tls != nil {
 		conn = tls.Server(conn, p.tls.Receive())
 	}

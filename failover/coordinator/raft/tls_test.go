@@ -235,3 +235,48 @@ func testForeignConnections(t *testing.T) {
 	_, err := c.connect(nodeA).Swap(timed(t), 0, coordtest.SampleRecord("op1"))
 	require.NoError(t, err)
 }
+
+// slowStart is a connection on which the first writes take a second each.
+type slowStart struct {
+	net.Conn
+
+	writes int
+}
+
+func (s *slowStart) Write(p []byte) (int, error) {
+	if s.writes > 0 {
+		s.writes--
+		<-time.After(time.Second)
+	}
+	n, err := s.Conn.Write(p)
+	return n, err //nolint:wrapcheck // a net.Conn
+}
+
+// A handshake takes longer than the timeout of a request. A leader is elected, and another one when it fails.
+func TestSlowHandshake(t *testing.T) { simulate(t, testSlowHandshake) }
+
+func testSlowHandshake(t *testing.T) {
+	ours := certs.New(t, "ours")
+	c := newCluster(t, func(o *raft.Options) {
+		o.RequestTimeout = 0 // the default
+		o.TLS = issue(t, ours, o.Advertise)
+		dial := o.Dial
+		o.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			conn, err := dial(ctx, address)
+			if err != nil {
+				return nil, err
+			}
+			return &slowStart{Conn: conn, writes: 3}, nil // ClientHello, Finished, hello
+		}
+	})
+	for _, name := range names() {
+		c.start(name)
+	}
+	c.awaitLeader(witness)
+	_, err := c.connect(nodeA).Swap(timed(t), 0, coordtest.SampleRecord("op1"))
+	require.NoError(t, err)
+	c.stop(witness)
+	require.Eventually(t, func() bool {
+		return c.voters[nodeA].Status().State == "Leader" || c.voters[nodeB].Status().State == "Leader"
+	}, bound, latency)
+}

@@ -265,11 +265,10 @@ type streamLayer struct {
 	d *dialer
 }
 
-func (s streamLayer) Dial(target hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+// Dial has the limits of connect instead of timeout, which is that of a request.
+func (s streamLayer) Dial(target hraft.ServerAddress, _ time.Duration) (net.Conn, error) {
 	id, addr, _ := strings.Cut(string(target), "@")
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	return s.d.connect(ctx, kindRaft, id, addr)
+	return s.d.connect(context.Background(), kindRaft, id, addr)
 }
 
 type stopwatch struct {

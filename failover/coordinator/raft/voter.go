@@ -138,9 +138,9 @@ func Start(o Options) (_ *Voter, err error) {
 		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, verifying: true, suspectedLoss: why,
 		pollRequested: make(chan struct{}, 1), ended: make(chan struct{}), rlog: rlog, probe: stopwatch{began: time.Now()},
 	}
-	dial := &dialer{from: d.id, tls: o.TLS, dial: o.Dial, describe: v.fillHandshake}
+	dial := &dialer{from: d.id, tls: o.TLS, timeout: o.RequestTimeout, dial: o.Dial, describe: v.fillHandshake}
 	v.peers = newPeers(dial)
-	v.port = newPort(ln, o.TLS, v.addresses, o.Advertise, 2*o.RequestTimeout, v.admit, o.Logger)
+	v.port = newPort(ln, o.TLS, v.addresses, o.Advertise, v.admit, o.Logger)
 	v.trans = newTransport(v.port, dial, seen, o.RequestTimeout, rlog)
 	v.trans.leads, v.trans.stalled = v.leads, v.stalled
 	rc := withLongTimeouts(raftConfig(d.id, o.ElectionTimeout, rlog))
