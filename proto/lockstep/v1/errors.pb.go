@@ -232,7 +232,7 @@ const (
 	ErrorReason_ERROR_REASON_CANCELED ErrorReason = 182
 	// Unexpected failure; a retry probably fails as well. The request may have been applied.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 183
-	// The data was written by a newer release than that of the node.
+	// The data was written by a release that is newer than the release of the node.
 	ErrorReason_ERROR_REASON_NEWER_VERSION ErrorReason = 180
 	// A node of the pair runs a release without this feature; upgrade it. Nothing was stored.
 	ErrorReason_ERROR_REASON_FEATURE_MISSING ErrorReason = 165
