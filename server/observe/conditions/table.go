@@ -54,8 +54,8 @@ func ofTheStandby() []Definition {
 		},
 		{
 			Kind: ActiveUnreachable, Severity: Critical, Scope: OfNode, After: 3 * time.Second,
-			Cause: "This node cannot reach the active node. Its view of the pair may be outdated, and it is " +
-				"falling behind.",
+			Cause: "This node cannot reach the active node. Its view of the pair may be outdated, and its store " +
+				"falls behind.",
 			Action: "Run `lockstep status` with the addresses of both nodes. If the active node serves clients, " +
 				"fix the network between the nodes.",
 		},
