@@ -60,7 +60,7 @@ func protocolTable(t *testing.T) string {
 		case errors.Is(e.kind, ErrUnauthenticated):
 			then = "retry with another token"
 		case e.forgotten():
-			then = "retry as a new producer if the id is random and no earlier attempt is unanswered"
+			then = "retry as a new producer if the ID is random and no earlier attempt is unanswered"
 		case e.retry():
 			then = "retry"
 		}

@@ -185,7 +185,7 @@ type BackupS3 struct {
 	SecretKeyFile    string   `key:"secret-key-file" usage:"file with the secret key"`
 	SessionTokenFile string   `key:"session-token-file" usage:"file with the session token of temporary keys, if required"`
 	PartSize         Size     `key:"part-size" range:"5MiB to 1GiB" usage:"part size of multipart uploads, increased for very large files (an upload has at most 10,000 parts)"`
-	Parallel         int      `key:"parallel" range:"1 to 64" usage:"maximum number of parts uploaded in parallel; they use at most an eighth of memory.budget, or two parts"`
+	Parallel         int      `key:"parallel" range:"1 to 64" usage:"maximum number of parts uploaded in parallel; fewer, but at least two, if they would use more than an eighth of memory.budget"`
 	RetryFor         Duration `key:"retry-for" range:"100ms to 1h" usage:"time limit of retries if the S3 server does not respond or is busy"`
 }
 
@@ -258,7 +258,7 @@ const DefaultSample Ratio = 0.01
 
 // Audit configures the audit log of administrative and denied calls.
 type Audit struct {
-	File     string `key:"file" usage:"audit file: one JSON line for each administrative and each denied call; if empty, they are logged. lockstep audit tail prints the newest"`
+	File     string `key:"file" usage:"audit file: one JSON line for each administrative and each denied call; if empty, the calls are logged. lockstep audit tail prints the newest"`
 	MaxBytes Size   `key:"max-bytes" range:"1MiB to 1TiB, a multiple of 1MiB" usage:"size at which the audit file is rotated, in whole MiB"`
 	Keep     int    `key:"keep" range:"1 to 10000" usage:"number of rotated audit files to keep"`
 }

@@ -258,7 +258,7 @@ func TestExtensionPointsExist(t *testing.T) {
 		}
 	}
 	for _, kind := range []string{
-		"An operation of the log", "An RPC", "An error reason", "A condition", "A setting", "A queue option",
+		"A log operation", "An RPC", "An error reason", "A condition", "A setting", "A queue option",
 		"A coordinator", "A command",
 	} {
 		require.NotZero(t, locations[kind], kind)

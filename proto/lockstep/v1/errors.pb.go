@@ -48,7 +48,7 @@ const (
 	ErrorKind_ERROR_KIND_LIMIT ErrorKind = 6
 	// The request is invalid and can never succeed.
 	ErrorKind_ERROR_KIND_INVALID ErrorKind = 7
-	// A producer with the same id and a higher epoch took over.
+	// A producer with the same ID and a higher epoch took over.
 	ErrorKind_ERROR_KIND_FENCED ErrorKind = 8
 	// The nodes have evicted the producer or the result of the sequence.
 	ErrorKind_ERROR_KIND_TOO_OLD ErrorKind = 9
@@ -72,7 +72,7 @@ const (
 	ErrorKind_ERROR_KIND_DENIED ErrorKind = 18
 	// The node rejects the credentials of the client.
 	ErrorKind_ERROR_KIND_UNAUTHENTICATED ErrorKind = 19
-	// Another producer used the same id and epoch.
+	// Another producer used the same ID and epoch.
 	ErrorKind_ERROR_KIND_SEQUENCE_REUSED ErrorKind = 20
 	// Another maintenance operation is in progress.
 	ErrorKind_ERROR_KIND_BUSY ErrorKind = 21
@@ -232,7 +232,7 @@ const (
 	ErrorReason_ERROR_REASON_CANCELED ErrorReason = 182
 	// Unexpected failure; a retry probably fails as well. The request may have been applied.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 183
-	// The data was written by a newer release than that of the node.
+	// The data was written by a release that is newer than the release of the node.
 	ErrorReason_ERROR_REASON_NEWER_VERSION ErrorReason = 180
 	// A node of the pair runs a release without this feature; upgrade it. Nothing was stored.
 	ErrorReason_ERROR_REASON_FEATURE_MISSING ErrorReason = 165
@@ -301,7 +301,7 @@ const (
 	ErrorReason_ERROR_REASON_TOO_MANY_RELEASED ErrorReason = 63
 	// Invalid name or property key.
 	ErrorReason_ERROR_REASON_INVALID_NAME ErrorReason = 61
-	// A message sequence that is not published, or not delivered to this consumer.
+	// No message with this sequence was published, or none was delivered to this consumer.
 	ErrorReason_ERROR_REASON_INVALID_SEQUENCE ErrorReason = 62
 	// A change of a queue must be alone in its transaction.
 	ErrorReason_ERROR_REASON_MIXED_OPERATIONS ErrorReason = 64
@@ -438,7 +438,7 @@ const (
 	ErrorReason_ERROR_REASON_SITE_ROLE ErrorReason = 262
 	// The switch of the primary site failed and was rolled back.
 	ErrorReason_ERROR_REASON_SITE_SWITCH ErrorReason = 263
-	// Promotion refused, because the primary answers: use a planned switch.
+	// Promotion refused, because the primary responds: use a planned switch.
 	ErrorReason_ERROR_REASON_SITE_PRIMARY_ANSWERS ErrorReason = 264
 	// The pair has transactions that the other site lacks, or belongs to another group of sites. From a former primary, the
 	// metadata contain the number of its transactions that the promoted site lacks (`lost_transactions`), and the file on
@@ -447,11 +447,11 @@ const (
 	ErrorReason_ERROR_REASON_SITE_DIVERGED ErrorReason = 265
 	// The log of the primary no longer contains the record after which the replica continues.
 	ErrorReason_ERROR_REASON_SITE_BEHIND ErrorReason = 266
-	// The replica at the other site lacks the transactions of more than `site.max-lag`. This attempt was not applied.
+	// The replica at the other site is more than `site.max-lag` behind. This attempt was not applied.
 	ErrorReason_ERROR_REASON_SITE_LAG ErrorReason = 270
-	// Another site was promoted since the delivery of messages that the request refers to, and may lack them: their
-	// sequences may belong to other messages. Nothing was stored. Discard the deliveries; messages that were not lost are
-	// redelivered.
+	// The request refers to messages that were delivered before an unplanned promotion. The new primary may lack them, and
+	// their sequences may belong to other messages. Nothing was stored. Discard the deliveries; messages that were not
+	// lost are redelivered.
 	ErrorReason_ERROR_REASON_SITE_EPOCH ErrorReason = 273
 	// No node of the other site responds.
 	ErrorReason_ERROR_REASON_SITE_UNREACHABLE ErrorReason = 267

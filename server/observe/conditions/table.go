@@ -54,8 +54,8 @@ func ofTheStandby() []Definition {
 		},
 		{
 			Kind: ActiveUnreachable, Severity: Critical, Scope: OfNode, After: 3 * time.Second,
-			Cause: "This node cannot reach the active node. Its view of the pair may be outdated, and it is " +
-				"falling behind.",
+			Cause: "This node cannot reach the active node. Its view of the pair may be outdated, and its store " +
+				"falls behind.",
 			Action: "Run `lockstep status` with the addresses of both nodes. If the active node serves clients, " +
 				"fix the network between the nodes.",
 		},
@@ -141,8 +141,8 @@ func ofIdentity() []Definition {
 		},
 		{
 			Kind: Superseded, Severity: Critical, Scope: OfNode,
-			Cause: "The cluster record names this node, but another process with its identity wrote it. This " +
-				"process acknowledges nothing.",
+			Cause: "The cluster record names this node, but was written by another process with the same identity. " +
+				"This process acknowledges nothing.",
 			Action: "Find the other process with this node's identity: it has the messages that were acknowledged " +
 				"since then. Stop this process and keep its directory. To stop the other process instead, first " +
 				"make sure that the other node of the pair is in sync.",
@@ -260,15 +260,15 @@ func ofSites() []Definition {
 			Kind: SiteLag, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
 			Cause: "This replica is more than 30 seconds behind the primary site, or the replica of this primary exceeds " +
 				"`site.max-lag`, so that writes are refused with `SITE_LAG`. An unplanned promotion would lose the " +
-				"transactions that it lacks.",
+				"transactions that the replica lacks.",
 			Action: "Check the lag with `lockstep site status`. If it does not decrease, check the bandwidth between the " +
 				"sites, and the disks and the CPU load of the replica. To continue without the replica, set `site.max-lag` of " +
 				"the primary to 0.",
 		},
 		{
 			Kind: SiteUnreachable, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
-			Cause: "The replica has received nothing from the primary site for 30 seconds, or the primary has no response " +
-				"of the other site. The transactions of that time exist at one site only.",
+			Cause: "The replica has received nothing from the primary site for 30 seconds, or the primary has received no " +
+				"response from the other site. The transactions of that time exist at one site only.",
 			Action: "The details contain the error. Check that the other pair has an active node, that the addresses in " +
 				"`site.remote` are reachable, and that both sites use the same site token. If the primary site is lost, " +
 				"run `lockstep site promote`.",
@@ -368,8 +368,8 @@ func ofTheDisk() []Definition {
 	return []Definition{
 		{
 			Kind: DiskLow, Severity: Critical, Scope: OfNode,
-			Cause: "The filesystem of this node's store has less free space than `disk.low-watermark`, including " +
-				"free pages of the store, or less than half of it excluding them.",
+			Cause: "The free space for this node's store is below `disk.low-watermark` including free pages of the " +
+				"store, or below half of it without these pages.",
 			Action: "The details contain the recommended action. Free or add space on that machine, or release " +
 				"pages with `lockstep store compact` or `lockstep store shrink`. While at least half of the " +
 				"watermark is free, it is sufficient to consume or purge messages.",
@@ -465,8 +465,8 @@ func ofTheContent() []Definition {
 		},
 		{
 			Kind: ConsumerStuck, Severity: Warning, Scope: OfPair,
-			Cause: "A consumer has had messages in flight for more than 10 minutes, and has not answered or extended any " +
-				"in that time. They are not delivered to other consumers.",
+			Cause: "A consumer has had messages in flight for more than 10 minutes, and has neither answered nor " +
+				"extended any of them in that time. These messages are not delivered to other consumers.",
 			Action: "The details name the queue, the subscription and the address of the consumer. Restart the consumer, " +
 				"or disconnect it with `lockstep connection close`: its messages are redelivered. An `ack_timeout` of the " +
 				"queue redelivers the messages of a stopped consumer automatically.",

@@ -213,7 +213,7 @@ func queueFamilies() []family {
 	subscriptions := func(name, kind, help string, read func(q *queueSnapshot, at int) float64) family {
 		return family{Metric{
 			Name: name, Type: kind, Help: help, Labels: []string{"queue", "subscription"},
-			When: whenQueues + ", and as many of its subscriptions",
+			When: whenQueues + ", and as many subscriptions of each",
 		}, func(s *snapshot, put emitFunc) {
 			for i := range s.queues {
 				q := &s.queues[i]

@@ -44,8 +44,8 @@ func siteFamilies() []family {
 		lag("site_lag_bytes", "Approximate size of the log records of the primary site that the replica lacks, as last "+
 			"known.",
 			func(p *conditions.SiteReplication) float64 { return float64(p.LagBytes) }),
-		lag("site_lag_seconds", "Age of the oldest log record that the replica lacks, plus the time since the primary site "+
-			"was last heard while the replica is not connected.", siteLag),
+		lag("site_lag_seconds", "Age of the oldest log record that the replica lacks, plus the time since the last contact "+
+			"with the primary site while the replica is not connected.", siteLag),
 		replica("site_received_bytes_total", Counter, "Compressed log bytes received from the primary site since the start "+
 			"of the node.", func(p *conditions.SiteReplication) float64 { return float64(p.ReceivedBytes) }),
 		replica("site_connections_total", Counter, "Connections to the primary site since the start of the node.",
