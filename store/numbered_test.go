@@ -25,7 +25,7 @@ import (
 // These tests number all sync, rename and remove calls on the files of a store, and all writes of a meta slot. For each
 // call of an operation, one execution injects an error into the call, and one crashes before the call.
 //
-// backup.TestFailRestore and backup.TestCrashRestore do the same for a restore.
+// backup.TestRestoreAfterError and backup.TestRestoreAfterCrash do the same for a restore.
 
 // numbered is an operation with numbered calls.
 type numbered struct {
