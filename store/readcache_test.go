@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Extents that one subscription reads are cached for the other subscriptions of the queue. A queue with one subscription
-// uses no cache. A rewrite invalidates the cache.
+// Extents that one subscription reads are cached for the other subscriptions of the queue. A queue with a single
+// subscription uses no cache. A rewrite invalidates the cache.
 func TestReadCacheIsSharedBySubscriptions(t *testing.T) {
 	fs, reads := faultfs.New(memfs.New()), atomic.Int64{}
 	fs.SetHook(func(op faultfs.Op) error {

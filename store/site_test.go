@@ -116,8 +116,8 @@ func TestDigestsOfSites(t *testing.T) {
 	require.Equal(t, wants, gots)
 }
 
-// LoggedFingerprint finds a record of this site by its logical number, and none of the site's time as a replica or
-// before.
+// LoggedFingerprint finds a record by its logical number if this site has logged it as a primary since the last
+// promotion. Otherwise it returns 0.
 func TestLoggedFingerprintOfSites(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(createQueue)
