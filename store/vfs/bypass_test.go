@@ -62,8 +62,8 @@ func newDirectFile(t *testing.T) *directFile {
 	return &directFile{File: f, t: t}
 }
 
-// For any offsets and buffers, the file contains the written data. Writes of at least BypassBytes use direct I/O, except
-// for unaligned ends.
+// For any offsets and buffers, the file contains the written data. Writes of at least BypassBytes use direct I/O,
+// except for unaligned ends.
 func TestBypassWrites(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
