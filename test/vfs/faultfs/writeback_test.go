@@ -109,8 +109,8 @@ func TestWriteBackLeaksSectors(t *testing.T) {
 	require.Greater(t, held, 20)
 }
 
-// After random operations, reads return the same data as reads of a memfs. After each sync, the inner filesystem has the
-// same content.
+// After random operations, reads return the same data as reads of a memfs. After each sync, the inner filesystem has
+// the same content.
 func TestWriteBackModel(t *testing.T) {
 	const limit = 8000
 	under := vfs.OS()

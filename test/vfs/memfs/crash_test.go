@@ -108,7 +108,7 @@ func TestCrashTearsUnsyncedWrites(t *testing.T) {
 	require.Greater(t, len(seen), 30)
 }
 
-// The size of a file after a crash is the synced size, the unsynced size, or in between. Unchanged synced data survives.
+// After a crash, a file has its synced size, its unsynced size, or a size in between. Unchanged synced data survives.
 func TestFileSizeAfterCrash(t *testing.T) {
 	mem := memfs.New()
 	f := vfstest.Open(t, mem, "a", vfstest.Create)
