@@ -229,7 +229,8 @@ func TestCheckDuringRewrite(t *testing.T) {
 	n.check()
 }
 
-// When Close and the commit of a snapshot run concurrently, both return, and a restart finds either content.
+// When Close and the commit of a snapshot run concurrently, both return, and a restart finds the old or the new
+// content.
 func TestCloseDuringInstall(t *testing.T) {
 	source, m := filled(t, options(memfs.New()))
 	for range 20 {
@@ -319,7 +320,7 @@ func TestIncompleteSnapshotIsRejected(t *testing.T) {
 	target.check()
 }
 
-// A store without its log segments may have lost records (INV-6), also after a crash during the start that detects it.
+// Open sets MayHaveLost (INV-6) if the log segments were removed. A crash during this start does not reset it.
 func TestRemovedLog(t *testing.T) {
 	for _, paired := range []bool{false, true} {
 		mem := memfs.New()

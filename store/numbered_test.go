@@ -203,7 +203,7 @@ func TestErrorAtEachCall(t *testing.T) {
 	}
 }
 
-// After a crash before any call that loses all or some of the unsynced data, the store has one of the valid contents.
+// After a crash before any call, with the loss of all or some unsynced data, the store has one of the valid contents.
 func TestCrashAtEachCall(t *testing.T) {
 	for _, x := range numberedOperations() {
 		t.Run(x.name, func(t *testing.T) {

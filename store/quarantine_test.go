@@ -159,8 +159,8 @@ func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 	return o, n
 }
 
-// With any corrupt or missing file that a start needs, a store of a pair is quarantined and refilled. Open rejects any
-// other store with the file, the cause and a remedy, and changes nothing.
+// A store of a pair that lacks a file, or has a corrupt one, is quarantined and refilled. Open rejects any other such
+// store with the file, the cause and a remedy, and changes nothing.
 func TestOpenWithCorruptFile(t *testing.T) {
 	for _, h := range startDamages() {
 		t.Run(h.name+", in a pair", func(t *testing.T) { quarantinedAndRefilled(t, h) })

@@ -160,8 +160,8 @@ func TestReadRepairs(t *testing.T) {
 	again.check()
 }
 
-// Only messages in pages that are corrupt on both nodes are lost. The nodes have different page sizes, so some messages
-// of a page can be repaired and others not.
+// Only messages in pages that are corrupt on both nodes are lost. Since the page sizes differ, some messages of a
+// corrupt page can be repaired and others cannot.
 func TestBothCopiesCorrupt(t *testing.T) {
 	mem, there := memfs.New(), memfs.New()
 	o := options(there)
