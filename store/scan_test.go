@@ -66,7 +66,7 @@ func TestScanPredictsFileSize(t *testing.T) {
 	n.check()
 }
 
-// For messages of mixed sizes (20 of 15,000 bytes for every 3 of 512), the recommended page size makes the file smaller.
+// For messages of mixed sizes (20 of 15,000 bytes for each 3 of 512), the recommended page size makes the file smaller.
 // A page size based on the mean would make the file seven times as large.
 func TestScanMixedSizes(t *testing.T) {
 	mem := memfs.New()
