@@ -13,8 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Changes of the access table are signaled. The table survives a restart with and without a checkpoint. Changes that
-// are only in the log take effect when they are applied.
+// Changes of the access table are signaled. They survive a crash, whether a checkpoint contains them or only the log.
 func TestAccessTable(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))

@@ -14,8 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Background work with pauses has the same results as at full speed. It stops during a pause if its context is
-// canceled.
+// Background work with pauses has the same results as at full speed. A canceled context ends a pause.
 func TestBackgroundPauses(t *testing.T) {
 	o := options(memfs.New())
 	o.BackgroundPercent = 50

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// After a restart the committed LSN is the one in the log or in the checkpoint, or zero (INV-13).
+// After a restart the committed LSN is the one in the log, or the checkpoint's if the log is missing (INV-13).
 func TestCommittedAfterRestart(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -46,21 +46,20 @@ func TestCommittedAfterRestart(t *testing.T) {
 	require.EqualValues(t, 3, n.s.Committed())
 	n.check()
 
-	// Without the log only the position of the checkpoint is known.
-	gone := mem.CrashClone(nil)
-	names, err := gone.ReadDir("/data/log")
+	noLog := mem.CrashClone(nil)
+	names, err := noLog.ReadDir("/data/log")
 	require.NoError(t, err)
 	for _, name := range names {
-		require.NoError(t, gone.Remove("/data/log/"+name))
+		require.NoError(t, noLog.Remove("/data/log/"+name))
 	}
-	require.NoError(t, gone.SyncDir("/data/log"))
-	lost := openNode(t, options(gone))
+	require.NoError(t, noLog.SyncDir("/data/log"))
+	lost := openNode(t, options(noLog))
 	require.True(t, lost.s.Identity().MayHaveLost)
 	require.EqualValues(t, 2, lost.s.Committed())
 }
 
-// TruncateTail never removes committed records, unless a forced failover discarded them. Then the committed position is
-// lowered (INV-13).
+// TruncateTail rejects a position below the committed LSN, unless it is forced. Then it lowers the committed LSN
+// (INV-13).
 func TestTruncateTailRejectsCommitted(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -152,7 +151,7 @@ func TestCommittedAfterQuarantine(t *testing.T) {
 	require.Zero(t, n.s.Committed())
 }
 
-// If the end of the log is lost, the remaining committed records are still known to be committed.
+// ClearLoss keeps the committed LSN of a store that has lost the end of its log.
 func TestClearLossKeepsCommitted(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
@@ -172,13 +171,14 @@ func TestClearLossKeepsCommitted(t *testing.T) {
 	require.Equal(t, before, crashed.s.Committed())
 }
 
-// After a crash at any point, the committed LSN is at most the actual one, and at least the last one that was durable.
+// After a crash at any point, the committed LSN is at most the one before the crash, and at least the last one in a
+// durable block or checkpoint.
 func TestCommittedAcrossCrashes(t *testing.T) {
 	rounds := 150
 	if testing.Short() {
 		rounds = 40
 	}
-	forgot := 0
+	behind := 0
 	for seed := range rounds {
 		c := &commitCrash{t: t, rng: rand.New(rand.NewPCG(uint64(seed), 13)), mem: memfs.New()}
 		c.run()
@@ -190,13 +190,13 @@ func TestCommittedAcrossCrashes(t *testing.T) {
 		require.GreaterOrEqual(t, got, after.s.Applied().LSN)
 		require.NoError(t, after.s.Apply(got, nil))
 		if got < c.most {
-			forgot++
+			behind++
 		}
 		require.NoError(t, after.s.Close())
 		require.Equal(t, got, openNode(t, options(c.shot)).s.Committed())
 	}
-	require.Positive(t, forgot, "no crash between a commit and the block that records it")
-	require.Less(t, forgot, rounds)
+	require.Positive(t, behind, "no crash between a commit and the block that records it")
+	require.Less(t, behind, rounds)
 }
 
 // commitCrash is one round of TestCommittedAcrossCrashes.
@@ -206,11 +206,11 @@ type commitCrash struct {
 	mem *memfs.FS
 
 	mu sync.Mutex // guards the fields below; the log and the pager write in their own goroutines
-	// committed is the last committed LSN passed to the store. promised is the committed LSN in a durable block or
+	// committed is the last committed LSN passed to the store. durable is the committed LSN in a durable block or
 	// checkpoint.
-	committed, promised uint64
-	crashAt             int
-	// shot is the disk after the crash; most and least are the values of committed and promised at that moment.
+	committed, durable uint64
+	crashAt            int
+	// shot is the disk after the crash; most and least are the values of committed and durable at that moment.
 	shot        *memfs.FS
 	most, least uint64
 }
@@ -221,7 +221,7 @@ func (c *commitCrash) hook(op faultfs.Op) error {
 	switch op.Kind {
 	case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpRemove, faultfs.OpSyncDir:
 		if c.crashAt--; c.crashAt == 0 {
-			c.shot, c.most, c.least = c.mem.CrashClone(crashRand(c.rng)), c.committed, c.promised
+			c.shot, c.most, c.least = c.mem.CrashClone(crashRand(c.rng)), c.committed, c.durable
 		}
 	default:
 	}
@@ -229,13 +229,13 @@ func (c *commitCrash) hook(op faultfs.Op) error {
 }
 
 // note records the committed LSN before it is passed to the store, and the committed LSN in a durable block.
-func (c *commitCrash) note(committed, promised uint64) {
+func (c *commitCrash) note(committed, durable uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.committed, c.promised = max(c.committed, committed), max(c.promised, promised)
+	c.committed, c.durable = max(c.committed, committed), max(c.durable, durable)
 }
 
-func (c *commitCrash) over() bool {
+func (c *commitCrash) crashed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.shot != nil
@@ -248,13 +248,13 @@ func (c *commitCrash) run() {
 	c.committed, c.crashAt = 1, 1+c.rng.IntN(60)
 	rng := rand.New(rand.NewPCG(c.rng.Uint64(), 1))
 	fault.SetHook(c.hook)
-	for !c.over() {
+	for !c.crashed() {
 		end, applied := n.s.End().LSN, n.s.Applied().LSN
 		switch k := rng.IntN(10); {
 		case k < 6:
-			said := n.s.Committed()
+			recorded := n.s.Committed()
 			require.NoError(c.t, n.appendTxn(encode(c.t, nil, func(b *txn.Builder) { addMessages(b, []byte("m")) })))
-			c.note(0, said)
+			c.note(0, recorded)
 		case k < 7:
 			committed := applied + rng.Uint64N(end-applied+1)
 			c.note(committed, 0)

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Two stores that apply the same log at different speeds have the same digest at each LSN.
+// Two stores that apply the same log in steps of different sizes have the same digest at an LSN.
 func TestDigestAt(t *testing.T) {
 	a, b := openNode(t, options(memfs.New())), openNode(t, options(memfs.New()))
 	const records = 400
@@ -76,8 +76,8 @@ func TestDigestAt(t *testing.T) {
 	b.check()
 }
 
-// If an installed snapshot is past the awaited record, the wait ends and applying continues.
-func TestDigestAtIsPassedBySnapshot(t *testing.T) {
+// A wait for an LSN fails when a snapshot that is past this LSN is installed. Apply does not block afterwards.
+func TestDigestWaitEndsAtSnapshot(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	target := openNode(t, options(memfs.New()))
 	waited := make(chan error, 1)
@@ -92,8 +92,8 @@ func TestDigestAtIsPassedBySnapshot(t *testing.T) {
 	within(t, "Apply", func() { target.commit(func(b *txn.Builder) { b.PutMeta("k", []byte("v")) }) })
 }
 
-// Internal entries survive a restart, both from the checkpoint and from the log.
-func TestMetaSurvives(t *testing.T) {
+// Metadata entries survive a restart, whether the checkpoint contains them or only the log.
+func TestMetaSurvivesRestart(t *testing.T) {
 	o := options(memfs.New())
 	n := openNode(t, o)
 	changed, cancel := query.WatchMeta(n.s)

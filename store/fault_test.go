@@ -43,8 +43,7 @@ func filled(t *testing.T, o store.Options) (*node, *model) {
 	return n, m
 }
 
-// The machine stops before each step of a snapshot's installation. A restart finds the old content or the new one,
-// never a mixture.
+// After a crash before any step of a snapshot installation, a restart finds either the old or the new content.
 func TestInstallIsAtomic(t *testing.T) {
 	source, m := filled(t, options(memfs.New()))
 	snap, err := source.s.OpenSnapshot()
@@ -106,8 +105,8 @@ func TestInstallIsAtomic(t *testing.T) {
 	require.Positive(t, news)
 }
 
-// A flipped bit in any page is reported by Check, and reads fail rather than return content that was never published.
-func TestDamagedPage(t *testing.T) {
+// A check fails or reports a problem for a flipped bit in any used page.
+func TestCheckReportsCorruptPages(t *testing.T) {
 	mem := memfs.New()
 	n, m := filled(t, options(mem))
 	want := m.dump()
@@ -142,7 +141,7 @@ func TestDamagedPage(t *testing.T) {
 }
 
 // A read across a corrupt page returns all messages before the page. The next read returns ErrDataLoss.
-func TestDamagedMessageIsNotSkipped(t *testing.T) {
+func TestReadStopsAtCorruptPage(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
@@ -190,8 +189,8 @@ func fullDisk(fault *faultfs.FS) *atomic.Bool {
 	return &full
 }
 
-// The disk is full during checkpoints. Once space is available again, the store recovers without loss.
-func TestFullDisk(t *testing.T) {
+// Checkpoints on a full disk fail without loss of content. Once space is available, the store is consistent.
+func TestCheckpointsOnFullDisk(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, m := filled(t, options(fault))
 	full := fullDisk(fault)
@@ -287,14 +286,14 @@ func TestIdentity(t *testing.T) {
 
 	crashed := openNode(t, options(mem.CrashClone(nil)))
 	got := crashed.s.Identity()
-	require.Equal(t, identity.Fence{Config: 5, Term: 2}, got.Fence, "a fence is durable before it is obeyed (INV-1)")
+	require.Equal(t, identity.Fence{Config: 5, Term: 2}, got.Fence, "SetFence is durable (INV-1)")
 	require.Equal(t, pair, got.PairID)
 	require.Equal(t, first.NodeID, got.NodeID)
 	require.False(t, got.MayHaveLost)
 }
 
 // A corrupt identity is rejected, since a node without its fence could accept an old active.
-func TestDamagedIdentity(t *testing.T) {
+func TestCorruptIdentity(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
 	require.NoError(t, n.s.Close())
@@ -309,7 +308,7 @@ func TestDamagedIdentity(t *testing.T) {
 	require.ErrorIs(t, err, datadir.ErrIdentity)
 }
 
-// Records may be lost only after an unclean stop and another boot in a sync mode other than always (INV-6).
+// MayHaveLost is set only after an unclean stop and a reboot in a sync mode other than always (INV-6).
 func TestMayHaveLost(t *testing.T) {
 	for _, c := range []struct {
 		sync, boot string

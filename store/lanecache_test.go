@@ -97,8 +97,8 @@ func (l *laneBacklog) readSome(lanes *store.Lanes, most int) int {
 	return len(got)
 }
 
-// Within the limit of the cache, a page with messages of all priorities is read only once.
-func TestLanesReadOnce(t *testing.T) {
+// A page with messages of all priorities is read once if its messages fit into the cache.
+func TestPriorityPagesAreReadOnce(t *testing.T) {
 	l := newLaneBacklog(t, 1, store.MinMemoryBudget) // 8 MiB for the cache
 	l.publish(60)                                    // 3 MB
 	l.checkpoint()
@@ -113,7 +113,7 @@ func TestLanesReadOnce(t *testing.T) {
 
 // Among messages in memory, all messages of a higher priority are read before messages of a lower priority, regardless
 // of the size of the read.
-func TestLanesInMemory(t *testing.T) {
+func TestPriorityOrderInMemory(t *testing.T) {
 	l := newLaneBacklog(t, 2, 256<<20)
 	l.publish(80)
 	lanes := new(store.Lanes)
@@ -131,10 +131,9 @@ func countLanes(l *laneBacklog) []int {
 	return n
 }
 
-// The cache stays within its limit and shrinks when more messages are in memory. The order and content of reads do not
-// depend on the cache: with more messages in pages than fit, concurrent publishes, restarted reads, and rewritten
-// pages.
-func TestLanesBounded(t *testing.T) {
+// The cache stays within its limit. Reads return every message in priority order although the backlog exceeds the
+// cache, messages are published between reads, reads restart, and the pages are rewritten.
+func TestPriorityCacheIsBounded(t *testing.T) {
 	const limit = store.MinMemoryBudget / 2
 	for seed := range uint64(4) {
 		l := newLaneBacklog(t, seed, store.MinMemoryBudget)
@@ -167,7 +166,7 @@ func TestLanesBounded(t *testing.T) {
 }
 
 // New messages in memory evict cached messages.
-func TestLanesAreEvicted(t *testing.T) {
+func TestPriorityCacheIsEvicted(t *testing.T) {
 	l := newLaneBacklog(t, 5, store.MinMemoryBudget)
 	l.publish(100)
 	l.checkpoint()

@@ -86,14 +86,14 @@ func addMessages(b *txn.Builder, bodies ...[]byte) {
 
 func createQueue(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") }
 
-// Every checkpoint request during Close returns.
+// Close ends concurrent checkpoint requests with ErrClosed.
 func TestCheckpointDuringClose(t *testing.T) {
 	for range 20 {
 		n := openNode(t, options(memfs.New()))
 		n.commit(createQueue)
-		var asking sync.WaitGroup
+		var requests sync.WaitGroup
 		for range 4 {
-			asking.Go(func() {
+			requests.Go(func() {
 				for {
 					if _, err := n.s.Checkpoint(context.Background()); err != nil {
 						assertClosed(t, err)
@@ -103,7 +103,7 @@ func TestCheckpointDuringClose(t *testing.T) {
 			})
 		}
 		within(t, "Close", func() { require.NoError(t, n.s.Close()) })
-		within(t, "Checkpoint", asking.Wait)
+		within(t, "Checkpoint", requests.Wait)
 	}
 }
 
@@ -113,8 +113,8 @@ func assertClosed(t *testing.T, err error) {
 	}
 }
 
-// A checkpoint request on a slow disk returns when its context ends.
-func TestCheckpointContext(t *testing.T) {
+// A checkpoint request that waits for the disk returns when its context is canceled.
+func TestCheckpointCanceled(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n := openNode(t, options(fault))
 	n.commit(createQueue)
@@ -161,8 +161,8 @@ func TestFailedPageSyncIsFinal(t *testing.T) {
 	require.ErrorIs(t, n.appendTxn(encode(t, nil, createQueue)), store.ErrFailed)
 }
 
-// Frames that do not continue the log, or are too large, are rejected. Nothing is written or lost.
-func TestRefusedFramesAreNotFatal(t *testing.T) {
+// Append rejects frames that do not continue the log or are too large. The store remains usable.
+func TestRejectedFramesAreNotFatal(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	payload := encode(t, nil, createQueue)
 	frames, end := wal.AppendFrame(nil, lsn.Position{Term: 1, LSN: 7, Chain: 9}, 1, wal.KindTxn, payload)
@@ -173,7 +173,7 @@ func TestRefusedFramesAreNotFatal(t *testing.T) {
 	n.check()
 }
 
-// A closed store returns ErrClosed, and does not touch a directory that may belong to another process.
+// Methods of a closed store return ErrClosed and write nothing: another process may have opened the directory.
 func TestUseAfterClose(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -192,7 +192,7 @@ func TestUseAfterClose(t *testing.T) {
 	require.Zero(t, id.Fence)
 }
 
-// Close does not wait for a check, whose duration depends on the size of the store.
+// Close does not wait for a running check. The check fails with ErrClosed.
 func TestCloseDuringCheck(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))
@@ -205,10 +205,10 @@ func TestCloseDuringCheck(t *testing.T) {
 	<-g.reached
 	within(t, "Close", func() { require.NoError(t, n.s.Close()) })
 	close(g.open)
-	require.ErrorIs(t, <-checked, store.ErrClosed, "an interrupted check finds nothing")
+	require.ErrorIs(t, <-checked, store.ErrClosed)
 }
 
-// A check reads the same file until its end, even if a rewrite replaces page.db.
+// A check that has started before a rewrite reads the replaced page.db until its end.
 func TestCheckDuringRewrite(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))
@@ -229,7 +229,8 @@ func TestCheckDuringRewrite(t *testing.T) {
 	n.check()
 }
 
-// When Close and an install run concurrently, both return.
+// When Close and the commit of a snapshot run concurrently, both return, and a restart finds the old or the new
+// content.
 func TestCloseDuringInstall(t *testing.T) {
 	source, m := filled(t, options(memfs.New()))
 	for range 20 {
@@ -270,7 +271,7 @@ func receive(t *testing.T, from, to *store.Store) *store.Install {
 	}
 }
 
-// Reads of an open snapshot fail after the store was replaced, since they would read the new file.
+// Reads of an open snapshot fail after another snapshot has replaced the store: they would read the new file.
 func TestSnapshotOfReplacedStore(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	target, _ := filled(t, options(memfs.New()))
@@ -294,8 +295,8 @@ func TestClosedSnapshot(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrSnapshotGone)
 }
 
-// A snapshot with a missing piece is not installed.
-func TestPartlyReceivedSnapshot(t *testing.T) {
+// Commit fails if a part of the snapshot was not received. The store remains usable.
+func TestIncompleteSnapshotIsRejected(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	target := openNode(t, options(memfs.New()))
 	snap, err := source.s.OpenSnapshot()
@@ -319,7 +320,7 @@ func TestPartlyReceivedSnapshot(t *testing.T) {
 	target.check()
 }
 
-// A node whose log was removed reports that it may have lost records (INV-6).
+// Open sets MayHaveLost (INV-6) if the log segments were removed. A crash during this start does not reset it.
 func TestRemovedLog(t *testing.T) {
 	for _, paired := range []bool{false, true} {
 		mem := memfs.New()
@@ -364,7 +365,7 @@ func TestRemovedLog(t *testing.T) {
 	}
 }
 
-// Applying continues from the log at the reader's position, although the records after that position were truncated.
+// After TruncateTail, Apply continues with the remaining records of the log.
 func TestApplyAfterTruncation(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
@@ -385,10 +386,10 @@ func TestApplyAfterTruncation(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, got, 2)
 	_, err = mem.Stat(report.File)
-	require.ErrorIs(t, err, os.ErrNotExist, "contained in the clone")
+	require.ErrorIs(t, err, os.ErrNotExist, "only the clone has the file of truncated records")
 }
 
-// The results of the records before a record with a newer version are still reported.
+// Apply fails at a record with a newer version, after it has reported the results of the records before it.
 func TestApplyStopsAtNewerVersion(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	frames, end := wal.AppendFrame(nil, n.s.End(), 1, wal.KindTxn, encode(t, nil, createQueue))
@@ -406,7 +407,7 @@ func TestApplyStopsAtNewerVersion(t *testing.T) {
 	}
 }
 
-// AwaitRoom waits until messages are removed from memory or its context ends. A transaction that fits does not wait.
+// AwaitRoom blocks until enough messages have been written to pages, or its context is canceled.
 func TestAwaitRoom(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
@@ -445,8 +446,8 @@ func (n *node) tailBytes() int64 {
 	return st.TailBytes
 }
 
-// Close ends an Apply that waits for memory on a slow disk.
-func TestCloseWakesApply(t *testing.T) {
+// Close ends an Apply that waits for memory while the disk does not respond.
+func TestCloseEndsBlockedApply(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
 	o.MemoryBudget = store.MinMemoryBudget

@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A standby with a stuck active appends much more than the memory budget without applying anything. Memory stays
-// bounded.
+// Memory stays bounded when much more than the memory budget is appended without being applied, as on a standby of an
+// active that commits nothing.
 func TestUnappliedFramesAreBounded(t *testing.T) {
 	const mib, batches = 1 << 20, 96
 	n := openNode(t, store.Options{Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget})
@@ -61,7 +61,7 @@ func TestUnappliedFramesAreBounded(t *testing.T) {
 }
 
 // Records that are applied after a checkpoint count toward the next checkpoint, even if they were logged before.
-func TestCheckpointCountsItsLogBytes(t *testing.T) {
+func TestCheckpointTriggerCountsAppliedRecords(t *testing.T) {
 	o := options(memfs.New())
 	o.CheckpointBytes, o.CheckpointInterval = 256<<10, time.Hour
 	n := openNode(t, o)
@@ -79,7 +79,7 @@ func TestCheckpointCountsItsLogBytes(t *testing.T) {
 	}, maxWait, time.Millisecond)
 }
 
-// Checkpoints are written even under a steady load of publishes, which keeps the pager busy with messages.
+// Checkpoints are written under a steady load of publishes that always fills the memory for messages.
 func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
@@ -125,7 +125,7 @@ func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 }
 
 // Acknowledgements, which free space, are applied even if the disk and the memory for messages are full.
-func TestFullDiskStillApplies(t *testing.T) {
+func TestApplyOnFullDisk(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
 	o.MemoryBudget = store.MinMemoryBudget
@@ -157,8 +157,8 @@ func TestFullDiskStillApplies(t *testing.T) {
 	n.check()
 }
 
-// A subscription that needs few of many messages reads only their pages.
-func TestSparseReadReadsLittle(t *testing.T) {
+// A read for a subscription with few unacknowledged messages reads only the pages of these messages.
+func TestSparseReadSkipsPages(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n := openNode(t, options(fault))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "all", "some") })
@@ -202,7 +202,7 @@ func TestSparseReadReadsLittle(t *testing.T) {
 	require.Less(t, read.Load(), int64(2*messages*1100), "a full read reads each page once")
 }
 
-// Messages of the maximum size, larger than every buffer, are stored and read among small ones.
+// Messages of up to the maximum size, larger than every buffer, are stored and read between small ones.
 func TestLargeMessages(t *testing.T) {
 	n := openNode(t, store.Options{
 		Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget, SegmentBytes: 1 << 20,

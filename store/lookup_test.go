@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// Lookup resolves queues and subscriptions by name, marks unknown ones, and does not allocate.
 func TestLookup(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{MaxMessages: 9}, "a", "b") })
@@ -43,6 +44,7 @@ func TestLookup(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrClosed)
 }
 
+// Queues returns at least one queue, and stops before a limit is exceeded. It reports whether more queues follow.
 func TestQueuesWithinLimits(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	for _, name := range []string{"a1", "a2", "a3", "b1"} {

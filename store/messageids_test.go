@@ -83,11 +83,11 @@ func TestMessageIDs(t *testing.T) {
 	require.Equal(t, digest, copied)
 	known(to)
 	to.check()
-	require.Equal(t, uint64(1), to.publishIDs(10_000, id(0)).Changed, "it has left the window")
+	require.Equal(t, uint64(1), to.publishIDs(10_000, id(0)).Changed, "outside the window")
 }
 
 // A message ID needs less than 100 bytes in page.db, no memory after a restart, and does not slow down a start.
-// LOCKSTEP_IDS sets the number of ids. docs/reference/queues/deduplication.md contains these limits.
+// LOCKSTEP_IDS sets the number of IDs. docs/reference/queues/deduplication.md documents these limits.
 func TestMessageIDsMemory(t *testing.T) {
 	count := 200_000
 	if env := os.Getenv("LOCKSTEP_IDS"); env != "" {
@@ -134,6 +134,6 @@ func TestMessageIDsMemory(t *testing.T) {
 	t.Logf("%d message IDs: published in %v, started in %v, %d KiB of memory, a lookup takes %v, %.0f bytes each in "+
 		"page.db", count, took, started, used>>10, time.Since(begin)/probes, perID)
 	require.Less(t, used, int64(16<<20))
-	require.Less(t, reads, uint64(500), "a start does not read the ids")
+	require.Less(t, reads, uint64(500), "a start does not read the IDs")
 	require.Less(t, perID, 100.0)
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A store is compared with a model over random transactions, checkpoints, restarts and crashes, at several page sizes.
-// After the same history, content and digest are the same for all page sizes.
+// After random transactions, checkpoints, restarts and crashes, the content of a store equals that of a model. The same
+// history results in the same content and digest for all page sizes.
 func TestRandomOperations(t *testing.T) {
 	for seed := range uint64(tier.Count(3, 4)) {
 		var digests []checkpoint.Digest
@@ -77,7 +77,7 @@ func randomRun(t *testing.T, seed uint64, pageSize int) checkpoint.Digest {
 	return d
 }
 
-// The machine stops before each write, sync and rename. A restart finds every synced transaction, no partial one, and
+// After a crash before any write, sync or rename, a restart finds every synced transaction, no partial transaction, and
 // a consistent page file.
 func TestCrashEverywhere(t *testing.T) {
 	type crash struct {
@@ -147,7 +147,8 @@ func TestCrashEverywhere(t *testing.T) {
 	t.Logf("%d crashes", len(all))
 }
 
-// A snapshot is sent while the store keeps running. The receiver installs it and catches up from the log.
+// A store that installs a snapshot and then appends the later records equals the source, which applies transactions
+// during the transfer.
 func TestSnapshotEqualsSource(t *testing.T) {
 	ops := rand.New(rand.NewPCG(3, 3))
 	n := openNode(t, options(memfs.New()))

@@ -22,11 +22,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// These tests number all sync, rename and remove calls on the files of a store, and all writes of a meta slot. The
-// calls of one execution are counted. Then the operation is executed twice for each number: once the call fails, and
-// once the machine stops before the call.
+// These tests number all sync, rename and remove calls on the files of a store, and all writes of a meta slot. For each
+// call of an operation, one execution injects an error into the call, and one crashes before the call.
 //
-// backup.TestFailRestore and backup.TestCrashRestore do the same for a restore.
+// backup.TestRestoreAfterError and backup.TestRestoreAfterCrash do the same for a restore.
 
 // numbered is an operation with numbered calls.
 type numbered struct {
@@ -169,9 +168,9 @@ func requireSound(t *testing.T, mem *memfs.FS, contents []string, what string) {
 	checkOffline(t, mem)
 }
 
-// If a call fails, the operation fails and the store is complete: in the same process, after a restart, and after a
-// power failure that follows the error.
-func TestErrorAtEachNumber(t *testing.T) {
+// After an I/O error in any call, the store has one of the valid contents: after a restart, and after a power failure
+// that follows the error.
+func TestErrorAtEachCall(t *testing.T) {
 	for _, x := range numberedOperations() {
 		t.Run(x.name, func(t *testing.T) {
 			injected := map[faultfs.OpKind]int{}
@@ -193,7 +192,7 @@ func TestErrorAtEachNumber(t *testing.T) {
 				if err != nil && !errors.Is(err, syscall.EIO) {
 					require.ErrorIs(t, err, store.ErrFailed, what)
 				}
-				requireSound(t, mem.CrashClone(nil), contents, what+", and the power")
+				requireSound(t, mem.CrashClone(nil), contents, what+", then a power failure")
 				requireSound(t, mem, contents, what)
 			}
 			for kind, least := range x.least {
@@ -204,8 +203,8 @@ func TestErrorAtEachNumber(t *testing.T) {
 	}
 }
 
-// The machine stops before each call, and loses all or some of the unsynced data.
-func TestCrashAtEachNumber(t *testing.T) {
+// After a crash before any call, with the loss of all or some unsynced data, the store has one of the valid contents.
+func TestCrashAtEachCall(t *testing.T) {
 	for _, x := range numberedOperations() {
 		t.Run(x.name, func(t *testing.T) {
 			mem, rng := memfs.New(), rand.New(rand.NewSource(1))

@@ -31,7 +31,7 @@ func TestSmallMessagesShareAnExtent(t *testing.T) {
 	_, err := n.s.Checkpoint(ctx)
 	require.NoError(t, err)
 
-	runs := func() map[uint64][]index.Entry {
+	extents := func() map[uint64][]index.Entry {
 		found := map[uint64][]index.Entry{}
 		err := n.s.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *checkpoint.Checkpoint) error {
 			return c.Extents(ctx, checkpoint.WalkOptions{}, func(e *index.Entry, _ []byte, err error) error {
@@ -59,9 +59,9 @@ func TestSmallMessagesShareAnExtent(t *testing.T) {
 			require.Equal(t, uint32(5), e.Extent.Pages)
 		}
 	}
-	verify(runs())
+	verify(extents())
 	_, err = n.s.Maintenance().Rewrite(ctx, rewrite.Options{})
 	require.NoError(t, err)
-	verify(runs())
+	verify(extents())
 	n.check()
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
+// Each policy selects the cache use of an active and of a standby. The error for an unknown policy lists the valid
+// policies.
 func TestPageCachePolicy(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]struct{ serving, standby vfs.CacheUse }{

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// The page map matches the index.
+// The page map counts each page once, and its message pages match the index.
 func TestPageMap(t *testing.T) {
 	ctx := context.Background()
 	n := grown(t, options(memfs.New()), 3, 4, 5, 700, 701, 1200, 1499)
@@ -66,9 +66,9 @@ func compareMap(t *testing.T, n *node, m *pager.PageMap) {
 	require.Positive(t, m.Total.Bitmap)
 }
 
-// The page map distinguishes pages held by a reader from pages held by a checkpoint. They are free after the reader has
+// The page map reports the pages that only a reader of an older checkpoint holds. They are free after the reader has
 // finished.
-func TestPageMapOfReader(t *testing.T) {
+func TestPageMapCountsPagesHeldByReaders(t *testing.T) {
 	ctx := context.Background()
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })

@@ -53,14 +53,14 @@ type startDamage struct {
 	name     string
 	identity bool
 	do       func(t *testing.T, fsys vfs.FS)
-	says     []string // parts of the error of a node that no other node can fill
+	message  []string // parts of the error if the store cannot be refilled from another node
 }
 
 func startDamages() []startDamage {
 	pages := datadir.PageFile("/data")
 	return []startDamage{
 		{
-			name: "page.db zeroed", says: []string{pages, "not a page file", "zeros"},
+			name: "page.db zeroed", message: []string{pages, "not a page file", "zeros"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				info, err := fsys.Stat(pages)
@@ -69,32 +69,32 @@ func startDamages() []startDamage {
 			},
 		},
 		{
-			name: "page.db empty", says: []string{pages, "not a page file", "empty file"},
+			name: "page.db empty", message: []string{pages, "not a page file", "empty file"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				overwrite(t, fsys, pages, nil)
 			},
 		},
 		{
-			name: "page.db with a bad header", says: []string{pages, "not a page file"},
+			name: "page.db with wrong magic bytes", message: []string{pages, "not a page file"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				flip(t, fsys, pages, 3)
 			},
 		},
 		{
-			name: "page.db with a damaged header", says: []string{pages, "file header checksum"},
+			name: "page.db with a corrupt header", message: []string{pages, "file header checksum"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				flip(t, fsys, pages, 13)
 			},
 		},
-		{name: "page.db missing", says: []string{pages, "page.db is missing"}, do: func(t *testing.T, fsys vfs.FS) {
+		{name: "page.db missing", message: []string{pages, "page.db is missing"}, do: func(t *testing.T, fsys vfs.FS) {
 			t.Helper()
 			require.NoError(t, fsys.Remove(pages))
 		}},
 		{
-			name: "page.db and log missing", says: []string{pages, "page.db is missing"},
+			name: "page.db and log missing", message: []string{pages, "page.db is missing"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				require.NoError(t, fsys.Remove(pages))
@@ -103,7 +103,7 @@ func startDamages() []startDamage {
 				}
 			},
 		},
-		{name: "first segment missing", says: []string{"log does not continue"}, do: func(t *testing.T, fsys vfs.FS) {
+		{name: "first segment missing", message: []string{"log does not continue"}, do: func(t *testing.T, fsys vfs.FS) {
 			t.Helper()
 			names := segmentNames(t, fsys)
 			require.Greater(t, len(names), 1, names)
@@ -112,21 +112,21 @@ func startDamages() []startDamage {
 			}
 		}},
 		{
-			name: "identity flipped", identity: true, says: []string{"/data/identity", "checksum mismatch"},
+			name: "identity flipped", identity: true, message: []string{"/data/identity", "checksum mismatch"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				flip(t, fsys, "/data/identity", 30)
 			},
 		},
 		{
-			name: "identity empty", identity: true, says: []string{"/data/identity", "checksum mismatch"},
+			name: "identity empty", identity: true, message: []string{"/data/identity", "checksum mismatch"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				overwrite(t, fsys, "/data/identity", nil)
 			},
 		},
 		{
-			name: "identity missing", identity: true, says: []string{"/data/identity does not exist"},
+			name: "identity missing", identity: true, message: []string{"/data/identity does not exist"},
 			do: func(t *testing.T, fsys vfs.FS) {
 				t.Helper()
 				require.NoError(t, fsys.Remove("/data/identity"))
@@ -135,7 +135,7 @@ func startDamages() []startDamage {
 	}
 }
 
-// longFilled returns a store whose log no longer starts at its first record.
+// longFilled returns a store that has removed the first segments of its log.
 func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 	t.Helper()
 	o := options(fsys)
@@ -152,16 +152,16 @@ func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 	}
 	n.applyAll()
 	for range 60 {
-		// a second segment that the last checkpoint does not make obsolete
+		// a second segment with records that no checkpoint contains
 		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
 	}
 	require.Greater(t, n.s.FirstLSN(), uint64(1))
 	return o, n
 }
 
-// Each file needed for a start is corrupted. A store of a pair is quarantined and refilled. Any other store is
-// rejected with the file, the cause and a remedy, and nothing is changed.
-func TestCannotOpen(t *testing.T) {
+// A store of a pair that lacks a file, or has a corrupt one, is quarantined and refilled. Open rejects any other such
+// store with the file, the cause and a remedy, and changes nothing.
+func TestOpenWithCorruptFile(t *testing.T) {
 	for _, h := range startDamages() {
 		t.Run(h.name+", in a pair", func(t *testing.T) { quarantinedAndRefilled(t, h) })
 		t.Run(h.name+", alone", func(t *testing.T) { refused(t, h) })
@@ -222,14 +222,14 @@ func refused(t *testing.T, h startDamage) {
 	t.Helper()
 	mem := memfs.New()
 	o, n := longFilled(t, mem)
-	require.NoError(t, n.s.JoinPair(uuid.New())) // a node without a coordinator has its own pair
+	require.NoError(t, n.s.JoinPair(uuid.New())) // a node without a coordinator has a pair ID, too
 	require.NoError(t, n.s.Close())
 	h.do(t, mem)
 	before := contents(t, mem, "/data")
 	for range 2 {
 		_, err := store.Open(o)
 		require.Error(t, err)
-		for _, word := range append(h.says, "lockstep store restore", "nothing was changed") {
+		for _, word := range append(h.message, "lockstep store restore", "nothing was changed") {
 			require.Contains(t, err.Error(), word)
 		}
 		require.NotContains(t, err.Error(), "mixed")
@@ -256,8 +256,8 @@ func contents(t *testing.T, fsys vfs.FS, dir string) map[string]int64 {
 	return all
 }
 
-// settle makes the current content of the directory durable.
-func settle(t *testing.T, fsys vfs.FS) {
+// syncAll makes the current content of the directory durable.
+func syncAll(t *testing.T, fsys vfs.FS) {
 	t.Helper()
 	for _, dir := range []string{"/data", "/data/log"} {
 		for name := range contents(t, fsys, dir) {
@@ -272,8 +272,8 @@ func settle(t *testing.T, fsys vfs.FS) {
 	}
 }
 
-// The machine stops before each step of a quarantine. The result is neither opened as the old store nor considered a
-// new node.
+// After a crash before any step of a quarantine, Open completes it: the store is empty, may have lost records, and has
+// an identity that the cluster record does not contain.
 func TestQuarantineIsAtomic(t *testing.T) {
 	for _, h := range startDamages() {
 		t.Run(h.name, func(t *testing.T) {
@@ -283,7 +283,7 @@ func TestQuarantineIsAtomic(t *testing.T) {
 			before := n.s.Identity()
 			require.NoError(t, n.s.Close())
 			h.do(t, mem)
-			settle(t, mem)
+			syncAll(t, mem)
 			var mu sync.Mutex
 			var clones []*memfs.FS
 			var ops []string

@@ -17,9 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A high-priority message behind a large low-priority backlog in pages is read first and without delay, before and
-// after a restart. LOCKSTEP_BACKLOG sets the size of the backlog.
-func TestHighPriorityBehindMany(t *testing.T) {
+// A high-priority message behind a large low-priority backlog in pages is read first, before and after a restart.
+// LOCKSTEP_BACKLOG sets the size of the backlog.
+func TestHighPriorityBehindBacklog(t *testing.T) {
 	backlog := 20_000
 	if env := os.Getenv("LOCKSTEP_BACKLOG"); env != "" {
 		var err error

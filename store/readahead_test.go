@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// coldFS is a filesystem whose page cache never contains page.db.
+// coldFS is a filesystem that never has page.db in the page cache.
 type coldFS struct {
 	vfs.FS
 
@@ -64,7 +64,7 @@ func (c coldFile) ReadUncached(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// behind is a store with a queue whose consumer lags far behind.
+// behind is a store with one queue, for consumers that lag far behind.
 type behind struct {
 	*node
 
@@ -124,7 +124,7 @@ func (b *behind) read(from, upTo uint64, most int) {
 	}
 }
 
-// For a consumer that lags, the store reads in large pieces, and reads most data only once.
+// Reads of a consumer that lags use read-ahead, which reads most data only once.
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)
@@ -145,12 +145,12 @@ func TestReadAheadNeedsSeveralMessages(t *testing.T) {
 	require.Zero(t, b.fs.ahead.Load())
 }
 
-// Pages that were read ahead, freed and rewritten are not mistaken for their old content.
-func TestReadAheadOutOfDate(t *testing.T) {
+// Reads of pages that were freed and rewritten after the read-ahead return the new content.
+func TestReadAheadOfReusedPages(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)
 	b.publish(600)
-	b.read(1, 100, 100) // now the following pieces are in memory
+	b.read(1, 100, 100) // reads the following pieces ahead
 	for range 3 {
 		before := b.last
 		b.commit(func(tx *txn.Builder) { tx.Purge(1, 0) })
@@ -166,7 +166,7 @@ func TestReadAheadOutOfDate(t *testing.T) {
 	b.check()
 }
 
-// Errors in read-ahead are not treated as corruption: the file is read instead.
+// After an error or a wrong checksum in read-ahead, the store reads the page file and reports no corruption.
 func TestReadAheadFails(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(p []byte) error{
@@ -186,7 +186,7 @@ func TestReadAheadFails(t *testing.T) {
 	}
 }
 
-// The memory for read-ahead is bounded, and shared by many readers.
+// Reads of many queues in turn, which share the memory for read-ahead, return the messages of each queue.
 func TestReadAheadOfManyQueues(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)

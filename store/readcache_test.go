@@ -17,9 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Extents read by one subscription are not read again for the others, within the limit of the cache. A queue with one
+// Extents that one subscription reads are cached for the other subscriptions of the queue. A queue with a single
 // subscription uses no cache. A rewrite invalidates the cache.
-func TestReadOnce(t *testing.T) {
+func TestReadCacheIsSharedBySubscriptions(t *testing.T) {
 	fs, reads := faultfs.New(memfs.New()), atomic.Int64{}
 	fs.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpRead && strings.HasSuffix(op.Name, "page.db") {

@@ -24,21 +24,21 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-var errAway = errors.New("other node unavailable")
+var errUnavailable = errors.New("other node unavailable")
 
 // other is the other node of the pair, as a source of messages.
 type other struct {
-	s     *store.Store
-	away  atomic.Bool
-	asked atomic.Int64
+	s           *store.Store
+	unavailable atomic.Bool
+	requests    atomic.Int64
 }
 
 func (o *other) FetchMessages(
 	ctx context.Context, queue, first, last uint64, applied lsn.Position,
 ) (repair.FoundMessages, error) {
-	o.asked.Add(1)
-	if o.away.Load() {
-		return repair.FoundMessages{}, errAway
+	o.requests.Add(1)
+	if o.unavailable.Load() {
+		return repair.FoundMessages{}, errUnavailable
 	}
 	if have, ok := o.s.PositionOf(applied.LSN); !ok || have != applied {
 		return repair.FoundMessages{}, fmt.Errorf("other history: %v", applied)

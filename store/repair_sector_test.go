@@ -43,7 +43,7 @@ func TestBadSectorsAreRepaired(t *testing.T) {
 		no := page.NoAt(op.Offset, 2048)
 		switch {
 		case op.Name != datadir.PageFile("/data"):
-		case op.Kind == faultfs.OpWrite: // a disk has spare sectors
+		case op.Kind == faultfs.OpWrite: // a write remaps the sector
 			for ; page.OffsetOf(no, 2048) < op.Offset+op.Length; no++ {
 				delete(bad, no)
 			}

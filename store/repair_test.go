@@ -27,8 +27,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// The scrub detects a flipped bit in any used page. It repairs messages from the other node, and the bitmap from
-// memory. The visible content does not change.
+// A scrub detects a flipped bit in any used page. It repairs messages from the other node, and the bitmap from memory.
+// The visible content does not change.
 func TestScrubRepairsEveryPage(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := mustDigest(t, n.s)
@@ -39,7 +39,7 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 		flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+37)
 		before := n.s.Repair().Status()
 		_, err := n.s.Repair().Scrub(context.Background(), 0)
-		if errors.Is(err, index.ErrCorrupt) { // see TestDamagedIndex
+		if errors.Is(err, index.ErrCorrupt) { // see TestCorruptIndexIsReplaced
 			require.Equal(t, "node", kind)
 			n, mem, peer, m = pairOf(t)
 			return
@@ -76,7 +76,7 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 
 // After a flipped bit in any node of the tree, the store reports that it must be replaced. It is consistent after the
 // replacement.
-func TestDamagedIndex(t *testing.T) {
+func TestCorruptIndexIsReplaced(t *testing.T) {
 	first, same, _, _ := pairOf(t)
 	stats, err := first.s.Stats()
 	require.NoError(t, err)
@@ -102,7 +102,7 @@ func TestDamagedIndex(t *testing.T) {
 	require.Positive(t, found)
 }
 
-// The scrub repairs flipped bits in the header and the meta slots. A restart finds all content.
+// A scrub repairs flipped bits in the file header and the meta slots. A restart finds all content.
 func TestScrubRepairsHeader(t *testing.T) {
 	n, mem, _, m := pairOf(t)
 	for _, at := range []int64{20, 16<<10 + 60, 32<<10 + 60} {
@@ -113,7 +113,7 @@ func TestScrubRepairsHeader(t *testing.T) {
 		require.Equal(t, before.RepairedPages+1, n.s.Repair().Status().RepairedPages)
 		_, err = n.s.Repair().Scrub(context.Background(), 0)
 		require.NoError(t, err)
-		require.Equal(t, before.FoundPages+1, n.s.Repair().Status().FoundPages, "the second scrub finds nothing")
+		require.Equal(t, before.FoundPages+1, n.s.Repair().Status().FoundPages, "a second scrub finds nothing")
 	}
 	require.NoError(t, n.s.Close())
 	again := openNode(t, options(mem))
@@ -144,15 +144,15 @@ func TestReadRepairs(t *testing.T) {
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	require.Positive(t, damaged)
 	require.Positive(t, n.s.Repair().Status().RepairedPages)
-	asked := peer.asked.Load()
+	requests := peer.requests.Load()
 	_, err := n.s.Repair().Scrub(context.Background(), 0)
 	require.NoError(t, err)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
-	require.Equal(t, asked, peer.asked.Load(), "everything is repaired")
+	require.Equal(t, requests, peer.requests.Load(), "no further request: everything is repaired")
 	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
 	n.check()
 
-	// The repair is in a checkpoint, although nothing was applied.
+	// Close writes the repair to a checkpoint, although no record was applied.
 	require.NoError(t, n.s.Close())
 	again := openNode(t, options(mem))
 	again.applyAll()
@@ -160,9 +160,9 @@ func TestReadRepairs(t *testing.T) {
 	again.check()
 }
 
-// Only messages in pages that are corrupt on both nodes are lost. The page boundaries differ between the nodes, so a
-// page can be partly repaired.
-func TestBothCopiesDamaged(t *testing.T) {
+// Only messages in pages that are corrupt on both nodes are lost. Since the page sizes differ, some messages of a
+// corrupt page can be repaired and others cannot.
+func TestBothCopiesCorrupt(t *testing.T) {
 	mem, there := memfs.New(), memfs.New()
 	o := options(there)
 	o.PageSize = 8192
@@ -215,22 +215,22 @@ func TestBothCopiesDamaged(t *testing.T) {
 	n.check()
 }
 
-// A message that cannot be repaired yet is repaired later, and does not block readers in the meantime.
-func TestRepairWaitsForTheOtherNode(t *testing.T) {
+// A message that cannot be repaired because the other node is unavailable does not block reads, and is repaired later.
+func TestRepairIsRetried(t *testing.T) {
 	mem := memfs.New()
 	n, remote := small(t, options(mem)), small(t, options(memfs.New()))
 	peer := &other{s: remote.s}
-	peer.away.Store(true)
+	peer.unavailable.Store(true)
 	n.s.Repair().SetSource(peer)
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(pageWith(t, mem, 2048, fmt.Sprintf("%0500d", 20)), 2048)+100)
 	_, damaged := readMarked(t, n.s)
 	require.Contains(t, damaged, uint64(21))
 	require.Zero(t, n.s.Repair().Status().LostMessages)
-	asked := peer.asked.Load()
+	requests := peer.requests.Load()
 	_, again := readMarked(t, n.s)
 	require.Equal(t, damaged, again)
-	require.Equal(t, asked, peer.asked.Load(), "the other node is not asked again")
-	peer.away.Store(false)
+	require.Equal(t, requests, peer.requests.Load(), "no further request to the other node")
+	peer.unavailable.Store(false)
 	require.Eventually(t, func() bool {
 		left, err := n.s.Repair().RepairAll(context.Background())
 		return err == nil && left == 0
@@ -245,10 +245,10 @@ func TestRewriteRepairs(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := mustDigest(t, n.s)
 	require.Positive(t, damageMessages(t, n.s, mem))
-	peer.away.Store(true)
+	peer.unavailable.Store(true)
 	_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 8192})
 	require.ErrorIs(t, err, index.ErrDataLoss)
-	peer.away.Store(false)
+	peer.unavailable.Store(false)
 	require.Eventually(t, func() bool {
 		left, err := n.s.Repair().RepairAll(context.Background())
 		return err == nil && left == 0
@@ -261,9 +261,9 @@ func TestRewriteRepairs(t *testing.T) {
 	n.check()
 }
 
-// A bit is flipped in each log segment that no checkpoint needs, and in the current one. The scrub discards records
-// that a checkpoint contains, and a restart finds a consistent log.
-func TestDamagedLog(t *testing.T) {
+// A scrub detects a flipped bit in the first and in the current log segment. The store discards the corrupt records,
+// which a checkpoint contains, and a restart finds a consistent log.
+func TestScrubRepairsLog(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
 	o.SegmentBytes = 16 << 10
@@ -288,7 +288,7 @@ func TestDamagedLog(t *testing.T) {
 		require.Equal(t, uint64(i+1), st.RepairedLog)
 		_, err = n.s.Repair().Scrub(context.Background(), 0)
 		require.NoError(t, err)
-		require.Equal(t, uint64(i+1), n.s.Repair().Status().FoundLog, "the second scrub finds nothing")
+		require.Equal(t, uint64(i+1), n.s.Repair().Status().FoundLog, "a second scrub finds nothing")
 	}
 	want := dumpStore(t, n.s)
 	require.NoError(t, n.s.Close())
@@ -299,8 +299,8 @@ func TestDamagedLog(t *testing.T) {
 	require.ErrorIs(t, err, wal.ErrTrimmed)
 }
 
-// If the pager reads a corrupt page of the index, the store does not fail. It continues to apply until it is replaced.
-func TestPagerFindsCorruption(t *testing.T) {
+// A store with a corrupt index continues to apply records until a snapshot replaces it.
+func TestApplyWithCorruptIndex(t *testing.T) {
 	n, mem, peer, _ := pairOf(t)
 	require.NoError(t, n.s.Close())
 	stats, err := peer.s.Stats()
@@ -327,10 +327,10 @@ func TestPagerFindsCorruption(t *testing.T) {
 	n.check()
 }
 
-// Files that are required for a start are corrupt. A node of a pair quarantines the store and creates an empty one,
-// which does not match the cluster record. A node without a pair does not start.
-func TestStoreThatCannotBeOpened(t *testing.T) {
-	places := map[string]func(t *testing.T, mem vfs.FS){
+// A node of a pair quarantines a store that it cannot open, and creates an empty one with a higher incarnation, which
+// does not match the cluster record. A node without a pair does not start.
+func TestPairedStoreIsQuarantined(t *testing.T) {
+	damages := map[string]func(t *testing.T, mem vfs.FS){
 		"tree": func(t *testing.T, mem vfs.FS) {
 			t.Helper()
 			for no := page.No(1); no < 400; no++ {
@@ -355,7 +355,7 @@ func TestStoreThatCannotBeOpened(t *testing.T) {
 			}
 		},
 	}
-	for name, damage := range places {
+	for name, damage := range damages {
 		for _, paired := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, paired %v", name, paired), func(t *testing.T) {
 				mem := memfs.New()
@@ -397,8 +397,8 @@ func TestStoreThatCannotBeOpened(t *testing.T) {
 	}
 }
 
-// A snapshot with a corrupt page of messages is sent. The sender detects the corruption and repairs its own copy.
-func TestSnapshotWithDamage(t *testing.T) {
+// A sender that detects a corrupt page of messages while it sends a snapshot repairs its own copy.
+func TestSnapshotOfCorruptPage(t *testing.T) {
 	n, mem, _, m := pairOf(t)
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
 	require.NoError(t, repairAll(n.s))

@@ -17,7 +17,7 @@ import (
 )
 
 // Retained messages stay in the page file although all subscriptions have acknowledged them, and survive a restart.
-// When the retention of the older half ends, the pages are freed, and page.db can shrink.
+// After a trim, the pages of the removed messages are free, and page.db can shrink.
 func TestRetentionFreesPages(t *testing.T) {
 	const n, size = 20_000, 500
 	mem := memfs.New()
@@ -62,7 +62,7 @@ func TestRetentionFreesPages(t *testing.T) {
 	s.check()
 }
 
-// FirstSince is fast for several hundred thousand messages in pages and in memory, with gaps between them.
+// FirstSince finds the first message at or after a time, among messages in pages and in memory with gaps.
 func TestFirstSince(t *testing.T) {
 	n := 300_000
 	if testing.Short() {
@@ -103,7 +103,7 @@ func TestFirstSince(t *testing.T) {
 			require.Equal(t, 1000+int64(seq-1)/4, ms)
 		}
 	}
-	t.Logf("%d messages: %s for each look-up", n, time.Since(began)/200)
+	t.Logf("%d messages: %s for each lookup", n, time.Since(began)/200)
 	_, _, _, err := query.FirstSince(t.Context(), s.s, 7, 1, 0)
 	require.ErrorIs(t, err, store.ErrNoQueue)
 }

@@ -116,7 +116,7 @@ func benchRewrite(b *testing.B, size, to int) {
 		}
 	}})
 	require.ErrorIs(b, err, rewrite.ErrCanceled)
-	letGo := time.Duration(time.Now().UnixNano() - canceledAt.Load())
+	cancelTime := time.Duration(time.Now().UnixNano() - canceledAt.Load())
 	cancel()
 	require.Eventually(b, func() bool { _, _, busy := s.Maintenance().Running(); return !busy }, time.Minute,
 		time.Millisecond)
@@ -137,7 +137,7 @@ func benchRewrite(b *testing.B, size, to int) {
 	b.ReportMetric(rate(live, took), "rewrite-MB/s")
 	b.ReportMetric(rate(live, took)/rate(copied, copyTime)*100, "%ofcp")
 	b.ReportMetric(float64(peak.Load())/1e6, "heap-MB")
-	b.ReportMetric(float64(letGo.Microseconds())/1e3, "cancel-ms")
+	b.ReportMetric(float64(cancelTime.Microseconds())/1e3, "cancel-ms")
 	b.ReportMetric(float64(logs.Microseconds())/1e3, "sync-ms")
 	b.ReportMetric(float64(logsDuring.Microseconds())/1e3, "sync-ms-during")
 	b.ReportMetric(rate(live, scanTime), "scan-MB/s")

@@ -51,8 +51,8 @@ func crashPoints(
 	return append(clones, mem.CrashClone(nil)), append(ops, "the end")
 }
 
-// The machine stops before each write, sync and rename of a rewrite. A restart finds one valid page.db, every message,
-// and no partial files.
+// After a crash before any write, sync or rename of a rewrite, a restart finds one valid page.db, every message, and no
+// partial files.
 func TestRewriteCrashEverywhere(t *testing.T) {
 	for seed := range uint64(tier.Count(3, 6)) {
 		mem := memfs.New()
@@ -81,7 +81,7 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 			require.NoError(t, err)
 			sizes[st.PageSize]++
 			_, err = again.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096})
-			require.NoError(t, err, "crash before %s: the next one", points[i])
+			require.NoError(t, err, "crash before %s: next rewrite", points[i])
 			require.Equal(t, want, dumpStore(t, again.s))
 			require.NoError(t, again.s.Close())
 			checkOffline(t, clone)
@@ -96,11 +96,11 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 	}
 }
 
-// Each change of a rewrite to the disk fails, once with a full disk, once with an I/O error. Either the store
-// continues with its old file, or it reports that it failed and a restart finds all content.
+// After a full disk or an I/O error in any change of a rewrite to the disk, either the store continues with its old
+// file, or it fails and a restart finds all content.
 func TestRewriteFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
-		var failed, went int
+		var failed, continued int
 		for at := 0; ; at++ {
 			mem := memfs.New()
 			fault := faultfs.New(mem)
@@ -137,7 +137,7 @@ func TestRewriteFails(t *testing.T) {
 			if errors.Is(err, store.ErrFailed) {
 				failed++
 			} else {
-				went++
+				continued++
 				require.Equal(t, m.dump()+"queue 5 big next=1\n sub 1:\n", dumpBig(t, n, m), "%v", where)
 				n.check()
 			}
@@ -149,8 +149,8 @@ func TestRewriteFails(t *testing.T) {
 			require.NoError(t, again.s.Close())
 			checkOffline(t, mem)
 		}
-		require.Positive(t, went)
-		t.Logf("%v: %d stores continued, %d failed", cause, went, failed)
+		require.Positive(t, continued)
+		t.Logf("%v: %d stores continued, %d failed", cause, continued, failed)
 	}
 }
 
@@ -160,7 +160,7 @@ func dumpBig(t *testing.T, n *node, m *model) string {
 	return strings.Replace(dumpStore(t, n.s), fmt.Sprintf("queue %d big", m.nextID+1), "queue 5 big", 1)
 }
 
-// A rewrite without enough space is rejected with both figures before it writes anything.
+// A rewrite without enough space is rejected. The error contains the required and the available space.
 func TestRewriteNeedsSpace(t *testing.T) {
 	n, m := filled(t, options(memfs.New()))
 	_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096, ReserveBytes: 1 << 60})

@@ -40,8 +40,8 @@ func checkOffline(t *testing.T, fs vfs.FS) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A store is rewritten to random page sizes between random transactions, restarts and crashes. Content and digest
-// equal those of a store that was never rewritten.
+// Rewrites to random page sizes between random transactions, restarts and crashes do not change the content: the digest
+// equals that of a store that was never rewritten.
 func TestRewriteRandom(t *testing.T) {
 	ctx := context.Background()
 	for seed := range uint64(tier.Count(2, 3)) {
@@ -117,7 +117,7 @@ func (n *node) publishMany(queue uint64, count, size int) {
 	}
 }
 
-// After the rewrite of a topic with many subscriptions its messages are still stored once.
+// A rewrite stores each message of a queue with many subscriptions once.
 func TestRewriteStoresSharedMessagesOnce(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -150,7 +150,7 @@ func TestRewriteStoresSharedMessagesOnce(t *testing.T) {
 
 // A rewrite that cannot read a page leaves the old file unchanged, and its readable messages remain readable. A scan
 // reports the location of the corruption.
-func TestRewriteStopsAtDamage(t *testing.T) {
+func TestRewriteStopsAtCorruptPage(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -244,11 +244,11 @@ func TestLogDuringRewrite(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
 	n, m := filled(t, options(fault))
-	reached, goOn := make(chan struct{}), make(chan struct{})
+	reached, resume := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	fault.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpWrite && op.Name == "/data/page.db_new" {
-			once.Do(func() { close(reached); <-goOn })
+			once.Do(func() { close(reached); <-resume })
 		}
 		return nil
 	})
@@ -280,7 +280,7 @@ func TestLogDuringRewrite(t *testing.T) {
 	require.ErrorIs(t, err, rewrite.ErrMaintenance)
 	require.Equal(t, before, n.s.Applied())
 	require.Equal(t, n.s.End(), n.s.Durable())
-	close(goOn)
+	close(resume)
 	require.NoError(t, <-result)
 	require.NoError(t, <-applied)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
@@ -289,7 +289,7 @@ func TestLogDuringRewrite(t *testing.T) {
 	require.Equal(t, []string{"checkpoint", "plan", "copy", "finish", "done"}, slices.Compact(phases))
 }
 
-// A rewrite does not exceed its rate, and can be canceled while it waits for its rate limit.
+// A rewrite does not exceed its rate limit, and can be canceled while it waits for it.
 func TestRewriteRateLimit(t *testing.T) { synctest.Test(t, testRewriteRateLimit) }
 
 func testRewriteRateLimit(t *testing.T) {

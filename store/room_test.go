@@ -8,36 +8,37 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Free pages count as available space, but half of the watermark must be free in the filesystem.
+// Free and pending pages count as available space, except for those needed by messages that are only in memory. Half of
+// the watermark must be free in the filesystem.
 func TestRoom(t *testing.T) {
 	const mark = 100
 	for name, c := range map[string]struct {
-		room            Room
-		low, nearly, is bool // is: a standby is held
+		room              Room
+		low, nearly, held bool
 	}{
-		"much":                  {room: Room{FreeBytes: 200}},
-		"enough":                {room: Room{FreeBytes: 100}, nearly: true},
-		"not enough free bytes": {room: Room{FreeBytes: 99}, low: true, nearly: true},
-		"free pages":            {room: Room{FreeBytes: 60, PageBytes: 40}, nearly: true},
-		"pending pages":         {room: Room{FreeBytes: 60, PendingBytes: 40}, nearly: true},
-		"not enough for the tail": {
+		"twice the watermark":    {room: Room{FreeBytes: 200}},
+		"equal to the watermark": {room: Room{FreeBytes: 100}, nearly: true},
+		"below the watermark":    {room: Room{FreeBytes: 99}, low: true, nearly: true},
+		"with free pages":        {room: Room{FreeBytes: 60, PageBytes: 40}, nearly: true},
+		"with pending pages":     {room: Room{FreeBytes: 60, PendingBytes: 40}, nearly: true},
+		"tail larger than half of the watermark allows": {
 			room: Room{FreeBytes: 60, TailBytes: 40, PendingBytes: 90},
-			low:  true, nearly: true, is: true,
+			low:  true, nearly: true, held: true,
 		},
-		"only free pages": {
+		"less than half of the watermark in the filesystem": {
 			room: Room{FreeBytes: 49, PageBytes: 1000},
-			low:  true, nearly: true, is: true,
+			low:  true, nearly: true, held: true,
 		},
-		"in memory":                {room: Room{FreeBytes: 120, TailBytes: 30}, low: true, nearly: true},
-		"in memory, to free pages": {room: Room{FreeBytes: 120, TailBytes: 30, PageBytes: 30}, nearly: true},
-		"more than free pages": {
+		"with a tail":                           {room: Room{FreeBytes: 120, TailBytes: 30}, low: true, nearly: true},
+		"with a tail that fits into free pages": {room: Room{FreeBytes: 120, TailBytes: 30, PageBytes: 30}, nearly: true},
+		"with a tail larger than the free pages": {
 			room: Room{FreeBytes: 60, TailBytes: 60, PageBytes: 40},
-			low:  true, nearly: true, is: true,
+			low:  true, nearly: true, held: true,
 		},
 	} {
 		require.Equal(t, c.low, c.room.Low(mark), name)
 		require.Equal(t, c.nearly, c.room.NearlyLow(mark), name)
 		_, held := c.room.Held(mark, 0)
-		require.Equal(t, c.is, held, name)
+		require.Equal(t, c.held, held, name)
 	}
 }

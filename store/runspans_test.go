@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// For random acknowledgements, each checkpoint frees exactly the messages that no subscription needs. This holds for
-// extents of all lengths, before and after a restart, and with one or few messages in an extent.
-func TestAcksOutOfOrder(t *testing.T) {
+// After acknowledgements in random order, each checkpoint frees exactly the messages that no subscription needs, in
+// extents with one to many messages, before and after restarts.
+func TestAcksOutOfOrderFreeMessages(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 15))
 		fs := memfs.New()
@@ -27,7 +27,7 @@ func TestAcksOutOfOrder(t *testing.T) {
 		alive := map[uint64]bool{}
 		published += publishSome(n, rng, alive, published)
 		for round := range 40 {
-			for range rng.IntN(4) { // each call ends an extent early
+			for range rng.IntN(4) { // each checkpoint ends an extent early
 				published += publishSome(n, rng, alive, published)
 				_, err := n.s.Checkpoint(ctx)
 				require.NoError(t, err)
@@ -78,9 +78,9 @@ func ackSome(b *txn.Builder, rng *rand.Rand, alive map[uint64]bool, published ui
 	}
 }
 
-// A checkpoint after a few scattered acknowledgements does not search the index where no extent can have lost its
-// last message. After a restart it searches each part of the index only once.
-func TestAcksOutOfOrderReadNoIndex(t *testing.T) {
+// A checkpoint searches the index only for chunks in which the acknowledgements may have emptied an extent. After a
+// restart it searches each chunk once.
+func TestAcksOutOfOrderSearchNoIndex(t *testing.T) {
 	const chunks = 24
 	fs := memfs.New()
 	n := openNode(t, options(fs))

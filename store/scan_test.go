@@ -38,8 +38,8 @@ func (n *node) scan(o checkpoint.ScanOptions) checkpoint.ScanResult {
 	return r
 }
 
-// The scan's prediction matches the size of rewritten files exactly.
-func TestScanPredictsTheFile(t *testing.T) {
+// For each page size, the size that a scan predicts is exactly the size of the rewritten file.
+func TestScanPredictsFileSize(t *testing.T) {
 	ctx := context.Background()
 	n, m := filled(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("more", txn.Config{}, "s") })
@@ -66,9 +66,9 @@ func TestScanPredictsTheFile(t *testing.T) {
 	n.check()
 }
 
-// A mixture of sizes (40,000 messages of 15,000 bytes, 6,000 of 512, scaled down), for which a page size based on the
-// mean would inflate the file sevenfold. The recommended size makes the file smaller, or the scan reports no gain.
-func TestScanMix(t *testing.T) {
+// For messages of mixed sizes (20 of 15,000 bytes for each 3 of 512), the recommended page size makes the file smaller.
+// A page size based on the mean would make the file seven times as large.
+func TestScanMixedSizes(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
 	for range 5 {
@@ -106,9 +106,9 @@ func TestScanMix(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// For any current size and limit, the recommended size makes the file no larger than a compact does, and requires at
-// most 1 % more reads.
-func TestScanRecommendsNoLoss(t *testing.T) {
+// For any current page size and limit, the recommended size makes the file no larger than a rewrite with the current
+// size, and needs at most 1 % more reads.
+func TestScanRecommendsNoLargerFile(t *testing.T) {
 	for _, size := range []int{2 << 10, 8 << 10, 32 << 10, 64 << 10} {
 		o := options(memfs.New())
 		o.PageSize = size
@@ -138,7 +138,7 @@ func TestScanRecommendsNoLoss(t *testing.T) {
 }
 
 // One large message does not determine the recommendation.
-func TestScanOneHugeMessage(t *testing.T) {
+func TestScanOneLargeMessage(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	n.publishMany(1, 2000, 300)
@@ -162,7 +162,7 @@ func TestScanEmpty(t *testing.T) {
 		result, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{})
 		require.NoError(t, err)
 		require.Equal(t, r.Candidates[len(r.Candidates)-1].FileBytes, result.FileBytesAfter)
-		// the second time, a transaction that fails
+		// fails in the second iteration: the queue exists
 		n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	}
 	n.publishMany(1, 10, 100)
@@ -184,14 +184,14 @@ func TestScanEmpty(t *testing.T) {
 	require.Error(t, err)
 }
 
-// The scan reports an unreadable page, for each page of the file, and neither fails permanently nor panics.
-func TestScanDamaged(t *testing.T) {
+// For each page of the file, a scan reports that it is corrupt, or fails if the state cannot be loaded without it.
+func TestScanCorruptPages(t *testing.T) {
 	mem := memfs.New()
 	n, _ := filled(t, options(mem))
 	clean := n.scan(checkpoint.ScanOptions{})
 	require.NoError(t, n.s.Close())
 	fault := faultfs.New(mem)
-	var reported, refused int
+	var reported, failed int
 	for no := uint64(1); no <= clean.Pages; no++ {
 		at := int64(64<<10) + int64(no-1)*2048
 		fault.SetHook(func(op faultfs.Op) error {
@@ -204,7 +204,7 @@ func TestScanDamaged(t *testing.T) {
 		r, err := scanDir(fault, checkpoint.ScanOptions{})
 		switch {
 		case err != nil:
-			refused++ // the state itself: the node could not start either
+			failed++ // a page of the state: the node could not start either
 		case len(r.Problems) > 0:
 			reported++
 			require.LessOrEqual(t, r.Messages+r.DamagedMessages, clean.Messages)
@@ -212,12 +212,12 @@ func TestScanDamaged(t *testing.T) {
 			require.Equal(t, clean.Messages, r.Messages)
 		}
 	}
-	t.Logf("%d pages: %d reported, %d refused", clean.Pages, reported, refused)
+	t.Logf("%d pages: %d reported, %d failed", clean.Pages, reported, failed)
 	require.Positive(t, reported)
-	require.Less(t, refused, reported)
+	require.Less(t, failed, reported)
 }
 
-// A check reports its progress even if an extent has more pages than the interval of reports.
+// A check reports its progress, also for extents with more pages than the interval between reports.
 func TestCheckProgress(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(createQueue)

@@ -108,8 +108,8 @@ func (n *timed) compare() {
 	}
 }
 
-// happen proposes some due entries, and some of them twice.
-func (n *timed) happen() {
+// proposeDue proposes some due entries, once or twice.
+func (n *timed) proposeDue() {
 	n.t.Helper()
 	n.clock += n.rng.Int64N(60)
 	got, _, err := n.s.Scheduled(txn.Due{}, n.clock, 1+n.rng.IntN(300))
@@ -125,8 +125,8 @@ func (n *timed) happen() {
 	}
 }
 
-// The parts of the schedule in memory and in the tree are consistent after checkpoints, restarts, a rewrite to another
-// page size, and a snapshot.
+// Scheduled returns all due entries, in memory and in the tree, after checkpoints, restarts, rewrites to other page
+// sizes, and a snapshot.
 func TestSchedule(t *testing.T) {
 	for seed := range uint64(4) {
 		mem := memfs.New()
@@ -138,7 +138,7 @@ func TestSchedule(t *testing.T) {
 			case k < 9:
 				n.publish(1 + n.rng.IntN(80))
 			case k < 15:
-				n.happen()
+				n.proposeDue()
 			case k < 18:
 				_, err := n.s.Checkpoint(context.Background())
 				require.NoError(t, err)
@@ -200,7 +200,7 @@ func TestDigestCoversSchedule(t *testing.T) {
 	require.NotEqual(t, digests[0], digests[1])
 }
 
-// A time earlier than the alarm is signaled, and messages that became deliverable are reported.
+// A new due time earlier than the alarm is signaled. OnDue reports the messages that become deliverable.
 func TestScheduleSignals(t *testing.T) {
 	n := newTimed(t, options(memfs.New()), 1)
 	var reported []queue.DueMessage
@@ -246,7 +246,7 @@ func TestScheduleSignals(t *testing.T) {
 	require.Equal(t, []uint64{1, 2, 3}, read())
 }
 
-// A checkpoint removes exactly the finished entries: long ranges, single ones, and ones that are not in the index.
+// A checkpoint removes exactly the completed entries: single entries and long ranges. Unknown entries have no effect.
 func TestScheduleIsRemovedInBatches(t *testing.T) {
 	for seed := range uint64(4) {
 		o := options(memfs.New())

@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// grown returns a store whose page.db is much larger than its content.
+// grown returns a store with a page.db much larger than its content.
 func grown(t *testing.T, o store.Options, keep ...uint64) *node {
 	t.Helper()
 	n := openNode(t, o)
@@ -97,7 +97,7 @@ func TestPlanShrink(t *testing.T) {
 	require.InDelta(t, float64(plan.GainBytes), float64(r.FileBytesBefore-r.FileBytesAfter), 80*2048)
 }
 
-// The machine stops before each write, sync and truncate of a shrink. A restart finds all content.
+// After a crash before any write, sync or truncate of a shrink, a restart finds all content.
 func TestShrinkCrashEverywhere(t *testing.T) {
 	for seed := range uint64(tier.Count(2, 4)) {
 		mem := memfs.New()
@@ -124,8 +124,8 @@ func TestShrinkCrashEverywhere(t *testing.T) {
 	}
 }
 
-// Shrinks run concurrently with publishes, acknowledgements and readers.
-func TestShrinkOnline(t *testing.T) {
+// Shrinks concurrent with publishes, acknowledgements and reads keep the store consistent and all reads correct.
+func TestConcurrentShrinks(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })
 	ctx, cancel := context.WithCancel(context.Background())
@@ -162,7 +162,7 @@ func TestShrinkOnline(t *testing.T) {
 	default:
 	}
 	n.check()
-	t.Logf("%d times", shrunk.Load())
+	t.Logf("%d shrinks", shrunk.Load())
 }
 
 // shrinkLoad publishes messages that contain their own sequence, and acknowledges most of them.
@@ -199,7 +199,7 @@ func itoa(n uint64) string {
 	return string(b)
 }
 
-// Shrinks and compacts between random transactions and restarts keep the content.
+// Shrinks and rewrites between random transactions, restarts and crashes do not change the content.
 func TestShrinkAndRewriteRandom(t *testing.T) {
 	ctx := context.Background()
 	ops, other := rand.New(rand.NewPCG(21, 1)), rand.New(rand.NewPCG(21, 77))
@@ -236,8 +236,8 @@ func TestShrinkAndRewriteRandom(t *testing.T) {
 	}
 }
 
-// Writes and syncs of a shrink fail. On a full disk, the store is unchanged. After any other error the store is
-// unusable (INV-7), and a restart finds all content.
+// A shrink fails with the error of any of its writes and syncs. After an error other than a full disk, the store is
+// unusable (INV-7). A restart finds all content.
 func TestShrinkFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
 		for at := int64(1); ; at++ {

@@ -39,7 +39,8 @@ func closed(ch <-chan struct{}) bool {
 	}
 }
 
-// The site role survives a restart, and a snapshot. Changes are signaled, but not each position.
+// The site state survives a crash and a snapshot. Changes of role, epoch and lineage are signaled, new positions are
+// not.
 func TestSite(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -67,7 +68,7 @@ func TestSite(t *testing.T) {
 	require.Equal(t, uint64(101), want.Logical)
 
 	again := openNode(t, options(mem.CrashClone(crashRand(rand.New(rand.NewPCG(1, 1))))))
-	require.Equal(t, uint64(100), again.s.Site().Logical, "of the checkpoint")
+	require.Equal(t, uint64(100), again.s.Site().Logical, "from the checkpoint")
 	again.applyAll()
 	require.Equal(t, want, again.s.Site())
 	again.check()
@@ -84,7 +85,7 @@ func TestSite(t *testing.T) {
 	require.False(t, closed(changed))
 }
 
-// Two sites with different logs have the same content.
+// The digests of a primary and a replica with the same transactions are equal, although their logs differ.
 func TestDigestsOfSites(t *testing.T) {
 	primary, replica := openNode(t, options(memfs.New())), openNode(t, options(memfs.New()))
 	replica.site(txn.SiteChange{Action: txn.SiteFollow, Lineage: uuid.Max, Epoch: 1})
@@ -115,7 +116,8 @@ func TestDigestsOfSites(t *testing.T) {
 	require.Equal(t, wants, gots)
 }
 
-// The fingerprint of a retry is found by the logical number of its result, if the record is in the log of this site.
+// LoggedFingerprint finds a record by its logical number if this site has logged it as a primary since the last
+// promotion. Otherwise it returns 0.
 func TestLoggedFingerprintOfSites(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(createQueue)

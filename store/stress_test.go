@@ -23,10 +23,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Queues are created, filled, emptied and deleted while the pager writes flushes and checkpoints. Readers read queues,
-// some of which are deleted concurrently. Snapshots are copied, and the disk is full from time to time. Each message
-// contains its queue and sequence, so that readers detect wrong messages. The final store must be consistent, without
-// unreferenced used pages.
+// Reads and snapshots return only correct messages while queues are created, filled, emptied and deleted, the pager
+// writes, and the disk is full from time to time. Each message contains its queue and sequence. At the end the store is
+// consistent, also after a restart.
 func TestConcurrentOperations(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -66,7 +65,7 @@ func TestConcurrentOperations(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 1200 {
 		full.Store(i%200 > 180)
-		n.commit(func(b *txn.Builder) { randomWork(n.s, b, rng) })
+		n.commit(func(b *txn.Builder) { randomOperation(n.s, b, rng) })
 		n.raw = nil
 		if rng.IntN(25) == 0 {
 			_, err := n.s.Checkpoint(ctx)
@@ -85,8 +84,8 @@ func TestConcurrentOperations(t *testing.T) {
 	require.Equal(t, want, dumpStore(t, again.s))
 }
 
-// randomWork adds one random operation.
-func randomWork(s *store.Store, b *txn.Builder, rng *rand.Rand) {
+// randomOperation adds one random operation.
+func randomOperation(s *store.Store, b *txn.Builder, rng *rand.Rand) {
 	queues, _, _ := query.Queues(s, query.QueueRange{MaxQueues: 100, MaxSubscriptions: 1000})
 	if len(queues) < 2 || len(queues) < 6 && rng.IntN(10) == 0 {
 		b.CreateQueue(fmt.Sprintf("q%d", rng.Uint64()), txn.Config{}, "a", "b")

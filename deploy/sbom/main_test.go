@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The bill of materials of a Go binary, here of the test itself, is reproducible and complete.
-func TestBinary(t *testing.T) {
+// The bill of materials of a Go binary, here the test binary, is reproducible and lists all modules.
+func TestBillOfMaterials(t *testing.T) {
 	binary, err := os.Executable()
 	require.NoError(t, err)
 	var first, second bytes.Buffer
@@ -37,7 +37,8 @@ func TestBinary(t *testing.T) {
 	require.Len(t, d.Dependencies[0].Uses, len(d.Components))
 }
 
-func TestDescribe(t *testing.T) {
+// A bill of materials contains the version and the dependencies of a binary, but no linker flags.
+func TestDescribeBuildInfo(t *testing.T) {
 	d := describe(&debug.BuildInfo{
 		GoVersion: "go1.26.8", Main: debug.Module{Path: "example.com/it", Version: "(devel)"},
 		Deps: []*debug.Module{

@@ -43,7 +43,7 @@ func examples() []protobuf.Message {
 			Config: 1, Term: 2, Previous: &pb.Position{Term: 2, Lsn: 7, Chain: 9}, Records: make([]byte, 3000),
 			Last: &pb.Position{Lsn: 8}, CommitLsn: 6,
 			AckRequired: true,
-		}, &pb.ReplicateResponse{Welcome: &pb.Welcome{Reason: "because"}},
+		}, &pb.ReplicateResponse{Welcome: &pb.Welcome{Reason: "reason"}},
 		&pb.FetchSnapshotResponse{Offset: 1 << 40, Data: make([]byte, 3000), Checksum: 77},
 		&pb.FetchSnapshotResponse{Finished: true},
 	}
@@ -52,16 +52,16 @@ func examples() []protobuf.Message {
 // decodeBoth decodes bytes with the codec and with the protobuf library, and requires the same outcome.
 func decodeBoth(t *testing.T, b []byte, empty protobuf.Message) {
 	t.Helper()
-	own, theirs := empty, protobuf.Clone(empty)
-	err := New().Unmarshal(pieces(b), own)
-	if libraryErr := encoding.GetCodecV2(proto.Name).Unmarshal(pieces(b), theirs); libraryErr != nil {
+	got, want := empty, protobuf.Clone(empty)
+	err := New().Unmarshal(pieces(b), got)
+	if libraryErr := encoding.GetCodecV2(proto.Name).Unmarshal(pieces(b), want); libraryErr != nil {
 		require.Error(t, err)
 		return
 	}
 	require.NoError(t, err)
-	forgetUnknown(theirs)
-	forgetUnknown(own)
-	require.True(t, protobuf.Equal(theirs, own), "library: %v\ncodec: %v", theirs, own)
+	dropUnknown(want)
+	dropUnknown(got)
+	require.True(t, protobuf.Equal(want, got), "library: %v\ncodec: %v", want, got)
 }
 
 // pieces splits a frame.
@@ -69,8 +69,8 @@ func pieces(b []byte) mem.BufferSlice {
 	return mem.BufferSlice{mem.SliceBuffer(b[:len(b)/2]), mem.SliceBuffer(b[len(b)/2:])}
 }
 
-// forgetUnknown removes unknown fields, which the library keeps and no program reads.
-func forgetUnknown(m protobuf.Message) {
+// dropUnknown removes unknown fields, which only the library keeps.
+func dropUnknown(m protobuf.Message) {
 	b, _ := protobuf.UnmarshalOptions{DiscardUnknown: true}, m
 	raw, err := protobuf.Marshal(m)
 	if err == nil {
@@ -79,33 +79,33 @@ func forgetUnknown(m protobuf.Message) {
 	}
 }
 
-func TestSameAsTheLibrary(t *testing.T) {
+// The codec decodes valid, repeated and truncated messages like the protobuf library.
+func TestSameAsProtobufLibrary(t *testing.T) {
 	for i, m := range examples() {
 		t.Run(fmt.Sprintf("%d %T", i, m), func(t *testing.T) {
 			b, err := protobuf.Marshal(m)
 			require.NoError(t, err)
 			decodeBoth(t, b, m.ProtoReflect().New().Interface())
-			// Repeated fields are merged, which is done by the library.
+			// repeated fields, which the library merges
 			decodeBoth(t, append(b[:len(b):len(b)], b...), m.ProtoReflect().New().Interface())
 			for cut := range b[:min(len(b), 200)] {
 				decodeBoth(t, b[:cut], m.ProtoReflect().New().Interface())
 			}
 		})
 	}
-	// Invalid UTF-8.
+	// invalid UTF-8
 	decodeBoth(t, []byte{0x0a, 0x01, 0xff}, &pb.PublishRequest{})
-	// Other messages are decoded by the library.
+	// a message without a custom decoder
 	b, err := protobuf.Marshal(&pb.CreateQueueRequest{Name: "q"})
 	require.NoError(t, err)
 	decodeBoth(t, b, &pb.CreateQueueRequest{})
-	// The encoding equals that of the library.
 	out, err := New().Marshal(examples()[0])
 	require.NoError(t, err)
 	decodeBoth(t, out.Materialize(), &pb.PublishRequest{})
 }
 
 // A request with more messages than the server accepts does not allocate memory for all of them.
-func TestTooMany(t *testing.T) {
+func TestTooManyMessages(t *testing.T) {
 	b := make([]byte, 0, 200_000)
 	for range 100_000 {
 		b = append(b, 0x12, 0x00)
@@ -115,7 +115,8 @@ func TestTooMany(t *testing.T) {
 	require.Len(t, m.GetMessages(), maxMessages)
 }
 
-func TestAllocations(t *testing.T) {
+// Decoding messages with custom decoders needs few allocations.
+func TestDecodingAllocations(t *testing.T) {
 	request := &pb.PublishStreamRequest{Publish: &pb.PublishRequest{Queue: "q", Producer: &pb.Producer{Id: "me"}}}
 	response := &pb.ConsumeResponse{}
 	for range 100 {
@@ -164,7 +165,7 @@ func FuzzUnmarshal(f *testing.F) {
 }
 
 // A marking codec returns no errors, and reports the messages it could not decode.
-func TestMarks(t *testing.T) {
+func TestMarkingCodec(t *testing.T) {
 	c := newCodec()
 	c.marks = true
 	for _, m := range examples() {
@@ -182,6 +183,6 @@ func TestMarks(t *testing.T) {
 		require.Zero(t, testing.AllocsPerRun(10, func() { Undecodable(into) }))
 	}
 	require.Len(t, mark(), markBytes)
-	_, bad := Undecodable("no message")
+	_, bad := Undecodable("not a message")
 	require.False(t, bad)
 }

@@ -13,9 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Successive responses use the same memory without leaking data from one to the next; the bodies and properties of
-// messages stay valid.
-func TestReceived(t *testing.T) {
+// Successive responses reuse memory, and contain no data of earlier ones. Message bodies stay valid after Reset.
+func TestReceivedResponses(t *testing.T) {
 	c := New()
 	var r Received
 	var kept, keptWant [][]byte
@@ -29,7 +28,7 @@ func TestReceived(t *testing.T) {
 		for range n {
 			m := &pb.StoredMessage{Sequence: rng.Uint64(), Message: &pb.Message{Body: []byte{byte(seed)}}}
 			if seed%7 == 0 { // including messages decoded by the library
-				(&filler{rng: rng, strange: -1}).fill(m.ProtoReflect(), 2)
+				(&filler{rng: rng, unknownAt: -1}).fill(m.ProtoReflect(), 2)
 			} else if rng.IntN(3) == 0 {
 				m.DeliveryCount, m.Message = 1, &pb.Message{Subject: "s", Properties: map[string]string{"k": "v"}}
 			}
@@ -39,7 +38,7 @@ func TestReceived(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, &r))
 		require.True(t, proto.Equal(want, &r.Response), "seed %d", seed)
-		require.True(t, proto.Equal(want, &r), "seed %d: as an interceptor sees it", seed)
+		require.True(t, proto.Equal(want, &r), "seed %d: as a message", seed)
 		for i, m := range r.Response.GetMessages() {
 			kept = append(kept, m.GetMessage().GetBody())
 			keptWant = append(keptWant, want.GetMessages()[i].GetMessage().GetBody())

@@ -16,8 +16,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// touched lists the messages with custom decoders.
-var touched = []proto.Message{
+// customDecoded lists the messages with custom decoders.
+var customDecoded = []proto.Message{
 	&pb.PublishStreamRequest{}, &pb.PublishRequest{}, &pb.ConsumeResponse{}, &pb.ReplicateResponse{},
 	&pb.FetchSnapshotResponse{},
 }
@@ -25,17 +25,17 @@ var touched = []proto.Message{
 // filler sets fields to random values, based on the descriptors.
 type filler struct {
 	rng *rand.Rand
-	// strange is the index of the message that gets an unknown field; negative for none.
-	strange int
-	met     int
+	// unknownAt is the index of the message that gets an unknown field; negative for none.
+	unknownAt int
+	filled    int // number of filled messages
 }
 
 // fill sets every field of m and its nested messages, down to a depth.
 func (f *filler) fill(m protoreflect.Message, depth int) {
-	if f.met == f.strange {
-		m.SetUnknown(strangeField(f.rng, m.Descriptor()))
+	if f.filled == f.unknownAt {
+		m.SetUnknown(unknownField(f.rng, m.Descriptor()))
 	}
-	f.met++
+	f.filled++
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
@@ -97,13 +97,12 @@ func (f *filler) scalar(fd protoreflect.FieldDescriptor) protoreflect.Value {
 	case protoreflect.DoubleKind:
 		return protoreflect.ValueOfFloat64(f.rng.Float64())
 	default:
-		panic(fmt.Sprintf("a field of kind %v", fd.Kind()))
+		panic(fmt.Sprintf("field of unsupported kind %v", fd.Kind()))
 	}
 }
 
-// strangeField returns a field that a future release may add, of any wire type: with the next number, or with one far
-// beyond.
-func strangeField(rng *rand.Rand, to protoreflect.MessageDescriptor) []byte {
+// unknownField returns a field that a later release may add, of any wire type, with the next or a much higher number.
+func unknownField(rng *rand.Rand, to protoreflect.MessageDescriptor) []byte {
 	number := protowire.Number(999)
 	if rng.IntN(2) == 0 {
 		number = 1
@@ -123,49 +122,49 @@ func strangeField(rng *rand.Rand, to protoreflect.MessageDescriptor) []byte {
 	}
 }
 
-// survives passes a message through the codec, to and from the library.
-func survives(t *testing.T, want proto.Message) {
+// requireRoundTrip verifies that the codec decodes the library's encoding of a message, and the library the codec's.
+func requireRoundTrip(t *testing.T, want proto.Message) {
 	t.Helper()
 	b, err := proto.Marshal(want)
 	require.NoError(t, err)
 	got := want.ProtoReflect().New().Interface()
 	require.NoError(t, New().Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, got))
-	require.True(t, proto.Equal(want, got), "a field was lost:\n%v\n%v", want, got)
+	require.True(t, proto.Equal(want, got), "decoded by the codec:\n%v\n%v", want, got)
 
 	encoded, err := New().Marshal(want)
 	require.NoError(t, err)
 	defer encoded.Free()
 	got = want.ProtoReflect().New().Interface()
 	require.NoError(t, proto.Unmarshal(encoded.Materialize(), got))
-	require.True(t, proto.Equal(want, got), "a field was lost when it was encoded:\n%v\n%v", want, got)
+	require.True(t, proto.Equal(want, got), "encoded by the codec:\n%v\n%v", want, got)
 }
 
-// Every field in the descriptors of messages with custom decoders is preserved, at any depth.
-func TestEveryFieldSurvives(t *testing.T) {
-	for _, m := range touched {
+// Every field of the messages with custom decoders, at any depth, survives a round trip.
+func TestEveryFieldRoundTrip(t *testing.T) {
+	for _, m := range customDecoded {
 		t.Run(string(m.ProtoReflect().Descriptor().Name()), func(t *testing.T) {
 			for seed := range uint64(20) {
-				f := &filler{rng: rand.New(rand.NewPCG(seed, 1)), strange: -1}
+				f := &filler{rng: rand.New(rand.NewPCG(seed, 1)), unknownAt: -1}
 				want := m.ProtoReflect().New()
 				f.fill(want, 4)
-				survives(t, want.Interface())
+				requireRoundTrip(t, want.Interface())
 			}
 		})
 	}
 }
 
-// A field added by a later release to any of the nested messages is preserved.
-func TestStrangeFieldSurvives(t *testing.T) {
-	for _, m := range touched {
+// An unknown field of a later release in any of the nested messages survives a round trip.
+func TestUnknownFieldRoundTrip(t *testing.T) {
+	for _, m := range customDecoded {
 		t.Run(string(m.ProtoReflect().Descriptor().Name()), func(t *testing.T) {
 			for at := 0; ; at++ {
-				f := &filler{rng: rand.New(rand.NewPCG(uint64(at), 2)), strange: at}
+				f := &filler{rng: rand.New(rand.NewPCG(uint64(at), 2)), unknownAt: at}
 				want := m.ProtoReflect().New()
 				f.fill(want, 3)
-				if f.met <= at {
+				if f.filled <= at {
 					return
 				}
-				survives(t, want.Interface())
+				requireRoundTrip(t, want.Interface())
 			}
 		})
 	}

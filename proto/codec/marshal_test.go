@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// The encoding equals that of the library, even in a reused buffer.
+// The encoding equals that of the protobuf library, also in a reused buffer.
 func TestMarshal(t *testing.T) {
 	c := New()
 	for _, size := range []int{0, 1, 900, 1 << 10, 3000, 1 << 16, 1<<16 + 1, 1 << 22, 5 << 20} {
@@ -33,19 +33,19 @@ func TestMarshal(t *testing.T) {
 			})
 		}
 	}
-	_, err := c.Marshal("no message")
+	_, err := c.Marshal("not a message")
 	require.Error(t, err)
 	_, err = c.Marshal(&pb.PublishRequest{Queue: "\xff"})
 	require.Error(t, err, "not UTF-8")
 }
 
-// own is an Appender.
-type own struct{ text string }
+// text is an Appender with a fixed size of 2000.
+type text struct{ s string }
 
-func (o own) EncodedBytes() int    { return 2000 }
-func (o own) AppendTo(out *Output) { out.B = append(out.B, o.text...) }
+func (x text) EncodedBytes() int    { return 2000 }
+func (x text) AppendTo(out *Output) { out.B = append(out.B, x.s...) }
 
-// mixed is text with large data before, between and after it.
+// mixed is an Appender that refers to its large parts.
 type mixed struct{ parts [][]byte }
 
 func (m mixed) EncodedBytes() (n int) {
@@ -67,8 +67,8 @@ func (m mixed) AppendTo(o *Output) {
 	}
 }
 
-// Large data is sent without a copy, in the right order.
-func TestRefer(t *testing.T) {
+// Large data is not copied, and is in the correct order between copied data.
+func TestLargeDataIsNotCopied(t *testing.T) {
 	c := New()
 	large, small := bytes.Repeat([]byte("L"), 2*ReferBytes), bytes.Repeat([]byte("s"), 900)
 	for i, parts := range [][][]byte{
@@ -98,8 +98,8 @@ func TestRefer(t *testing.T) {
 	}
 }
 
-// Log records are sent without a copy, and the encoding equals that of the library.
-func TestRecords(t *testing.T) {
+// Large log records are not copied, and the library can decode the message.
+func TestLogRecordsAreNotCopied(t *testing.T) {
 	for _, size := range []int{0, 1, ReferBytes - 1, ReferBytes, 1 << 20} {
 		m := &pb.ReplicateResponse{
 			Config: 1, Term: 2, Previous: &pb.Position{Term: 2, Lsn: 7, Chain: 9},
@@ -116,16 +116,16 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// An Appender with a wrong size is detected, instead of sending a partial buffer.
-func TestAppender(t *testing.T) {
-	data, err := New().Marshal(own{string(make([]byte, 2000))})
+// Marshal fails for an Appender that appends less than it has announced.
+func TestAppenderOfWrongSize(t *testing.T) {
+	data, err := New().Marshal(text{string(make([]byte, 2000))})
 	require.NoError(t, err)
 	require.Len(t, data.Materialize(), 2000)
-	_, err = New().Marshal(own{"short"})
+	_, err = New().Marshal(text{"short"})
 	require.Error(t, err)
 }
 
-// A buffer has the requested length, and is reused for the same size.
+// Get returns a buffer of the requested length. Put drops buffers of other sizes.
 func TestBuffers(t *testing.T) {
 	var p buffers
 	for _, n := range []int{0, 1, 1023, 1024, 1025, 1 << 20, 1<<22 - 1, 1 << 22, 1<<22 + 1} {
@@ -137,5 +137,5 @@ func TestBuffers(t *testing.T) {
 	}
 	foreign := make([]byte, 1500)
 	p.Put(&foreign)
-	require.Len(t, *p.Get(2048), 2048, "a buffer of another size is not kept")
+	require.Len(t, *p.Get(2048), 2048, "buffer of another size")
 }

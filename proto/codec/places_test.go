@@ -23,10 +23,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// mostReceived is the maximum message size in these tests.
-const mostReceived = 1 << 20
+// maxReceived is the maximum message size in these tests.
+const maxReceived = 1 << 20
 
-// wire receives frames as gRPC does: into memory from the pool, unless they are small.
+// wire receives frames like gRPC: in memory of the pool, unless they are small.
 type wire struct{ pool mem.BufferPool }
 
 func (w wire) frame(b []byte) mem.Buffer {
@@ -60,28 +60,28 @@ func (w wire) message(b []byte, frame int) mem.BufferSlice {
 	return data
 }
 
-// inPlaces returns a codec that receives messages in places.
-func inPlaces() (codec, wire) {
+// newPlacesCodec returns a codec that receives messages in places.
+func newPlacesCodec() (codec, wire) {
 	c := newCodec()
-	c.places = newPlaces(mostReceived)
+	c.places = newPlaces(maxReceived)
 	return c, wire{c.places}
 }
 
-// overwrites enables overwriting of freed buffers until the test ends.
-func overwrites(t testing.TB) {
+// overwriteFreed enables overwriting of freed buffers until the test ends.
+func overwriteFreed(t testing.TB) {
 	poisoned = true
 	t.Cleanup(func() { poisoned = false })
 }
 
-// countsCopies counts the copied bytes until the test ends.
-func countsCopies(t testing.TB) *int {
+// countCopies counts the copied bytes until the test ends.
+func countCopies(t testing.TB) *int {
 	n := new(int)
 	CountCopies(func(bytes int) { *n += bytes })
 	t.Cleanup(func() { copied = nil })
 	return n
 }
 
-// patterned returns bytes that identify their position.
+// patterned returns bytes that depend on their position.
 func patterned(size int, seed byte) []byte {
 	b := make([]byte, size)
 	for i := range b {
@@ -99,13 +99,13 @@ func bulk(size int, seed byte) []protobuf.Message {
 }
 
 // Only the first of several frames of a message is copied. The message stays valid after gRPC has freed its buffers and
-// received others.
+// received other messages.
 func TestReceivedInPlace(t *testing.T) {
-	overwrites(t)
-	n := countsCopies(t)
-	c, w := inPlaces()
+	overwriteFreed(t)
+	n := countCopies(t)
+	c, w := newPlacesCodec()
 	var want, got []protobuf.Message
-	for i, s := range []struct{ size, mostCopied int }{
+	for i, s := range []struct{ size, maxCopied int }{
 		{1100, 0},
 		{5000, 0},
 		{15_000, 0},
@@ -113,7 +113,7 @@ func TestReceivedInPlace(t *testing.T) {
 		{maxFrame - prefixBytes - 5, maxFrame}, // a full frame, with reused memory
 		{20_000, maxFrame},
 		{32_000, maxFrame},
-		{33_000, maxFrame + 1024}, // gRPC requests no memory for less
+		{33_000, maxFrame + 1024}, // gRPC requests no memory for frames below 1024 bytes
 		{60_000, maxFrame},
 		{500_000, maxFrame},
 		{15_000, 0},
@@ -127,7 +127,7 @@ func TestReceivedInPlace(t *testing.T) {
 			data, into := w.message(b, maxFrame), m.ProtoReflect().New().Interface()
 			require.NoError(t, c.Unmarshal(data, into))
 			data.Free()
-			require.LessOrEqual(t, *n, s.mostCopied, "%d bytes", s.size)
+			require.LessOrEqual(t, *n, s.maxCopied, "%d bytes", s.size)
 			want, got = append(want, m), append(got, into)
 		}
 	}
@@ -137,11 +137,11 @@ func TestReceivedInPlace(t *testing.T) {
 	require.Empty(t, c.places.placed)
 }
 
-// Messages received before the first one is decoded are in their places.
-func TestReceivedAhead(t *testing.T) {
-	overwrites(t)
-	n := countsCopies(t)
-	c, w := inPlaces()
+// Messages received before the first one is decoded are received in their places.
+func TestReceivedBeforeDecoding(t *testing.T) {
+	overwriteFreed(t)
+	n := countCopies(t)
+	c, w := newPlacesCodec()
 	const ahead = 15
 	var all []mem.BufferSlice
 	var want []protobuf.Message
@@ -162,10 +162,10 @@ func TestReceivedAhead(t *testing.T) {
 	require.LessOrEqual(t, *n, ahead*(maxFrame+1024))
 }
 
-// If the last part of a message was received in the place of another one, and fits there, the two are not confused.
-func TestAnothersPlace(t *testing.T) {
-	overwrites(t)
-	c, w := inPlaces()
+// A message is decoded correctly although its last frames were received in the place of another message.
+func TestPlaceOfOtherMessage(t *testing.T) {
+	overwriteFreed(t)
+	c, w := newPlacesCodec()
 	const rest = 30_000
 	other := w.frame(withHeader(make([]byte, maxFrame-prefixBytes+rest))[:maxFrame])
 	want := bulk(5000+rest, 1)[0]
@@ -174,7 +174,7 @@ func TestAnothersPlace(t *testing.T) {
 	at := len(b) - rest
 	data := mem.BufferSlice{mem.SliceBuffer(b[:at]), w.frame(b[at : at+maxFrame]), w.frame(b[at+maxFrame:])}
 	var got pb.ReplicateResponse
-	n := countsCopies(t)
+	n := countCopies(t)
 	require.NoError(t, c.Unmarshal(data, &got))
 	require.Equal(t, len(b), *n)
 	data.Free()
@@ -182,30 +182,30 @@ func TestAnothersPlace(t *testing.T) {
 	require.True(t, protobuf.Equal(want, &got))
 }
 
-// Messages that are never decoded, and excessive lengths, retain no memory.
-func TestPlacesForgotten(t *testing.T) {
-	c, w := inPlaces()
+// Messages that are never decoded retain a bounded amount of memory. Lengths above the maximum size have no place.
+func TestPlacesOfUndecodedMessages(t *testing.T) {
+	c, w := newPlacesCodec()
 	b, err := protobuf.Marshal(bulk(400_000, 1)[0])
 	require.NoError(t, err)
 	for range 50 {
 		w.message(b, maxFrame).Free()
-		require.LessOrEqual(t, c.places.placedBytes, 2*mostReceived)
+		require.LessOrEqual(t, c.places.placedBytes, 2*maxReceived)
 	}
 	data := w.message(b, maxFrame)
 	require.NoError(t, c.Unmarshal(data, &pb.ReplicateResponse{}))
 	data.Free()
 	require.Zero(t, c.places.placedBytes)
 
-	tooMuch := binary.BigEndian.AppendUint32([]byte{0}, mostReceived+1)
+	tooMuch := binary.BigEndian.AppendUint32([]byte{0}, maxReceived+1)
 	w.frame(append(tooMuch, make([]byte, 5000)...)).Free()
 	w.frame(append(tooMuch, make([]byte, maxFrame-prefixBytes)...))
 	w.frame(make([]byte, maxFrame))
 	require.Empty(t, c.places.placed)
 }
 
-// A message allocates its place and the decoded objects.
+// Receiving and decoding a message needs at most two allocations.
 func TestPlacesAllocations(t *testing.T) {
-	c, w := inPlaces()
+	c, w := newPlacesCodec()
 	header := make([]byte, prefixBytes)
 	for _, size := range []int{15_000, 60_000} {
 		b, err := protobuf.Marshal(&pb.ReplicateResponse{Records: make([]byte, size)})
@@ -214,7 +214,7 @@ func TestPlacesAllocations(t *testing.T) {
 		framed := withHeader(b)
 		data := make(mem.BufferSlice, 0, 4)
 		least := math.Inf(1)
-		for range 3000 { // pools drop entries at times, and deliberately with -race
+		for range 3000 { // a sync.Pool drops entries at times, with -race at random
 			least = min(least, testing.AllocsPerRun(1, func() {
 				data = data[:0]
 				for rest := framed; len(rest) > 0; {
@@ -233,24 +233,24 @@ func TestPlacesAllocations(t *testing.T) {
 	}
 }
 
-// stream is a call of a connection: the received frames of its current message, and its content.
+// stream is a call of a connection: the remaining and the received frames of its current message, and the content.
 type stream struct {
 	rest []byte
 	data mem.BufferSlice
 	want []byte
 }
 
-// received is a decoded message and its bytes.
+// received is a message decoded by the codec, and by the protobuf library.
 type received struct {
 	message *pb.ReplicateResponse
 	want    *pb.ReplicateResponse
 }
 
-// receiveAnyhow receives frames of several streams in a random order, mostly in the way of gRPC. Some messages consist
-// of strange, or end with it. Each decoded message must equal the result of the protobuf library, and must stay
-// unchanged until the end.
-func receiveAnyhow(t *testing.T, rng *rand.Rand, frames int, strange []byte) {
-	c, w := inPlaces()
+// receiveInterleaved receives frames of one or two streams, usually split like those of gRPC, in random order. Some
+// messages consist of extra, or end with it. Each decoded message must equal the result of the protobuf library, and
+// must stay unchanged until the end.
+func receiveInterleaved(t *testing.T, rng *rand.Rand, frames int, extra []byte) {
+	c, w := newPlacesCodec()
 	calls := make([]stream, 1+rng.IntN(2))
 	var all []received
 	begin := func(s *stream) {
@@ -259,13 +259,13 @@ func receiveAnyhow(t *testing.T, rng *rand.Rand, frames int, strange []byte) {
 		require.NoError(t, err)
 		switch rng.IntN(10) {
 		case 0:
-			b = bytes.Clone(strange)
+			b = bytes.Clone(extra)
 		case 1:
-			b = append(b, strange...)
+			b = append(b, extra...)
 		}
 		s.data, s.want, s.rest = nil, b, withHeader(b)
 		if rng.IntN(20) == 0 {
-			s.rest[rng.IntN(prefixBytes)]++ // the pool sees a wrong header
+			s.rest[rng.IntN(prefixBytes)]++ // a wrong header
 		}
 	}
 	decode := func(s *stream) {
@@ -281,29 +281,29 @@ func receiveAnyhow(t *testing.T, rng *rand.Rand, frames int, strange []byte) {
 		s.data, s.rest = nil, nil
 		require.Equal(t, libraryErr == nil, err == nil)
 		if err == nil {
-			forgetUnknown(r.message)
-			forgetUnknown(r.want)
+			dropUnknown(r.message)
+			dropUnknown(r.want)
 			all = append(all, r)
 		}
 	}
-	odd := rng.IntN(2) == 0
+	irregular := rng.IntN(2) == 0
 	for range frames {
 		s := &calls[0]
-		if odd && rng.IntN(4) == 0 {
+		if irregular && rng.IntN(4) == 0 {
 			s = &calls[rng.IntN(len(calls))]
 		}
 		if s.data == nil {
 			begin(s)
 		}
 		n := min(maxFrame, len(s.rest))
-		if odd && rng.IntN(8) == 0 {
+		if irregular && rng.IntN(8) == 0 {
 			n = min(n, max(prefixBytes, rng.IntN(n)))
 		}
 		s.data, s.rest = append(s.data, w.frame(s.rest[:n])), s.rest[n:]
 		switch {
 		case len(s.rest) == 0:
 			decode(s)
-		case odd && rng.IntN(40) == 0: // the call has ended
+		case irregular && rng.IntN(40) == 0: // the call has ended
 			s.data.Free()
 			s.data = nil
 		}
@@ -313,27 +313,27 @@ func receiveAnyhow(t *testing.T, rng *rand.Rand, frames int, strange []byte) {
 	}
 }
 
-// For any interleaving of streams and any split into frames, the decoded messages equal those sent.
-func TestReceivedAnyhow(t *testing.T) {
-	overwrites(t)
+// For any order of streams and any split into frames, the messages are decoded correctly.
+func TestReceivedInterleaved(t *testing.T) {
+	overwriteFreed(t)
 	for seed := range uint64(60) {
-		receiveAnyhow(t, rand.New(rand.NewPCG(seed, 3)), 100, []byte{0x2a, 0xff})
+		receiveInterleaved(t, rand.New(rand.NewPCG(seed, 3)), 100, []byte{0x2a, 0xff})
 	}
 }
 
-func FuzzReceivedAnyhow(f *testing.F) {
-	overwrites(f)
+func FuzzReceivedInterleaved(f *testing.F) {
+	overwriteFreed(f)
 	for i, m := range examples() {
 		b, err := protobuf.Marshal(m)
 		require.NoError(f, err)
 		f.Add(uint64(i), b)
 	}
-	f.Fuzz(func(t *testing.T, seed uint64, strange []byte) {
-		receiveAnyhow(t, rand.New(rand.NewPCG(seed, 4)), 15, strange)
+	f.Fuzz(func(t *testing.T, seed uint64, extra []byte) {
+		receiveInterleaved(t, rand.New(rand.NewPCG(seed, 4)), 15, extra)
 	})
 }
 
-// sender sends messages of log records.
+// sender sends messages with log records.
 type sender struct {
 	pb.UnimplementedReplicationServiceServer
 
@@ -349,9 +349,9 @@ func (s sender) Replicate(out grpc.BidiStreamingServer[pb.ReplicateRequest, pb.R
 	return nil
 }
 
-// gRPC splits messages and requests memory as places assumes.
+// gRPC splits messages and requests memory as places expects: only the first frame of a message is copied.
 func TestReceivedInPlaceFromGRPC(t *testing.T) {
-	overwrites(t)
+	overwriteFreed(t)
 	var s sender
 	most := 0
 	for i := range 40 {
@@ -368,13 +368,13 @@ func TestReceivedInPlaceFromGRPC(t *testing.T) {
 	l := bufconn.Listen(1 << 20)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
-	const window = 64 << 20 // more than all
+	const window = 64 << 20 // larger than all messages
 	conn, err := grpc.NewClient("passthrough:///here", append(BulkDialOptions(window),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))...)
 	require.NoError(t, err)
-	n := countsCopies(t)
+	n := countCopies(t)
 	in, err := pb.NewReplicationServiceClient(conn).Replicate(t.Context())
 	require.NoError(t, err)
 	var got []*pb.ReplicateResponse

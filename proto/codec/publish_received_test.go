@@ -14,8 +14,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// randomPublish returns a request with up to three nested requests; strange: with fields that are left to the library.
-func randomPublish(rng *rand.Rand, strange bool) *pb.PublishStreamRequest {
+// randomPublish returns a request with up to three nested requests. If allFields is set, some messages have fields that
+// the library decodes.
+func randomPublish(rng *rand.Rand, allFields bool) *pb.PublishStreamRequest {
 	one := func(most int) *pb.PublishStreamRequest {
 		r := &pb.PublishStreamRequest{Correlation: rng.Uint64(), AcceptsMore: rng.IntN(2) == 0}
 		if rng.IntN(10) == 0 {
@@ -32,8 +33,8 @@ func randomPublish(rng *rand.Rand, strange bool) *pb.PublishStreamRequest {
 			}
 			r.Publish.Messages = append(r.Publish.Messages, m)
 		}
-		if strange && r.GetPublish().GetMessages() != nil {
-			(&filler{rng: rng, strange: -1}).fill(r.Publish.Messages[0].ProtoReflect(), 2)
+		if allFields && r.GetPublish().GetMessages() != nil {
+			(&filler{rng: rng, unknownAt: -1}).fill(r.Publish.Messages[0].ProtoReflect(), 2)
 		}
 		return r
 	}
@@ -44,10 +45,10 @@ func randomPublish(rng *rand.Rand, strange bool) *pb.PublishStreamRequest {
 	return r
 }
 
-// Successive requests use memory of earlier ones without leaking their data; producers stay valid.
-func TestReceivedPublish(t *testing.T) {
+// Successive requests reuse memory, and contain no data of earlier ones. Producers stay valid after Reset.
+func TestReceivedRequests(t *testing.T) {
 	c := New()
-	streams := make([]ReceivedPublish, 3) // two of them may hold memory at the same time
+	streams := make([]ReceivedPublish, 3)
 	type kept struct {
 		producer, wantProducer *pb.Producer
 	}
@@ -62,7 +63,7 @@ func TestReceivedPublish(t *testing.T) {
 		require.True(t, proto.Equal(&pb.PublishStreamRequest{}, r), "seed %d", seed)
 		require.NoError(t, c.Unmarshal(pieces(b), r))
 		require.True(t, proto.Equal(want, &r.Request), "seed %d", seed)
-		require.True(t, proto.Equal(want, r), "seed %d: as an interceptor sees it", seed)
+		require.True(t, proto.Equal(want, r), "seed %d: as a message", seed)
 		all = append(all, kept{r.Request.GetPublish().GetProducer(), want.GetPublish().GetProducer()})
 	}
 	for _, k := range all {
@@ -78,24 +79,24 @@ func TestReceivedPublish(t *testing.T) {
 }
 
 // poisonPool overwrites freed buffers, and counts buffers in use.
-type poisonPool struct{ out int }
+type poisonPool struct{ inUse int }
 
 func (p *poisonPool) Get(n int) *[]byte {
-	p.out++
+	p.inUse++
 	b := make([]byte, n)
 	return &b
 }
 
 func (p *poisonPool) Put(b *[]byte) {
-	p.out--
+	p.inUse--
 	for i := range *b {
 		(*b)[i] = 0xdb
 	}
 }
 
-// Bodies stay in the received buffers, intact until Reset, although gRPC frees its buffers after decoding. After Reset
-// all buffers are freed.
-func TestReceivedPublishHoldsItsBuffers(t *testing.T) {
+// Bodies refer to the received buffers and stay valid until Reset, although gRPC frees its buffers after decoding.
+// Reset frees all buffers.
+func TestReceivedRequestKeepsBuffers(t *testing.T) {
 	var pool poisonPool
 	var r ReceivedPublish
 	c := New()
@@ -116,12 +117,12 @@ func TestReceivedPublishHoldsItsBuffers(t *testing.T) {
 		data.Free()
 		require.True(t, proto.Equal(want, &r.Request), "seed %d", seed)
 		r.Reset()
-		require.Zero(t, pool.out, "seed %d", seed)
+		require.Zero(t, pool.inUse, "seed %d", seed)
 	}
 }
 
 // Data in a buffer without a reference count is copied, since it may be reused after decoding.
-func TestReceivedPublishCopiesWhatIsLent(t *testing.T) {
+func TestReceivedRequestCopiesUncountedBuffers(t *testing.T) {
 	want := &pb.PublishStreamRequest{Publish: &pb.PublishRequest{
 		Queue: "q", Messages: []*pb.Message{{Body: bytes.Repeat([]byte{7}, 15_000)}},
 	}}

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
-// Every reason is converted to a name and back; the names are unchanged.
+// Each reason converts to a name and back. Unknown names are unspecified.
 func TestNames(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
@@ -24,7 +24,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_UNSPECIFIED, reason.Parse(""))
 }
 
-// Every reason has a code and a kind, and every kind has a reason.
+// Each reason has a code and a kind, and each kind has a reason.
 func TestOptions(t *testing.T) {
 	kinds := map[pb.ErrorKind]bool{pb.ErrorKind_ERROR_KIND_UNSPECIFIED: true}
 	for n := range pb.ErrorReason_name {

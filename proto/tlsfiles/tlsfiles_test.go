@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// mounted is a directory of files like a secret mounted by Kubernetes: the names resolve through one symbolic link,
-// which is swapped.
+// mounted is a directory of files like a Secret mounted by Kubernetes: all names resolve through one symbolic link,
+// which swap replaces.
 type mounted struct {
 	t   *testing.T
 	dir string
@@ -68,14 +68,15 @@ type end struct {
 func newEnd(t *testing.T, by, trusted *certs.CA) *end {
 	t.Helper()
 	e := &end{t: t, mounted: mount(t), notified: make(chan error, 16)}
-	e.give(by, trusted.File)
+	e.install(by, trusted.File)
 	var err error
 	e.Source, err = tlsfiles.Open(tlsfiles.Options{Files: e.files(), OnChange: func(err error) { e.notified <- err }})
 	require.NoError(t, err)
 	return e
 }
 
-func (e *end) give(by *certs.CA, trusted string) {
+// install replaces the files by a new certificate of a CA, and the trusted CAs.
+func (e *end) install(by *certs.CA, trusted string) {
 	_, cert, key := by.Issue(e.t, "end")
 	e.swap(map[string]string{"ca.pem": trusted, "cert.pem": cert, "key.pem": key})
 }
@@ -101,7 +102,7 @@ func serve(t *testing.T, s *tlsfiles.Source) string {
 	return l.Addr().String()
 }
 
-// dial connects as gRPC does, and exchanges a byte: in TLS 1.3 a client is notified of a refusal only then.
+// dial connects like gRPC, and exchanges a byte: only then does a TLS 1.3 client detect that the server rejects it.
 func dial(t *testing.T, s *tlsfiles.Source, address string, accept func(*x509.Certificate) error) (net.Conn, error) {
 	t.Helper()
 	raw, err := net.Dial("tcp", address)
@@ -127,9 +128,9 @@ func exchange(conn net.Conn) error {
 	return err
 }
 
-// A rotation by swapped links: both CAs, new certificates, then only the new CA. Connections work in each step, open
-// ones are unaffected, and old certificates are refused at the end.
-func TestRotation(t *testing.T) {
+// In each step of a rotation (both CAs, new certificates, only the new CA), new connections succeed and open ones are
+// unaffected. At the end, old certificates are rejected.
+func TestRotateCA(t *testing.T) {
 	older, newer := certs.New(t, "older"), certs.New(t, "newer")
 	server, client := newEnd(t, older, older), newEnd(t, older, older)
 	former, err := tlsfiles.Open(tlsfiles.Options{Files: newEnd(t, older, older).files()})
@@ -148,19 +149,19 @@ func TestRotation(t *testing.T) {
 		by      *certs.CA
 		trusted string
 	}{{older, both}, {newer, both}, {newer, newer.File}} {
-		server.give(step.by, step.trusted)
+		server.install(step.by, step.trusted)
 		require.NoError(t, server.Reload())
 		require.NoError(t, <-server.notified)
 		if step.trusted == both {
 			_, err := dial(t, client.Source, address, nil)
-			require.NoError(t, err, "one end has gone before the other")
+			require.NoError(t, err, "only the server is in this step")
 		}
-		client.give(step.by, step.trusted)
+		client.install(step.by, step.trusted)
 		require.NoError(t, client.Reload())
 		second, err := dial(t, client.Source, address, nil)
 		require.NoError(t, err)
 		require.NoError(t, exchange(second))
-		require.NoError(t, exchange(first), "it is open since before")
+		require.NoError(t, exchange(first), "connection from before the rotation")
 	}
 	_, err = dial(t, former, address, nil)
 	require.Error(t, err)
@@ -168,25 +169,25 @@ func TestRotation(t *testing.T) {
 	require.True(t, server.Certificates()[0].Authority)
 }
 
-// Files are checked when a connection starts, without an explicit call.
-func TestLook(t *testing.T) {
+// Changed files are loaded for new connections, without a call of Reload.
+func TestChangedFilesAreLoaded(t *testing.T) {
 	older, newer := certs.New(t, "older"), certs.New(t, "newer")
 	server, client := newEnd(t, older, older), newEnd(t, older, older)
 	address := serve(t, server.Source)
-	client.give(older, newer.File)
+	client.install(older, newer.File)
 	require.Eventually(t, func() bool {
 		_, err := dial(t, client.Source, address, nil)
 		return err != nil
-	}, time.Minute, 50*time.Millisecond, "the client trusts another authority now")
-	server.give(newer, older.File)
+	}, time.Minute, 50*time.Millisecond, "client trusts only the new CA")
+	server.install(newer, older.File)
 	require.Eventually(t, func() bool {
 		_, err := dial(t, client.Source, address, nil)
 		return err == nil
-	}, time.Minute, 50*time.Millisecond, "and the server has a certificate of it")
+	}, time.Minute, 50*time.Millisecond, "server has a certificate of the new CA")
 }
 
-// Invalid content is rejected, reported once, and changes nothing.
-func TestBrokenFiles(t *testing.T) {
+// Invalid files are rejected and reported once. New connections use the previous files.
+func TestInvalidFiles(t *testing.T) {
 	ca := certs.New(t, "ours")
 	server, client := newEnd(t, ca, ca), newEnd(t, ca, ca)
 	address := serve(t, server.Source)
@@ -211,9 +212,9 @@ func TestBrokenFiles(t *testing.T) {
 			require.Contains(t, err.Error(), want)
 		}
 		require.Error(t, server.Reload())
-		require.Empty(t, server.notified, "%s is reported once", want)
+		require.Empty(t, server.notified, "%s: reported once", want)
 		_, err := dial(t, client.Source, address, nil)
-		require.NoError(t, err, "the previous files are used")
+		require.NoError(t, err, "connection with the previous files")
 	}
 	server.swap(map[string]string{"ca.pem": ca.File, "cert.pem": good, "key.pem": goodKey})
 	require.NoError(t, server.Reload())
@@ -221,8 +222,8 @@ func TestBrokenFiles(t *testing.T) {
 	require.NoError(t, server.Refused())
 }
 
-// Replacing a certificate and its key separately reports no error.
-func TestOneAfterTheOther(t *testing.T) {
+// If a certificate and its key are replaced one after the other, no error is reported.
+func TestCertificateBeforeKey(t *testing.T) {
 	ca := certs.New(t, "ours")
 	server := newEnd(t, ca, ca)
 	_, next, nextKey := ca.Issue(t, "next")
@@ -238,18 +239,18 @@ func TestOneAfterTheOther(t *testing.T) {
 	require.NoError(t, <-server.notified)
 }
 
-// A client can check the server's certificate, in addition to the CAs and the address.
-func TestAccept(t *testing.T) {
-	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
+// A client verifies the CA and the address of the server's certificate, and passes the certificate to accept.
+func TestVerifyServerCertificate(t *testing.T) {
+	ca, otherCA := certs.New(t, "ours"), certs.New(t, "theirs")
 	client := newEnd(t, ca, ca)
-	errNotThat := errors.New("not that one")
+	errRejected := errors.New("rejected")
 	address := serve(t, newEnd(t, ca, ca).Source)
 	_, err := dial(t, client.Source, address, func(c *x509.Certificate) error {
 		require.Equal(t, "end", c.Subject.CommonName)
-		return errNotThat
+		return errRejected
 	})
-	require.ErrorIs(t, err, errNotThat)
-	_, err = dial(t, client.Source, serve(t, newEnd(t, strange, ca).Source), nil)
+	require.ErrorIs(t, err, errRejected)
+	_, err = dial(t, client.Source, serve(t, newEnd(t, otherCA, ca).Source), nil)
 	require.ErrorAs(t, err, new(x509.UnknownAuthorityError))
 
 	elsewhere := newEnd(t, ca, ca)
@@ -257,9 +258,10 @@ func TestAccept(t *testing.T) {
 	elsewhere.swap(map[string]string{"ca.pem": ca.File, "cert.pem": cert, "key.pem": key})
 	require.NoError(t, elsewhere.Reload())
 	_, err = dial(t, client.Source, serve(t, elsewhere.Source), nil)
-	require.ErrorAs(t, err, new(x509.HostnameError), "it is valid, but not for this address")
+	require.ErrorAs(t, err, new(x509.HostnameError), "certificate for another address")
 }
 
+// Open rejects missing and mismatched files. Certificate and key are optional.
 func TestOpen(t *testing.T) {
 	ca := certs.New(t, "ours")
 	_, cert, key := ca.Issue(t, "one")
@@ -280,21 +282,21 @@ func TestOpen(t *testing.T) {
 	require.Equal(t, uint16(tls.VersionTLS13), s.Dial().MinVersion)
 }
 
-// A process that starts between the replacement of a certificate and of its key waits for the key.
-func TestOpenBetween(t *testing.T) { synctest.Test(t, testOpenBetween) }
+// Open waits a short time for the key of a certificate that has been replaced first.
+func TestOpenWaitsForKey(t *testing.T) { synctest.Test(t, testOpenWaitsForKey) }
 
-func testOpenBetween(t *testing.T) {
-	authority := certs.New(t, "authority")
+func testOpenWaitsForKey(t *testing.T) {
+	ca := certs.New(t, "ca")
 	dir := t.TempDir()
-	_, cert, former := authority.Issue(t, "former")
-	_, next, key := authority.Issue(t, "next")
+	_, cert, former := ca.Issue(t, "former")
+	_, next, key := ca.Issue(t, "next")
 	at := filepath.Join(dir, "key.pem")
 	raw, err := os.ReadFile(former)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(at, raw, 0o600))
-	files := tlsfiles.Files{CA: authority.File, Cert: next, Key: at}
+	files := tlsfiles.Files{CA: ca.File, Cert: next, Key: at}
 	_, err = tlsfiles.Open(tlsfiles.Options{Files: files})
-	require.ErrorIs(t, err, tlsfiles.ErrContent, "%s stays as it is", cert)
+	require.ErrorIs(t, err, tlsfiles.ErrContent, "key of %s", cert)
 	replaced := make(chan error, 1)
 	go func() {
 		raw, err := os.ReadFile(key)

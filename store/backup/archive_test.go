@@ -36,8 +36,9 @@ func startArchiver(t *testing.T, n *node, dir string) *backup.Archiver {
 	return a
 }
 
-// TestPointInTime restores to many records, from two backups, and compares the results with the model.
-func TestPointInTime(t *testing.T) {
+// A restore with the archive to an LSN or a time has the content of the model at that record. Targets outside of the
+// backup and the archive are rejected.
+func TestRestoreToPointInTime(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
@@ -88,7 +89,7 @@ func TestPointInTime(t *testing.T) {
 		restore(set, backup.RestoreOptions{ToTime: epoch().Add(time.Duration(to-1) * time.Second)}, to)
 		restore(set, backup.RestoreOptions{ToTime: epoch().Add(time.Duration(to)*time.Second - 1)}, to)
 		for what, o := range map[string]backup.RestoreOptions{
-			"before the set": {ToLSN: from - 1}, "after the archive": {ToLSN: end + 1},
+			"before the backup": {ToLSN: from - 1}, "after the archive": {ToLSN: end + 1},
 			"a time before": {ToTime: epoch().Add(time.Duration(from-2) * time.Second)},
 			"a time after":  {ToTime: epoch().Add(time.Duration(end+1) * time.Second)},
 			"both":          {ToLSN: end, ToTime: epoch()},
@@ -96,7 +97,7 @@ func TestPointInTime(t *testing.T) {
 			o.FS, o.ArchiveDir = mem, "/archive"
 			_, err := backup.Restore(ctx, set.Path, "/restored", o)
 			require.ErrorIs(t, err, backup.ErrTarget, what)
-			if strings.Contains(what, "after") { // the missing records, and when they will be available
+			if strings.Contains(what, "after") { // the error explains how to archive the missing records
 				require.Contains(t, err.Error(), "flush-archive", what)
 				require.Contains(t, err.Error(), "wal.archive-interval", what)
 			}
@@ -110,7 +111,7 @@ func TestPointInTime(t *testing.T) {
 	corruptArchiveFile(t, mem, sets[0])
 }
 
-// corruptArchiveFile flips bits in the archive and removes a file from it.
+// corruptArchiveFile verifies that flipped bits in the archive and a missing file are detected.
 func corruptArchiveFile(t *testing.T, mem *memfs.FS, set backup.Set) {
 	t.Helper()
 	ctx := context.Background()
@@ -132,17 +133,17 @@ func corruptArchiveFile(t *testing.T, mem *memfs.FS, set backup.Set) {
 	fsys := mem.CrashClone(nil)
 	files, err := backup.ListArchive(fsys, "/archive")
 	require.NoError(t, err)
-	gone := files[len(files)-2]
-	require.NoError(t, fsys.Remove(gone.Path))
+	removed := files[len(files)-2]
+	require.NoError(t, fsys.Remove(removed.Path))
 	_, err = backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: fsys, ArchiveDir: "/archive"})
 	require.ErrorIs(t, err, backup.ErrArchiveGap)
 	_, err = backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{
-		FS: fsys, ArchiveDir: "/archive", ToLSN: gone.First() - 1, SegmentBytes: 64 << 10,
+		FS: fsys, ArchiveDir: "/archive", ToLSN: removed.First() - 1, SegmentBytes: 64 << 10,
 	})
-	require.NoError(t, err, "up to the gap it is possible")
+	require.NoError(t, err, "a target before the gap")
 }
 
-// Records that are logged but not applied are not archived, since they could still be truncated.
+// Records that are logged but not applied are not archived: they can still be truncated.
 func TestArchiveOnlyApplied(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	a := startArchiver(t, n, "/archive")
@@ -161,7 +162,7 @@ func TestArchiveOnlyApplied(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The archive has no gap after restarts, although the log is recycled as early as possible.
+// The archive has no gap after clean restarts and crashes, although the log is recycled as early as possible.
 func TestArchiveRestarts(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
@@ -179,7 +180,7 @@ func TestArchiveRestarts(t *testing.T) {
 			require.NoError(t, a.Close())
 			require.NoError(t, a.Close())
 		} else {
-			// Like a kill: archiving stops, and another node uses the directory.
+			// A crash.
 			n.fs = mem.CrashClone(nil)
 			mem = n.fs.(*memfs.FS)
 		}
@@ -195,11 +196,11 @@ func TestArchiveRestarts(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, chains, 1)
 	require.Equal(t, n.s.End(), chains[0].Last)
-	require.Greater(t, n.s.FirstLSN(), uint64(100), "the log was recycled, or this proves nothing")
+	require.Greater(t, n.s.FirstLSN(), uint64(100), "test requires a recycled log")
 }
 
-// TestCrashArchive crashes at every step of archiving: all files are complete, and the next Archiver continues.
-func TestCrashArchive(t *testing.T) {
+// After a crash at any step of archiving, all files are complete, and the next Archiver continues without a gap.
+func TestArchiveAfterCrash(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -230,9 +231,9 @@ func TestCrashArchive(t *testing.T) {
 	})
 }
 
-// The log is held while the archive cannot be written, and is archived afterwards. With a limit it is released, and
-// the gap is reported.
-func TestArchiveFails(t *testing.T) {
+// While the archive cannot be written, the log is kept, and it is archived afterwards. Above MaxHoldBytes the log is
+// trimmed, and the gap is reported.
+func TestArchiveCannotBeWritten(t *testing.T) {
 	ctx := context.Background()
 	for _, limit := range []int64{0, 200_000} {
 		fault := faultfs.New(memfs.New())
@@ -281,7 +282,7 @@ func TestArchiveFails(t *testing.T) {
 	}
 }
 
-// Records are archived without a Flush call.
+// Records are archived without a call of Flush. A second Archiver for a store is rejected.
 func TestArchiveInBackground(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	o := archiveOptions(n.fs, "/archive")
@@ -295,7 +296,7 @@ func TestArchiveInBackground(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
-// moved restores an archive that was moved away.
+// moved replaces the archive in to by the one in from.
 func moved(t *testing.T, fsys vfs.FS, from, to string) {
 	t.Helper()
 	files, err := backup.ListArchive(fsys, to)
@@ -313,7 +314,7 @@ func moved(t *testing.T, fsys vfs.FS, from, to string) {
 
 // A store restored to an older state starts a new archive instead of continuing the old one. The old archive does not
 // continue a backup of the new history.
-func TestOtherHistory(t *testing.T) {
+func TestArchiveOfOtherHistory(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
@@ -349,11 +350,11 @@ func TestOtherHistory(t *testing.T) {
 	former = e.Status().Former
 	require.Contains(t, former, "/archive/other-")
 	require.NoError(t, e.Flush(ctx))
-	require.Equal(t, b.s.Applied(), e.Status().Last, "the new one continues")
+	require.Equal(t, b.s.Applied(), e.Status().Last, "the new archive continues")
 	require.NoError(t, e.Close())
 	chains, err := backup.VerifyArchive(ctx, backup.Directory(mem, former), nil)
 	require.NoError(t, err)
-	require.Equal(t, uint64(40), chains[len(chains)-1].Last.LSN, "the former one is whole")
+	require.Equal(t, uint64(40), chains[len(chains)-1].Last.LSN, "the former archive is complete")
 	moved(t, mem, former, "/archive")
 	wrong := b.backup("/backups")
 	b.steps(1)
@@ -373,7 +374,8 @@ func TestOtherHistory(t *testing.T) {
 	require.ErrorIs(t, err, backup.ErrOtherHistory)
 }
 
-// Only files that no backup needs are removed.
+// A backup with an archive removes only archived files that no kept backup needs. PruneArchive keeps files newer than a
+// time, and always the newest file.
 func TestPruneArchive(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -403,12 +405,12 @@ func TestPruneArchive(t *testing.T) {
 
 	removed, err := backup.PruneArchive(mem, "/archive", ^uint64(0), epoch())
 	require.NoError(t, err)
-	require.Zero(t, removed, "none is so old")
+	require.Zero(t, removed, "no file is old enough")
 	_, err = backup.PruneArchive(mem, "/archive", ^uint64(0), time.Time{})
 	require.NoError(t, err)
 	files, err = backup.ListArchive(mem, "/archive")
 	require.NoError(t, err)
-	require.Len(t, files, 1, "the newest stays")
+	require.Len(t, files, 1, "the newest file is kept")
 	n.steps(5)
 	require.NoError(t, a.Close())
 	require.Zero(t, a.Status().Gap)

@@ -27,8 +27,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// TestRoundTrip makes a backup, verifies and restores it, and continues with the restored store.
-func TestRoundTrip(t *testing.T) {
+// A restored store has the content of the backup and a new identity, and can apply the later records.
+func TestRestoredStoreEqualsSource(t *testing.T) {
 	ctx := context.Background()
 	for name, make := range filesystems(t) {
 		for _, pageSize := range []int{2048, 16384} {
@@ -82,7 +82,7 @@ func TestRoundTrip(t *testing.T) {
 				require.Equal(t, n.replayed(150), digest(t, s))
 				requireNewIdentity(t, id, s, res)
 				require.Equal(t, m.Name, s.Identity().Restored)
-				require.NoError(t, s.JoinPair(uuid.New()), "it can seed another pair")
+				require.NoError(t, s.JoinPair(uuid.New()), "JoinPair with another pair")
 				require.Empty(t, s.Identity().Restored)
 
 				// The remaining history can be appended.
@@ -109,8 +109,8 @@ func requireNewIdentity(t *testing.T, old datadir.Identity, s *store.Store, res 
 	require.False(t, id.MayHaveLost)
 }
 
-// TestEmptyStore makes a backup of an empty store.
-func TestEmptyStore(t *testing.T) {
+// A backup of an empty store can be restored.
+func TestBackupOfEmptyStore(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 4096)
 	set := n.backup("/backups")
 	_, err := backup.Restore(context.Background(), set.Path, "/restored",
@@ -119,8 +119,8 @@ func TestEmptyStore(t *testing.T) {
 	require.Equal(t, n.s.End(), restored(t, n.fs, "/restored").End())
 }
 
-// TestOnline makes backups repeatedly while transactions are committed.
-func TestOnline(t *testing.T) {
+// A backup that is made while transactions are committed has the content of its position.
+func TestBackupDuringCommits(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	n.steps(50)
@@ -148,8 +148,9 @@ func TestOnline(t *testing.T) {
 	require.Greater(t, pieces.Load(), int64(8))
 }
 
-// Only old backups of the same store are removed.
-func TestGenerations(t *testing.T) {
+// A backup with KeepGenerations removes only older backups of the same store. Choose selects the last backup up to an
+// LSN or a time.
+func TestKeepGenerations(t *testing.T) {
 	mem := memfs.New()
 	n, other := openNode(t, mem, "/data", 2048), openNode(t, mem, "/other", 2048)
 	other.steps(5)
@@ -171,7 +172,7 @@ func TestGenerations(t *testing.T) {
 	}
 	again, err := backup.Run(context.Background(), n.s, n.options("/backups"))
 	require.NoError(t, err)
-	require.Equal(t, names[4]+"-1", again.Name, "the same second, the same record")
+	require.Equal(t, names[4]+"-1", again.Name, "name of another backup with the same time and LSN")
 	good, bad := mustList(t, mem, "/backups")
 	require.Empty(t, bad)
 	var left []string
@@ -192,8 +193,8 @@ func TestGenerations(t *testing.T) {
 	require.Equal(t, names[3], set.Name)
 }
 
-// Only one backup at a time runs in a path.
-func TestBusy(t *testing.T) {
+// A second concurrent backup to a path fails with ErrBusy.
+func TestConcurrentBackupsToOnePath(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	n.steps(5)
 	o := n.options("/backups")
@@ -205,10 +206,12 @@ func TestBusy(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The context and the rate limit are respected, and no files are left behind.
-func TestLimits(t *testing.T) { synctest.Test(t, testLimits) }
+// A canceled backup leaves no files. A backup that its rate limit delays beyond its deadline fails.
+func TestBackupCanceledAndRateLimited(t *testing.T) {
+	synctest.Test(t, testBackupCanceledAndRateLimited)
+}
 
-func testLimits(t *testing.T) {
+func testBackupCanceledAndRateLimited(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	for len(n.bodies) < 800 {
 		n.step()
@@ -222,7 +225,7 @@ func testLimits(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, sets)
 
-	// A burst of one record is free; the rest would take days, longer than the deadline.
+	// The burst covers one record. At this rate the rest takes longer than the deadline.
 	ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	o.Progress, o.BytesPerSecond = nil, 1
@@ -241,7 +244,7 @@ func (n *node) size() uint64 {
 	return st.PagesUsed * uint64(st.PageSize)
 }
 
-// A full disk leaves no partial backup, no lost generation and no partial restore.
+// On a full disk, a backup leaves no partial backup and removes no older one, and a restore leaves no files.
 func TestFullDisk(t *testing.T) {
 	ctx := context.Background()
 	fault := faultfs.New(memfs.New())
@@ -321,7 +324,7 @@ func TestCorruptSource(t *testing.T) {
 	o.KeepGenerations = 1
 	for _, where := range []struct {
 		name     string
-		minBytes int64 // of the read: the copy uses large reads
+		minBytes int64 // minimum length of the read: the copy uses large reads
 		bit      int64
 	}{
 		{"tree", 2048, 8 * 40},

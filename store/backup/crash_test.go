@@ -60,8 +60,9 @@ func crashEverywhere(t *testing.T, mem *memfs.FS, fault *faultfs.FS, do func(), 
 	}
 }
 
-// TestCrashBackup crashes at every step of a backup that replaces older generations.
-func TestCrashBackup(t *testing.T) {
+// After a crash at any step of a backup that replaces older generations, all listed backups are complete, and the next
+// backup removes partial files.
+func TestBackupAfterCrash(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -91,7 +92,7 @@ func TestCrashBackup(t *testing.T) {
 		}
 		for _, s := range bad {
 			_, err := backup.Verify(ctx, s.Path, backup.VerifyOptions{FS: after, ChecksumsOnly: true})
-			if err == nil { // it is complete, but marked as being made or removed
+			if err == nil { // complete, but named as partial or removed
 				require.Regexp(t, `^\.(partial|removed)-`, s.Name)
 			}
 			_, err = backup.Load(ctx, backup.Directory(after, path.Dir(s.Path)), s.Name)
@@ -100,7 +101,7 @@ func TestCrashBackup(t *testing.T) {
 		if step%5 != 0 {
 			return
 		}
-		// The restarted node makes another backup, which cleans up.
+		// The next backup removes partial and old backups.
 		o := n.o
 		o.FS = after
 		s, err := store.Open(o)
@@ -116,9 +117,9 @@ func TestCrashBackup(t *testing.T) {
 	})
 }
 
-// TestCrashRestore crashes at every step of a restore: the directory is empty, or rejected and restorable again, or
+// After a crash at any step of a restore, the directory is empty, or rejected until the restore is repeated, or
 // complete.
-func TestCrashRestore(t *testing.T) {
+func TestRestoreAfterCrash(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -137,21 +138,21 @@ func TestCrashRestore(t *testing.T) {
 		require.NoError(t, err)
 	}, func(step int, after *memfs.FS) {
 		if err := datadir.CheckRestore(after, "/new/restored"); err == nil {
-			what := "nothing"
+			what := "empty"
 			if _, err := datadir.ReadIdentity(after, "/new/restored"); !errors.Is(err, fs.ErrNotExist) {
 				require.NoError(t, err, "step %d", step)
 				so := n.o
 				so.FS, so.Dir = after, "/new/restored"
 				_, err = store.Open(so)
 				require.ErrorIs(t, err, datadir.ErrRestoring, "step %d", step)
-				what = "refused"
+				what = "rejected"
 			}
 			counts[what]++
 			_, err := backup.Restore(ctx, set.Path, "/new/restored", o(after))
 			require.NoError(t, err, "step %d", step)
 		} else {
 			require.ErrorIs(t, err, datadir.ErrNotEmpty)
-			counts["whole"]++
+			counts["complete"]++
 		}
 		s := restored(t, after, "/new/restored")
 		require.Equal(t, uint64(33), s.End().LSN)
@@ -161,9 +162,8 @@ func TestCrashRestore(t *testing.T) {
 	require.Len(t, counts, 3, "%v", counts)
 }
 
-// TestFailRestore fails each operation of a restore once: the directory is empty again, or rejected and restorable
-// again.
-func TestFailRestore(t *testing.T) {
+// After an I/O error in any operation of a restore, the restore can be repeated, or the directory is complete.
+func TestRestoreAfterError(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)

@@ -37,7 +37,7 @@ func refused(t *testing.T, mem *memfs.FS, set backup.Set, what string, want ...e
 	require.ErrorIs(t, err, fs.ErrNotExist, "nothing was written")
 }
 
-func smallSet(t *testing.T) (*memfs.FS, backup.Set) {
+func smallBackup(t *testing.T) (*memfs.FS, backup.Set) {
 	t.Helper()
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
@@ -47,8 +47,8 @@ func smallSet(t *testing.T) (*memfs.FS, backup.Set) {
 }
 
 // A flipped bit at any position of a backup is detected.
-func TestFlippedBits(t *testing.T) {
-	mem, set := smallSet(t)
+func TestFlippedBitsAreDetected(t *testing.T) {
+	mem, set := smallBackup(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	manifest := set.Path + "/manifest.json"
 	raw, err := vfs.ReadFile(mem, manifest, 1<<20)
@@ -68,7 +68,7 @@ func TestFlippedBits(t *testing.T) {
 	for i := range 300 {
 		bit := rng.IntN(len(raw) * 8)
 		if i < 64 {
-			bit = i * 8 // the head, and that of the first record
+			bit = i * 8 // the headers of the file and of the first record
 		}
 		require.NoError(t, vfs.WriteFileAtomic(mem, pack, flip(raw, bit)))
 		refused(t, mem, set, "pack", backup.ErrCorrupt, backup.ErrNewerVersion)
@@ -84,9 +84,9 @@ func flip(b []byte, bit int) []byte {
 	return c
 }
 
-// A backup with missing data is rejected.
-func TestTruncatedSet(t *testing.T) {
-	mem, set := smallSet(t)
+// A backup with a truncated, extended or missing file is rejected.
+func TestTruncatedBackup(t *testing.T) {
+	mem, set := smallBackup(t)
 	for _, name := range []string{"manifest.json", "pages.pack"} {
 		path := set.Path + "/" + name
 		raw, err := vfs.ReadFile(mem, path, 1<<20)
@@ -106,9 +106,9 @@ func TestTruncatedSet(t *testing.T) {
 	}
 }
 
-// Data that was valid during verification is verified again during the copy.
+// A restore verifies the data again while it copies it.
 func TestCorruptionDuringRestore(t *testing.T) {
-	mem, set := smallSet(t)
+	mem, set := smallBackup(t)
 	fault := faultfs.New(mem)
 	reads := 0
 	fault.SetHook(func(op faultfs.Op) error {
@@ -127,8 +127,8 @@ func TestCorruptionDuringRestore(t *testing.T) {
 	require.Equal(t, []string{"lock"}, names)
 }
 
-// A directory that is not empty or in use is rejected.
-func TestNotEmpty(t *testing.T) {
+// A restore into a directory that is in use or not empty is rejected, except for an empty lost+found.
+func TestRestoreIntoNonEmptyDirectory(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
@@ -154,8 +154,8 @@ func TestNotEmpty(t *testing.T) {
 	require.Equal(t, n.history[12], dumpStore(t, restored(t, mem, "/target")))
 }
 
-// A missing path returns its own error.
-func TestNoSet(t *testing.T) {
+// The error for a missing backup contains its path.
+func TestLoadMissingBackup(t *testing.T) {
 	_, err := backup.Load(t.Context(), backup.Directory(memfs.New(), "/"), "none")
 	require.ErrorIs(t, err, backup.ErrIncomplete)
 	require.Contains(t, err.Error(), "/none")

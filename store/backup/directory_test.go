@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// An object that an earlier Put renamed without a sync is durable when Put reports that it exists.
+// When Put reports that an object exists, the object is durable, even if the sync of an earlier Put failed.
 func TestPutOfExistingObject(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)

@@ -181,7 +181,7 @@ func (n *node) backup(path string) backup.Set {
 	return set
 }
 
-// options uses a clock that advances with the transactions, so that names are the same in each run.
+// options returns options with a clock that advances with the transactions, so that the names are deterministic.
 func (n *node) options(path string) backup.Options {
 	return backup.Options{FS: n.fs, Path: path, Software: "test 1", Now: func() time.Time {
 		return epoch().Add(time.Duration(n.s.End().LSN) * time.Second)
@@ -197,7 +197,7 @@ func restored(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close() })
-	require.Equal(t, s.End().LSN, s.Committed(), "nothing else is restored")
+	require.Equal(t, s.End().LSN, s.Committed(), "only committed records are restored")
 	require.NoError(t, s.Apply(s.End().LSN, nil))
 	var report checkpoint.Report
 	require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {

@@ -32,8 +32,8 @@ func exampleManifest() Manifest {
 	}
 }
 
-// TestManifestForm compares the stored format of a manifest.
-func TestManifestForm(t *testing.T) {
+// The encoding of a manifest is stable. Manifests of a newer version and with invalid fields are rejected.
+func TestManifestFormat(t *testing.T) {
 	m := exampleManifest()
 	raw, err := m.encode()
 	require.NoError(t, err)
@@ -82,13 +82,13 @@ func TestManifestForm(t *testing.T) {
 	require.NoError(t, err)
 	_, err = decodeManifest(raw)
 	require.ErrorIs(t, err, ErrNewerVersion)
-	for what, spoil := range map[string]func(*Manifest){
+	for what, corrupt := range map[string]func(*Manifest){
 		"name": func(m *Manifest) { m.Name = "../../etc" }, "lsn": func(m *Manifest) { m.Position.LSN++ },
 		"page size": func(m *Manifest) { m.PageSize = 16385 }, "file": func(m *Manifest) { m.Files[0].Name = "../x" },
 		"no file": func(m *Manifest) { m.Files = nil }, "sum": func(m *Manifest) { m.Files[0].SHA256 = "12" },
 	} {
 		m := exampleManifest()
-		spoil(&m)
+		corrupt(&m)
 		raw, err := m.encode()
 		require.NoError(t, err)
 		_, err = decodeManifest(raw)
@@ -96,7 +96,7 @@ func TestManifestForm(t *testing.T) {
 	}
 }
 
-// A decoded manifest survives a round trip, and no input panics.
+// FuzzManifest verifies that an accepted manifest survives a round trip.
 func FuzzManifest(f *testing.F) {
 	m := exampleManifest()
 	raw, err := m.encode()
@@ -122,7 +122,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// FuzzArchiveEnds decodes head and tail of an archived file.
+// FuzzArchiveEnds verifies that an accepted head and tail of an archived file survive a round trip.
 func FuzzArchiveEnds(f *testing.F) {
 	a := ArchiveFile{
 		StoreID: uuid.UUID{2}, Before: lsn.Position{Term: 1, LSN: 4, Chain: 5},
@@ -147,7 +147,7 @@ func FuzzArchiveEnds(f *testing.F) {
 	})
 }
 
-// Reading any pack terminates, and its records are in order.
+// FuzzPack verifies that the records of any pack are not empty, in order and within the file.
 func FuzzPack(f *testing.F) {
 	var out bytes.Buffer
 	w := newPack(&out, 2048, false)

@@ -13,11 +13,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// A valid backup can be restored up to its end. A flipped bit is a problem in the report; a missing backup and a
-// canceled check are errors.
+// CheckSet reports the end of a valid backup, and corruption as a problem in the report. It fails for a missing backup
+// and a canceled context.
 func TestCheckSet(t *testing.T) {
 	ctx := context.Background()
-	mem, set := smallSet(t)
+	mem, set := smallBackup(t)
 	place := backup.Directory(mem, "/backups")
 	phases := map[string]bool{}
 	r, err := backup.CheckSet(ctx, place, "", backup.CheckOptions{
@@ -51,7 +51,7 @@ func TestCheckSet(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, r.Problem, backup.ErrIncomplete)
 	_, err = backup.CheckSet(ctx, place, "", backup.CheckOptions{})
-	require.ErrorIs(t, err, backup.ErrNotFound, "the only one is not complete")
+	require.ErrorIs(t, err, backup.ErrNotFound, "the only backup is incomplete")
 	_, err = backup.CheckSet(ctx, backup.Directory(mem, "/nowhere"), "", backup.CheckOptions{})
 	require.ErrorIs(t, err, backup.ErrNotFound)
 }

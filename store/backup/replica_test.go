@@ -18,15 +18,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// lineageOf makes a node the primary of a new lineage.
-func (n *node) lineageOf() uuid.UUID {
+// startLineage makes a node the primary of a new lineage.
+func (n *node) startLineage() uuid.UUID {
 	n.t.Helper()
 	id := uuid.New()
 	n.commit(func(b *txn.Builder) { b.Site(txn.SiteChange{Action: txn.SiteStart, Lineage: id}) })
 	return id
 }
 
-// checkReplica checks that a directory contains a replica of a node that continues after its last record.
+// checkReplica verifies that a directory contains a replica of n at the end of its log.
 func checkReplica(n *node, dir string) {
 	n.t.Helper()
 	s := restored(n.t, n.fs, dir)
@@ -40,7 +40,7 @@ func checkReplica(n *node, dir string) {
 	require.NotEqual(n.t, n.s.Identity().StoreID, s.Identity().StoreID)
 }
 
-// A backup of a primary can be restored as a replica, and only such a backup.
+// Only a backup with a lineage, of a primary or a replica, can be restored as a replica.
 func TestRestoreReplica(t *testing.T) {
 	ctx := context.Background()
 	n := openNode(t, memfs.New(), "/data", 2048)
@@ -51,7 +51,7 @@ func TestRestoreReplica(t *testing.T) {
 	require.ErrorIs(t, err, backup.ErrNoSites)
 	require.NoError(t, datadir.CheckRestore(n.fs, "/restored"))
 
-	n.lineageOf()
+	n.startLineage()
 	n.steps(20)
 	set := n.backup("/backups")
 	with := o
@@ -63,7 +63,7 @@ func TestRestoreReplica(t *testing.T) {
 	require.Equal(t, n.s.End(), res.End)
 	checkReplica(n, "/restored")
 
-	// A backup of a replica is a replica already.
+	// A backup of a replica is restored without another change of its site state.
 	replica := *n
 	replica.dir, replica.o.Dir = "/other", "/other"
 	_, err = backup.Restore(ctx, set.Path, "/other", o)
@@ -79,12 +79,12 @@ func TestRestoreReplica(t *testing.T) {
 	require.Equal(t, replica.s.Site(), third.Site())
 }
 
-// A snapshot is received completely, or leaves an empty directory.
-func TestReceive(t *testing.T) {
+// Receive restores a complete snapshot as a replica. A missing or corrupt piece is an error and leaves no files.
+func TestReceiveReplica(t *testing.T) {
 	ctx := context.Background()
 	n := openNode(t, memfs.New(), "/data", 2048)
 	n.steps(50)
-	lineage := n.lineageOf()
+	lineage := n.startLineage()
 	n.steps(10)
 	_, err := n.s.Checkpoint(ctx)
 	require.NoError(t, err)
@@ -103,7 +103,7 @@ func TestReceive(t *testing.T) {
 						return 0, nil, err
 					}
 					offset = at + uint64(len(data))
-					i, data = i+1, slices.Clone(data) // the first one belongs to the snapshot
+					i, data = i+1, slices.Clone(data) // change must not modify the snapshot's buffer
 					if change == nil || change(i, data) {
 						return at, data, nil
 					}

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Joining and dividing checksums is correct for any lengths.
-func TestJoin(t *testing.T) {
+// Join and Suffix are correct for any lengths.
+func TestJoinAndSuffix(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	b := make([]byte, 3<<20)
 	for i := range b {
@@ -26,14 +26,14 @@ func TestJoin(t *testing.T) {
 			require.Equal(t, want, Of(whole))
 			require.Equal(t, want, Join(Of(one), Of(two), n), "%d and %d", m, n)
 			require.Equal(t, Of(two), Suffix(want, Of(one), n), "%d and %d", m, n)
-			start := r.Uint32() // of a checksum that is continued and mixed with other numbers
+			start := r.Uint32()
 			require.Equal(t, Update(start, two), Join(start, Of(two), n), "%d", n)
 		}
 	}
 }
 
-// Joining works for zeros, whose checksum needs no memory, up to the maximum size of a frame.
-func TestJoinVeryLong(t *testing.T) {
+// Join and Suffix are correct up to the maximum size of a frame. The data are zeros, to save memory.
+func TestJoinAndSuffixOfMaximumLength(t *testing.T) {
 	zeros := make([]byte, 1<<20)
 	long := uint32(0)
 	for range 1 << 10 {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A directory with an inaccessible lock file is not reported as in use.
+// BeginRestore reports an inaccessible lock file as its own error, and a locked directory as in use.
 func TestRestoreLockError(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	fault.SetHook(func(op faultfs.Op) error {

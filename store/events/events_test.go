@@ -14,7 +14,7 @@ import (
 )
 
 // Each kind of event has a unique name, and Names contains it.
-func TestNames(t *testing.T) {
+func TestNamesAreUniqueAndComplete(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "events.go", nil, 0)
 	require.NoError(t, err)
 	kinds := 0
@@ -30,15 +30,16 @@ func TestNames(t *testing.T) {
 		require.Regexp(t, `^[a-z]+(-[a-z]+)*$`, name)
 		seen[name] = true
 	}
-	require.Len(t, Names(), kinds, "a kind of event that Names does not list")
-	require.Len(t, seen, kinds, "two kinds with one name")
+	require.Len(t, Names(), kinds, "Names lists each kind")
+	require.Len(t, seen, kinds, "names are unique")
 }
 
+// Log logs each event with its fields. Discard logs nothing.
 func TestLog(t *testing.T) {
 	core, logs := observer.New(zap.DebugLevel)
-	tell := Log(zap.New(core))
-	tell(DiskHasSpace{})
-	tell(LogDiscarded{UpTo: 7})
+	report := Log(zap.New(core))
+	report(DiskHasSpace{})
+	report(LogDiscarded{UpTo: 7})
 	Discard(LogDiscarded{UpTo: 8})
 	require.Equal(t, 2, logs.Len())
 	require.Equal(t, map[string]any{"up_to_lsn": uint64(7)}, logs.All()[1].ContextMap())

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/identity"
 )
 
-// INV-1: fences are ordered by config first and by term second.
+// Fences are ordered by config, then by term (INV-1).
 func TestFenceOrder(t *testing.T) {
 	f := func(config, term uint64) identity.Fence { return identity.Fence{Config: config, Term: term} }
 	require.True(t, f(1, 5).Less(f(2, 1)))
@@ -23,7 +23,7 @@ func TestFenceOrder(t *testing.T) {
 	require.False(t, f(2, 5).Admits(2, 4))
 }
 
-// INV-11: an entry without a generation matches any generation.
+// An entry without a generation matches any generation (INV-11).
 func TestMemberIs(t *testing.T) {
 	m := identity.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 3, Generation: uuid.New()}
 	require.True(t, m.Is(m))

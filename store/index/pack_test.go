@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// Extents of several messages have the same length for all page sizes, in whole pages, and at least one.
+// An extent of several messages has as many whole pages as fit into index.ExtentBytes, and at least one.
 func TestRoom(t *testing.T) {
 	for pageSize, pages := range map[int]int{2048: 2, 4096: 1, 6144: 1, 8192: 1, 32 << 10: 1, 1 << 20: 1} {
 		room := index.Room(pageSize)
@@ -20,16 +20,16 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// Messages of one queue are added to an extent up to its capacity.
+// Takes accepts messages of the same queue up to the capacity of the extent.
 func TestPackingFillsExtent(t *testing.T) {
 	var p index.Packing
 	room := index.Room(2048)
-	require.False(t, p.Takes(1, 1, 500, room), "none is begun")
+	require.False(t, p.Takes(1, 1, 500, room), "no extent has been started")
 	p.Begin(1, 1)
 	p.Add(1, 500)
 	require.True(t, p.Takes(1, 2, 500, room))
-	require.False(t, p.Takes(2, 2, 500, room), "of another queue")
-	left := room - p.Size - 1 // one byte is the sequence delta
+	require.False(t, p.Takes(2, 2, 500, room), "another queue")
+	left := room - p.Size - 1 // one byte for the sequence delta
 	require.True(t, p.Takes(1, 2, left, room))
 	require.False(t, p.Takes(1, 2, left+1, room))
 	p.Add(2, left)

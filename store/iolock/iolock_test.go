@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/iolock"
 )
 
-// The bubble's clock advances while goroutines wait for the lock. With a sync.Mutex it would stop forever.
+// The clock of a synctest bubble advances while goroutines wait for the lock. With a sync.Mutex it would stop.
 func TestWaitForLockDoesNotStopClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m iolock.Mutex

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A built file with several bitmap chunks has every extent and can be used like any other.
-func TestBuilder(t *testing.T) {
+// A file of a Builder with several bitmap chunks is durable, contains every extent, and can be changed.
+func TestBuiltFile(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	require.NoError(t, mem.SyncDir("/"))
@@ -63,8 +63,8 @@ func TestBuilder(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// No file remains after Abort, on a full disk, or if the build never finishes.
-func TestBuilderStops(t *testing.T) {
+// Abort and a full disk leave no file. After a crash during a build, the file does not open.
+func TestUnfinishedBuild(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	require.NoError(t, mem.SyncDir("/"))

@@ -18,7 +18,7 @@ type cacheFS struct {
 
 	mu      sync.Mutex
 	dropped []byteRange
-	begun   int64 // in bytes
+	behind  int64 // bytes of WriteBehind calls
 }
 
 func (c *cacheFS) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error) {
@@ -26,8 +26,8 @@ func (c *cacheFS) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, e
 	return cacheFile{File: f, fs: c}, err
 }
 
-// took returns the ranges dropped since the last call.
-func (c *cacheFS) took() []byteRange {
+// takeDropped returns the ranges dropped since the last call.
+func (c *cacheFS) takeDropped() []byteRange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d := c.dropped
@@ -44,7 +44,7 @@ type cacheFile struct {
 func (c cacheFile) WriteBehind(_, length int64) {
 	c.fs.mu.Lock()
 	defer c.fs.mu.Unlock()
-	c.fs.begun += length
+	c.fs.behind += length
 }
 
 func (c cacheFile) CachedBytes(_, length int64) (int64, bool) { return length, true }
@@ -61,7 +61,7 @@ func (c cacheFile) DropCache(offset, length int64) {
 	c.fs.dropped = append(c.fs.dropped, byteRange{offset, offset + length})
 }
 
-// covers reports whether an extent is inside one of the ranges.
+// covers reports whether one of the ranges contains an extent.
 func covers(in []byteRange, f *File, ext Extent) bool {
 	for _, s := range in {
 		if s.from <= f.geo.offset(ext.First) && f.geo.offset(ext.End()) <= s.to {
@@ -71,24 +71,24 @@ func covers(in []byteRange, f *File, ext Extent) bool {
 	return false
 }
 
-// With AvoidCache, checkpoint writes are evicted from the page cache once they are durable, and not before.
-func TestUseCache(t *testing.T) {
+// With AvoidCache, written extents are evicted from the page cache once the checkpoint's sync has made them durable.
+func TestAvoidCache(t *testing.T) {
 	t.Parallel()
 	fsys := &cacheFS{FS: newMem(t)}
 	w := newWorld(t, fsys, 2048, 1)
 	defer func() { require.NoError(t, w.f.Close()) }()
 	w.add(50)
 	w.checkpoint()
-	require.Empty(t, fsys.took(), "cached until evicted")
+	require.Empty(t, fsys.takeDropped(), "UseCache is the default")
 
 	w.f.UseCache(vfs.AvoidCache)
 	old := len(w.extents)
 	for range 20 {
 		w.add(5)
 	}
-	require.Empty(t, fsys.took(), "not durable yet")
+	require.Empty(t, fsys.takeDropped(), "not durable yet")
 	w.checkpoint()
-	dropped := fsys.took()
+	dropped := fsys.takeDropped()
 	require.Less(t, len(dropped), 20, "adjacent ranges are dropped together")
 	fresh := 0
 	for _, ext := range w.extents {
@@ -104,7 +104,7 @@ func TestUseCache(t *testing.T) {
 	require.NoError(t, w.f.WriteExtent(ext, KindPacked, nil))
 	w.f.Free(ext)
 	w.checkpoint()
-	require.Empty(t, fsys.took())
+	require.Empty(t, fsys.takeDropped())
 }
 
 // Writeback of a large write starts before the checkpoint's sync.
@@ -117,18 +117,18 @@ func TestWriteBehind(t *testing.T) {
 	for _, size := range []int{writeBytes / 2, 2 * writeBytes} {
 		ext, err := f.Alloc(f.PagesFor(size))
 		require.NoError(t, err)
-		fsys.begun = 0
+		fsys.behind = 0
 		require.NoError(t, f.WriteExtent(ext, KindLarge, make([]byte, size)))
 		if size < writeBytes {
-			require.Zero(t, fsys.begun)
+			require.Zero(t, fsys.behind)
 		} else {
-			require.Equal(t, int64(ext.Pages)*2048, fsys.begun)
+			require.Equal(t, int64(ext.Pages)*2048, fsys.behind)
 		}
 	}
 }
 
 // Built and imported files do not stay in the page cache.
-func TestCopiesAreNotCached(t *testing.T) {
+func TestBuiltAndImportedFilesAreNotCached(t *testing.T) {
 	t.Parallel()
 	fsys := &cacheFS{FS: newMem(t)}
 	b, err := NewBuilder(fsys, pageFile, BuildOptions{PageSize: 2048, Checkpoint: 1})
@@ -144,7 +144,7 @@ func TestCopiesAreNotCached(t *testing.T) {
 	f, err := Open(fsys, pageFile, Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, f.Close()) }()
-	dropped := fsys.took()
+	dropped := fsys.takeDropped()
 	require.True(t, covers(dropped, f, Extent{First: 1, Pages: extents[0].Pages}))
 
 	pin := f.Pin()
@@ -153,5 +153,5 @@ func TestCopiesAreNotCached(t *testing.T) {
 	require.NoError(t, err)
 	send(t, f, pin, im, func() {})
 	require.NoError(t, im.Finish())
-	require.True(t, covers(fsys.took(), f, Extent{First: 1, Pages: 1}))
+	require.True(t, covers(fsys.takeDropped(), f, Extent{First: 1, Pages: 1}))
 }

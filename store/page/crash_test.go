@@ -60,9 +60,9 @@ func (c *crasher) stop() []crashed {
 	return c.found
 }
 
-// TestCrash crashes at every operation of several rounds of changes and checkpoints. Recovery must find the complete
-// previous or new checkpoint, continue, and survive another crash.
-func TestCrash(t *testing.T) {
+// After a crash at any operation during changes and checkpoints, Open finds the complete previous or new checkpoint.
+// The file can be changed, and survives another crash.
+func TestCheckpointAfterCrash(t *testing.T) {
 	for _, pageSize := range pageSizes {
 		for seed := range int64(tier.Count(2, 3)) {
 			t.Run(fmt.Sprintf("page=%d/seed=%d", pageSize, seed), func(t *testing.T) {
@@ -94,21 +94,21 @@ func (w *world) afterCrash(crash crashed, previous uint64) (newer int) {
 	require.NoError(w.t, err, "crash before %s", crash.op)
 	at, err := w.verify(f)
 	require.NoError(w.t, err, "crash before %s", crash.op)
-	require.True(w.t, at == previous || at == previous+1, "crash before %s: checkpoint %d, %d or %d were expected",
+	require.True(w.t, at == previous || at == previous+1, "crash before %s: checkpoint %d, want %d or %d",
 		crash.op, at, previous,
 		previous+1)
 	if crash.op == "the end" {
-		require.Equal(w.t, previous+1, at, "reported checkpoint is missing")
+		require.Equal(w.t, previous+1, at, "completed checkpoint is missing")
 	}
 	require.NoError(w.t, f.Close())
 	if w.rng.Intn(6) == 0 {
-		w.goOn(crash.fs)
+		w.crashAgain(crash.fs)
 	}
 	return int(at - previous)
 }
 
-// goOn continues after a crash, crashes again, and verifies the file.
-func (w *world) goOn(mem *memfs.FS) {
+// crashAgain continues after a crash, crashes again, and verifies the file.
+func (w *world) crashAgain(mem *memfs.FS) {
 	w.t.Helper()
 	o := &world{t: w.t, rng: w.rng, next: w.next + 1_000_000, states: maps.Clone(w.states)}
 	o.open(mem)
@@ -123,9 +123,9 @@ func (w *world) goOn(mem *memfs.FS) {
 	require.NoError(w.t, o.f.Close())
 }
 
-// After a crash the file is complete or does not exist.
+// After a crash in Create, the file is complete or does not exist.
 func TestCrashInCreate(t *testing.T) {
-	missing, there := 0, 0
+	missing, complete := 0, 0
 	for seed := range int64(5) {
 		c := newCrasher(t, seed, 4)
 		c.start()
@@ -134,13 +134,13 @@ func TestCrashInCreate(t *testing.T) {
 			if _, err := crash.fs.Stat(pageFile); err != nil {
 				missing++
 				require.NotEqual(t, "the end", crash.op)
-				again := newWorld(t, crash.fs, 4096, int64(i)) // leftover files are harmless
+				again := newWorld(t, crash.fs, 4096, int64(i)) // a leftover file does not matter
 				again.step()
 				again.checkpoint()
 				require.NoError(t, again.f.Close())
 				continue
 			}
-			there++
+			complete++
 			f, err := Open(crash.fs, pageFile, Options{})
 			require.NoError(t, err, "crash before %s", crash.op)
 			_, err = w.verify(f)
@@ -150,11 +150,11 @@ func TestCrashInCreate(t *testing.T) {
 		require.NoError(t, w.f.Close())
 	}
 	require.Positive(t, missing)
-	require.Positive(t, there)
+	require.Positive(t, complete)
 }
 
-// If the device loses synced data of the last checkpoint, Open finds the older one, which shares no page with later
-// writes, or reports corruption. Wrong content is never returned.
+// If the disk loses synced data of the last checkpoint, Open finds the older checkpoint or reports corruption. Reads
+// return no wrong content.
 func TestLostSync(t *testing.T) {
 	older := 0
 	for seed := range int64(30) {

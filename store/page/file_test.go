@@ -19,9 +19,9 @@ import (
 
 var pageSizes = []int{2048, 4096, 32768}
 
-// TestRandom makes random changes, checkpoints and reopens: a checkpoint always has the expected content and uses
-// exactly the pages that it refers to.
-func TestRandom(t *testing.T) {
+// After random changes and reopens, each checkpoint has the expected content and uses exactly the pages that it refers
+// to.
+func TestRandomChanges(t *testing.T) {
 	for _, pageSize := range pageSizes {
 		for seed := range int64(4) {
 			t.Run(fmt.Sprintf("page=%d/seed=%d", pageSize, seed), func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// TestOS runs the same on the real filesystem.
-func TestOS(t *testing.T) {
+// Checkpoints on the filesystem of the operating system have the expected content, also when opened read-only.
+func TestOSFilesystem(t *testing.T) {
 	dir := t.TempDir()
 	f, err := Create(vfs.OS(), dir+"/page.db", CreateOptions{PageSize: 4096})
 	require.NoError(t, err)
@@ -111,11 +111,11 @@ func TestOpenErrors(t *testing.T) {
 			b[slotOffset(1)+50] ^= 1
 			return b
 		}, ErrCorrupt},
-		{"other store's slots", func(b []byte) []byte {
+		{"slots of another store", func(b []byte) []byte {
 			h := encodeHeader(header{pageSize: 2048, storeID: [16]byte{9}})
 			return append(h, b[headerBytes:]...)
 		}, ErrCorrupt},
-		{"sound", func(b []byte) []byte { return b }, nil},
+		{"unchanged", func(b []byte) []byte { return b }, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) { require.ErrorIs(t, open(t, tt.change), tt.want) })
 	}
@@ -123,6 +123,7 @@ func TestOpenErrors(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
+// Create rejects invalid page sizes and an existing file.
 func TestCreate(t *testing.T) {
 	mem := newMem(t)
 	for _, size := range []int{1, 1024, 2047, 3000, MaxPageBytes + 2048, -2048} {
@@ -139,8 +140,8 @@ func TestCreate(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrExist)
 }
 
-// If the newest slot is corrupt, the older checkpoint is complete, regardless of later writes.
-func TestOlderSlot(t *testing.T) {
+// If the newest meta slot is corrupt, Open returns the complete older checkpoint and rewrites the slot.
+func TestOpenWithCorruptSlot(t *testing.T) {
 	for seed := range int64(10) {
 		mem := newMem(t)
 		w := newWorld(t, mem, 2048, seed)
@@ -166,8 +167,8 @@ func TestOlderSlot(t *testing.T) {
 	}
 }
 
-// A full disk returns an error without side effects, and operation continues when space is available.
-func TestFull(t *testing.T) {
+// An allocation on a full disk fails without side effects. The file remains usable.
+func TestFullDisk(t *testing.T) {
 	mem := newMem(t)
 	w := newWorld(t, mem, 2048, 2)
 	w.add(20)
@@ -195,7 +196,7 @@ func TestFull(t *testing.T) {
 }
 
 // After a failed page write the previous checkpoint remains, and a retry succeeds.
-func TestWriteFails(t *testing.T) {
+func TestCheckpointAfterFailedWrite(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 2)
@@ -227,8 +228,7 @@ func TestWriteFails(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// Bitmap parts that a failed checkpoint did not write are written by the next one, even if they did not change in the
-// meantime.
+// A checkpoint writes the bitmap parts that a failed checkpoint did not write, even if they did not change again.
 func TestRetryWritesUnchangedBitmap(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
@@ -259,7 +259,7 @@ func TestRetryWritesUnchangedBitmap(t *testing.T) {
 }
 
 // A failed sync, or a failed write of a meta slot, is final (INV-7).
-func TestSyncFails(t *testing.T) {
+func TestFailedSyncIsFinal(t *testing.T) {
 	for _, broken := range []func(op faultfs.Op) bool{
 		func(op faultfs.Op) bool { return op.Kind == faultfs.OpSync },
 		func(op faultfs.Op) bool { return op.Kind == faultfs.OpWrite && op.Offset < DataOffset },
@@ -282,7 +282,7 @@ func TestSyncFails(t *testing.T) {
 		require.ErrorIs(t, err, syscall.EIO)
 		fault.SetHook(nil)
 		_, err = w.f.Checkpoint(w.meta())
-		require.ErrorIs(t, err, ErrFailed, "never again")
+		require.ErrorIs(t, err, ErrFailed, "no retry")
 		_, err = w.f.Alloc(1)
 		require.ErrorIs(t, err, ErrFailed)
 		w.requireSound(w.steps) // reads continue to work
@@ -292,6 +292,7 @@ func TestSyncFails(t *testing.T) {
 	}
 }
 
+// Invalid arguments and double frees return ErrMisuse, calls after Close ErrClosed.
 func TestMisuse(t *testing.T) {
 	mem := newMem(t)
 	w := newWorld(t, mem, 2048, 2)
@@ -327,6 +328,7 @@ func TestMisuse(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 }
 
+// A file that is opened read-only has all content, writes nothing and rejects changes.
 func TestReadOnly(t *testing.T) {
 	mem := newMem(t)
 	w := newWorld(t, mem, 2048, 2)
@@ -358,8 +360,8 @@ func TestReadOnly(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// A small change to a large file writes little.
-func TestCheckpointCost(t *testing.T) {
+// A checkpoint with a small change to a large file writes at most 20 KiB with two syncs.
+func TestCheckpointWritesLittle(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 2)

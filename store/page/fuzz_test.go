@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// Random bytes fail the checksum; these targets insert a valid one, so that the decoders are reached. They must not
-// crash, must bound their allocations, and must accept only consistent input.
+// These targets insert a valid checksum into random bytes. The decoders must not panic, must limit their allocations,
+// and must accept only consistent input.
 
 func FuzzHeader(f *testing.F) {
 	f.Add(encodeHeader(header{pageSize: 4096, storeID: [16]byte{1}}), true)

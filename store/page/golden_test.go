@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// TestGolden compares the bytes on disk with testdata/format-1.txt. If it fails, files of version 1 can no longer be
-// read: the change needs a new FormatVersion and an additional file.
+// The encoding equals testdata/format-1.txt. A difference means that files of version 1 can no longer be read: the
+// change needs a new FormatVersion and an additional file.
 func TestGolden(t *testing.T) {
 	meta := Meta{
 		Checkpoint: 5, Position: lsn.Position{Term: 3, LSN: 1234, Chain: 0xcafe},

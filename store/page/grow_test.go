@@ -8,8 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A file grows in increasing steps, by at most an eighth. After it was opened or shrunk, it does not grow by an eighth
-// for its first new page.
+// A file grows in increasing steps, by at most an eighth. After Open, the steps start at the minimum again.
 func TestGrow(t *testing.T) {
 	mem := newMem(t)
 	f, err := Create(mem, pageFile, CreateOptions{PageSize: 2048})

@@ -29,9 +29,8 @@ func send(t *testing.T, f *File, pin *Pin, im *Importer, between func()) {
 	}
 }
 
-// TestImport copies a pinned checkpoint to another filesystem while the source changes. The copy can be changed as
-// well.
-func TestImport(t *testing.T) {
+// An import of a pinned checkpoint has its content although the source changes concurrently. The copy can be changed.
+func TestImportOfPinnedCheckpoint(t *testing.T) {
 	for _, pageSize := range pageSizes {
 		source := newWorld(t, newMem(t), pageSize, 3)
 		for range 10 {
@@ -91,7 +90,8 @@ func errIsAny(err error, targets ...error) bool {
 	return false
 }
 
-func TestImportRefuses(t *testing.T) {
+// An importer rejects invalid metadata, invalid offsets and an incomplete file. Abort leaves no file.
+func TestImportRejectsInvalidInput(t *testing.T) {
 	source := newWorld(t, newMem(t), 2048, 3)
 	source.step()
 	source.checkpoint()
@@ -128,7 +128,7 @@ func TestImportRefuses(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// After a crash the file opens with the whole content, or does not open.
+// After a crash in an import, the file has the whole content or does not open.
 func TestCrashInImport(t *testing.T) {
 	source := newWorld(t, newMem(t), 4096, 3)
 	for range 3 {
@@ -142,7 +142,7 @@ func TestCrashInImport(t *testing.T) {
 	require.NoError(t, err)
 	send(t, source.f, pin, im, func() {})
 	require.NoError(t, im.Finish())
-	whole := 0
+	complete := 0
 	for _, crash := range c.stop() {
 		f, err := Open(crash.fs, importFile, Options{})
 		if err != nil {
@@ -150,18 +150,18 @@ func TestCrashInImport(t *testing.T) {
 			require.True(t, errIsAny(err, ErrNotPageFile, ErrCorrupt, fs.ErrNotExist), "%v", err)
 			continue
 		}
-		whole++
+		complete++
 		_, err = source.verify(f)
 		require.NoError(t, err, "crash before %s", crash.op)
 		require.NoError(t, f.Close())
 	}
-	require.Positive(t, whole)
+	require.Positive(t, complete)
 	pin.Release()
 	require.NoError(t, source.f.Close())
 }
 
-// TestManyLeaves uses several directory pages, with unused parts in between.
-func TestManyLeaves(t *testing.T) {
+// Open finds the used pages of a file with several bitmap directory pages.
+func TestManyDirectoryPages(t *testing.T) {
 	mem := faultfs.New(newMem(t))
 	w := newWorld(t, mem, 2048, 3)
 	size := w.f.geo.chunkPages()

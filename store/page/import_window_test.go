@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// Writeback of an import runs continuously, not only at the end; its failure is final (INV-7).
+// An import syncs after each window of written bytes, not only at the end. A failed sync is final (INV-7).
 func TestImportWriteback(t *testing.T) {
 	source := newWorld(t, newMem(t), 2048, 3)
 	for range 10 {

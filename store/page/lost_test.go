@@ -26,8 +26,8 @@ func flip(t *testing.T, fsys vfs.FS, offset int64, mask byte) {
 	require.NoError(t, file.Close())
 }
 
-// TestBitFlips flips bits in every kind of page, one at a time.
-func TestBitFlips(t *testing.T) {
+// A read of an extent with a flipped bit, of any kind, returns an error with its location.
+func TestFlippedBitsAreDetected(t *testing.T) {
 	mem := newMem(t)
 	w := newWorld(t, mem, 2048, 5)
 	w.add(6)
@@ -86,7 +86,7 @@ func requireCorruptAt(t *testing.T, err error, page No) {
 	require.Equal(t, pageFile, d.Path)
 }
 
-// TestLostAndMisdirectedWrites loses or misdirects each write of an extent, to a position with a valid older extent.
+// A lost write and a misdirected write of an extent are detected, although a valid older extent is at that position.
 func TestLostAndMisdirectedWrites(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
@@ -140,14 +140,14 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// Pages of a checkpoint that a crash prevented are not accepted in place of later ones.
-func TestLostAfterCrash(t *testing.T) {
+// An extent of a checkpoint that was not completed before a crash is not accepted in place of a later extent.
+func TestLostWritesAfterCrash(t *testing.T) {
 	mem := newMem(t)
 	w := newWorld(t, mem, 2048, 1)
 	w.checkpoint()
 	before, err := w.f.Alloc(1)
 	require.NoError(t, err)
-	require.NoError(t, w.f.WriteExtent(before, KindPacked, []byte("of the crash")))
+	require.NoError(t, w.f.WriteExtent(before, KindPacked, []byte("before the crash")))
 	crashed := mem.CrashClone(rand.New(rand.NewSource(0)))
 	for seed := int64(1); ; seed++ { // until the write survives
 		file, err := crashed.OpenFile(pageFile, os.O_RDONLY, 0)

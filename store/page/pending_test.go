@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// writeChecker fails writes to pages that a reader may read.
+// writeChecker fails writes to protected pages.
 type writeChecker struct {
 	w      *world
 	slots  map[uint64]map[No]bool // pages of the checkpoints in the meta slots, by checkpoint number
@@ -31,7 +31,7 @@ func pagesOf(t testing.TB, f *File, pin *Pin) map[No]bool {
 	return pages
 }
 
-// current returns the referenced pages.
+// current returns the pages of the current extents and the root.
 func (w *world) current() map[No]bool {
 	pages := map[No]bool{}
 	for _, ext := range w.extents {
@@ -151,8 +151,8 @@ func (a *writeChecker) takeOrRelease() {
 	}
 }
 
-// A file with constant content does not grow: pages are reusable after two checkpoints.
-func TestReuse(t *testing.T) {
+// A file with a constant amount of content does not grow: pages are reusable after two checkpoints.
+func TestPagesAreReused(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
 	w.add(50)
 	for range 200 {
@@ -165,7 +165,7 @@ func TestReuse(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// A pin does not hold pages that were allocated later.
+// A pin does not hold pages that were allocated after it.
 func TestPinHoldsOnlyOlderPages(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
 	w.add(50)
@@ -185,7 +185,7 @@ func TestPinHoldsOnlyOlderPages(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// Guarded readers read valid extents while a writer replaces them.
+// Reads under a guard return valid extents while a writer replaces them.
 func TestGuardedReaders(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
 	var mu sync.RWMutex // guards published

@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// TestTrim frees and truncates the second half of a file with several bitmap chunks, and continues with the rest.
+// Trim truncates the free end of a file with several bitmap chunks. The remaining extents are unchanged, and the file
+// can grow again.
 func TestTrim(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
@@ -28,12 +29,12 @@ func TestTrim(t *testing.T) {
 			extents[ext.First] = ext
 		}
 	}
-	same := func() {
+	checkpoint := func() {
 		_, err := f.Checkpoint(page.Meta{})
 		require.NoError(t, err)
 	}
 	fill(10_000)
-	same()
+	checkpoint()
 	before, err := mem.Stat("/d/p")
 	require.NoError(t, err)
 	require.Greater(t, f.Stats().Pages, uint64(2*16128), "more than two bitmap chunks")
@@ -45,12 +46,12 @@ func TestTrim(t *testing.T) {
 				delete(extents, no)
 			}
 		}
-		same()
-		same() // freed pages can be used again
+		checkpoint()
+		checkpoint() // now the freed pages are reusable
 		for range 2 {
 			f.AllocLow()
 			f.RelocateBitmap(end)
-			same()
+			checkpoint()
 		}
 		freed, err := f.Trim()
 		require.NoError(t, err)
@@ -71,7 +72,7 @@ func TestTrim(t *testing.T) {
 			require.Equal(t, []byte{byte(ext.First), byte(ext.First >> 8)}, payload)
 		}
 		fill(300)
-		same()
+		checkpoint()
 		if before, err = mem.Stat("/d/p"); err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +82,7 @@ func TestTrim(t *testing.T) {
 	require.ErrorIs(t, err, page.ErrClosed)
 }
 
-// Pages that a snapshot still reads are not truncated.
+// Trim does not truncate pages of a pinned checkpoint.
 func TestTrimKeepsPinnedPages(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))

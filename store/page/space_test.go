@@ -40,8 +40,7 @@ func (m naive) set(at, n int, to byte) {
 	}
 }
 
-// TestSpaceModel compares the allocator with the naive one, over several chunks and with ranges across chunk
-// boundaries.
+// The allocator behaves like the naive one, over several chunks and with ranges across chunk boundaries.
 func TestSpaceModel(t *testing.T) {
 	for seed := range int64(6) {
 		rng := rand.New(rand.NewSource(seed))
@@ -126,6 +125,7 @@ func requireCounts(t *testing.T, s *space, m naive) {
 	require.Equal(t, s.busy, busySum-missing)
 }
 
+// The bitmap functions agree with a slice of booleans.
 func TestBits(t *testing.T) {
 	rng := rand.New(rand.NewSource(1))
 	for range 3000 {
@@ -164,7 +164,7 @@ func TestBits(t *testing.T) {
 	}
 }
 
-// BenchmarkAlloc allocates pages of a file of 64 GiB (pages of 2 KiB) in which one page in 64 is free, in ranges of 4.
+// BenchmarkAlloc allocates pages in a file of 64 GiB (pages of 2 KiB), of which one page in 64 is free, in ranges of 4.
 func BenchmarkAlloc(b *testing.B) {
 	for _, n := range []uint64{1, 4, 100} {
 		b.Run(fmt.Sprintf("pages=%d", n), func(b *testing.B) {

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// streamExtents feeds a checkpoint's pages to an ExtentStream in parts of random size. If spoil is not negative, one
-// byte is changed.
-func streamExtents(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
+// streamExtents writes a checkpoint's pages to an ExtentStream in parts of random size. It changes the byte at offset
+// corrupt, unless corrupt is negative.
+func streamExtents(t *testing.T, rng *rand.Rand, f *File, corrupt int) error {
 	t.Helper()
 	pin := f.Pin()
 	defer pin.Release()
@@ -24,8 +24,8 @@ func streamExtents(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
 			skip += piece.Pages
 			buf := make([]byte, int(piece.Pages)*f.PageSize())
 			require.NoError(t, f.ReadPages(piece.First, buf))
-			if spoil >= at && spoil < at+len(buf) {
-				buf[spoil-at] ^= 0x10
+			if corrupt >= at && corrupt < at+len(buf) {
+				buf[corrupt-at] ^= 0x10
 			}
 			at += len(buf)
 			if err := s.Write(piece.First, buf); err != nil {
@@ -36,7 +36,7 @@ func streamExtents(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
 	return s.End()
 }
 
-// Valid checkpoints are accepted, and corrupt ones are detected.
+// An ExtentStream accepts valid checkpoints, and detects a change of any byte, misdirected writes and gaps.
 func TestExtentStream(t *testing.T) {
 	rng := rand.New(rand.NewSource(1))
 	for _, pageSize := range pageSizes {
@@ -46,7 +46,7 @@ func TestExtentStream(t *testing.T) {
 			w.checkpoint()
 			require.NoError(t, streamExtents(t, rng, w.f, -1))
 		}
-		// The first page begins with a header. Every bit of it and of its payload is covered.
+		// The first page begins with an extent header.
 		pin := w.f.Pin()
 		for ext, err := range w.f.UsedExtents(pin) {
 			require.NoError(t, err)

@@ -19,8 +19,8 @@ import (
 
 const pageFile = "data/page.db"
 
-// world changes a file. The content of an extent is derived from an ID, and a root lists the extents: each checkpoint
-// can be verified separately.
+// world changes a file. The content of an extent is derived from an ID, and a root lists the extents, so that each
+// checkpoint can be verified.
 type world struct {
 	t       testing.TB
 	rng     *rand.Rand
@@ -161,16 +161,16 @@ func (w *world) verify(f *File) (uint64, error) {
 	at := m.Position.LSN
 	want, ok := w.states[at]
 	if !ok {
-		return 0, fmt.Errorf("no checkpoint was made at %d", at)
+		return 0, fmt.Errorf("no checkpoint at position %d", at)
 	}
 	if m.AppData[63] != byte(at) || m.CreatedMS != int64(at) {
-		return 0, fmt.Errorf("application data of checkpoint %d differ from the input", at)
+		return 0, fmt.Errorf("application data of checkpoint %d is wrong", at)
 	}
 	refs := make(map[No]bool)
 	claim := func(ext Extent) error {
 		for i := range No(ext.Pages) {
 			if refs[ext.First+i] {
-				return fmt.Errorf("page %d is referred to twice", ext.First+i)
+				return fmt.Errorf("page %d is referenced twice", ext.First+i)
 			}
 			refs[ext.First+i] = true
 		}
@@ -182,7 +182,7 @@ func (w *world) verify(f *File) (uint64, error) {
 			return 0, err
 		}
 		if kind != KindNode || string(payload) != string(rootPayload(want)) {
-			return 0, fmt.Errorf("the root of checkpoint %d is another one", at)
+			return 0, fmt.Errorf("root of checkpoint %d is wrong", at)
 		}
 		if err := claim(m.Root); err != nil {
 			return 0, err
@@ -195,7 +195,7 @@ func (w *world) verify(f *File) (uint64, error) {
 			return 0, fmt.Errorf("extent %d: %w", id, err)
 		}
 		if kind != kindOf(id) || string(payload) != string(content(id)) {
-			return 0, fmt.Errorf("extent %d does not hold the written data", id)
+			return 0, fmt.Errorf("content of extent %d is wrong", id)
 		}
 		if err := claim(ext); err != nil {
 			return 0, err
@@ -224,16 +224,16 @@ func (w *world) verifyUsed(f *File, pin *Pin, refs map[No]bool, claim func(Exten
 		if ext.First <= last {
 			return fmt.Errorf("extent %v follows page %d", ext, last)
 		}
-		last = ext.End() // there is a free page in between
+		last = ext.End() // the page after an extent is free
 		for i := range No(ext.Pages) {
 			used++
 			if !refs[ext.First+i] {
-				return fmt.Errorf("page %d is in use, and nothing refers to it", ext.First+i)
+				return fmt.Errorf("page %d is in use but not referenced", ext.First+i)
 			}
 		}
 	}
 	if used != len(refs) || pin.Meta().UsedPages != uint64(used) {
-		return fmt.Errorf("%d pages are in use by the bitmap, %d by references, %d by the meta slot", used, len(refs),
+		return fmt.Errorf("pages in use: %d in the bitmap, %d referenced, %d in the meta slot", used, len(refs),
 			pin.Meta().UsedPages)
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The number of reads is logarithmic in the number of messages, up to a billion messages.
-func TestSearchTimeReadsFew(t *testing.T) {
+// searchTime needs at most one read more than the number of messages has binary digits, up to a billion messages.
+func TestSearchTimeReadsAreLogarithmic(t *testing.T) {
 	for _, n := range []uint64{1, 10, 1000, 1_000_000, 100_000_000, 1_000_000_000} {
 		most, digits := 0, 0
 		for v := n; v > 0; v >>= 1 {
@@ -39,7 +39,8 @@ func TestSearchTimeReadsFew(t *testing.T) {
 	}
 }
 
-// The search is correct across gaps, at both ends, and from any start.
+// searchTime finds the first message at or after a time from any start, across gaps and at both ends. It returns the
+// errors of its functions.
 func TestSearchTime(t *testing.T) {
 	times := map[uint64]int64{5: 50, 6: 60, 1000: 60, 1001: 70, 5000: 80}
 	search := func(from uint64, since int64) (uint64, bool) {

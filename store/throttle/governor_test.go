@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A latency is in the correct slot, and the slot's width is at most an eighth of it.
-func TestSlots(t *testing.T) {
+// The end of a latency's slot exceeds the latency by at most an eighth.
+func TestLatencySlots(t *testing.T) {
 	for us := int64(1); us < 200_000_000; us += 1 + us/50 {
 		d := time.Duration(us) * time.Microsecond
 		slot := slotOf(d)
@@ -29,10 +29,10 @@ type node struct {
 	g *Governor
 	// alone is the latency without work; disturbed is added at full speed.
 	alone, disturbed time.Duration
-	tell             *Governor // governor that receives the commit time, like on a standby
+	standby          *Governor // receives the commit time of g; if not nil, work runs on the standby
 }
 
-// commits simulates count commits, two per millisecond, with work at its current fraction or without work.
+// commits simulates count commits, two per millisecond, without or with work at its current fraction of the time.
 func (n *node) commits(count int, working bool) {
 	for i := range count {
 		took := n.alone
@@ -44,16 +44,16 @@ func (n *node) commits(count int, working bool) {
 		}
 		n.g.Committed(took)
 		work(500 * time.Microsecond)
-		if d := n.g.CommitTime(); n.tell != nil {
-			n.tell.Report(d)
+		if d := n.g.CommitTime(); n.standby != nil {
+			n.standby.Report(d)
 		}
 	}
 }
 
 // worker returns the governor of the working node.
 func (n *node) worker() *Governor {
-	if n.tell != nil {
-		return n.tell
+	if n.standby != nil {
+		return n.standby
 	}
 	return n.g
 }
@@ -87,44 +87,44 @@ func (n *node) whileWorking(t *testing.T, count int) float64 {
 	return share
 }
 
-// Work runs at full speed without commits, and with commits that it does not disturb. Otherwise it gets a fraction of
-// the time, so that commits stay close to their undisturbed latency, both locally and with a reported commit time.
+// Work runs at full speed without commits, and with commits that it does not slow down. Otherwise it gets a fraction of
+// the time, so that commits stay close to their baseline, on an active and on a standby with a reported commit time.
 func TestGovernor(t *testing.T) {
-	for name, told := range map[string]bool{"of this node": false, "told": true} {
+	for name, standby := range map[string]bool{"active": false, "standby": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := &node{g: NewGovernor(), alone: time.Millisecond}
-				if told {
-					n.tell = NewGovernor()
+				if standby {
+					n.standby = NewGovernor()
 				}
 				n.commits(4000, false)
 				base := n.worker().Status().Baseline
 				require.InDelta(t, 1.25, base.Seconds()*1000, 0.2)
 
-				n.whileWorking(t, 4000) // to find its fraction
-				require.Greater(t, n.whileWorking(t, 2000), 0.95, "nothing is disturbed")
+				n.whileWorking(t, 4000) // until the fraction is stable
+				require.Greater(t, n.whileWorking(t, 2000), 0.95, "commits are not slower")
 
 				n.disturbed = 4 * time.Millisecond
 				n.whileWorking(t, 4000)
 				share := n.whileWorking(t, 8000)
 				require.Greater(t, share, 0.07)
-				require.Less(t, share, 0.3, "commits would take twice as long")
+				require.Less(t, share, 0.3, "a higher fraction doubles the commit time")
 				now := n.worker().Status().Baseline
 				require.InDelta(t, base.Seconds(), now.Seconds(), base.Seconds()/4,
-					"disturbed commits are not part of the baseline")
+					"slower commits are not part of the baseline")
 
 				work(10 * time.Second)
 				New(Limits{Governor: n.worker()}).Unhindered() // still has a window with the earlier commits
 				work(2 * windowLongest)
-				require.True(t, New(Limits{Governor: n.worker()}).Unhindered(), "no commit waits")
+				require.True(t, New(Limits{Governor: n.worker()}).Unhindered(), "no commits")
 			})
 		})
 	}
 }
 
-// Commits that are slow regardless of the work leave it a fraction of the time, and become the new baseline, so that
-// the fraction rises.
-func TestGovernorNeverStarves(t *testing.T) {
+// If commits become slower regardless of the work, the work keeps a minimum fraction. The slower commits become the new
+// baseline, and the fraction rises.
+func TestGovernorAdaptsToSlowCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{g: NewGovernor(), alone: time.Millisecond}
 		n.commits(4000, false)
@@ -139,7 +139,7 @@ func TestGovernorNeverStarves(t *testing.T) {
 func TestGovernorLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Limits{Governor: NewGovernor(), Percent: 25})
-		work(windowLongest) // until the absence of commits is detected
+		work(windowLongest) // until the governor detects that there are no commits
 		require.False(t, p.Unhindered())
 		require.NoError(t, p.rest(t.Context()))
 		began := time.Now()
@@ -156,8 +156,8 @@ func TestGovernorLimits(t *testing.T) {
 	})
 }
 
-// Work that starts during commits without a baseline starts slowly.
-func TestGovernorStartsSlowly(t *testing.T) {
+// Without a baseline, work that starts during commits gets the smallest fraction.
+func TestGovernorWithoutBaseline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
 		for range 100 {
@@ -171,8 +171,8 @@ func TestGovernorStartsSlowly(t *testing.T) {
 	})
 }
 
-// Work that starts during commits with a baseline begins with the smallest fraction. The fraction doubles with each
-// window that is not slower; after slow commits, only up to the last tolerated value.
+// With a baseline, work that starts during commits begins with the smallest fraction. The fraction doubles with each
+// window that is not slower, up to the last tolerated value. From there it increases by an eighth.
 func TestGovernorSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
@@ -210,9 +210,9 @@ func TestGovernorSlowStart(t *testing.T) {
 			window(time.Millisecond)
 			begin()
 		}
-		require.InDelta(t, cut, begin(), 0.001, "doubled up to where commits were slow")
+		require.InDelta(t, cut, begin(), 0.001, "doubled up to the fraction at which commits were slow")
 		window(time.Millisecond)
-		require.InDelta(t, cut*9/8, begin(), 0.01, "and carefully from there on")
+		require.InDelta(t, cut*9/8, begin(), 0.01, "increased by an eighth")
 		for range 20 {
 			window(time.Millisecond)
 			begin()
@@ -221,9 +221,9 @@ func TestGovernorSlowStart(t *testing.T) {
 	})
 }
 
-// A standby that was just started works with a reduced fraction until it can receive commit times. The first ones,
-// which its work may have increased, are not a baseline.
-func TestGovernorOfStandbyThatStarts(t *testing.T) {
+// After a start, a standby works with a reduced fraction until it has received commit times. The first commit times are
+// not a baseline, since the work may have increased them.
+func TestGovernorOfStartingStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
 		p := New(Limits{Governor: g})
@@ -244,7 +244,7 @@ func TestGovernorOfStandbyThatStarts(t *testing.T) {
 		p = New(Limits{Governor: idle})
 		p.Unhindered()
 		work(windowLongest)
-		require.True(t, p.Unhindered(), "no commits come")
+		require.True(t, p.Unhindered(), "no commits")
 		require.Equal(t, NoCommits, idle.Status().Reason)
 	})
 }
@@ -260,7 +260,7 @@ func TestGovernorLongPauses(t *testing.T) {
 		p.Unhindered()
 		g.Report(time.Millisecond)
 		work(300 * time.Millisecond)
-		require.NoError(t, p.rest(t.Context())) // recordPause for longest
+		require.NoError(t, p.rest(t.Context())) // the longest pause
 		require.Greater(t, g.Status().Share, 0.09)
 		p.Unhindered()
 		require.Greater(t, g.Status().Share, 0.09)

@@ -11,10 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// work takes time d, by the clock of synctest.
+// work takes the time d of the synctest clock.
 func work(d time.Duration) { <-time.After(d) }
 
-func TestNoLimits(t *testing.T) {
+// Without limits, Did returns immediately and ignores the context.
+func TestPacerWithoutLimits(t *testing.T) {
 	require.Nil(t, New(Limits{}))
 	require.Nil(t, New(Limits{Percent: 100}))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -22,8 +23,8 @@ func TestNoLimits(t *testing.T) {
 	require.NoError(t, New(Limits{}).Did(ctx, 1<<30))
 }
 
-// Work in steps of a millisecond takes four times as long with a quarter of the time.
-func TestShare(t *testing.T) {
+// With 25 percent, work takes four times as long.
+func TestPercentLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Limits{Percent: 25})
 		began := time.Now()
@@ -36,7 +37,7 @@ func TestShare(t *testing.T) {
 }
 
 // The rate limit applies to small and large steps.
-func TestRate(t *testing.T) {
+func TestRateLimit(t *testing.T) {
 	for _, piece := range []int{1000, 100_000, 10_000_000} {
 		synctest.Test(t, func(t *testing.T) {
 			p := New(Limits{BytesPerSecond: 1_000_000})
@@ -49,8 +50,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// Waiting for the rate limit does not count as work that requires a pause.
-func TestBoth(t *testing.T) {
+// Time that is spent waiting for the rate limit requires no pause.
+func TestRateAndPercentLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Limits{BytesPerSecond: 1_000_000, Percent: 10})
 		began := time.Now()
@@ -62,8 +63,8 @@ func TestBoth(t *testing.T) {
 	})
 }
 
-// A waiting call returns as soon as the context ends, even with a deadline.
-func TestEnd(t *testing.T) {
+// A pause ends when the context is canceled or its deadline has passed.
+func TestPauseEndsWithContext(t *testing.T) {
 	for name, l := range map[string]Limits{"share": {Percent: 1}, "rate": {BytesPerSecond: 1000}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

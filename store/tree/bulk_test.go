@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// counting is a NodeWriter that only counts, like the simulation of a rewrite.
+// counting is a NodeWriter that only counts pages, like the simulation of a rewrite.
 type counting struct {
 	size  int
 	pages uint64
@@ -28,9 +28,9 @@ func (c *counting) WriteNode(n int, _ func([]byte) []byte) (page.Extent, error) 
 	return ext, nil
 }
 
-// TestBulk builds trees of all sizes, reads and changes them, and compares their size with the size counted without
-// writing.
-func TestBulk(t *testing.T) {
+// A bulk-loaded tree of any size has all entries and can be changed. Its size equals that of a simulation without
+// writes.
+func TestBulkLoadedTree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, pageSize := range []int{2048, 6144} {
 		for _, n := range []int{0, 1, 2, 100, 3000, 40_000} {
@@ -109,8 +109,8 @@ func bulkRound(t *testing.T, rng *rand.Rand, pageSize, n int) {
 	require.Empty(t, left)
 }
 
-// Keys that are not in ascending order are rejected, even across nodes.
-func TestBulkOrder(t *testing.T) {
+// Bulk rejects keys that are not in ascending order, also at node boundaries, and keys that are too long.
+func TestBulkRejectsInvalidKeys(t *testing.T) {
 	for _, n := range []int{1, 500} {
 		bulk := tree.NewBulk(&counting{size: 2048}, tree.Options{})
 		for i := range n {

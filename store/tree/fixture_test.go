@@ -65,11 +65,11 @@ func checkPages(t *testing.T, f *page.File) {
 	}
 	v := New(f, pin.Meta().Root, Options{}).View()
 	require.NoError(t, v.WalkExtents(func(ext page.Extent, _ int) error { claim(ext); return nil }))
-	require.Empty(t, used, "pages are in use that nothing refers to")
+	require.Empty(t, used, "unreferenced pages are in use")
 	require.NoError(t, v.Verify())
 }
 
-// model is a map that behaves like a tree.
+// model is the expected content of a tree.
 type model map[string]string
 
 func (m model) sorted() []string { return slices.Sorted(maps.Keys(m)) }
@@ -162,24 +162,24 @@ func (v *View) verify(k childRef, level int, lo, hi []byte) error {
 	if err != nil {
 		return err
 	}
-	damaged := func(format string, args ...any) error {
+	corrupt := func(format string, args ...any) error {
 		return &page.CorruptError{Page: k.ext.First, Reason: fmt.Sprintf("tree node: "+format, args...)}
 	}
 	if len(n.keys) == 0 {
-		return damaged("empty node")
+		return corrupt("empty node")
 	}
 	raw := 0
 	for i, key := range n.keys {
 		raw += n.entrySize(i)
 		if i > 0 && bytes.Compare(n.keys[i-1], key) >= 0 {
-			return damaged("keys not in ascending order at %d", i)
+			return corrupt("keys not in ascending order at %d", i)
 		}
 		if (lo != nil && bytes.Compare(key, lo) < 0) || (hi != nil && bytes.Compare(key, hi) >= 0) {
-			return damaged("key %x is not in [%x, %x)", key, lo, hi)
+			return corrupt("key %x is not in [%x, %x)", key, lo, hi)
 		}
 	}
 	if raw != n.raw {
-		return damaged("size is %d, recorded as %d", raw, n.raw)
+		return corrupt("size is %d, recorded as %d", raw, n.raw)
 	}
 	for i := range n.children {
 		from, to := n.bounds(i, lo, hi)

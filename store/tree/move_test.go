@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Only nodes at or after a page are moved, and the entries do not change.
+// MoveNodes moves the nodes at or after a page, up to the given number. The entries do not change.
 func TestMoveNodes(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
@@ -34,12 +34,12 @@ func TestMoveNodes(t *testing.T) {
 	}
 	require.NoError(t, edit.Commit())
 	flush()
-	runs := func() map[page.Extent]bool {
+	extents := func() map[page.Extent]bool {
 		m := map[page.Extent]bool{}
 		require.NoError(t, tr.View().WalkExtents(func(r page.Extent, _ int) error { m[r] = true; return nil }))
 		return m
 	}
-	before := runs()
+	before := extents()
 	from, behind := page.No(200), 0
 	for r := range before {
 		if r.First >= from {
@@ -58,11 +58,11 @@ func TestMoveNodes(t *testing.T) {
 	require.NoError(t, edit.Commit())
 	flush()
 	require.NoError(t, tr.View().Verify())
-	after := runs()
+	after := extents()
 	require.Len(t, after, len(before))
 	for r := range after {
 		if r.First >= from {
-			require.False(t, before[r], "node at page %d was to be moved", r.First)
+			require.False(t, before[r], "node at page %d was not moved", r.First)
 		}
 	}
 	i := 0

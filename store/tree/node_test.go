@@ -23,6 +23,7 @@ func sampleNodes() []*node {
 	return []*node{leaf, inner, single}
 }
 
+// A node survives encoding and decoding, and a truncated encoding is rejected.
 func TestNodeRoundTrip(t *testing.T) {
 	for _, n := range sampleNodes() {
 		b := n.appendTo(nil, nil)
@@ -40,7 +41,7 @@ func TestNodeRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzNode decodes arbitrary bytes with a valid checksum, which must be rejected or decoded to a valid node.
+// FuzzNode verifies that arbitrary bytes are rejected or decoded to a valid node.
 func FuzzNode(f *testing.F) {
 	for _, n := range sampleNodes() {
 		f.Add(n.appendTo(nil, nil))
@@ -60,8 +61,8 @@ func FuzzNode(f *testing.F) {
 	})
 }
 
-// TestGolden compares the encoding of a leaf and an inner node. If it fails, existing files can no longer be read: the
-// change needs a new page.FormatVersion.
+// The encoding of a leaf and an inner node is stable. If it changes, existing files can no longer be read: the change
+// needs a new page.FormatVersion.
 func TestGolden(t *testing.T) {
 	leaf, inner := &node{}, &node{level: 1}
 	leaf.insert(0, []byte("key-a"), []byte("1"), childRef{})

@@ -18,9 +18,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// TestModel makes random changes to a tree and a map, with commits, discards, flushes, checkpoints and reopened files,
-// and compares all reads. Old views must not change.
-func TestModel(t *testing.T) {
+// After random changes, with commits, discards, flushes, checkpoints and reopened files, a tree has the entries of a
+// map. Older views do not change.
+func TestRandomEdits(t *testing.T) {
 	for _, tt := range []struct{ pageSize, nodeBytes, cache int }{
 		{2048, 0, 0}, {2048, 200, 4000}, {4096, 0, 1}, {4096, 700, 30_000}, {32768, 0, 0}, {32768, 300, 10_000},
 	} {
@@ -33,7 +33,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-type modelExtent struct {
+type modelRun struct {
 	t    *testing.T
 	rng  *rand.Rand
 	m    model
@@ -44,7 +44,7 @@ type modelExtent struct {
 }
 
 func runModel(t *testing.T, pageSize int, o Options, seed int64, rounds int) {
-	r := &modelExtent{t: t, rng: rand.New(rand.NewSource(seed)), m: model{}, o: o}
+	r := &modelRun{t: t, rng: rand.New(rand.NewSource(seed)), m: model{}, o: o}
 	r.file, r.fs = newFile(t, pageSize)
 	r.tree = New(r.file, page.Extent{}, o)
 	type old struct {
@@ -87,7 +87,7 @@ func runModel(t *testing.T, pageSize int, o Options, seed int64, rounds int) {
 	require.True(t, r.file.Meta().Root.IsZero())
 }
 
-func (r *modelExtent) reopen() {
+func (r *modelRun) reopen() {
 	checkpoint(r.t, r.file, r.tree)
 	require.NoError(r.t, r.file.Close())
 	var err error
@@ -99,8 +99,8 @@ func (r *modelExtent) reopen() {
 	requireSame(r.t, r.m, r.tree.View(), nil, nil)
 }
 
-// edit makes one Edit with some changes.
-func (r *modelExtent) edit() {
+// edit commits or discards one Edit with random changes.
+func (r *modelRun) edit() {
 	before := maps.Clone(r.m)
 	e := r.tree.Edit()
 	for range 1 + r.rng.Intn(60) {
@@ -139,7 +139,7 @@ func (r *modelExtent) edit() {
 	require.NoError(r.t, e.Commit())
 }
 
-func (r *modelExtent) deleteRange(e *Edit) {
+func (r *modelRun) deleteRange(e *Edit) {
 	from, to := randomKey(r.rng), randomKey(r.rng)
 	switch r.rng.Intn(6) {
 	case 0:
@@ -158,8 +158,8 @@ func (r *modelExtent) deleteRange(e *Edit) {
 	}
 }
 
-// Keys in ascending order leave full nodes, at the end of the tree and for several queues concurrently.
-func TestAppend(t *testing.T) {
+// Keys that are put in ascending order, for one or several queues, result in nearly full leaves.
+func TestAscendingKeysFillLeaves(t *testing.T) {
 	for _, queues := range []int{1, 3, 20} {
 		f, _ := newFile(t, 4096)
 		tr := New(f, page.Extent{}, Options{})
@@ -191,8 +191,8 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// A queue filled at one end and emptied at the other requires no more space than its entries.
-func TestConsume(t *testing.T) {
+// A tree with entries added at one end and removed at the other does not grow.
+func TestConsumedKeysAreFreed(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Extent{}, Options{})
 	key := func(seq int) []byte { return binary.BigEndian.AppendUint64([]byte("i queue "), uint64(seq)) }
@@ -245,7 +245,7 @@ func TestSmallNodesAreMerged(t *testing.T) {
 	requireSame(t, m, tr.View(), nil, nil)
 }
 
-// A range is deleted without reading the leaves inside it.
+// DeleteRange does not read the leaves inside the range.
 func TestDeleteRangeReadsLittle(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	counting := &countingPager{File: f}
@@ -277,8 +277,8 @@ func (p *countingPager) ReadExtent(ext page.Extent, buf []byte) (page.Kind, []by
 	return p.File.ReadExtent(ext, buf)
 }
 
-// Each concurrent reader sees one consistent version while the writer edits, flushes and checkpoints.
-func TestReaders(t *testing.T) {
+// Each view of a concurrent reader is consistent while the writer edits, flushes and checkpoints.
+func TestConcurrentReaders(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Extent{}, Options{NodeBytes: 300, CacheBytes: 3000})
 	put := func(round int) {
@@ -338,6 +338,7 @@ func readOnce(f *page.File, tr *Tree) error {
 	return nil
 }
 
+// Keys and values above the maximum size, a scan after a change and a finished edit are rejected.
 func TestLimitsAndMisuse(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Extent{}, Options{})
@@ -389,8 +390,8 @@ func (p *failingPager) AllocExtents(pages []uint32) ([]page.Extent, error) {
 	return p.File.AllocExtents(pages)
 }
 
-// A failed flush can be retried, and a partially failed edit publishes nothing.
-func TestFailures(t *testing.T) {
+// A failed flush has no effect and can be retried. After a failed read, an edit cannot be committed.
+func TestFailedPager(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	p := &failingPager{File: f}
 	tr := New(p, page.Extent{}, Options{NodeBytes: 200, CacheBytes: 1})
@@ -436,7 +437,7 @@ func TestFailures(t *testing.T) {
 	checkpoint(t, f, tr)
 }
 
-// A full scan does not exceed the cache limit.
+// The cache of a full scan does not exceed its limit.
 func TestCacheIsBounded(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	const limit = 50_000

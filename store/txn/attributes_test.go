@@ -30,7 +30,7 @@ func everyAttribute() *Attributes {
 	}
 }
 
-// TestAttributesRoundTrip encodes and decodes any set of attributes, with and without properties.
+// Attributes survive a round trip with and without properties and a body. Truncated messages are rejected.
 func TestAttributesRoundTrip(t *testing.T) {
 	full := everyAttribute()
 	for name, a := range map[string]*Attributes{
@@ -76,7 +76,7 @@ func requireRecordAttributes(t *testing.T, rec []byte, a *Attributes) {
 }
 
 // A message without attributes has the same encoding as in releases without attributes.
-func TestNoAttributes(t *testing.T) {
+func TestMessageWithoutAttributes(t *testing.T) {
 	plain, err := AppendMessage(nil, 5, nil, []Property{{"a", "1"}}, []byte("body"))
 	require.NoError(t, err)
 	empty, err := AppendMessage(nil, 5, &Attributes{}, []Property{{"a", "1"}}, []byte("body"))
@@ -88,14 +88,14 @@ func TestNoAttributes(t *testing.T) {
 	require.Equal(t, Attributes{}, m.Attributes())
 }
 
-// The error for each limit names the limit.
+// Attributes above a limit or with an invalid value are rejected. The error names the attribute.
 func TestAttributeLimits(t *testing.T) {
 	value := Value{Kind: ValueBool}
 	for name, tt := range map[string]struct {
 		a     Attributes
 		props []Property
 		want  error
-		says  string
+		text  string // part of the error
 	}{
 		"text": {
 			Attributes{CorrelationID: strings.Repeat("c", MaxAttributeBytes+1)},
@@ -106,13 +106,13 @@ func TestAttributeLimits(t *testing.T) {
 			Attributes{Values: []TypedProperty{{"k", Value{Kind: ValueBytes, Bytes: make([]byte, MaxAttributesBytes)}}}},
 			nil, ErrTooLarge, "typed properties",
 		},
-		"priority": {Attributes{Priority: new(uint8(10))}, nil, ErrInvalidMessage, "priority 10"},
-		"expires":  {Attributes{ExpiresAtMS: -1}, nil, ErrInvalidMessage, "expires_at is -1"},
-		"late":     {Attributes{DeliverAtMS: MaxTimeMS + 1}, nil, ErrInvalidMessage, "deliver_at is 253402300800000"},
-		"no key":   {Attributes{Values: []TypedProperty{{"", value}}}, nil, ErrInvalidName, "property key"},
-		"long key": {Attributes{Values: []TypedProperty{{strings.Repeat("k", 256), value}}}, nil, ErrInvalidName, "256"},
-		"no type":  {Attributes{Values: []TypedProperty{{"k", Value{}}}}, nil, ErrInvalidMessage, `"k"`},
-		"neither":  {Attributes{Values: []TypedProperty{{"k", Value{ValueBool, 2, nil}}}}, nil, ErrInvalidMessage, `"k"`},
+		"priority":   {Attributes{Priority: new(uint8(10))}, nil, ErrInvalidMessage, "priority 10"},
+		"expires":    {Attributes{ExpiresAtMS: -1}, nil, ErrInvalidMessage, "expires_at is -1"},
+		"deliver at": {Attributes{DeliverAtMS: MaxTimeMS + 1}, nil, ErrInvalidMessage, "deliver_at is 253402300800000"},
+		"no key":     {Attributes{Values: []TypedProperty{{"", value}}}, nil, ErrInvalidName, "property key"},
+		"long key":   {Attributes{Values: []TypedProperty{{strings.Repeat("k", 256), value}}}, nil, ErrInvalidName, "256"},
+		"no kind":    {Attributes{Values: []TypedProperty{{"k", Value{}}}}, nil, ErrInvalidMessage, `"k"`},
+		"bool of 2":  {Attributes{Values: []TypedProperty{{"k", Value{ValueBool, 2, nil}}}}, nil, ErrInvalidMessage, `"k"`},
 		"twice": {
 			Attributes{Values: []TypedProperty{{"k", value}, {"k", value}}}, nil, ErrInvalidMessage, "duplicate",
 		},
@@ -127,12 +127,12 @@ func TestAttributeLimits(t *testing.T) {
 		before := []byte("before")
 		got, err := AppendMessage(before, 0, &tt.a, tt.props, nil)
 		require.ErrorIs(t, err, tt.want, name)
-		require.Contains(t, err.Error(), tt.says, name)
+		require.Contains(t, err.Error(), tt.text, name)
 		require.Equal(t, before, got)
 	}
 }
 
-// Bytes that this version does not write are rejected as malformed or as a newer version, and never skipped.
+// Bytes that this version does not write are rejected, as malformed or as a newer version.
 func TestInvalidAttributes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		block []byte
@@ -169,8 +169,9 @@ func TestInvalidAttributes(t *testing.T) {
 	}
 }
 
-// A moved message keeps its content and contains the last origin. After it is moved back, it is unchanged.
-func TestRelabel(t *testing.T) {
+// Relabel keeps the content of a moved message and adds its last origin, also to a message with the maximum attributes.
+// Moving it back restores the message without its times.
+func TestRelabelMovedMessage(t *testing.T) {
 	for _, a := range []*Attributes{nil, {Subject: "s"}, everyAttribute()} {
 		rec, err := AppendMessage(nil, 5, a, []Property{{"a", "1"}}, []byte("body"))
 		require.NoError(t, err)
@@ -192,7 +193,6 @@ func TestRelabel(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, before, back)
 	}
-	// The same with the maximum attributes.
 	full := &Attributes{Values: []TypedProperty{
 		{"k", Value{Kind: ValueBytes, Bytes: make([]byte, MaxAttributesBytes-16)}},
 	}}
@@ -206,7 +206,7 @@ func TestRelabel(t *testing.T) {
 }
 
 // Decoding a message with attributes does not allocate.
-func TestDecodeAttributesAllocates(t *testing.T) {
+func TestDecodingAttributesDoesNotAllocate(t *testing.T) {
 	rec, err := AppendMessage(nil, 5, everyAttribute(), []Property{{"a", "1"}}, []byte("body"))
 	require.NoError(t, err)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
@@ -222,7 +222,7 @@ func TestDecodeAttributesAllocates(t *testing.T) {
 			n += len(key)
 		}
 		if n == 0 {
-			t.Fatal("nothing")
+			t.Fatal("no attributes")
 		}
 	}))
 }

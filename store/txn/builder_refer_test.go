@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// A transaction with referenced bodies inserted equals one with copied bodies.
-func TestRefer(t *testing.T) {
+// Referenced bodies inserted into the encoding of a transaction result in the encoding with copied bodies.
+func TestReferencedBodies(t *testing.T) {
 	for _, sizes := range [][]int{{15_000}, {4095, 4096}, {0, 20_000, 1, 70_000}} {
 		build := func(b *Builder, at int, refs *[]Ref) []byte {
 			b.Begin(bytes.Repeat([]byte{'x'}, at), 5, &Producer{ID: []byte("p"), Epoch: 1, Sequence: 1})
@@ -50,8 +50,8 @@ func TestRefer(t *testing.T) {
 	}
 }
 
-// Referenced bodies count towards the limit of a transaction.
-func TestReferTooLarge(t *testing.T) {
+// Referenced bodies count toward the size limit of a transaction.
+func TestReferencedBodiesTooLarge(t *testing.T) {
 	var b Builder
 	var refs []Ref
 	body := make([]byte, MaxTransactionBytes/3)

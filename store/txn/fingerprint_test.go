@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Retries of a request have the same fingerprint, regardless of time and queue number; other requests differ.
+// The fingerprint of a request does not depend on the time, the producer's sequence and the queue ID. Other requests
+// have other fingerprints.
 func TestFingerprint(t *testing.T) {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	of := func(timeMS int64, queue uint64, bodies ...string) uint32 {
@@ -36,7 +37,7 @@ func TestFingerprint(t *testing.T) {
 		require.Empty(t, seen[sum])
 		seen[sum] = fmt.Sprint(bodies)
 	}
-	_, err := Fingerprint([]byte("nonsense"), table)
+	_, err := Fingerprint([]byte("malformed"), table)
 	require.Error(t, err)
 }
 

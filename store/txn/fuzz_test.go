@@ -34,19 +34,19 @@ func FuzzDecodeMessage(f *testing.F) {
 			return
 		}
 		a := m.Attributes()
-		for i := range a.Values { // foreign input may contain a key twice
+		for i := range a.Values { // the decoder accepts a key that is a property and a value
 			if slices.ContainsFunc(props, func(p Property) bool { return p.Key == a.Values[i].Key }) {
 				return
 			}
 		}
 		again, err := AppendMessage(nil, m.TimestampMS, &a, props, m.Body)
 		if err != nil {
-			t.Fatalf("what decodes must encode: %v", err)
+			t.Fatalf("encode a decoded message: %v", err)
 		}
 		second, err := DecodeMessage(again)
 		if err != nil || !bytes.Equal(second.Body, m.Body) || second.TimestampMS != m.TimestampMS ||
 			!bytes.Equal(second.attributes, m.attributes) {
-			t.Fatalf("%v: %+v, was %+v", err, second, m)
+			t.Fatalf("%v: %+v became %+v", err, m, second)
 		}
 	})
 }
@@ -165,7 +165,7 @@ func FuzzReader(f *testing.F) {
 		checkEnvelope(t, &r)
 		again, err := b.Finish()
 		if err != nil {
-			// The reader accepts combined operations that must stand alone: the state machine rejects them.
+			// The reader accepts combinations of operations that the builder and the state machine reject.
 			return
 		}
 		var r2 Reader
@@ -180,7 +180,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// checkEnvelope encodes the envelope of a transaction again.
+// checkEnvelope verifies that the envelope of a transaction survives a round trip.
 func checkEnvelope(t *testing.T, r *Reader) {
 	t.Helper()
 	if r.Site() == nil {
@@ -234,7 +234,7 @@ func copyInner(payload []byte) bool {
 	}
 	stamped := WithTimestamp(payload, 12_345)
 	if len(stamped) != len(payload) || Inner(&again, stamped) != nil {
-		panic("a stamped transaction is another one")
+		panic("WithTimestamp changed the encoding")
 	}
 	for range again.Ops() {
 		op, err := again.Next()
@@ -243,7 +243,7 @@ func copyInner(payload []byte) bool {
 		}
 		for rec := range op.Records {
 			if RecordPublishedMS(rec) != 12_345 {
-				panic("a message was not stamped")
+				panic("message without the timestamp")
 			}
 		}
 	}

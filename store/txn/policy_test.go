@@ -9,7 +9,7 @@ import (
 )
 
 // The set of explicit fields is stored only if it differs from the set of non-zero fields.
-func TestOwnConfig(t *testing.T) {
+func TestExplicitConfigFields(t *testing.T) {
 	for _, tt := range []struct {
 		c   Config
 		own ConfigMask
@@ -39,15 +39,16 @@ func TestOwnConfig(t *testing.T) {
 	require.ErrorIs(t, err, ErrNewerVersion)
 }
 
-func TestPolicyIsChecked(t *testing.T) {
+// Builder and decoder reject invalid policies, and CheckPattern invalid patterns.
+func TestInvalidPolicy(t *testing.T) {
 	for name, p := range map[string]QueuePolicy{
-		"empty":               {Priority: 3},
-		"priority":            {Priority: MaxPolicyPriority + 1, Defaults: Config{TTL: 1}},
-		"fixed option":        {Defaults: Config{Priorities: 1}},
-		"internal option":     {Defaults: Config{TTL: 1, ExactBytes: 1}},
-		"limit of a time":     {Limits: Config{RetentionAge: 1}},
-		"no dead-letter":      {Defaults: Config{Overflow: OverflowDeadLetterHead}},
-		"limit of a deadline": {Limits: Config{AckTimeout: 1}},
+		"empty":                              {Priority: 3},
+		"priority":                           {Priority: MaxPolicyPriority + 1, Defaults: Config{TTL: 1}},
+		"fixed option":                       {Defaults: Config{Priorities: 1}},
+		"internal option":                    {Defaults: Config{TTL: 1, ExactBytes: 1}},
+		"limit of a retention age":           {Limits: Config{RetentionAge: 1}},
+		"overflow without dead-letter queue": {Defaults: Config{Overflow: OverflowDeadLetterHead}},
+		"limit of an ack timeout":            {Limits: Config{AckTimeout: 1}},
 	} {
 		var b Builder
 		b.Begin(nil, 1, nil)
@@ -64,7 +65,7 @@ func TestPolicyIsChecked(t *testing.T) {
 }
 
 // The values of a queue take precedence over the defaults, and limits apply to both.
-func TestPolicyApply(t *testing.T) {
+func TestApplyPolicy(t *testing.T) {
 	defaults := &QueuePolicy{Defaults: Config{MaxDeliveries: 5, DeadLetter: 7, TTL: 1000, MaxBytes: 100}}
 	limits := &QueuePolicy{Limits: Config{MaxBytes: 50, MaxMessages: 10}}
 	own := Config{MaxMessages: 3, MaxDeliveries: 2}
@@ -77,6 +78,6 @@ func TestPolicyApply(t *testing.T) {
 	require.Equal(t, Config{MaxMessages: 20, DeadLetter: 9, MaxDeliveries: 5, TTL: 1000, MaxBytes: 100, ExactBytes: 1},
 		Config{MaxMessages: 20, DeadLetter: 9}.Apply(FieldMaxMessages|FieldDeadLetter, defaults, nil, true))
 	require.Equal(t, Config{MaxDeliveries: 5, DeadLetter: 7, MaxBytes: 100, ExactBytes: 1},
-		Config{}.Apply(FieldTTL, defaults, nil, false), "0 can be explicit")
+		Config{}.Apply(FieldTTL, defaults, nil, false), "an explicit 0 takes precedence")
 	require.Equal(t, Config{}, Config{Overflow: OverflowDeadLetterHead}.Apply(FieldOverflow, nil, nil, false))
 }

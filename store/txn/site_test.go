@@ -19,6 +19,7 @@ func someSite() *Site {
 	}
 }
 
+// Reset returns the site header and the transaction of an envelope, and no header for a plain transaction.
 func TestEnvelopeRoundTrip(t *testing.T) {
 	var b Builder
 	b.Begin(nil, 77, &Producer{ID: []byte("p"), Epoch: 1, Sequence: 2})
@@ -45,7 +46,7 @@ func TestEnvelopeRoundTrip(t *testing.T) {
 		require.Equal(t, OpAck, op.Code)
 
 		require.NoError(t, r.Reset(inner))
-		require.Nil(t, r.Site(), "a header of the last envelope")
+		require.Nil(t, r.Site(), "no header of the previous envelope")
 		require.Equal(t, inner, r.Transaction())
 	}
 }
@@ -57,6 +58,7 @@ func TestEnvelopeGolden(t *testing.T) {
 	require.Equal(t, header+hex.EncodeToString([]byte("inner")), hex.EncodeToString(payload))
 }
 
+// Truncated and nested envelopes and envelopes with missing fields are rejected.
 func TestMalformedEnvelope(t *testing.T) {
 	inner := build(t, func(b *Builder) { b.Purge(1, 0) })
 	payload := AppendSite(nil, someSite(), inner)
@@ -86,10 +88,10 @@ func TestMalformedEnvelope(t *testing.T) {
 	}
 	var r Reader
 	require.ErrorIs(t, r.Reset(AppendSite(nil, someSite(), []byte{9, 0})), ErrNewerVersion)
-	require.Equal(t, someSite(), r.Site(), "the header is valid, although its transaction is not")
+	require.Equal(t, someSite(), r.Site(), "the header is valid")
 }
 
-// The limit applies to the transaction, so that every transaction of a primary fits into an envelope.
+// The size limit applies to the transaction without the header: each transaction of a primary fits into an envelope.
 func TestEnvelopeSize(t *testing.T) {
 	inner := make([]byte, MaxTransactionBytes)
 	copy(inner, build(t, func(b *Builder) { b.Purge(1, 0) }))
@@ -98,6 +100,7 @@ func TestEnvelopeSize(t *testing.T) {
 	require.ErrorIs(t, r.Reset(AppendSite(nil, someSite(), append(inner, 0))), ErrMalformed)
 }
 
+// An envelope cannot be the transaction of a prepare operation.
 func TestEnvelopeIsNotPrepared(t *testing.T) {
 	inner := build(t, func(b *Builder) { b.Ack(1, 1, Range{1, 1}) })
 	var r Reader
@@ -150,6 +153,7 @@ func TestSiteChangeRoundTrip(t *testing.T) {
 	}
 }
 
+// Site changes with missing fields, unknown actions and unknown flags are rejected.
 func TestInvalidSiteChange(t *testing.T) {
 	for want, changes := range map[Code][]SiteChange{
 		ErrMalformed: {
@@ -182,8 +186,8 @@ func TestInvalidSiteChange(t *testing.T) {
 	require.ErrorIs(t, err, ErrNewerVersion, "unknown flags")
 }
 
-// Only a transaction that consists of an OpSite is a site change.
-func TestSiteChangeOfOthers(t *testing.T) {
+// SiteChange returns a change only for a transaction with a single operation, an OpSite.
+func TestOtherTransactionsAreNoSiteChange(t *testing.T) {
 	var r Reader
 	require.NoError(t, r.Reset(build(t, func(b *Builder) { b.Purge(1, 0) })))
 	require.False(t, r.ForSites())

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSizes limits the size of structs that are cleared and filled for each operation and each delivered message.
-// Fields that few of them need belong behind a pointer.
-func TestSizes(t *testing.T) {
+// Op and Message are small: they are cleared and filled for each operation and each delivered message. Rarely used
+// fields belong behind a pointer.
+func TestStructSizes(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Op{}), uintptr(168))
 	require.LessOrEqual(t, unsafe.Sizeof(Message{}), uintptr(136))
 }

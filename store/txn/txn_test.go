@@ -54,7 +54,7 @@ func TestMessageLimits(t *testing.T) {
 	rec, err := AppendMessage(nil, 0, nil, largest, []byte("body"))
 	require.NoError(t, err)
 	m, err := DecodeMessage(rec)
-	require.NoError(t, err, "input within the limits must decode")
+	require.NoError(t, err, "at the limits")
 	require.Equal(t, "body", string(m.Body))
 
 	rec, err = AppendMessage(nil, 0, nil, nil, []byte("body"))
@@ -138,12 +138,12 @@ func TestTransactionRoundTrip(t *testing.T) {
 	require.Equal(t, []Range{{8, 9}}, slices.Collect(ops[2].Ranges))
 }
 
-func TestMetaOperations(t *testing.T) {
+// Operations on metadata survive a round trip. Keys and values above their limits are rejected.
+func TestMetadataOperations(t *testing.T) {
 	ops := all(t, build(t, func(b *Builder) {
 		b.PutMeta("key", []byte("value"))
-		b.PutMeta("empty",
-			nil)
-		b.DeleteMeta("gone")
+		b.PutMeta("empty", nil)
+		b.DeleteMeta("deleted")
 		b.SwapMeta("swapped", 1<<40, []byte("next"))
 	}))
 	require.Len(t, ops, 4)
@@ -153,7 +153,7 @@ func TestMetaOperations(t *testing.T) {
 	require.Equal(t, "value", string(ops[0].Raw))
 	require.Empty(t, ops[1].Raw)
 	require.Equal(t, OpDeleteMeta, ops[2].Code)
-	require.Equal(t, "gone", string(ops[2].Name))
+	require.Equal(t, "deleted", string(ops[2].Name))
 	for name, tc := range map[string]struct {
 		key   string
 		bytes int
@@ -187,7 +187,8 @@ func TestMetaOperations(t *testing.T) {
 	require.ErrorIs(t, err, ErrTooLarge)
 }
 
-func TestSingleOperations(t *testing.T) {
+// Each operation decodes to its arguments.
+func TestOperationRoundTrip(t *testing.T) {
 	c := Config{MaxMessages: 300, MaxBytes: 1 << 40}
 	o := all(t, build(t, func(b *Builder) { b.CreateQueue("q", c, "default", "other") }))[0]
 	require.Equal(t, "q", string(o.Name))
@@ -221,7 +222,7 @@ func TestSingleOperations(t *testing.T) {
 	require.Equal(t, "s", string(o.Name))
 }
 
-func TestBuilderRefuses(t *testing.T) {
+func TestBuilderRejectsInvalidOperations(t *testing.T) {
 	publish := func(b *Builder, n int) {
 		b.BeginPublish(1)
 		for range n {
@@ -234,30 +235,30 @@ func TestBuilderRefuses(t *testing.T) {
 		want error
 		fill func(b *Builder)
 	}{
-		"nothing":            {ErrMalformed, func(*Builder) {}},
-		"no messages":        {ErrInvalidMessage, func(b *Builder) { publish(b, 0) }},
-		"too many messages":  {ErrInvalidMessage, func(b *Builder) { publish(b, MaxPublishMessages+1) }},
-		"not ended":          {ErrMalformed, func(b *Builder) { b.BeginPublish(1); b.Message(0, nil, nil) }},
-		"begun twice":        {ErrMalformed, func(b *Builder) { b.BeginPublish(1); b.BeginPublish(2) }},
-		"outside":            {ErrMalformed, func(b *Builder) { b.Message(0, nil, nil); publish(b, 1) }},
-		"ended twice":        {ErrMalformed, func(b *Builder) { publish(b, 1); b.EndPublish() }},
-		"mixed":              {ErrMixed, func(b *Builder) { b.Purge(1, 0); publish(b, 1) }},
-		"no grace":           {ErrMalformed, func(b *Builder) { b.DeleteTemporary(1, 0) }},
-		"no ranges":          {ErrTooLarge, func(b *Builder) { b.Ack(1, 1) }},
-		"empty range":        {ErrMalformed, func(b *Builder) { b.Ack(1, 1, Range{2, 1}) }},
-		"sequence 0":         {ErrMalformed, func(b *Builder) { b.Release(1, 1, Range{0, 1}) }},
-		"name":               {ErrInvalidName, func(b *Builder) { b.CreateQueue("", Config{}) }},
-		"subscription name":  {ErrInvalidName, func(b *Builder) { b.CreateQueue("q", Config{}, "?") }},
-		"subscription name2": {ErrInvalidName, func(b *Builder) { b.CreateSubscription(1, "?", StartLatest) }},
-		"subscription name3": {ErrInvalidName, func(b *Builder) {
+		"no operation":                     {ErrMalformed, func(*Builder) {}},
+		"no messages":                      {ErrInvalidMessage, func(b *Builder) { publish(b, 0) }},
+		"too many messages":                {ErrInvalidMessage, func(b *Builder) { publish(b, MaxPublishMessages+1) }},
+		"publish not ended":                {ErrMalformed, func(b *Builder) { b.BeginPublish(1); b.Message(0, nil, nil) }},
+		"publish begun twice":              {ErrMalformed, func(b *Builder) { b.BeginPublish(1); b.BeginPublish(2) }},
+		"message outside of a publish":     {ErrMalformed, func(b *Builder) { b.Message(0, nil, nil); publish(b, 1) }},
+		"publish ended twice":              {ErrMalformed, func(b *Builder) { publish(b, 1); b.EndPublish() }},
+		"purge and publish":                {ErrMixed, func(b *Builder) { b.Purge(1, 0); publish(b, 1) }},
+		"no grace period":                  {ErrMalformed, func(b *Builder) { b.DeleteTemporary(1, 0) }},
+		"no ranges":                        {ErrTooLarge, func(b *Builder) { b.Ack(1, 1) }},
+		"empty range":                      {ErrMalformed, func(b *Builder) { b.Ack(1, 1, Range{2, 1}) }},
+		"sequence 0":                       {ErrMalformed, func(b *Builder) { b.Release(1, 1, Range{0, 1}) }},
+		"queue name":                       {ErrInvalidName, func(b *Builder) { b.CreateQueue("", Config{}) }},
+		"subscription name of a new queue": {ErrInvalidName, func(b *Builder) { b.CreateQueue("q", Config{}, "?") }},
+		"subscription name":                {ErrInvalidName, func(b *Builder) { b.CreateSubscription(1, "?", StartLatest) }},
+		"name of a subscription with a filter": {ErrInvalidName, func(b *Builder) {
 			b.CreateSubscriptionWith(1, "?", StartLatest, SubscriptionOptions{Filter: "x"})
 		}},
 		"long filter": {ErrTooLarge, func(b *Builder) {
 			b.CreateSubscriptionWith(1, "s", StartLatest, SubscriptionOptions{Filter: string(body[:MaxFilterBytes+1])})
 		}},
-		"raw record": {ErrMalformed, func(b *Builder) {
+		"malformed record": {ErrMalformed, func(b *Builder) {
 			b.BeginPublish(1)
-			b.Record([]byte("no record"))
+			b.Record([]byte("malformed"))
 			b.EndPublish()
 		}},
 		"too many operations": {ErrTooLarge, func(b *Builder) {
@@ -292,7 +293,7 @@ func TestBuilderRefuses(t *testing.T) {
 	require.ErrorIs(t, err, ErrMalformed)
 }
 
-func TestReaderRefuses(t *testing.T) {
+func TestReaderRejectsInvalidBytes(t *testing.T) {
 	payload := build(t, func(b *Builder) {
 		b.BeginPublish(1)
 		b.Message(0, []Property{{"k", "v"}}, []byte("body"))
@@ -329,10 +330,11 @@ func TestReaderRefuses(t *testing.T) {
 	}
 }
 
-func TestNewerConfig(t *testing.T) {
+// Unknown fields are accepted if they are 0. Other unknown fields are of a newer version.
+func TestConfigOfNewerVersion(t *testing.T) {
 	full := append([]byte{byte(len(configFields) + 2), 1, 2, 0, 3, 4}, make([]byte, len(configFields)-4)...)
 	c, rest, err := DecodeConfig(append(slices.Clone(full), 0, 'x'))
-	require.NoError(t, err, "a field that is not in use")
+	require.NoError(t, err, "an unknown field of value 0")
 	require.Equal(t, Config{MaxMessages: 1, MaxBytes: 2, MaxDeliveries: 3, DeadLetter: 4}, c)
 	require.Equal(t, "x", string(rest))
 	_, _, err = DecodeConfig(append(slices.Clone(full), 9))
@@ -343,7 +345,7 @@ func TestNewerConfig(t *testing.T) {
 	require.ErrorIs(t, err, ErrMalformed)
 }
 
-// A configuration of a release before 0.2.0 has that release's encoding.
+// A configuration without fields of later releases has the encoding of releases before 0.2.0.
 func TestPlainConfig(t *testing.T) {
 	require.Equal(t, []byte{2, 0, 0}, AppendConfig(nil, Config{}))
 	require.Equal(t, []byte{2, 7, 9}, AppendConfig(nil, Config{MaxMessages: 7, MaxBytes: 9}))
@@ -351,14 +353,14 @@ func TestPlainConfig(t *testing.T) {
 	require.Equal(t, []byte{5, 0, 0, 0, 0, 6}, AppendConfig(nil, Config{DeadLetter: 6}))
 }
 
-// Each field has the correct bit, position and limit, and survives a round trip.
+// Each configuration field has the bit of its position in the struct, survives a round trip, and has a maximum.
 func TestConfigFields(t *testing.T) {
 	require.Equal(t, len(configFields), reflect.TypeFor[Config]().NumField())
 	require.Equal(t, AllFields, ConfigMask(1)<<len(configFields)-1)
 	for i, f := range configFields {
 		var c Config
 		reflect.ValueOf(&c).Elem().Field(i).SetUint(1)
-		require.EqualValues(t, 1, *f.of(&c), "the table has the order of the struct")
+		require.EqualValues(t, 1, *f.of(&c), "the table and the struct have the same order")
 		require.Equal(t, ConfigMask(1)<<i, c.Fields())
 		*f.of(&c) = f.most
 		encoded := AppendConfig(nil, c)
@@ -376,8 +378,8 @@ func TestConfigFields(t *testing.T) {
 	}
 }
 
-// A change of plain fields has the encoding of releases before 0.2.0. Those releases reject any other change, even one
-// that sets a field to 0.
+// A change of the plain fields has the encoding of releases before 0.2.0. These releases reject any other change, also
+// one that sets a field to 0.
 func TestAlterMask(t *testing.T) {
 	op := func(c Config, mask ConfigMask) (Op, []byte) {
 		var b Builder
@@ -398,16 +400,16 @@ func TestAlterMask(t *testing.T) {
 	require.Equal(t, []byte{1, 6, 0, 5, byte(FieldTTL), 0, 0, 6}, body)
 	require.Equal(t, FieldTTL, o.Mask)
 	o, body = op(Config{}, FieldMaxDeliveries)
-	require.Equal(t, []byte{1, 3, 0, 0, byte(FieldMaxDeliveries)}, body, "the third field stops an older release")
+	require.Equal(t, []byte{1, 3, 0, 0, byte(FieldMaxDeliveries)}, body, "an older release rejects the third field")
 	require.Equal(t, FieldMaxDeliveries, o.Mask)
 	_, _, err := DecodeConfig(body[1:])
-	require.ErrorIs(t, err, ErrMalformed, "no queue has a mask")
+	require.ErrorIs(t, err, ErrMalformed, "the configuration of a queue has no mask")
 	d := decoder{b: binary.AppendUvarint([]byte{3, 0, 0}, uint64(AllFields+1))}
 	d.config()
 	require.ErrorIs(t, d.err, ErrNewerVersion)
 }
 
-// The encoding of version 1 must not change, since old logs must remain readable.
+// The encoding of version 1 is stable: old logs must remain readable.
 func TestGolden(t *testing.T) {
 	const golden = "01010200d204000000000000" + "026d65" + "0700000008000000" + "00000000" +
 		"0727000000" + "03" + "01000000" + "1e000000" + "01" + "0b00000000000000" + "01016b03766178" + "7468652062" +
@@ -426,7 +428,7 @@ func TestGolden(t *testing.T) {
 	require.Len(t, all(t, want), 2)
 }
 
-// A clock before 1970 or after the year 9999 does not produce times that a checkpoint cannot contain.
+// The time of a transaction is limited to the years 1970 to 9999, which a checkpoint can contain.
 func TestTimeIsLimited(t *testing.T) {
 	for given, want := range map[int64]int64{-1: 0, 0: 0, 7: 7, MaxTimeMS: MaxTimeMS, MaxTimeMS + 1: MaxTimeMS} {
 		var b Builder
@@ -440,6 +442,7 @@ func TestTimeIsLimited(t *testing.T) {
 	}
 }
 
+// Each code has a text, and the error of a result names the failed operation.
 func TestCodesHaveTexts(t *testing.T) {
 	known := 0
 	for c := range 256 {
@@ -447,7 +450,7 @@ func TestCodesHaveTexts(t *testing.T) {
 			known++
 		}
 	}
-	require.Equal(t, 45, known, "every code must have a text")
+	require.Equal(t, 45, known, "codes with a text")
 	r := Result{Code: ErrQueueFull, Op: 3}
 	require.ErrorIs(t, r.Err(), ErrQueueFull)
 	require.Contains(t, r.Err().Error(), "operation 3")
@@ -493,25 +496,26 @@ func TestDecodingDoesNotAllocate(t *testing.T) {
 	require.NotZero(t, bytes)
 }
 
+// Valid subscription options survive a round trip. Malformed ones and those of a newer version are rejected.
 func TestSubscriptionOptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		bytes []byte
 		want  error
 	}{
-		"none":         {nil, nil},
-		"filter":       {[]byte{1, 1, 'x'}, nil},
-		"empty filter": {[]byte{1, 0}, ErrMalformed},
-		"twice":        {[]byte{1, 1, 'x', 1, 1, 'y'}, ErrMalformed},
-		"tag 0":        {[]byte{0, 1, 'x'}, ErrMalformed},
-		"truncated":    {[]byte{1, 5, 'x'}, ErrMalformed},
-		"policy":       {[]byte{1, 1, 'x', 2, 3, 4, 200, 1}, nil},
-		"two fields":   {[]byte{2, 3, 12, 0, 7}, nil},
-		"no field":     {[]byte{2, 1, 0}, ErrMalformed},
-		"too many":     {[]byte{2, 5, 4, 255, 255, 255, 1}, ErrMalformed},
-		"more":         {[]byte{2, 3, 4, 1, 1}, ErrMalformed},
-		"less":         {[]byte{2, 1, 4}, ErrMalformed},
-		"other fields": {[]byte{2, 2, 1, 1}, ErrNewerVersion},
-		"newer":        {[]byte{1, 1, 'x', 9, 1, 'y'}, ErrNewerVersion},
+		"no options":               {nil, nil},
+		"filter":                   {[]byte{1, 1, 'x'}, nil},
+		"empty filter":             {[]byte{1, 0}, ErrMalformed},
+		"filter twice":             {[]byte{1, 1, 'x', 1, 1, 'y'}, ErrMalformed},
+		"tag 0":                    {[]byte{0, 1, 'x'}, ErrMalformed},
+		"truncated":                {[]byte{1, 5, 'x'}, ErrMalformed},
+		"policy":                   {[]byte{1, 1, 'x', 2, 3, 4, 200, 1}, nil},
+		"two fields":               {[]byte{2, 3, 12, 0, 7}, nil},
+		"policy without fields":    {[]byte{2, 1, 0}, ErrMalformed},
+		"policy above a maximum":   {[]byte{2, 5, 4, 255, 255, 255, 1}, ErrMalformed},
+		"more values than fields":  {[]byte{2, 3, 4, 1, 1}, ErrMalformed},
+		"fewer values than fields": {[]byte{2, 1, 4}, ErrMalformed},
+		"unknown policy field":     {[]byte{2, 2, 1, 1}, ErrNewerVersion},
+		"unknown tag":              {[]byte{1, 1, 'x', 9, 1, 'y'}, ErrNewerVersion},
 	} {
 		o, err := DecodeSubscriptionOptions(c.bytes)
 		require.ErrorIs(t, err, c.want, name)

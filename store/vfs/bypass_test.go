@@ -21,11 +21,11 @@ import (
 // directFile is a file in memory that records direct writes.
 type directFile struct {
 	vfs.File
-	t    *testing.T
-	past []int // lengths of direct writes
-	// takes is the duration of a direct write, takesThrough that of another write.
-	takes, takesThrough time.Duration
-	fails               error
+	t      *testing.T
+	direct []int // lengths of direct writes
+	// directTime is the duration of a direct write, cachedTime that of another write.
+	directTime, cachedTime time.Duration
+	err                    error // result of direct writes
 }
 
 func (f *directFile) WriteUncached(p []byte, offset int64) (int, error) {
@@ -33,17 +33,17 @@ func (f *directFile) WriteUncached(p []byte, offset int64) (int, error) {
 	require.Zero(f.t, len(p)%vfs.UncachedAlign)
 	require.NotEmpty(f.t, p)
 	require.Zero(f.t, uintptr(unsafe.Pointer(unsafe.SliceData(p)))%vfs.SectorBytes)
-	f.past = append(f.past, len(p))
-	time.Sleep(f.takes) //nolint:forbidigo // a disk that takes so long, by synctest's clock
-	if f.fails != nil {
-		return 0, f.fails
+	f.direct = append(f.direct, len(p))
+	time.Sleep(f.directTime) //nolint:forbidigo // in a synctest bubble
+	if f.err != nil {
+		return 0, f.err
 	}
 	return f.WriteAt(p, offset)
 }
 
 // WriteVec is a write through the page cache.
 func (f *directFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
-	time.Sleep(f.takesThrough) //nolint:forbidigo // as above
+	time.Sleep(f.cachedTime) //nolint:forbidigo // in a synctest bubble
 	return f.File.WriteVec(offset, bufs...)
 }
 
@@ -62,7 +62,8 @@ func newDirectFile(t *testing.T) *directFile {
 	return &directFile{File: f, t: t}
 }
 
-// For any offsets and buffers, the file contains the written data, and nearly all of it was written with direct I/O.
+// For any offsets and buffers, the file contains the written data. Writes of at least BypassBytes use direct I/O,
+// except for unaligned ends.
 func TestBypassWrites(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -93,18 +94,18 @@ func TestBypassWrites(t *testing.T) {
 				break
 			}
 		}
-		f.past = nil
+		f.direct = nil
 		wrote, err := b.Write(f, int64(at), bufs...)
 		require.NoError(t, err)
 		require.Equal(t, n, wrote)
-		past := 0
-		for _, p := range f.past {
-			past += p
+		direct := 0
+		for _, n := range f.direct {
+			direct += n
 		}
 		if n < vfs.BypassBytes {
-			require.Zero(t, past)
+			require.Zero(t, direct)
 		} else {
-			require.Greater(t, past, n-2*vfs.UncachedAlign)
+			require.Greater(t, direct, n-2*vfs.UncachedAlign)
 		}
 	}
 	have := make([]byte, len(want))
@@ -113,19 +114,20 @@ func TestBypassWrites(t *testing.T) {
 	require.True(t, bytes.Equal(want, have))
 }
 
-// Aligned data is not copied.
-func TestBypassDoesNotCopyAligned(t *testing.T) {
+// Bypass writes aligned data without a copy.
+func TestBypassDoesNotCopyAlignedData(t *testing.T) {
 	t.Parallel()
 	f := newDirectFile(t)
 	var b vfs.Bypass
 	b.Use(vfs.AvoidCache)
 	_, err := b.Write(f, 2048, vfs.AlignedBlock(3<<20))
 	require.NoError(t, err)
-	require.Equal(t, []int{3<<20 - vfs.UncachedAlign}, f.past)
+	require.Equal(t, []int{3<<20 - vfs.UncachedAlign}, f.direct)
 	require.Nil(t, b.Bounce())
 }
 
-func TestBypassUse(t *testing.T) {
+// Bypass uses direct I/O if the cache use allows it and the file supports it.
+func TestBypassCacheUse(t *testing.T) {
 	t.Parallel()
 	for use, want := range map[vfs.CacheUse]bool{vfs.UseCache: false, vfs.AvoidCache: true, vfs.FasterPath: true} {
 		t.Run(fmt.Sprint(use), func(t *testing.T) {
@@ -135,7 +137,7 @@ func TestBypassUse(t *testing.T) {
 			b.Use(use)
 			_, err := b.Write(f, 0, make([]byte, vfs.BypassBytes))
 			require.NoError(t, err)
-			require.Equal(t, want, len(f.past) > 0)
+			require.Equal(t, want, len(f.direct) > 0)
 			n, err := b.Write(f.File, 0, make([]byte, vfs.BypassBytes))
 			require.NoError(t, err, "a file without cache control")
 			require.Equal(t, vfs.BypassBytes, n)
@@ -143,7 +145,7 @@ func TestBypassUse(t *testing.T) {
 	}
 }
 
-// The faster path is used, and the other one is measured again once a second.
+// FasterPath uses the faster of direct and cached writes, and measures the other one once a second.
 func TestBypassFasterPath(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,32 +153,33 @@ func TestBypassFasterPath(t *testing.T) {
 		var b vfs.Bypass
 		b.Use(vfs.FasterPath)
 		block := vfs.AlignedBlock(vfs.BypassBytes)
-		past := func(count int) int {
-			f.past = nil
+		direct := func(count int) int {
+			f.direct = nil
 			for range count {
 				_, err := b.Write(f, 0, block)
 				require.NoError(t, err)
 			}
-			return len(f.past)
+			return len(f.direct)
 		}
-		f.takes, f.takesThrough = 500*time.Microsecond, 3*time.Millisecond
-		require.Equal(t, 998, past(1000), "in 0.5 s: the other path was measured twice, at the start")
-		require.Equal(t, 19_990, past(20_000), "in 10 s: once a second")
+		f.directTime, f.cachedTime = 500*time.Microsecond, 3*time.Millisecond
+		require.Equal(t, 998, direct(1000), "two measurements of the other path at the start")
+		require.Equal(t, 19_990, direct(20_000), "one measurement of the other path per second")
 
-		f.takes = 5 * time.Millisecond // the disk became slow
-		require.LessOrEqual(t, past(100), 8)
-		require.LessOrEqual(t, past(1000), 8)
+		f.directTime = 5 * time.Millisecond
+		require.LessOrEqual(t, direct(100), 8)
+		require.LessOrEqual(t, direct(1000), 8)
 
-		f.takes = time.Millisecond // and fast again
-		past(1000)
-		require.GreaterOrEqual(t, past(1000), 995)
+		f.directTime = time.Millisecond
+		direct(1000)
+		require.GreaterOrEqual(t, direct(1000), 995)
 	})
 }
 
-func TestBypassFails(t *testing.T) {
+// A failed direct write returns its error and the number of bytes written before it.
+func TestBypassWriteError(t *testing.T) {
 	t.Parallel()
 	f := newDirectFile(t)
-	f.fails = os.ErrDeadlineExceeded
+	f.err = os.ErrDeadlineExceeded
 	var b vfs.Bypass
 	b.Use(vfs.AvoidCache)
 	n, err := b.Write(f, 1, make([]byte, vfs.BypassBytes))

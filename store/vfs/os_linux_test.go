@@ -15,8 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/vfstest"
 )
 
-// No cache operation changes the content, even under another name, and up to the end of the file.
-func TestCached(t *testing.T) {
+// Cached, uncached and direct reads return the same content up to the end of the file, also after direct writes, cache
+// eviction and a rename of the file.
+func TestCacheOperationsKeepContent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "f")

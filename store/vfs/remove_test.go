@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// A file is removed, a large one in steps. A missing file is reported.
+// RemoveLarge truncates a file of more than 32 MiB in steps before it removes it. It reports a missing file.
 func TestRemoveLarge(t *testing.T) {
 	fault := faultfs.New(vfs.OS())
 	for size, steps := range map[int64]uint64{0: 0, 32 << 20: 0, 32<<20 + 1: 1, 200 << 20: 6} {

@@ -21,9 +21,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// The committed position is restored after a clean stop. After a power failure, the value in the last durable block
-// is restored (INV-13).
-func TestCommittedSurvives(t *testing.T) {
+// After a clean stop, Open restores the committed LSN. After a power failure, it restores the committed LSN of the last
+// durable block (INV-13).
+func TestCommittedAfterReopen(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
 	l := mustOpen(t, o)
@@ -33,7 +33,7 @@ func TestCommittedSurvives(t *testing.T) {
 	l.NoteCommitted(4)
 	l.NoteCommitted(2)
 	require.EqualValues(t, 4, l.Committed())
-	committedAfterCrash(t, o, mem, 0) // nothing was written since
+	committedAfterCrash(t, o, mem, 0) // no block was written since
 
 	mustAppend(t, l, 1, 2, 100)
 	require.NoError(t, l.Sync())
@@ -42,7 +42,7 @@ func TestCommittedSurvives(t *testing.T) {
 	l.NoteCommitted(100)
 	require.EqualValues(t, 7, l.Committed(), "at most the end of the log")
 	mustAppend(t, l, 1, 1, 100)
-	require.EqualValues(t, 7, l.Committed(), "and later records are not included")
+	require.EqualValues(t, 7, l.Committed(), "without the later record")
 
 	require.NoError(t, l.Close())
 	committedAfterCrash(t, o, mem, 7)
@@ -51,7 +51,7 @@ func TestCommittedSurvives(t *testing.T) {
 	l = mustOpen(t, o)
 	require.EqualValues(t, 7, l.Committed())
 	require.NoError(t, l.Close())
-	require.Zero(t, l.counters.seals.Load(), "there is no new position to write")
+	require.Zero(t, l.counters.seals.Load(), "the committed LSN is already sealed")
 }
 
 func committedAfterCrash(t *testing.T, o Options, mem *memfs.FS, want uint64) {
@@ -62,8 +62,8 @@ func committedAfterCrash(t *testing.T, o Options, mem *memfs.FS, want uint64) {
 	require.NoError(t, l.Close())
 }
 
-// An idle log ends with a block that contains the newest commit LSN. It is written within at most two SealAfter
-// periods, even if the records are older, and no further seal follows.
+// An idle log writes one seal with the newest committed LSN within two SealAfter periods, even if the last record is
+// older.
 func TestCommittedIsSealed(t *testing.T) {
 	for _, mode := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestCommittedIsSealed(t *testing.T) {
 				l := mustOpen(t, o)
 				mustAppend(t, l, 1, 10, 100)
 				require.NoError(t, l.Sync())
-				elapse(time.Second) // for example, waiting for the other node
+				elapse(time.Second)
 				seals, syncs := l.counters.seals.Load(), fault.Count(faultfs.OpSync)
 				require.LessOrEqual(t, seals, uint64(1))
 				for _, committed := range []uint64{3, 9, 10} {
@@ -83,13 +83,13 @@ func TestCommittedIsSealed(t *testing.T) {
 					elapse(250 * time.Millisecond)
 					seals++
 					require.Equal(t, seals, l.counters.seals.Load())
-					require.Equal(t, committed, told(l))
+					require.Equal(t, committed, recordedCommit(l))
 					if mode != SyncOff {
 						committedAfterCrash(t, o, mem, committed)
 					}
 				}
 				if mode == SyncOff {
-					require.Equal(t, syncs, fault.Count(faultfs.OpSync), "syncs are left to the system")
+					require.Equal(t, syncs, fault.Count(faultfs.OpSync), "no sync in mode off")
 				}
 				writes := fault.Count(faultfs.OpWrite)
 				l.NoteCommitted(10)
@@ -105,15 +105,15 @@ func TestCommittedIsSealed(t *testing.T) {
 	}
 }
 
-// told returns the highest commit LSN in a block.
-func told(l *Log) uint64 {
+// recordedCommit returns the highest committed LSN in a block.
+func recordedCommit(l *Log) uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.markedCommit
 }
 
-// While records are appended, their blocks contain the commit LSN, and no seals are written.
-func TestCommittedCostsNoSealsUnderLoad(t *testing.T) {
+// While records are appended, their blocks contain the committed LSN, and no seals are written.
+func TestNoSealsUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(newMem(t))
 		o.SealAfter = 100 * time.Millisecond
@@ -125,15 +125,15 @@ func TestCommittedCostsNoSealsUnderLoad(t *testing.T) {
 			elapse(50 * time.Millisecond)
 		}
 		require.Zero(t, l.counters.seals.Load())
-		require.Equal(t, l.End().LSN-1, told(l))
+		require.Equal(t, l.End().LSN-1, recordedCommit(l))
 		elapse(time.Second)
-		require.EqualValues(t, 1, l.counters.seals.Load(), "one for both")
+		require.EqualValues(t, 1, l.counters.seals.Load(), "one seal for the durable and the committed LSN")
 		require.NoError(t, l.Close())
 	})
 }
 
-// Seals may lengthen the last segment, and the next block goes to a new segment.
-func TestSealsInAFullSegment(t *testing.T) {
+// Seals may extend a full segment. The next block starts a new segment.
+func TestSealsInFullSegment(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
 	o.SegmentBytes = minSegmentBytes
@@ -157,7 +157,7 @@ func TestSealsInAFullSegment(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// A truncation lowers the committed position at most to the new end, even with a crash at any point.
+// TruncateAfter lowers the committed LSN to the new end, not below it, even with a crash at any point.
 func TestCommittedAfterTruncation(t *testing.T) {
 	for committed := uint64(0); committed <= 12; committed += 3 {
 		for record := uint64(0); record <= 12; record++ {
@@ -217,8 +217,8 @@ func TestCommittedAfterTruncation(t *testing.T) {
 	}
 }
 
-// The start position of a log is in a checkpoint, so it is committed.
-func TestCommittedOfAnEmptyLog(t *testing.T) {
+// The start position of a log, and of a log that was trimmed or reset, is committed: a checkpoint contains it.
+func TestCommittedOfEmptyLog(t *testing.T) {
 	o := testOptions(newMem(t))
 	o.Start = lsn.Position{Term: 3, LSN: 40, Chain: 7}
 	l := mustOpen(t, o)
@@ -241,7 +241,9 @@ func TestCommittedOfAnEmptyLog(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-func TestCommitLSNInAHeader(t *testing.T) {
+// The committed LSN of a block header survives a round trip. A value too far behind the first LSN is not recorded, and
+// an invalid value is ignored.
+func TestCommittedLSNInBlockHeader(t *testing.T) {
 	for _, h := range []blockHeader{
 		{firstLSN: 1},
 		{firstLSN: 2, committedLSN: 1},
@@ -257,7 +259,7 @@ func TestCommitLSNInAHeader(t *testing.T) {
 		require.Equal(t, h, got)
 	}
 	far := blockHeader{firstLSN: 1 << 40, committedLSN: 1<<40 - maxCommitBehind - 1, seal: true}
-	require.EqualValues(t, blockFlagSeal, far.flags(), "too old to be recorded")
+	require.EqualValues(t, blockFlagSeal, far.flags(), "too far behind")
 	var h blockHeader
 	h.firstLSN = 5
 	h.setFlags(5 << blockCommitShift)
@@ -284,9 +286,8 @@ func oldSegment(t *testing.T) []byte {
 	return slices.Concat(parts[0], make([]byte, segmentDataStart-len(parts[0])), parts[1])
 }
 
-// A segment of release 0.1.0 is readable and contains no commit LSNs. Release 0.1.0 could read the blocks appended to
-// it.
-func TestSegmentOfTheFirstRelease(t *testing.T) {
+// A segment of release 0.1.0 is readable and contains no committed LSNs. Release 0.1.0 can read blocks appended to it.
+func TestSegmentOfFirstRelease(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
 	require.NoError(t, mem.MkdirAll(testDir, 0o700))

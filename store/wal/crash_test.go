@@ -17,17 +17,16 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-var seedsFlag = flag.Int("wal.seeds", tier.Count(30, 60), "how many histories TestCrashes tries")
+var seedsFlag = flag.Int("wal.seeds", tier.Count(30, 60), "histories per sync mode in TestRandomHistoriesWithCrashes")
 
-// model is the expected content of the log: all records appended to the current history, the last of which may not be
-// durable yet.
+// model is the expected content of the log: all records of the current history, durable or not.
 type model struct {
 	start   lsn.Position
 	recs    []lsn.Position // positions of records start.LSN+1, …
 	durable uint64
 	trimmed uint64 // records up to this one may be missing
-	// committed was passed to NoteCommitted; written is the commit LSN in a block, promised that in a durable block.
-	committed, written, promised uint64
+	// committed was passed to NoteCommitted; written is the committed LSN in a block, sealed that in a durable block.
+	committed, written, sealed uint64
 }
 
 func (m model) at(record uint64) lsn.Position {
@@ -43,11 +42,11 @@ func (m model) end() uint64 { return m.start.LSN + uint64(len(m.recs)) }
 func (m model) truncate(record uint64) model {
 	m.recs = m.recs[: record-m.start.LSN : record-m.start.LSN]
 	m.durable, m.trimmed = record, min(m.trimmed, record)
-	m.committed, m.written, m.promised = min(m.committed, record), min(m.written, record), min(m.promised, record)
+	m.committed, m.written, m.sealed = min(m.committed, record), min(m.written, record), min(m.sealed, record)
 	return m
 }
 
-// allowed lists the histories that a crash may leave: one, or those before and after a truncation.
+// allowed lists the histories that a crash may leave: one, or those before and after a truncation or reset.
 type allowed []model
 
 // find returns the model that matches an opened log, truncated to the log's content.
@@ -57,17 +56,17 @@ func (a allowed) find(l *Log) (model, error) {
 	for _, m := range a {
 		switch {
 		case end.LSN < m.durable:
-			why = append(why, fmt.Errorf("it ends at %s, durable was %d", end, m.durable))
+			why = append(why, fmt.Errorf("the log ends at %s, %d was durable", end, m.durable))
 		case end.LSN > m.end() || end.LSN < m.start.LSN || m.at(end.LSN) != end:
-			why = append(why, fmt.Errorf("it ends at %s, which was never written (%d to %d)", end, m.start.LSN,
+			why = append(why, fmt.Errorf("the log ends at %s, which was never written (%d to %d)", end, m.start.LSN,
 				m.end()))
 		case base > max(m.trimmed, m.start.LSN):
-			why = append(why, fmt.Errorf("it begins after %d, only %d was released", base, m.trimmed))
+			why = append(why, fmt.Errorf("the log begins after %d, only %d was released", base, m.trimmed))
 		case l.Committed() > max(m.committed, m.trimmed, m.start.LSN):
-			why = append(why, fmt.Errorf("it reports %d as committed, only %d was", l.Committed(), m.committed))
-		case l.Committed() < min(m.promised, end.LSN):
-			why = append(why, fmt.Errorf("it reports %d as committed, and had recorded %d durably", l.Committed(),
-				m.promised))
+			why = append(why, fmt.Errorf("committed is %d, at most %d was committed", l.Committed(), m.committed))
+		case l.Committed() < min(m.sealed, end.LSN):
+			why = append(why, fmt.Errorf("committed is %d, %d was durable", l.Committed(),
+				m.sealed))
 		default:
 			durable := m.durable
 			m = m.truncate(end.LSN)
@@ -75,7 +74,7 @@ func (a allowed) find(l *Log) (model, error) {
 			return m, nil
 		}
 	}
-	return model{}, fmt.Errorf("no history fits: %v", why)
+	return model{}, fmt.Errorf("no history matches: %v", why)
 }
 
 // machine runs a random workload on a log, and copies its disk at one of the operations.
@@ -89,9 +88,10 @@ type machine struct {
 	allowed allowed
 	now     model
 	ops     int
-	shootAt int
-	shot    *memfs.FS
-	shotOf  allowed
+	crashAt int
+	// crashed is the disk after the crash; crashedOf are the histories allowed at that moment.
+	crashed   *memfs.FS
+	crashedOf allowed
 }
 
 func (m *machine) hook(op faultfs.Op) error {
@@ -104,14 +104,14 @@ func (m *machine) hook(op faultfs.Op) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.ops++; m.ops == m.shootAt {
+	if m.ops++; m.ops == m.crashAt {
 		m.capture()
 	}
 	return nil
 }
 
 func (m *machine) capture() {
-	m.shot, m.shotOf = m.mem.CrashClone(m.rng), append(allowed(nil), m.allowed...)
+	m.crashed, m.crashedOf = m.mem.CrashClone(m.rng), append(allowed(nil), m.allowed...)
 }
 
 // set changes the histories that a crash may leave.
@@ -121,14 +121,14 @@ func (m *machine) set(models ...model) {
 	m.allowed, m.now = models, models[len(models)-1]
 }
 
-// life opens the log, checks it, runs a workload, and keeps the disk of a crash for the next life.
-func (m *machine) life(generation int) {
+// runGeneration opens the log, checks it, runs a workload, and keeps the disk of a crash for the next generation.
+func (m *machine) runGeneration(generation int) {
 	fault := faultfs.New(m.mem)
 	m.mu.Lock()
-	m.ops, m.shot = 0, nil
-	m.shootAt = 1 + m.rng.Intn(60)
+	m.ops, m.crashed = 0, nil
+	m.crashAt = 1 + m.rng.Intn(60)
 	if generation%3 == 2 {
-		m.shootAt += 150
+		m.crashAt += 150
 	}
 	m.mu.Unlock()
 	fault.SetHook(m.hook)
@@ -140,7 +140,7 @@ func (m *machine) life(generation int) {
 	require.NoError(m.t, err)
 	m.check(l, found)
 	found.durable = l.End().LSN // guaranteed by Open
-	found.committed, found.written, found.promised = l.Committed(), l.Committed(), l.Committed()
+	found.committed, found.written, found.sealed = l.Committed(), l.Committed(), l.Committed()
 	if o.Sync == SyncOff {
 		found.durable = found.start.LSN
 	}
@@ -152,7 +152,7 @@ func (m *machine) life(generation int) {
 	local := rand.New(rand.NewSource(seed))
 	for step := 0; step < 200; step++ {
 		m.mu.Lock()
-		done := m.shot != nil
+		done := m.crashed != nil
 		m.mu.Unlock()
 		if done && step > 5 {
 			break
@@ -162,13 +162,13 @@ func (m *machine) life(generation int) {
 	require.NoError(m.t, l.Close())
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.shot == nil {
+	if m.crashed == nil {
 		if o.Sync == SyncOff {
 			m.allowed[0].durable = m.now.end()
 		}
 		m.capture()
 	}
-	m.mem, m.allowed = m.shot, m.shotOf
+	m.mem, m.allowed = m.crashed, m.crashedOf
 }
 
 func (m *machine) check(l *Log, want model) {
@@ -189,14 +189,14 @@ func (m *machine) step(l *Log, rng *rand.Rand, term uint64) {
 	case what < 32:
 		require.NoError(m.t, l.Sync())
 		if m.o.Sync == SyncAlways {
-			now.durable, now.promised = now.end(), now.written
+			now.durable, now.sealed = now.end(), now.written
 			m.set(now)
 		}
 	case what < 34:
 		synced := l.synced == l.end // otherwise no seal is written
 		l.seal()
 		if synced && m.o.Sync == SyncAlways {
-			now.written, now.promised = now.committed, now.committed
+			now.written, now.sealed = now.committed, now.committed
 			m.set(now)
 		}
 	case what < 35:
@@ -217,14 +217,14 @@ func (m *machine) step(l *Log, rng *rand.Rand, term uint64) {
 		}
 		after := now.truncate(record)
 		m.set(now, after)
-		_, err := l.TruncateAfter(now.at(record), []string{"", "aside.seg"}[rng.Intn(2)])
+		_, err := l.TruncateAfter(now.at(record), []string{"", "truncated.seg"}[rng.Intn(2)])
 		require.NoError(m.t, err)
 		m.set(after)
 	case rng.Intn(4) == 0:
 		start := lsn.Position{Term: l.End().Term, LSN: uint64(rng.Int63n(int64(now.end()) + 10)), Chain: rng.Uint32()}
 		after := model{
 			start: start, durable: start.LSN, trimmed: start.LSN, committed: start.LSN, written: start.LSN,
-			promised: start.LSN,
+			sealed: start.LSN,
 		}
 		m.set(now, after)
 		require.NoError(m.t, l.Reset(start))
@@ -257,11 +257,10 @@ func (m *machine) append(l *Log, rng *rand.Rand, term uint64) {
 	require.NoError(m.t, l.Append(frames, pos))
 }
 
-// Random histories consist of several lives. Each ends with a power failure at any disk operation, including those of
-// recovery, rolls, truncations and resets. No durable record is lost, no unwritten record is found, and torn remains
-// are never reported as corruption. A failing seed fails again, except for the timing of the goroutine that prepares
-// segments.
-func TestCrashes(t *testing.T) {
+// In random histories with power failures at any disk operation, including those of recovery, rolls, truncations and
+// resets, the log loses no durable record, finds no unwritten record, and never reports a torn tail as corruption. A
+// seed is reproducible except for the timing of the goroutine that prepares segments.
+func TestRandomHistoriesWithCrashes(t *testing.T) {
 	for _, mode := range []SyncMode{SyncAlways, SyncOff} {
 		t.Run(mode.String(), func(t *testing.T) {
 			for seed := range *seedsFlag {
@@ -273,7 +272,7 @@ func TestCrashes(t *testing.T) {
 					m := &machine{t: t, rng: rng, o: o, mem: mem}
 					m.set(model{})
 					for generation := range 8 {
-						m.life(generation)
+						m.runGeneration(generation)
 					}
 				})
 			}

@@ -26,7 +26,8 @@ func TestFrameRoundTrip(t *testing.T) {
 	}
 }
 
-func TestFrameInPlaceIsTheSame(t *testing.T) {
+// BeginFrame and EndFrame encode a frame like AppendFrame.
+func TestFrameInPlace(t *testing.T) {
 	first, pos := AppendFrame(nil, lsn.Position{}, 1, KindTxn, []byte("one"))
 	want, wantPos := AppendFrame(first, pos, 1, KindTxn, []byte("two and more"))
 
@@ -39,7 +40,7 @@ func TestFrameInPlaceIsTheSame(t *testing.T) {
 	require.Equal(t, wantPos, gotPos)
 }
 
-// Every flipped bit is detected, including those of length, padding and reserved bytes.
+// DecodeFrame detects each flipped bit, including those of length, padding and reserved bytes.
 func TestFrameDetectsEveryFlippedBit(t *testing.T) {
 	prev := lsn.Position{Term: 1, LSN: 1, Chain: 5}
 	b, _ := AppendFrame(nil, prev, 1, KindTxn, []byte("thirteen byte"))
@@ -53,7 +54,8 @@ func TestFrameDetectsEveryFlippedBit(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestFrameShortBytes(t *testing.T) {
+// DecodeFrame reports a truncated frame of any length.
+func TestTruncatedFrame(t *testing.T) {
 	b, _ := AppendFrame(nil, lsn.Position{}, 1, KindTxn, []byte("thirteen byte"))
 	for n := range b {
 		_, _, err := DecodeFrame(b[:n], lsn.Position{})
@@ -61,6 +63,7 @@ func TestFrameShortBytes(t *testing.T) {
 	}
 }
 
+// DecodeFrame accepts a frame only after its predecessor: the checksum covers the frames before it.
 func TestFrameChain(t *testing.T) {
 	prev := lsn.Position{Term: 5, LSN: 9, Chain: 77}
 	b, pos := AppendFrame(nil, prev, 5, KindTxn, []byte("x"))
@@ -69,7 +72,7 @@ func TestFrameChain(t *testing.T) {
 		{Term: 5, LSN: 8, Chain: 77},
 		{Term: 5, LSN: 10, Chain: 77},
 		{Term: 5, LSN: 9, Chain: 78}, // the same LSN in another history
-		{Term: 6, LSN: 9, Chain: 77}, // a term never decreases
+		{Term: 6, LSN: 9, Chain: 77}, // a higher term
 	} {
 		_, _, err := DecodeFrame(b, other)
 		require.ErrorIs(t, err, ErrChain, other)
@@ -77,7 +80,6 @@ func TestFrameChain(t *testing.T) {
 	_, _, err := DecodeFrame(b, lsn.Position{Term: 4, LSN: 9, Chain: 77})
 	require.NoError(t, err)
 
-	// The checksum of a frame covers the frames before it.
 	other, otherPos := AppendFrame(nil, lsn.Position{Term: 5, LSN: 9, Chain: 78}, 5, KindTxn, []byte("x"))
 	require.NotEqual(t, pos.Chain, otherPos.Chain)
 	require.NotEqual(t, b, other)
@@ -90,17 +92,18 @@ func TestFrameLengthLimit(t *testing.T) {
 	require.ErrorIs(t, err, ErrBadFrame)
 }
 
-func TestFrameAllocatesNothing(t *testing.T) {
+func TestFrameDoesNotAllocate(t *testing.T) {
 	buf := make([]byte, 0, 1024)
 	body := payload(1, 1, 500)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		b, pos := AppendFrame(buf, lsn.Position{}, 1, KindTxn, body)
 		if f, _, err := DecodeFrame(b, lsn.Position{}); err != nil || f.Pos != pos {
-			t.Error("not decoded")
+			t.Error("decode failed")
 		}
 	}))
 }
 
+// Kinds and sync modes have names. The error for an unknown mode lists the valid modes.
 func TestKindAndModeNames(t *testing.T) {
 	require.Equal(t, "term-start txn kind-9", KindTermStart.String()+" "+KindTxn.String()+" "+Kind(9).String())
 	for _, m := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
@@ -129,10 +132,10 @@ func FuzzDecodeFrame(f *testing.F) {
 		// An accepted frame is identical to the encoded one, except for the flags and the reserved bytes.
 		again, pos := AppendFrame(nil, prev, frame.Pos.Term, frame.Kind, frame.Payload)
 		if len(again) != len(b)-len(rest) {
-			t.Fatalf("%d bytes were taken, %d would be written", len(b)-len(rest), len(again))
+			t.Fatalf("decoded %d bytes, encoded %d", len(b)-len(rest), len(again))
 		}
 		if b[13] == 0 && b[14] == 0 && b[15] == 0 && (pos != frame.Pos || !bytes.Equal(again, b[:len(again)])) {
-			t.Fatalf("%x was read as %v and would be written as %x", b, frame, again)
+			t.Fatalf("%x was decoded as %v and encoded as %x", b, frame, again)
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 
 const testDir = "data/log"
 
-// testOptions returns options for small logs without a clock: seals are written only on Close.
+// testOptions returns options for a small log that writes seals only on Close.
 func testOptions(fsys vfs.FS) Options {
 	return Options{FS: fsys, Dir: testDir, LogID: [16]byte{1, 2, 3}, SegmentBytes: 16 << 10, SealAfter: -1}
 }
@@ -55,7 +55,7 @@ func payload(term, record uint64, size int) []byte {
 	return b
 }
 
-// batch returns n frames after pos, of about size bytes each.
+// batch returns n frames after pos, each with a payload of size bytes.
 func batch(pos lsn.Position, term uint64, n, size int) ([]byte, lsn.Position) {
 	var frames []byte
 	for range n {
@@ -109,7 +109,7 @@ func copyFS(t testing.TB, from vfs.FS, dir string) *memfs.FS {
 	return to
 }
 
-// overwrite changes bytes of a file without the log's knowledge.
+// overwrite changes bytes of a file and syncs it.
 func overwrite(t testing.TB, fsys vfs.FS, path string, offset int64, data []byte) {
 	t.Helper()
 	f, err := fsys.OpenFile(path, os.O_RDWR, 0)

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// inodes is a filesystem that may have no free inode.
+// inodes is a filesystem without a free inode if none is set.
 type inodes struct {
 	vfs.FS
 
@@ -25,7 +25,7 @@ func (f inodes) Usage(string) (vfs.Usage, error) {
 }
 
 // The error distinguishes a lack of inodes from a lack of space.
-func TestNoInodes(t *testing.T) {
+func TestSpaceErrorWithoutInodes(t *testing.T) {
 	for _, none := range []bool{false, true} {
 		s := &spares{fs: inodes{memfs.New(), none}, dir: "/"}
 		err := s.spaceError(syscall.ENOSPC)

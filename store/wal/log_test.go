@@ -35,6 +35,7 @@ func elapse(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // the clock of the bubble
 }
 
+// Appended records become durable with Sync, and are complete after the log is reopened.
 func TestAppendSyncReopen(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		l := mustOpen(t, o)
@@ -71,7 +72,8 @@ func TestAppendSyncReopen(t *testing.T) {
 	})
 }
 
-func TestStartOfAnEmptyLog(t *testing.T) {
+// An empty log begins at Options.Start, which is ignored for other logs.
+func TestStartOfEmptyLog(t *testing.T) {
 	o := testOptions(newMem(t))
 	o.Start = lsn.Position{Term: 7, LSN: 1000, Chain: 0xabc}
 	l := mustOpen(t, o)
@@ -94,7 +96,8 @@ func TestStartOfAnEmptyLog(t *testing.T) {
 	require.Len(t, l.TermEnds(), 2)
 }
 
-func TestAppendRefuses(t *testing.T) {
+// Append rejects frames that do not continue the log or are too large, and does not change the log.
+func TestAppendRejectsInvalidFrames(t *testing.T) {
 	o := testOptions(newMem(t))
 	o.MaxFrameBytes = 100
 	l := mustOpen(t, o)
@@ -110,7 +113,7 @@ func TestAppendRefuses(t *testing.T) {
 		end    lsn.Position
 		want   error
 	}{
-		"nothing":         {nil, end, ErrNotContiguous},
+		"no frame":        {nil, end, ErrNotContiguous},
 		"another end":     {good, end, ErrNotContiguous},
 		"a gap":           {gap, gapEnd, ErrNotContiguous},
 		"another history": {other, otherEnd, ErrNotContiguous},
@@ -124,7 +127,7 @@ func TestAppendRefuses(t *testing.T) {
 	require.NoError(t, l.Append(good, goodEnd))
 }
 
-func TestBlockLargerThanASegment(t *testing.T) {
+func TestBlockLargerThanSegment(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		l := mustOpen(t, o)
 		for range 3 {
@@ -142,6 +145,7 @@ func TestBlockLargerThanASegment(t *testing.T) {
 	})
 }
 
+// PositionOf returns the position of each record in the log, and of the one before the first.
 func TestPositionOf(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	want := []lsn.Position{{}}
@@ -165,7 +169,7 @@ func TestPositionOf(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestOptionsAreChecked(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	good := testOptions(newMem(t))
 	for what, change := range map[string]func(*Options){
 		"no fs":          func(o *Options) { o.FS = nil },
@@ -184,7 +188,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// In each sync mode records become durable, and the disk is synced, at the documented times.
+// Sync syncs the disk in mode always. In mode interval the log syncs it once per interval, in mode off only on Close.
 func TestSyncModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, mode := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
@@ -204,7 +208,7 @@ func TestSyncModes(t *testing.T) {
 			case SyncInterval, SyncOff:
 				require.Equal(t, syncs, fault.Count(faultfs.OpSync))
 				require.Zero(t, l.syncedLSN())
-				require.Equal(t, end, l.Durable(), "as durable as the mode requires")
+				require.Equal(t, end, l.Durable(), "Durable includes unsynced records")
 			}
 			elapse(1100 * time.Millisecond)
 			synctest.Wait()
@@ -222,7 +226,7 @@ func TestSyncModes(t *testing.T) {
 }
 
 // After Close all records survive a power failure, in every sync mode.
-func TestCloseMakesDurableInEveryMode(t *testing.T) {
+func TestRecordsAreDurableAfterClose(t *testing.T) {
 	for _, mode := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
 		mem := newMem(t)
 		o := testOptions(mem)
@@ -236,18 +240,18 @@ func TestCloseMakesDurableInEveryMode(t *testing.T) {
 		o.FS = mem.CrashClone(nil)
 		l = mustOpen(t, o)
 		require.Equal(t, end, l.End(), mode)
-		require.Equal(t, end.LSN, l.marked, "sealed")
+		require.Equal(t, end.LSN, l.marked, "durable LSN of the seal")
 	}
 }
 
-// An idle log writes exactly one seal, whose durable LSN covers the last records.
+// An idle log writes exactly one seal. Its durable LSN is the last record.
 func TestSealWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := faultfs.New(newMem(t))
 		o := testOptions(fault)
 		o.SealAfter = 100 * time.Millisecond
 		l := mustOpen(t, o)
-		for range 10 { // busy: no seal
+		for range 10 { // no seal while records are appended
 			mustAppend(t, l, 1, 1, 100)
 			require.NoError(t, l.Sync())
 			elapse(50 * time.Millisecond)
@@ -271,7 +275,7 @@ func TestSealWhenIdle(t *testing.T) {
 	})
 }
 
-// Readers receive all records while they are written, across rolls, syncs and seals.
+// Concurrent readers receive all records while they are appended, across rolls, syncs and seals.
 func TestReadDuringAppend(t *testing.T) {
 	onBoth(t, func(t *testing.T, o Options) {
 		o.SealAfter = time.Millisecond
@@ -325,11 +329,11 @@ func TestReadDuringAppend(t *testing.T) {
 				wake(g)
 			}
 		}
-		wg.Wait() // each was woken after the last append
+		wg.Wait()
 	})
 }
 
-// After Sync returns, records appended before it are durable, even with concurrent appends.
+// When Sync returns, records appended before the call are durable, even with concurrent appends.
 func TestSyncDuringAppend(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	appended := make(chan uint64, 100)
@@ -350,7 +354,7 @@ func TestSyncDuringAppend(t *testing.T) {
 	wg.Wait()
 }
 
-func TestAppendAllocatesNothing(t *testing.T) {
+func TestAppendDoesNotAllocate(t *testing.T) {
 	o := testOptions(vfs.OS())
 	o.Dir, o.SegmentBytes = t.TempDir()+"/log", 4<<20
 	l := mustOpen(t, o)
@@ -368,12 +372,12 @@ func TestSlowSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := faultfs.New(newMem(t))
 		o := testOptions(fault)
-		var told []events.Event
-		o.Events = func(e events.Event) { told = append(told, e) }
+		var reported []events.Event
+		o.Events = func(e events.Event) { reported = append(reported, e) }
 		l := mustOpen(t, o)
 		mustAppend(t, l, 1, 1, 500)
 		require.NoError(t, l.Sync())
-		require.Empty(t, told)
+		require.Empty(t, reported)
 		fault.SetHook(func(op faultfs.Op) error {
 			if op.Kind == faultfs.OpSync {
 				<-time.After(DefaultSlowSync)
@@ -384,7 +388,7 @@ func TestSlowSync(t *testing.T) {
 		require.NoError(t, l.Sync())
 		fault.SetHook(nil)
 		require.NoError(t, l.Close())
-		require.NotEmpty(t, told)
-		require.Equal(t, events.SlowSync{Took: DefaultSlowSync}, told[0])
+		require.NotEmpty(t, reported)
+		require.Equal(t, events.SlowSync{Took: DefaultSlowSync}, reported[0])
 	})
 }

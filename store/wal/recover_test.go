@@ -16,7 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// The last, unsynced block is truncated at every byte and followed by zeros or garbage.
+// If the last, unsynced block is truncated at any byte and followed by zeros or other bytes, Open truncates the log
+// before it. The log remains usable.
 func TestTornTail(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -45,9 +46,9 @@ func TestTornTail(t *testing.T) {
 			if l.End() != safe {
 				require.Equal(t, full, l.End())
 				require.Zero(t, fill)
-				require.Equal(t, make([]byte, to-cut), whole[cut:to], "only zeros are missing: the block is whole")
+				require.Equal(t, make([]byte, to-cut), whole[cut:to], "the block is complete: only zeros are missing")
 			} else {
-				// If the block's header is complete, the truncation is reported.
+				// The truncation is reported if the block header is complete.
 				var header [blockHeaderBytes]byte
 				copy(header[:], whole[from:cut])
 				for i := max(cut-from, 0); i < blockHeaderBytes; i++ {
@@ -84,8 +85,8 @@ func buildCorruption(t *testing.T) (image *memfs.FS, o Options, end lsn.Position
 	return copyFS(t, mem, testDir), o, end
 }
 
-// A flipped bit anywhere in a durable, sealed log is always rejected, and nothing is changed.
-func TestCorruptMiddle(t *testing.T) {
+// Open rejects a durable, sealed log with a flipped bit at any position, except in the last seal, and changes nothing.
+func TestFlippedBitsAreDetected(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	segs := listSegments(t, image)
 	for i, first := range segs {
@@ -96,13 +97,13 @@ func TestCorruptMiddle(t *testing.T) {
 			if offset >= segmentHeaderBytes && offset < segmentDataStart {
 				offset = segmentDataStart
 			}
-			damaged := copyFS(t, image, testDir)
-			flip(t, damaged, segmentPath(first), offset, uint(offset)%8)
-			o.FS = damaged
-			before := copyFS(t, damaged, testDir)
+			corrupt := copyFS(t, image, testDir)
+			flip(t, corrupt, segmentPath(first), offset, uint(offset)%8)
+			o.FS = corrupt
+			before := copyFS(t, corrupt, testDir)
 			l, err := Open(o)
 			if lastSegment && offset >= info.UsedBytes-blockHeaderBytes {
-				require.NoError(t, err, "a seal holds no records")
+				require.NoError(t, err, "a seal has no records")
 				require.Equal(t, end, l.End())
 				require.NoError(t, l.Close())
 				continue
@@ -118,16 +119,16 @@ func TestCorruptMiddle(t *testing.T) {
 			for _, name := range listSegments(t, before) {
 				want, err := vfs.ReadFile(before, segmentPath(name), 1<<20)
 				require.NoError(t, err)
-				got, err := vfs.ReadFile(damaged, segmentPath(name), 1<<20)
+				got, err := vfs.ReadFile(corrupt, segmentPath(name), 1<<20)
 				require.NoError(t, err)
-				require.True(t, bytes.Equal(want, got), "the evidence stays")
+				require.True(t, bytes.Equal(want, got), "segment %d", name)
 			}
 		}
 	}
 }
 
-// Zeroed sectors and missing segments are reported as corruption.
-func TestMissingSectorsAndSegments(t *testing.T) {
+// Open reports zeroed sectors and missing segments as corruption.
+func TestZeroedSectorsAndMissingSegments(t *testing.T) {
 	image, o, _ := buildCorruption(t)
 	segs := listSegments(t, image)
 	for _, first := range segs {
@@ -147,7 +148,7 @@ func TestMissingSectorsAndSegments(t *testing.T) {
 	require.Equal(t, segmentPath(segs[0]), d.Segment)
 }
 
-// Without a seal the last block cannot be distinguished from a torn one.
+// Without a seal, a corrupt last block is a torn tail. With a seal, it is corruption.
 func TestUnsealedLastBlock(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -173,7 +174,7 @@ func TestUnsealedLastBlock(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// Old content of a recycled segment file is neither read nor considered proof of corruption.
+// Open ignores the old content of a recycled segment file.
 func TestStaleContentOfRecycledSegments(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -186,7 +187,7 @@ func TestStaleContentOfRecycledSegments(t *testing.T) {
 	}
 	// The segment preparer may already have created one or two new files.
 	for i := 0; i < 200 || !recycled(); i++ {
-		require.Less(t, i, 20_000, "the test needs a recycled segment")
+		require.Less(t, i, 20_000, "test requires a recycled segment")
 		mustAppend(t, l, 1, 1, 500)
 		require.NoError(t, l.Sync())
 		l.Release(l.End().LSN)
@@ -206,8 +207,8 @@ func TestStaleContentOfRecycledSegments(t *testing.T) {
 	requireRecords(t, l, 500)
 }
 
-// A message may contain a log segment, even a copy of this one. If it is torn, it proves nothing.
-func TestSegmentsPublishedAsMessages(t *testing.T) {
+// A torn record that contains a copy of the log's blocks is a torn tail, although later blocks seem to follow it.
+func TestTornRecordWithBlocks(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
 	l := mustOpen(t, o)
@@ -221,8 +222,8 @@ func TestSegmentsPublishedAsMessages(t *testing.T) {
 	require.NoError(t, err)
 
 	end, at := l.End(), l.segs[0].end
-	corrupted := image[segmentDataStart:at]
-	frames, pos := AppendFrame(nil, end, 1, KindTxn, corrupted)
+	blocks := image[segmentDataStart:at]
+	frames, pos := AppendFrame(nil, end, 1, KindTxn, blocks)
 	require.NoError(t, l.Append(frames, pos))
 	torn := copyFS(t, mem, testDir)
 	overwrite(t, torn, segmentPath(1), at+blockHeaderBytes+8, []byte{1, 2, 3})
@@ -232,7 +233,8 @@ func TestSegmentsPublishedAsMessages(t *testing.T) {
 	require.True(t, again.recovery.torn)
 }
 
-func TestOpenRefusesForeignAndNewerSegments(t *testing.T) {
+// Open rejects segments of another log, of a newer version and with a wrong name.
+func TestOpenRejectsOtherSegments(t *testing.T) {
 	image, o, _ := buildCorruption(t)
 	other := o
 	other.FS, other.LogID = image, [16]byte{9}
@@ -250,7 +252,6 @@ func TestOpenRefusesForeignAndNewerSegments(t *testing.T) {
 	require.ErrorIs(t, err, ErrNewerVersion)
 	require.NotErrorIs(t, err, ErrCorrupt)
 
-	// A segment with another segment's name.
 	renamed := copyFS(t, image, testDir)
 	require.NoError(t, renamed.Rename(segmentPath(1), segmentPath(2)))
 	o.FS = renamed
@@ -263,7 +264,7 @@ func putChecksum(header []byte) {
 	header[60], header[61], header[62], header[63] = byte(crc), byte(crc>>8), byte(crc>>16), byte(crc>>24)
 }
 
-// Recovery handles a new segment whose header was not written.
+// A last segment without a header or a first block, which a crash may leave, is a torn tail.
 func TestTornRoll(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -293,7 +294,7 @@ func TestTornRoll(t *testing.T) {
 	}
 }
 
-// Open does not read old segments, but all their properties are known, and they are verified when they are read.
+// Open does not read segments before Options.VerifyFrom. Their corruption is reported when they are read.
 func TestVerifyFrom(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -315,7 +316,7 @@ func TestVerifyFrom(t *testing.T) {
 	require.EqualValues(t, 3, pos.LSN)
 	require.NoError(t, l.Close())
 
-	// Not in the first segment: its records have another term than the position before them, so Open reads it.
+	// Open reads the first segment: its records have another term than the position before them.
 	flip(t, mem, segmentPath(listSegments(t, mem)[1]), segmentDataStart+700, 0)
 	l = mustOpen(t, o)
 	r, err := l.ReadFrom(1)
@@ -331,7 +332,7 @@ func TestVerifyFrom(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// A disk read error is not corruption, and nothing may be truncated because of it.
+// Open returns a disk read error as it is, not as corruption, and truncates nothing.
 func TestReadErrorsAreNotCorruption(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	errDisk := errors.New("disk")
@@ -362,6 +363,7 @@ func TestReadErrorsAreNotCorruption(t *testing.T) {
 	require.Equal(t, end, l.End())
 }
 
+// Open removes leftover prepared segments, and keeps unknown files.
 func TestOpenRemovesLeftovers(t *testing.T) {
 	mem := newMem(t)
 	require.NoError(t, mem.MkdirAll(testDir, 0o700))
@@ -415,7 +417,7 @@ func FuzzOpen(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// A log that opens must be usable, and must have the same content when reopened.
+		// A log that opens must be usable.
 		frames, end := batch(l.End(), l.End().Term, 3, 10)
 		require.NoError(t, l.Append(frames, end))
 		require.NoError(t, l.Close())

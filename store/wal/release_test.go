@@ -16,6 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
+// Release removes only whole segments, and keeps the records after the released one, those of a hold, and the last
+// KeepBytes.
 func TestReleaseKeepsRequiredRecords(t *testing.T) { synctest.Test(t, testReleaseKeepsRequiredRecords) }
 
 func testReleaseKeepsRequiredRecords(t *testing.T) {
@@ -28,12 +30,12 @@ func testReleaseKeepsRequiredRecords(t *testing.T) {
 	l.Release(50)
 	first := l.First()
 	require.Greater(t, first, uint64(1))
-	require.LessOrEqual(t, first, uint64(51), "only records in a checkpoint")
+	require.LessOrEqual(t, first, uint64(51), "only released records")
 
 	h := l.Hold(120)
 	l.Release(400)
 	require.LessOrEqual(t, l.First(), uint64(120))
-	require.Greater(t, l.First(), uint64(80), "only whole segments stay for a hold")
+	require.Greater(t, l.First(), uint64(80), "only the segment of the hold")
 	h.Advance(100)
 	h.Advance(200)
 	l.Release(0)
@@ -57,8 +59,8 @@ func testReleaseKeepsRequiredRecords(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// A hold that begins with a discarded record does not keep it: its owner could not read past the corrupt record. A hold
-// after it keeps its records.
+// Discard removes records despite a hold on them: its owner cannot read past a corrupt record. A later hold keeps its
+// records.
 func TestDiscardIgnoresHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(newMem(t))
@@ -80,8 +82,8 @@ func TestDiscardIgnoresHolds(t *testing.T) {
 	})
 }
 
-// After a while no new files are created.
-func TestRecycling(t *testing.T) {
+// After a start phase, segments are recycled instead of created.
+func TestSegmentsAreRecycled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := faultfs.New(newMem(t))
 		l := mustOpen(t, testOptions(fault))
@@ -95,8 +97,7 @@ func TestRecycling(t *testing.T) {
 				created = fault.Count(faultfs.OpCreate)
 			}
 		}
-		// One more if the preparer was faster than the Release after the same roll; then the number is always
-		// sufficient.
+		// One more if the preparer was faster than the Release after the same roll.
 		require.LessOrEqual(t, fault.Count(faultfs.OpCreate), created+1)
 		require.Greater(t, l.counters.rolls.Load(), uint64(15))
 		require.Zero(t, l.counters.stalledRolls.Load())
@@ -104,8 +105,8 @@ func TestRecycling(t *testing.T) {
 	})
 }
 
-// A reader without a hold gets ErrTrimmed, not the content of another segment.
-func TestReaderIsTrimmed(t *testing.T) {
+// A reader without a hold returns ErrTrimmed if its segment was released and recycled.
+func TestReaderOfReleasedSegment(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	for range 100 {
 		mustAppend(t, l, 1, 1, 500)
@@ -126,8 +127,8 @@ func TestReaderIsTrimmed(t *testing.T) {
 
 var errDisk = errors.New("the disk is broken")
 
-// After any failed step of a commit, all operations fail until the log is reopened. Open then finds all durable
-// records (INV-7).
+// After a failed disk operation of Append or Sync, all operations fail until the log is reopened. Open finds all
+// durable records (INV-7).
 func TestFailuresAreFinal(t *testing.T) {
 	for what, breaks := range map[string]func(faultfs.Op) bool{
 		"write":    func(op faultfs.Op) bool { return op.Kind == faultfs.OpWrite },
@@ -163,11 +164,11 @@ func TestFailuresAreFinal(t *testing.T) {
 			}
 			require.ErrorIs(t, err, ErrFailed)
 			require.ErrorIs(t, err, errDisk)
-			fault.SetHook(nil) // it would work again, but must not be used
+			fault.SetHook(nil) // the disk works again
 			failed, ok := (<-fatal).(events.LogFailed)
 			require.True(t, ok)
 			require.ErrorIs(t, failed.Err, errDisk)
-			require.Empty(t, fatal, "it is reported once")
+			require.Empty(t, fatal, "reported once")
 			frames, end := batch(l.End(), 1, 1, 500)
 			require.ErrorIs(t, l.Append(frames, end), ErrFailed)
 			require.ErrorIs(t, l.Sync(), ErrFailed)
@@ -178,7 +179,7 @@ func TestFailuresAreFinal(t *testing.T) {
 			l.Release(durable.LSN)
 			writes := fault.Count(faultfs.OpWrite)
 			require.NoError(t, l.Close())
-			require.Equal(t, writes, fault.Count(faultfs.OpWrite), "Close does not write either")
+			require.Equal(t, writes, fault.Count(faultfs.OpWrite), "Close does not write")
 
 			l = mustOpen(t, o)
 			require.GreaterOrEqual(t, l.End().LSN, durable.LSN)
@@ -187,7 +188,7 @@ func TestFailuresAreFinal(t *testing.T) {
 	}
 }
 
-// After a failed fsync the system may consider the data synced. Open rewrites it.
+// Open rewrites the last records: after a failed fsync, the operating system may treat them as synced (INV-7).
 func TestRecordsAreRewrittenAfterFailedSync(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
@@ -219,8 +220,8 @@ func TestRecordsAreRewrittenAfterFailedSync(t *testing.T) {
 	require.Equal(t, end, mustOpen(t, testOptions(mem.CrashClone(nil))).End())
 }
 
-// Without space for a new segment the log rejects appends unchanged, and accepts them again when space is available.
-func TestDiskFull(t *testing.T) {
+// Without space for a new segment, Append fails and does not change the log. It succeeds once space is available.
+func TestAppendOnFullDisk(t *testing.T) {
 	mem := newMem(t)
 	fault := faultfs.New(mem)
 	l := mustOpen(t, testOptions(fault))
@@ -254,7 +255,7 @@ func TestDiskFull(t *testing.T) {
 }
 
 // Appends and reads continue while a sync hangs.
-func TestStalledSync(t *testing.T) {
+func TestAppendAndReadDuringSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := faultfs.New(newMem(t))
 		l := mustOpen(t, testOptions(fault))
@@ -271,7 +272,7 @@ func TestStalledSync(t *testing.T) {
 		elapse(5 * time.Second)
 		mustAppend(t, l, 1, 1, 10)
 		r, err := l.ReadFrom(1)
-		require.NoError(t, err, "readers continue")
+		require.NoError(t, err)
 		_, _, n, err := r.ReadBatch(1000)
 		require.NoError(t, err)
 		require.Equal(t, 2, n)
@@ -279,12 +280,12 @@ func TestStalledSync(t *testing.T) {
 		require.ErrorIs(t, err, io.EOF)
 		close(release)
 		require.NoError(t, <-done)
-		require.EqualValues(t, 1, l.syncedLSN(), "the second record came after the sync began")
+		require.EqualValues(t, 1, l.syncedLSN(), "the second record was appended after the sync began")
 		require.NoError(t, l.Close())
 	})
 }
 
-func TestAfterClose(t *testing.T) {
+func TestUseAfterClose(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	mustAppend(t, l, 1, 2, 10)
 	r, err := l.ReadFrom(1)
@@ -302,7 +303,7 @@ func TestAfterClose(t *testing.T) {
 	l.Release(5)
 }
 
-// While space is short, records in a checkpoint are not kept for a standby.
+// With low space, Release ignores KeepBytes.
 func TestLowSpaceIgnoresKeepBytes(t *testing.T) {
 	o := testOptions(newMem(t))
 	o.KeepBytes = 40 << 10

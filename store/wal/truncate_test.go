@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// TruncateAfter works after each record, including within a block and in an earlier segment.
+// TruncateAfter truncates the log after any record, also within a block and in an earlier segment, and saves the
+// truncated records. A crash after it does not restore them.
 func TestTruncateAfterEveryRecord(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	for record := uint64(0); record <= end.LSN; record++ {
@@ -24,7 +25,7 @@ func TestTruncateAfterEveryRecord(t *testing.T) {
 		l := mustOpen(t, o)
 		pos, ok := l.PositionOf(record)
 		require.True(t, ok)
-		n, err := l.TruncateAfter(pos, "aside.seg")
+		n, err := l.TruncateAfter(pos, "truncated.seg")
 		require.NoError(t, err)
 		require.EqualValues(t, end.LSN-record, n)
 		require.Equal(t, pos, l.End())
@@ -33,7 +34,7 @@ func TestTruncateAfterEveryRecord(t *testing.T) {
 
 		if n > 0 {
 			var kept []uint64
-			info, err := InspectFile(mem, "aside.seg", func(i Item) error {
+			info, err := InspectFile(mem, "truncated.seg", func(i Item) error {
 				kept = append(kept, i.Frame.Pos.LSN)
 				require.Equal(t, payload(1, i.Frame.Pos.LSN, 300), i.Frame.Payload)
 				return nil
@@ -59,7 +60,8 @@ func TestTruncateAfterEveryRecord(t *testing.T) {
 	}
 }
 
-func TestTruncateAfterRefuses(t *testing.T) {
+// TruncateAfter rejects positions of another history and trimmed positions. It can truncate all records.
+func TestTruncateAfterRejectsInvalidPositions(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	for range 100 {
 		mustAppend(t, l, 3, 1, 500)
@@ -80,7 +82,7 @@ func TestTruncateAfterRefuses(t *testing.T) {
 		_, err := l.TruncateAfter(c.pos, "")
 		require.ErrorIs(t, err, c.want, what)
 	}
-	n, err := l.TruncateAfter(end, "aside")
+	n, err := l.TruncateAfter(end, "truncated.seg")
 	require.NoError(t, err)
 	require.Zero(t, n)
 	before, ok := l.PositionOf(first - 1)
@@ -93,7 +95,7 @@ func TestTruncateAfterRefuses(t *testing.T) {
 	require.Equal(t, first, l.First())
 }
 
-func TestTruncateAfterAndTermEnds(t *testing.T) {
+func TestTermEndsAfterTruncate(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	var ends []lsn.Position
 	for term := uint64(1); term <= 5; term++ {
@@ -111,6 +113,7 @@ func TestTruncateAfterAndTermEnds(t *testing.T) {
 	require.Equal(t, []lsn.Position{end, ends[0]}, l.TermEnds())
 }
 
+// Reset empties the log and continues it after another position. Readers fail, and holds are removed.
 func TestReset(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -142,11 +145,11 @@ func TestReset(t *testing.T) {
 	}
 	requireRecords(t, l, 500)
 	l.Release(142)
-	require.Greater(t, l.First(), uint64(100), "old holds do not matter")
+	require.Greater(t, l.First(), uint64(100), "the hold was removed")
 }
 
 // A crash at any operation of a truncation or reset leaves the log before or after it, without corruption.
-func TestTruncateCrashes(t *testing.T) {
+func TestCrashDuringTruncate(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	start := lsn.Position{Term: 9, LSN: 5, Chain: 9}
 	for _, reset := range []bool{false, true} {
@@ -185,11 +188,11 @@ func TestTruncateCrashes(t *testing.T) {
 			if reset {
 				require.NoError(t, l.Reset(start))
 			} else {
-				_, err := l.TruncateAfter(after, "aside.seg")
+				_, err := l.TruncateAfter(after, "truncated.seg")
 				require.NoError(t, err)
 			}
 			fault.SetHook(nil)
-			mu.Lock() // one may still be in the hook
+			mu.Lock() // a goroutine of the log may still be in the hook
 			require.Positive(t, finished)
 			mu.Unlock()
 			o.FS = mem.CrashClone(nil)
@@ -198,6 +201,7 @@ func TestTruncateCrashes(t *testing.T) {
 	}
 }
 
+// Each flipped bit of a truncate intent is detected. Open rejects a corrupt intent.
 func TestCorruptTruncateIntent(t *testing.T) {
 	c := &truncateIntent{
 		op: truncateTail, logID: [16]byte{1, 2, 3}, end: lsn.Position{Term: 1, LSN: 2, Chain: 3}, segment: 1, zeroFrom: 5000,
@@ -237,7 +241,7 @@ func FuzzDecodeTruncateIntent(f *testing.F) {
 	})
 }
 
-// SaveTail copies the records after each position that are still in the log, and does not change the log.
+// SaveTail copies the records after a position that are still in the log, and does not change the log.
 func TestSaveTail(t *testing.T) {
 	mem := newMem(t)
 	l := mustOpen(t, testOptions(mem))
@@ -274,7 +278,7 @@ func TestSaveTail(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// CopyTail copies records while others are appended, and the segments are not removed during the copy.
+// CopyTail copies the records after a position while other records are appended, and then releases its hold.
 func TestCopyTail(t *testing.T) {
 	for _, after := range []uint64{0, 10, 99, 100} {
 		mem := newMem(t)

@@ -37,8 +37,8 @@ func main() {
 }
 `
 
-// Wall time follows the configured offset immediately; durations are not affected.
-func TestClockJumps(t *testing.T) {
+// A new clock offset applies to the wall time immediately, and not to durations.
+func TestClockOffset(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "main.go")
 	require.NoError(t, os.WriteFile(source, []byte(clockProgram), 0o600))
@@ -68,7 +68,7 @@ func TestClockJumps(t *testing.T) {
 		unix, err := strconv.ParseInt(reported[0], 10, 64)
 		require.NoError(t, err)
 		require.WithinDuration(t, time.Now().Add(offset), time.Unix(unix, 0), time.Minute)
-		require.Equal(t, []string{"0", "0"}, reported[1:], "durations measured across a clock jump")
+		require.Equal(t, []string{"0", "0"}, reported[1:], "duration across a clock jump")
 	}
 	require.NoError(t, in.Close())
 	require.NoError(t, cmd.Wait())

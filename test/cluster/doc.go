@@ -11,7 +11,7 @@
 //   - Pair extends the Pair of test/harness, which `lockstep demo` and `bench` also use. That one starts, kills
 //     (SIGKILL), pauses (SIGSTOP), wakes (SIGCONT) and restarts nodes, cuts links, and stops and restarts etcd. This
 //     package adds disk, clock and network faults. Disk and clock faults require a special build.
-//   - Proxy is a TCP relay whose link can be cut (silence) or reset.
+//   - Proxy is a TCP relay with a link that can be cut (which holds data) or reset.
 //   - Workload publishes and consumes through the client package, and records everything in a historycheck.History.
 //     Its Check verifies the responses that clients received.
 package cluster

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An incomplete line is not an event.
+// nextEvent parses the name and the fields of a log line. An incomplete line is not an event.
 func TestNextEvent(t *testing.T) {
 	log := []byte(`2026-11-28T04:00:00.000Z  INFO  failover  role changed  {"from": "STANDBY", "to": "ACTIVE", ` +
 		`"reason": "a  {b}", "lsn": 17, "term": 3}` + "\n2026-11-28T04:00:00.000Z  WARN  no fields\n2026-11-28T04")
@@ -33,7 +33,7 @@ func TestNextEvent(t *testing.T) {
 	require.Zero(t, next, "the last line is incomplete")
 }
 
-// The names of the events are messages that the product logs. Tests that wait for another name would only time out.
+// The failover or node packages log each event name. Otherwise, a test that waits for the event would time out.
 func TestEventNamesAreLogged(t *testing.T) {
 	var source strings.Builder
 	for _, pattern := range []string{"../../failover/*.go", "../../server/node/*.go"} {

@@ -16,7 +16,9 @@ import (
 )
 
 func featureKinds() []featureKind {
-	return []featureKind{forwardKind(), siftKind(), rankedKind(), keptKind(), preparedKind(), laterKind(), uniqueKind()}
+	return []featureKind{
+		forwardKind(), filterKind(), priorityKind(), retentionKind(), preparedKind(), delayKind(), dedupKind(),
+	}
 }
 
 func subscribed(config admin.QueueConfig, subs ...string) admin.CreateQueueOptions {
@@ -43,24 +45,26 @@ func forwardKind() featureKind {
 	return featureKind{
 		name: "forward", into: "in",
 		queues: map[string]admin.CreateQueueOptions{
-			"in":   subscribed(admin.QueueConfig{}, SubAudit),
-			"copy": subscribed(admin.QueueConfig{}, SubAudit),
-			"gone": subscribed(admin.QueueConfig{}, SubAudit),
+			"in":    subscribed(admin.QueueConfig{}, SubAudit),
+			"copy":  subscribed(admin.QueueConfig{}, SubAudit),
+			"moved": subscribed(admin.QueueConfig{}, SubAudit),
 		},
 		setup: func(ctx context.Context, f *feature) error {
 			_, err := admin.New(f.client).SetForwards(ctx, f.queue("in"), []admin.Forward{
-				{To: f.queue("copy")}, {To: f.queue("gone"), Move: true, Filter: `subject == "go"`},
+				{To: f.queue("copy")}, {To: f.queue("moved"), Move: true, Filter: `subject == "move"`},
 			})
 			return err
 		},
-		message: func(f *feature) client.Message { return client.Message{Subject: []string{"stay", "go"}[f.rng.IntN(2)]} },
-		check:   checkForwards,
+		message: func(f *feature) client.Message {
+			return client.Message{Subject: []string{"copy", "move"}[f.rng.IntN(2)]}
+		},
+		check: checkForwards,
 	}
 }
 
 func checkForwards(ctx context.Context, f *feature) error {
 	var in [3]map[historycheck.ID]int
-	for i, name := range []string{"in", "copy", "gone"} {
+	for i, name := range []string{"in", "copy", "moved"} {
 		var err error
 		if in[i], err = f.stored(ctx, name); err != nil {
 			return err
@@ -68,11 +72,11 @@ func checkForwards(ctx context.Context, f *feature) error {
 	}
 	for id, m := range f.sent {
 		f.once("the copies", id, in[1][id])
-		stays, goes := in[1][id], 0
-		if m.Subject == "go" {
-			stays, goes = goes, stays
+		remain, moved := in[1][id], 0
+		if m.Subject == "move" {
+			remain, moved = moved, remain
 		}
-		if in[0][id] != stays || in[2][id] != goes {
+		if in[0][id] != remain || in[2][id] != moved {
 			f.broken(historycheck.RulePartly, "message %v (%s): stored %d times, copied %d times, moved %d times", id,
 				m.Subject, in[0][id], in[1][id], in[2][id])
 		}
@@ -80,10 +84,10 @@ func checkForwards(ctx context.Context, f *feature) error {
 	return nil
 }
 
-// siftKind has a subscription with a filter, which receives exactly the matching messages.
-func siftKind() featureKind {
+// filterKind has a subscription with a filter, which receives exactly the matching messages.
+func filterKind() featureKind {
 	return featureKind{
-		name: "sift", into: "in",
+		name: "filter", into: "in",
 		queues: map[string]admin.CreateQueueOptions{"in": subscribed(admin.QueueConfig{}, SubAudit)},
 		setup: func(ctx context.Context, f *feature) error {
 			_, _, err := admin.New(f.client).CreateSubscription(ctx, f.queue("in"), "even",
@@ -114,10 +118,11 @@ func siftKind() featureKind {
 	}
 }
 
-// rankedKind uses priorities: all messages are delivered, and a queue without publishers delivers in order of priority.
-func rankedKind() featureKind {
+// priorityKind uses priorities: all messages are delivered, and a queue without publishers delivers them in order of
+// priority.
+func priorityKind() featureKind {
 	return featureKind{
-		name: "ranked", into: "in",
+		name: "priority", into: "in",
 		queues: map[string]admin.CreateQueueOptions{
 			"in": subscribed(admin.QueueConfig{Priorities: true}, SubWork, SubAudit),
 		},
@@ -136,14 +141,14 @@ func rankedKind() featureKind {
 					f.broken(historycheck.RuleUndelivered, "message %v was not delivered", id)
 				}
 			}
-			return checkRanks(ctx, f, len(all))
+			return checkPriorities(ctx, f, len(all))
 		},
 	}
 }
 
-// checkRanks consumes the n messages that the audit subscription has retained, and checks that they are ordered by
+// checkPriorities consumes the n messages that the audit subscription has retained, and checks that they are ordered by
 // priority, and by sequence within a priority.
-func checkRanks(ctx context.Context, f *feature, n int) error {
+func checkPriorities(ctx context.Context, f *feature, n int) error {
 	c, err := f.client.Consume(ctx, f.queue("in"), client.ConsumerOptions{Subscription: SubAudit, Prefetch: n + 1})
 	if err != nil {
 		return fmt.Errorf("feature %s: %w", f.name, err)
@@ -169,11 +174,11 @@ func checkRanks(ctx context.Context, f *feature, n int) error {
 	return nil
 }
 
-// uniqueKind publishes each message several times, with one message ID and without a producer identity. It is stored
+// dedupKind publishes each message several times, with one message ID and without a producer identity. It is stored
 // once.
-func uniqueKind() featureKind {
+func dedupKind() featureKind {
 	return featureKind{
-		name: "unique", into: "in",
+		name: "dedup", into: "in",
 		queues: map[string]admin.CreateQueueOptions{
 			"in": subscribed(admin.QueueConfig{DedupWindow: 24 * time.Hour}, SubAudit),
 		},
@@ -225,10 +230,10 @@ func (f *feature) resend(id historycheck.ID) {
 	f.sent[id] = m
 }
 
-// keptKind retains acknowledged messages. At the end, all of them are redelivered in order.
-func keptKind() featureKind {
+// retentionKind retains acknowledged messages. At the end, all of them are redelivered in order.
+func retentionKind() featureKind {
 	return featureKind{
-		name: "kept", into: "in",
+		name: "retention", into: "in",
 		queues: map[string]admin.CreateQueueOptions{
 			"in": subscribed(admin.QueueConfig{RetentionMessages: 1 << 30}, SubWork),
 		},
@@ -275,11 +280,11 @@ func checkReplay(ctx context.Context, f *feature, all map[historycheck.ID]int) e
 	return nil
 }
 
-// laterKind delays messages, some of which expire and are dead-lettered. A message is either delivered or
+// delayKind delays messages, some of which expire and are dead-lettered. A message is either delivered or
 // dead-lettered once.
-func laterKind() featureKind {
+func delayKind() featureKind {
 	return featureKind{
-		name: "later", into: "in",
+		name: "delay", into: "in",
 		queues: map[string]admin.CreateQueueOptions{
 			"in":      subscribed(admin.QueueConfig{DeadLetter: "expired", DeadLetterExpired: true}, SubWork),
 			"expired": subscribed(admin.QueueConfig{}, SubAudit),

@@ -65,12 +65,12 @@ type undecided struct {
 	unknownOutcome *client.Txn
 }
 
-// shortly is the timeout of a request.
-const shortly = 3 * time.Second
+// decisionTimeout is the timeout of an action of the coordinator.
+const decisionTimeout = 3 * time.Second
 
 // transfer moves one available message, or prepares the move and rolls it back.
 func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool) {
-	ctx, cancel := context.WithTimeout(parent, shortly)
+	ctx, cancel := context.WithTimeout(parent, decisionTimeout)
 	defer cancel()
 	p.decideOpen(ctx, f)
 	d := p.receive(ctx, f)

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// A lost, added or changed attribute of a message is detected.
-func TestMessage(t *testing.T) {
+// parse detects a lost, added or changed attribute of a message.
+func TestParseMessage(t *testing.T) {
 	w := &Workload{}
 	id := historycheck.ID{Producer: 1, N: describedEvery}
 	good := w.message(id, 100)
@@ -25,7 +25,7 @@ func TestMessage(t *testing.T) {
 	for name, change := range map[string]func(m *client.Message){
 		"lost":    func(m *client.Message) { m.Subject = "" },
 		"changed": func(m *client.Message) { m.CorrelationID += "0" },
-		"got":     func(m *client.Message) { m.ReplyTo = "another" },
+		"added":   func(m *client.Message) { m.ReplyTo = "another" },
 		"type":    func(m *client.Message) { m.Values = map[string]any{"n": float64(id.N)} },
 	} {
 		bad := w.message(id, 100)
@@ -33,12 +33,12 @@ func TestMessage(t *testing.T) {
 		_, err := w.parse(bad)
 		require.ErrorIs(t, err, historycheck.ErrBody, name)
 	}
-	for _, none := range []historycheck.ID{
+	for _, plain := range []historycheck.ID{
 		{Producer: 1, N: describedEvery + 1}, {Producer: firstSideClient, N: describedEvery},
 	} {
-		m := w.message(none, 100)
+		m := w.message(plain, 100)
 		require.Equal(t, client.Message{Body: m.Body}, m)
-		m.Subject = "got"
+		m.Subject = "added"
 		_, err := w.parse(m)
 		require.ErrorIs(t, err, historycheck.ErrBody)
 	}

@@ -24,7 +24,7 @@ const (
 	// side clients. The other applications begin at historycheck.FirstApplication.
 	firstPinned     = 150
 	firstSideClient = 200
-	// appAckTimeout is shorter than an application may wait for the result of a call.
+	// appAckTimeout is the acknowledgement timeout of applications. It is shorter than the longest deadline of a call.
 	appAckTimeout = time.Second
 	// maxAttempts is the maximum number of attempts of a call.
 	maxAttempts = 6
@@ -198,10 +198,10 @@ func (a *application) attempt(o *historycheck.Operation, repeatable bool, call f
 			o.Error = err.Error()
 		}
 		a.count(o.Kind, was, o.Outcome, err)
-		a.hold(o, err)
-		giveUp := o.Outcome == historycheck.Unknown && !repeatable || a.rng.IntN(8) == 0
+		a.checkError(o, err)
+		abandon := o.Outcome == historycheck.Unknown && !repeatable || a.rng.IntN(8) == 0
 		a.aborted = a.aborted || errors.Is(err, client.ErrClosed)
-		if o.Outcome == historycheck.Acked || i == maxAttempts || giveUp || a.aborted ||
+		if o.Outcome == historycheck.Acked || i == maxAttempts || abandon || a.aborted ||
 			errors.Is(err, client.ErrOutcomeLost) {
 			return
 		}
@@ -231,8 +231,8 @@ func (a *application) count(kind historycheck.Kind, was, is historycheck.Outcome
 // limitCalls is the counter of calls that were rejected because the disk is low or a queue is full.
 const limitCalls = "limit"
 
-// hold checks that an error has its documented meaning.
-func (a *application) hold(o *historycheck.Operation, err error) {
+// checkError records a violation if the documentation of the call does not list the error.
+func (a *application) checkError(o *historycheck.Operation, err error) {
 	allowed := []error{client.ErrUnavailable, client.ErrClosed, client.ErrLimit}
 	switch o.Kind {
 	case historycheck.KindCreate:

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// If an abandoned call is executed between the two final reads, both reads are repeated, so that both include it.
-func TestEndIsReadAtOneTime(t *testing.T) {
+// If an abandoned call is executed between the two final reads, both are repeated, so that both contain its effect.
+func TestFinalReadsAreConsistent(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	dir := t.TempDir()

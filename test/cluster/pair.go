@@ -73,9 +73,9 @@ type Pair struct {
 	// Etcd is the etcd process, if Options.EtcdBinary is set.
 	Etcd *Etcd
 
-	net       *Net
-	opts      Options
-	peerIndex []*Node // additional nodes
+	net   *Net
+	opts  Options
+	peers []*Node // created by Peer
 }
 
 // Start starts etcd and both nodes. It does not wait until they are in sync; see WaitInSync. If it returns an error, no
@@ -135,7 +135,7 @@ func (p *Pair) place(name, dir string) (harness.Placement, error) {
 	case p.B == nil:
 		p.B = n
 	default:
-		p.peerIndex = append(p.peerIndex, n)
+		p.peers = append(p.peers, n)
 	}
 	at := harness.Placement{Environment: func() ([]string, error) { return n.environment(name) }}
 	if p.net != nil {
@@ -181,7 +181,7 @@ func (p *Pair) Peer(like *Node, dir string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := p.peerIndex[len(p.peerIndex)-1]
+	n := p.peers[len(p.peers)-1]
 	n.Node = made
 	return n, nil
 }
@@ -287,7 +287,7 @@ func (p *Pair) Digests(ctx context.Context) ([]historycheck.Digest, error) {
 // Close kills running processes and releases the ports. The directory remains.
 func (p *Pair) Close() error {
 	errs := []error{p.KillAll()}
-	for _, n := range slices.Concat([]*Node{p.A, p.B}, p.peerIndex) {
+	for _, n := range slices.Concat([]*Node{p.A, p.B}, p.peers) {
 		if n != nil && n.disk != nil {
 			errs = append(errs, n.disk.Close())
 		}

@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A pair configures, starts, signals and restarts its nodes, stops and restarts etcd, and cuts links. The nodes are
-// shell scripts.
-func TestPairWithAFakeBinary(t *testing.T) {
+// A pair writes the configuration of its nodes, starts, signals and restarts them, and stops and restarts etcd. The
+// nodes are shell scripts.
+func TestPairWithFakeBinary(t *testing.T) {
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "fake")
 	script := "#!/bin/sh\ntrap 'echo ended; exit 0' TERM\necho started \"$@\"\nwhile :; do sleep 0.02; done\n"
@@ -41,7 +41,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	advertised := regexp.MustCompile(`advertise: "(.*)"`).FindSubmatch(config)
 	require.NotNil(t, advertised)
 	require.NotEqual(t, p.A.Address, string(advertised[1]))
-	require.Equal(t, p.A.Address, p.BypassLink(string(advertised[1])), "the link before the node")
+	require.Equal(t, p.A.Address, p.BypassLink(string(advertised[1])), "address of the node behind the link")
 	require.Contains(t, string(config), "coordinator:\n  etcd:\n    endpoints: \"")
 	require.Contains(t, string(config), "wal:\n  keep-bytes: \"1MiB\"")
 
@@ -61,7 +61,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	require.NoError(t, p.A.Start())
 	require.Error(t, p.A.Start(), "started twice")
 	require.NoError(t, p.B.Pause())
-	require.NoError(t, p.B.Kill(), "a suspended process must exit")
+	require.NoError(t, p.B.Kill(), "paused process")
 
 	health := func() error {
 		resp, err := http.Get("http://" + p.EtcdOf(p.A.Node) + "/health")

@@ -80,11 +80,11 @@ type Pair struct {
 	// Witness is the third voter; nil without Options.Raft.
 	Witness *Node
 
-	o         Options
-	lock      io.Closer // of Options.Dir
-	etcd      *etcdServer
-	voters    []*Port // ports of the nodes' voters, with raft
-	peerIndex []*Node // created by Peer
+	o      Options
+	lock   io.Closer // of Options.Dir
+	etcd   *etcdServer
+	voters []*Port // ports of the nodes' voters, with raft
+	peers  []*Node // created by Peer
 }
 
 // Start starts etcd and the nodes. It does not wait until the nodes serve; see WaitReady. If it returns an error, no
@@ -302,7 +302,7 @@ func (p *Pair) coordinator(n *Node) map[string]string {
 func (p *Pair) Peer(like *Node, dir string) (*Node, error) {
 	n, err := p.newNode(like.Name, filepath.Join(p.o.Dir, dir), "")
 	if err == nil {
-		p.peerIndex = append(p.peerIndex, n)
+		p.peers = append(p.peers, n)
 	}
 	return n, err
 }
@@ -317,7 +317,7 @@ func (p *Pair) Processes() []*Node {
 
 // all returns the nodes, including those created by Peer, and the witness.
 func (p *Pair) all() []*Node {
-	all := slices.Concat(p.Nodes, p.peerIndex)
+	all := slices.Concat(p.Nodes, p.peers)
 	if p.Witness != nil {
 		all = append(all, p.Witness)
 	}
@@ -355,7 +355,7 @@ func (p *Pair) Coordinator() string {
 
 // Find returns the node with this address, or with a link at this address, or nil.
 func (p *Pair) Find(address string) *Node {
-	for _, n := range slices.Concat(p.Nodes, p.peerIndex) {
+	for _, n := range slices.Concat(p.Nodes, p.peers) {
 		if n.Address == address || n.link != nil && n.link.Address() == address {
 			return n
 		}
@@ -379,7 +379,7 @@ func (p *Pair) Close() error { return p.close(false) }
 func (p *Pair) KillAll() error { return p.close(true) }
 
 func (p *Pair) close(atOnce bool) error {
-	nodes := slices.Concat(p.Nodes, p.peerIndex)
+	nodes := slices.Concat(p.Nodes, p.peers)
 	ended := make(chan error, len(nodes))
 	for _, n := range nodes {
 		go func() { ended <- n.end(atOnce) }()

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPortIsRefusedUntilANodeListens(t *testing.T) {
+// A reserved port refuses connections while no process listens on it.
+func TestReservedPort(t *testing.T) {
 	p, err := harness.ReservePort()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()

@@ -25,8 +25,8 @@ func newScript(t *testing.T, script string) *process {
 	return p
 }
 
-// logs waits until the process has printed a text.
-func logs(t *testing.T, p *process, text string) {
+// waitLog waits until the process has printed a text.
+func waitLog(t *testing.T, p *process, text string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		b, err := os.ReadFile(p.LogFile())
@@ -34,29 +34,29 @@ func logs(t *testing.T, p *process, text string) {
 	}, time.Minute, PollInterval)
 }
 
-// A process that exits unexpectedly is reported with the end of its log, and can be restarted.
-func TestProcessExitsUnexpectedly(t *testing.T) {
-	p := newScript(t, "echo sorry; exit 3")
+// Failure reports the unexpected exit of a process with the end of its log. The process can be restarted.
+func TestUnexpectedExit(t *testing.T) {
+	p := newScript(t, "echo failed; exit 3")
 	for range 2 {
 		require.NoError(t, p.Start())
 		<-p.Exited()
 		require.True(t, p.Ended())
-		require.True(t, p.Running(), "neither Kill nor Stop was called")
+		require.True(t, p.Running(), "before Kill and Stop")
 		require.Zero(t, p.PID())
 		err := p.Failure()
 		require.Error(t, err)
 		require.Contains(t, err.Error(), "exited unexpectedly")
 		require.Contains(t, err.Error(), "status 3")
-		require.Contains(t, err.Error(), "sorry")
+		require.Contains(t, err.Error(), "failed")
 	}
 	require.NoError(t, p.Kill())
 	require.False(t, p.Ended())
 	require.NoError(t, p.Failure())
 }
 
-// Stop returns the exit error, unless SIGTERM itself terminated the process.
-func TestProcessStops(t *testing.T) {
-	p := newScript(t, "echo begins; while :; do sleep 0.01; done")
+// Stop returns the exit error, unless the process was terminated by SIGTERM.
+func TestStopProcess(t *testing.T) {
+	p := newScript(t, "echo started; while :; do sleep 0.01; done")
 	for _, err := range []error{p.Stop(), p.Kill(), p.Dump(), p.Pause(), p.Wake()} {
 		require.ErrorIs(t, err, ErrNotRunning)
 	}
@@ -64,39 +64,38 @@ func TestProcessStops(t *testing.T) {
 	again := p.Start()
 	require.Error(t, again)
 	require.Contains(t, again.Error(), "already running")
-	logs(t, p, "begins\n")
+	waitLog(t, p, "started\n")
 	require.NoError(t, p.Pause())
 	require.NoError(t, p.Wake())
 	require.NoError(t, p.Stop())
 	require.ErrorIs(t, p.Stop(), ErrNotRunning)
 
-	p = newScript(t, "trap 'echo fails; exit 4' TERM; echo begins; while :; do sleep 0.01; done")
+	p = newScript(t, "trap 'echo failed; exit 4' TERM; echo started; while :; do sleep 0.01; done")
 	require.NoError(t, p.Start())
-	logs(t, p, "begins\n")
+	waitLog(t, p, "started\n")
 	err := p.Stop()
 	require.Error(t, err)
 	require.Contains(t, err.Error(), "status 4")
-	require.Contains(t, err.Error(), "fails")
-	require.NoError(t, p.Failure(), "the exit was expected")
+	require.Contains(t, err.Error(), "failed")
+	require.NoError(t, p.Failure(), "expected exit")
 }
 
-// A process does not inherit the test process's LOCKSTEP_ variables. It receives the variables that environment
-// returns.
+// A process receives the environment of the test process without LOCKSTEP_ variables, and the additional variables.
 func TestProcessEnvironment(t *testing.T) {
 	t.Setenv("LOCKSTEP_LISTEN", "127.0.0.1:1")
 	p := newScript(t, `echo "$LOCKSTEP_LISTEN,$MORE"`)
 	p.environment = func() ([]string, error) { return []string{"MORE=more"}, nil }
 	require.NoError(t, p.Start())
-	logs(t, p, ",more\n")
+	waitLog(t, p, ",more\n")
 
-	broken := errors.New("no environment")
+	broken := errors.New("broken environment")
 	p.environment = func() ([]string, error) { return nil, broken }
 	<-p.Exited()
 	require.ErrorIs(t, p.Start(), broken)
 }
 
-// The settings of a node are passed as flags or in a file.
-func TestArguments(t *testing.T) {
+// Settings are passed to a node as flags or in a file.
+func TestNodeArguments(t *testing.T) {
 	n := &Node{Name: "a", Dir: t.TempDir()}
 	settings := map[string]string{"wal.keep-bytes": "1MiB", "listen": "127.0.0.1:1"}
 	args, err := n.arguments(settings, false)

@@ -42,7 +42,7 @@ type Network struct {
 	processes map[*Process]struct{}
 	off       map[string]bool // hosts without power, which do not respond
 	lastPort  int             // last port that was assigned
-	changed   chan struct{}   // closed and replaced whenever a link or a host changes
+	changed   chan struct{}   // closed and replaced when a link or a host changes
 }
 
 // Way is a direction between two hosts.

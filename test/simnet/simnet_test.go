@@ -31,6 +31,7 @@ func connect(t *testing.T, from, to *simnet.Process) (client, server net.Conn) {
 	return client, server
 }
 
+// A dial takes one round trip. Data, and the EOF after it, arrive after the latency of the link.
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -49,8 +50,8 @@ func TestLatency(t *testing.T) {
 	})
 }
 
-// A limited link delivers a message when it has been transmitted completely, and then the next one.
-func TestBytesPerSecond(t *testing.T) {
+// With a rate limit, a message arrives when it has been transmitted completely. The next one is transmitted after it.
+func TestRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := simnet.New(simnet.Options{Delay: time.Second})
 		client, server := connect(t, n.NewProcess("10.0.0.2"), n.NewProcess("10.0.0.1"))
@@ -68,7 +69,8 @@ func TestBytesPerSecond(t *testing.T) {
 	})
 }
 
-func TestCut(t *testing.T) {
+// A cut link holds data, and delivers it after Heal.
+func TestCutLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := simnet.New(simnet.Options{})
 		client, server := connect(t, n.NewProcess("10.0.0.2"), n.NewProcess("10.0.0.1"))
@@ -85,7 +87,8 @@ func TestCut(t *testing.T) {
 	})
 }
 
-func TestKill(t *testing.T) {
+// Kill resets the connections of a process. Later dials are refused.
+func TestKillProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := simnet.New(simnet.Options{})
 		here, there := n.NewProcess("10.0.0.2"), n.NewProcess("10.0.0.1")
@@ -98,6 +101,7 @@ func TestKill(t *testing.T) {
 	})
 }
 
+// A dial to a host without power gets no response.
 func TestPowerLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := simnet.New(simnet.Options{})
@@ -109,7 +113,8 @@ func TestPowerLoss(t *testing.T) {
 	})
 }
 
-func TestAssignsPorts(t *testing.T) {
+// Listen assigns an unused port for port 0, and rejects a port in use.
+func TestListenAssignsPorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := simnet.New(simnet.Options{})
 		p := n.NewProcess("10.0.0.1")

@@ -217,7 +217,7 @@ func (n *Node) Stop() error {
 // the page cache, and its lease lasts until it expires.
 func (n *Node) Kill() {
 	n.killed.Store(true)
-	n.SetCoordinatorReachable(false) // first, so that the node cannot drop a standby whose connection is reset
+	n.SetCoordinatorReachable(false) // first: otherwise the node could drop the standby when its connection is reset
 	n.ended.Do(n.process.Kill)
 	n.cancel()
 }

@@ -34,6 +34,7 @@ func echoServer(t *testing.T, address string) net.Listener {
 	return l
 }
 
+// A cut link holds data until it is healed. Reset closes connections, and their held data is lost.
 func TestCutHealReset(t *testing.T) {
 	p, err := faultproxy.Listen(echoServer(t, "127.0.0.1:0").Addr().String())
 	require.NoError(t, err)
@@ -54,12 +55,11 @@ func TestCutHealReset(t *testing.T) {
 	p.Cut()
 	_, err = c.Write([]byte("y"))
 	require.NoError(t, err)
-	require.Error(t, echo(100*time.Millisecond), "a cut link transfers no data")
-	require.EqualValues(t, 1, p.Held(), "held data is counted")
+	require.Error(t, echo(100*time.Millisecond), "cut link")
+	require.EqualValues(t, 1, p.Held(), "number of times data was held")
 	p.Heal()
-	require.NoError(t, echo(10*time.Second), "held data is delivered")
+	require.NoError(t, echo(10*time.Second), "held data")
 
-	// Held data is lost when the connection is reset before the link is healed.
 	p.Cut()
 	_, err = c.Write([]byte("lost"))
 	require.NoError(t, err)
@@ -72,10 +72,10 @@ func TestCutHealReset(t *testing.T) {
 	c = c2
 	_, err = c.Write([]byte("z"))
 	require.NoError(t, err)
-	require.NoError(t, echo(10*time.Second), "new connections are forwarded after a reset")
+	require.NoError(t, echo(10*time.Second), "new connection")
 }
 
-// The function of After is called once, before the byte at the limit is forwarded.
+// After calls its function once, before the byte at the limit is forwarded.
 func TestAfter(t *testing.T) {
 	p, err := faultproxy.Listen(echoServer(t, "127.0.0.1:0").Addr().String())
 	require.NoError(t, err)
@@ -98,6 +98,6 @@ func TestAfter(t *testing.T) {
 	echo()
 	echo()
 	require.Len(t, called, 1)
-	require.EqualValues(t, 6, <-called, "the response of the third byte reaches the limit")
+	require.EqualValues(t, 6, <-called, "the echo of the third byte")
 	require.EqualValues(t, 8, p.Bytes())
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// A shape delays only the connections that it selects by their first request.
+// A shape delays the connections that it selects by their first request, and no others.
 func TestShape(t *testing.T) {
 	const delay = 50 * time.Millisecond
 	check := healthpb.Health_Check_FullMethodName
@@ -25,9 +25,9 @@ func TestShape(t *testing.T) {
 		shape faultproxy.Shape
 		least time.Duration
 	}{
-		"slow":         {faultproxy.Shape{Delay: delay, Only: func(path string) bool { return path == check }}, 2 * delay},
-		"others":       {faultproxy.Shape{Delay: time.Hour, Only: func(path string) bool { return path != check }}, 0},
-		"low capacity": {faultproxy.Shape{BytesPerSecond: 1000}, delay}, // a request has more than 100 bytes
+		"selected":     {faultproxy.Shape{Delay: delay, Only: func(path string) bool { return path == check }}, 2 * delay},
+		"not selected": {faultproxy.Shape{Delay: time.Hour, Only: func(path string) bool { return path != check }}, 0},
+		"rate limit":   {faultproxy.Shape{BytesPerSecond: 1000}, delay}, // a request has more than 100 bytes
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, _ := throughRelay(t, c.shape)
@@ -41,9 +41,9 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// CutShaped holds the data of the selected connections only.
+// CutShaped holds data only of the selected connections.
 func TestCutShaped(t *testing.T) {
-	for name, selected := range map[string]bool{"selected": true, "others": false} {
+	for name, selected := range map[string]bool{"selected": true, "not selected": false} {
 		t.Run(name, func(t *testing.T) {
 			client, p := throughRelay(t, faultproxy.Shape{Only: func(string) bool { return selected }})
 			p.CutShaped()

@@ -20,7 +20,7 @@ func valid() *History {
 		{ID: ID{1, 1}, Queue: "q", Sent: ms(1), Done: ms(2), Outcome: Acked, Sequence: 1, LSN: 10, Group: "g"},
 		{ID: ID{2, 1}, Queue: "q", Sent: ms(1), Done: ms(3), Outcome: Acked, Sequence: 2, LSN: 11},
 		{ID: ID{1, 2}, Queue: "q", Sent: ms(4), Done: ms(5), Outcome: Acked, Sequence: 3, LSN: 12, Group: "g"},
-		{ID: ID{1, 3}, Queue: "q", Sent: ms(6), Done: ms(7), Outcome: Unknown, Error: "lost the connection"},
+		{ID: ID{1, 3}, Queue: "q", Sent: ms(6), Done: ms(7), Outcome: Unknown, Error: "connection lost"},
 		{ID: ID{2, 2}, Queue: "q", Sent: ms(6), Done: ms(7), Outcome: Refused, Error: "queue full"},
 		{ID: ID{1, 4}, Queue: "q", Sent: ms(8), Done: ms(9), Outcome: Acked, Sequence: 5, LSN: 14},
 	}
@@ -55,13 +55,13 @@ func TestCheckerAcceptsValidHistory(t *testing.T) {
 	require.Empty(t, valid().Check())
 }
 
-// The checker reports the smallest violation of each rule.
+// The checker reports the smallest violations of each rule.
 func TestCheckerReportsViolations(t *testing.T) {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	tests := []struct {
-		name        string
-		corruptBody func(h *History)
-		want        []Rule
+		name   string
+		change func(h *History)
+		want   []Rule
 	}{
 		{"a lost message", func(h *History) {
 			h.Final = h.Final[:4]
@@ -149,7 +149,7 @@ func TestCheckerReportsViolations(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			h := valid()
-			test.corruptBody(h)
+			test.change(h)
 			rules := make([]Rule, 0, len(test.want))
 			for _, v := range h.Check() {
 				rules = append(rules, v.Rule)
@@ -173,8 +173,8 @@ func outOfOrder(h *History, streams ...Stream) {
 	}
 }
 
-// Messages reserved for another stream may be delivered late after that stream has ended, even if it delivered no
-// message.
+// The checker accepts a delivery out of order if another stream of the subscription, to which the message may have been
+// assigned, was open until recently.
 func TestCheckerAcceptsRedeliveryFromOtherStream(t *testing.T) {
 	for name, streams := range map[string][]Stream{
 		"concurrent streams": {{Began: 1, Ended: 0}, {Began: 2}},
@@ -187,6 +187,7 @@ func TestCheckerAcceptsRedeliveryFromOtherStream(t *testing.T) {
 	}
 }
 
+// AckedAfter returns the first acknowledgement after a time from another node.
 func TestHistoryAckedAfter(t *testing.T) {
 	h := valid()
 	h.Publishes[2].Address = "killed"
@@ -200,6 +201,7 @@ func TestHistoryAckedAfter(t *testing.T) {
 	require.False(t, ok)
 }
 
+// Save writes the publishes with their outcomes as JSON lines.
 func TestHistorySave(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "history")
 	require.NoError(t, valid().Save(dir))
@@ -208,6 +210,7 @@ func TestHistorySave(t *testing.T) {
 	require.Contains(t, string(lines), `"outcome":"refused"`)
 }
 
+// ParseBody returns the ID of a body from Body, and detects each changed byte and a truncated body.
 func TestBody(t *testing.T) {
 	for _, size := range []int{0, bodyHeaderBytes, 21, 27, 100, 4096} {
 		b := Body(ID{7, 9}, size)

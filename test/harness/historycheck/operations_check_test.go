@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// worked returns a history of applications without violations. It contains committed and rejected transactions, two
-// with an unknown outcome (one stored, one not), acknowledgements, and a purge with messages before and after it. A
-// queue is created, deleted, and created again.
-func worked() *History {
+// validOperations returns a history of applications without violations. It contains committed and rejected
+// transactions, two with an unknown outcome (one stored, one not), acknowledgements, and a purge with messages before
+// and after it. A queue is created, deleted, and created again.
+func validOperations() *History {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	h := NewHistory()
 	part := func(n uint64, queue string, sequence, lsn uint64, o Outcome) Publish {
@@ -63,8 +63,8 @@ func worked() *History {
 	return h
 }
 
-// misplaced returns a history of side clients without violations: b takes over in term 2.
-func misplaced() *History {
+// validSideClients returns a history of side clients without violations: b takes over in term 2.
+func validSideClients() *History {
 	h := NewHistory()
 	h.FinalRead = true
 	add := func(n uint64, at int, address string, term uint64) {
@@ -83,89 +83,90 @@ func misplaced() *History {
 }
 
 func TestCheckerAcceptsApplicationOperations(t *testing.T) {
-	require.Empty(t, worked().Check())
-	require.Empty(t, misplaced().Check())
+	require.Empty(t, validOperations().Check())
+	require.Empty(t, validSideClients().Check())
 }
 
-// The checker reports the smallest violation of each rule on applications' operations.
+// The checker reports the smallest violations of each rule about operations of applications and side clients.
 func TestCheckerReportsOperationViolations(t *testing.T) {
 	for _, test := range []struct {
-		name        string
-		of          func() *History
-		corruptBody func(h *History)
-		want        []Rule
+		name   string
+		of     func() *History
+		change func(h *History)
+		want   []Rule
 	}{
-		{"a transaction that is stored twice", worked, func(h *History) {
+		{"a transaction that is stored twice", validOperations, func(h *History) {
 			h.Final = append(h.Final, Stored{"one", 3, ID{100, 1}}, Stored{"two", 3, ID{100, 2}})
 		}, []Rule{RuleDuplicate, RuleDuplicate}},
-		{"a transaction with an unknown outcome that is stored twice", worked, func(h *History) {
+		{"a transaction with an unknown outcome that is stored twice", validOperations, func(h *History) {
 			h.Final = append(h.Final, Stored{"one", 3, ID{100, 5}}, Stored{"two", 3, ID{100, 6}})
 		}, []Rule{RuleDuplicate, RuleDuplicate}},
-		{"a rejected transaction that is stored", worked, func(h *History) {
+		{"a rejected transaction that is stored", validOperations, func(h *History) {
 			h.Final = append(h.Final, Stored{"one", 3, ID{100, 3}}, Stored{"two", 3, ID{100, 4}})
 			h.Left = h.Left[1:]
 		}, []Rule{RuleRefused, RuleRefused}},
 		{
-			"a part of a transaction", worked, func(h *History) { h.Final = append(h.Final, Stored{"one", 3, ID{100, 7}}) },
+			"a part of a transaction", validOperations,
+			func(h *History) { h.Final = append(h.Final, Stored{"one", 3, ID{100, 7}}) },
 			[]Rule{RulePartly},
 		},
 		{
-			"a transaction without its acknowledgement", worked,
+			"a transaction without its acknowledgement", validOperations,
 			func(h *History) { h.Left = append(h.Left, Left{"in", 3}) },
 			[]Rule{RulePartly},
 		},
 		{
-			"the acknowledgement of a transaction that is not stored", worked, func(h *History) { h.Left = h.Left[1:] },
+			"the acknowledgement of a transaction that is not stored", validOperations, func(h *History) { h.Left = h.Left[1:] },
 			[]Rule{RuleSettled},
 		},
-		{"a confirmed acknowledgement without an effect", worked, func(h *History) {
+		{"a confirmed acknowledgement without an effect", validOperations, func(h *History) {
 			h.Left = append(h.Left, Left{"in", 4})
 		}, []Rule{RuleRedelivered}},
 		{
-			"a rejected acknowledgement with an effect", worked,
+			"a rejected acknowledgement with an effect", validOperations,
 			func(h *History) { h.Operations[4].Outcome = Refused },
 			[]Rule{RuleSettled},
 		},
-		{"a purge that was applied twice", worked, func(h *History) { h.Left = h.Left[:1] }, []Rule{RuleEffects}},
+		{"a purge that was applied twice", validOperations, func(h *History) { h.Left = h.Left[:1] }, []Rule{RuleEffects}},
 		{
-			"a rejected purge with an effect", worked, func(h *History) { h.Operations[5].Outcome = Refused },
+			"a rejected purge with an effect", validOperations, func(h *History) { h.Operations[5].Outcome = Refused },
 			[]Rule{RuleEffects},
 		},
-		{"a purge that did not remove all messages", worked, func(h *History) {
+		{"a purge that did not remove all messages", validOperations, func(h *History) {
 			h.Left = append(h.Left, Left{"purged", 2})
 			h.Operations[5].Count = 1
 		}, []Rule{RuleLost}},
-		{"a purge with a gap", worked, func(h *History) {
+		{"a purge with a gap", validOperations, func(h *History) {
 			h.Left = append(h.Left, Left{"purged", 1})
 			h.Operations[5].Count, h.Parts[12].Outcome = 1, Unknown
 		}, []Rule{RulePartly}},
 		{
-			"a queue that was deleted twice by one call", worked, func(h *History) { h.Exists["life"] = false },
+			"a queue that was deleted twice by one call", validOperations, func(h *History) { h.Exists["life"] = false },
 			[]Rule{RuleEffects},
 		},
-		{"a queue that was created twice without being deleted", worked, func(h *History) {
+		{"a queue that was created twice without being deleted", validOperations, func(h *History) {
 			h.Operations[9].Outcome = Refused
 		}, []Rule{RuleEffects, RuleEffects}},
-		{"a deletion of a missing object", worked, func(h *History) {
+		{"a deletion of a missing object", validOperations, func(h *History) {
 			h.Operations[7].Outcome = Refused
 		}, []Rule{RuleEffects, RuleEffects}},
-		{"only unknown outcomes", worked, func(h *History) {
+		{"too many unknown outcomes", validOperations, func(h *History) {
 			for range 200 {
 				h.Operations = append(h.Operations, Operation{Kind: KindAck, Outcome: Unknown})
 			}
 		}, []Rule{RuleUnknown}},
-		{"one LSN for two transactions", worked, func(h *History) { h.Parts[12].LSN = 10 }, []Rule{RuleTwoTerms}},
-		{"a replaced node that acknowledges", misplaced, func(h *History) {
+		{"one LSN for two transactions", validOperations, func(h *History) { h.Parts[12].LSN = 10 }, []Rule{RuleTwoTerms}},
+		{"a replaced node that acknowledges", validSideClients, func(h *History) {
 			h.Parts[3].Address, h.Parts[3].Term = "a", 1
 		}, []Rule{RuleTwoTerms}},
 		{
-			"two nodes of one term", misplaced, func(h *History) { h.Parts[1].Term, h.Parts[1].Sent = 2, 34 },
+			"two nodes of one term", validSideClients, func(h *History) { h.Parts[1].Term, h.Parts[1].Sent = 2, 34 },
 			[]Rule{RuleTwoTerms},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := test.of()
-			test.corruptBody(h)
+			test.change(h)
 			rules := make([]Rule, 0, len(test.want))
 			for _, v := range h.Check() {
 				rules = append(rules, v.Rule)

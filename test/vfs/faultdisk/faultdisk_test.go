@@ -29,6 +29,7 @@ func open(t *testing.T, d *faultdisk.Disk, name string) vfs.File {
 	return f
 }
 
+// Rules apply to matching operations, within their limits Skip, Every and Times. Hits counts the faults.
 func TestRules(t *testing.T) {
 	dir := t.TempDir()
 	d := faultdisk.New(vfs.OS())
@@ -63,7 +64,8 @@ func TestRules(t *testing.T) {
 	require.Empty(t, d.Hits())
 }
 
-func TestStallEndsWithTheState(t *testing.T) {
+// An operation that is blocked by a rule ends when the state is replaced, with the fault of the new state.
+func TestStallEndsWithNextState(t *testing.T) {
 	d := faultdisk.New(vfs.OS())
 	f := open(t, d, filepath.Join(t.TempDir(), "a"))
 	require.NoError(t, d.Set(faultdisk.State{Rules: []faultdisk.Rule{{Stall: true}}}))
@@ -76,10 +78,11 @@ func TestStallEndsWithTheState(t *testing.T) {
 	default:
 	}
 	require.NoError(t, d.Set(faultdisk.State{Rules: []faultdisk.Rule{{Delay: time.Millisecond, Error: "EIO"}}}))
-	require.ErrorIs(t, <-done, syscall.EIO, "the new state must apply to the blocked operation")
+	require.ErrorIs(t, <-done, syscall.EIO, "fault of the new state")
 }
 
-func TestOverHTTP(t *testing.T) {
+// A PUT request sets the state and rejects invalid ones, a GET request returns the hits.
+func TestHTTPInterface(t *testing.T) {
 	d := faultdisk.New(vfs.OS())
 	name := filepath.Join(t.TempDir(), "a")
 	f := open(t, d, name)
@@ -93,7 +96,7 @@ func TestOverHTTP(t *testing.T) {
 		require.NoError(t, resp.Body.Close())
 		return resp.StatusCode
 	}
-	require.Equal(t, http.StatusBadRequest, put(`{"rules":[{"error":"EWHAT"}]}`))
+	require.Equal(t, http.StatusBadRequest, put(`{"rules":[{"error":"EPERM"}]}`))
 	require.Equal(t, http.StatusBadRequest, put(`{"rules":[{"files":"["}]}`))
 	require.Equal(t, http.StatusOK, put(`{"hold":true,"rules":[{"ops":["write"]}]}`))
 	_, err := f.WriteAt([]byte("x"), 0)
@@ -111,8 +114,8 @@ func TestOverHTTP(t *testing.T) {
 	require.Equal(t, []uint64{1}, hits)
 }
 
-// A release build links only the real filesystem.
-func TestNotInTheProduct(t *testing.T) {
+// A build without the tag links no test filesystem.
+func TestNotLinkedWithoutTag(t *testing.T) {
 	const program, forTests = "github.com/lockstep-mq/lockstep/cmd/lockstep", "lockstep/test/vfs/"
 	deps := func(args ...string) string {
 		out, err := exec.CommandContext(t.Context(), "go",

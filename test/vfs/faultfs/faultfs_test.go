@@ -37,7 +37,8 @@ func only(kind faultfs.OpKind, err error) func(faultfs.Op) error {
 	}
 }
 
-func TestFaultSeesAndFailsEveryOperation(t *testing.T) {
+// The hook is called before each kind of operation. If it returns an error, the operation is not executed.
+func TestHookFailsOperations(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
 	f := vfstest.Open(t, fault, "a", vfstest.Create)
@@ -52,8 +53,7 @@ func TestFaultSeesAndFailsEveryOperation(t *testing.T) {
 		faultfs.OpRemove:   func() error { return fault.Remove("a") },
 		faultfs.OpRename:   func() error { return fault.Rename("a", "c") },
 		faultfs.OpMkdir:    func() error { return fault.MkdirAll("d", 0o700) }, faultfs.OpReadDir: func() error {
-			_,
-				err := fault.ReadDir(".")
+			_, err := fault.ReadDir(".")
 			return err
 		},
 		faultfs.OpStat:    func() error { _, err := fault.Stat("a"); return err },
@@ -85,7 +85,8 @@ func TestFaultSeesAndFailsEveryOperation(t *testing.T) {
 	require.Equal(t, "helxyz", vfstest.Content(t, mem, "a"))
 }
 
-func TestFaultDropped(t *testing.T) {
+// An operation for which the hook returns ErrDropped succeeds without an effect.
+func TestHookDropsOperations(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
 	f := vfstest.Open(t, fault, "a", vfstest.Create)
@@ -93,14 +94,15 @@ func TestFaultDropped(t *testing.T) {
 	require.NoError(t, mem.SyncDir("."))
 	fault.SetHook(only(faultfs.OpSync, faultfs.ErrDropped))
 	require.NoError(t, f.Sync())
-	require.Empty(t, vfstest.Content(t, mem.CrashClone(nil), "a"), "the sync must have no effect")
+	require.Empty(t, vfstest.Content(t, mem.CrashClone(nil), "a"), "dropped sync")
 	fault.SetHook(only(faultfs.OpWrite, faultfs.ErrDropped))
 	vfstest.Write(t, f, 0, "HELLO")
 	fault.SetHook(nil)
-	require.Equal(t, "hello", vfstest.Content(t, mem, "a"), "the write must have no effect")
+	require.Equal(t, "hello", vfstest.Content(t, mem, "a"), "dropped write")
 }
 
-func TestFaultShortWriteAndFlippedBits(t *testing.T) {
+// A hook can shorten a write, and flip a bit of written or read data.
+func TestHookShortensWritesAndFlipsBits(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
 	f := vfstest.Open(t, fault, "a", vfstest.Create)
@@ -112,7 +114,7 @@ func TestFaultShortWriteAndFlippedBits(t *testing.T) {
 
 	fault.SetHook(only(faultfs.OpWrite, &faultfs.FlipBit{Bit: 8}))
 	vfstest.Write(t, f, 0, "abcd")
-	require.Equal(t, "accd", vfstest.Content(t, mem, "a"), "the flipped bit must be stored")
+	require.Equal(t, "accd", vfstest.Content(t, mem, "a"), "flipped bit is stored")
 
 	fault.SetHook(only(faultfs.OpRead, &faultfs.FlipBit{Bit: 32}))
 	buf := make([]byte, 4)
@@ -126,7 +128,8 @@ func TestFaultShortWriteAndFlippedBits(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ENOSPC)
 }
 
-func TestFaultStall(t *testing.T) {
+// A hook that blocks delays only its operation.
+func TestHookBlocksOperation(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	f := vfstest.Open(t, fault, "a", vfstest.Create)
 	hanging, release, done := make(chan struct{}), make(chan struct{}), make(chan error)
@@ -139,7 +142,7 @@ func TestFaultStall(t *testing.T) {
 	})
 	go func() { done <- f.Sync() }()
 	<-hanging
-	vfstest.Write(t, f, 0, "others continue")
+	vfstest.Write(t, f, 0, "another operation")
 	close(release)
 	require.NoError(t, <-done)
 }

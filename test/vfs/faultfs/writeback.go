@@ -86,7 +86,7 @@ func (w *WriteBack) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File,
 	}
 	if flag&os.O_TRUNC != 0 {
 		n.mu.Lock()
-		n.forget(0)
+		n.drop(0)
 		n.mu.Unlock()
 	}
 	return &writeBackFile{File: inner, fs: w, node: n, writable: flag&(os.O_RDWR|os.O_WRONLY) != 0}, nil
@@ -163,8 +163,8 @@ type heldFile struct {
 	sizeBytes int64            // end of the buffered data; 0 if none
 }
 
-// forget drops the buffered data from an offset on. The caller holds mu.
-func (n *heldFile) forget(from int64) {
+// drop discards the buffered data from an offset on. The caller holds mu.
+func (n *heldFile) drop(from int64) {
 	for s := range n.sectors {
 		switch at := s * writeBackBlock; {
 		case at >= from:
@@ -350,7 +350,7 @@ func (f *writeBackFile) Truncate(sizeBytes int64) error {
 	if err := f.File.Truncate(sizeBytes); err != nil {
 		return err
 	}
-	f.node.forget(sizeBytes)
+	f.node.drop(sizeBytes)
 	return nil
 }
 

@@ -25,15 +25,15 @@ func TestWriteBackConformance(t *testing.T) {
 	})
 }
 
-// The inner filesystem contains only synced data.
-func TestWriteBackHoldsBack(t *testing.T) {
+// The inner filesystem contains only synced data. Unsynced data stays with a file that is renamed or reopened.
+func TestWriteBackBuffersUnsyncedData(t *testing.T) {
 	under := vfs.OS()
 	w := faultfs.NewWriteBack(under)
 	dir := t.TempDir()
 	name := filepath.Join(dir, "a")
 	f := vfstest.Open(t, w, name, vfstest.Create)
 	vfstest.Write(t, f, 0, "before")
-	require.Equal(t, "before", vfstest.Content(t, under, name), "nothing is buffered yet")
+	require.Equal(t, "before", vfstest.Content(t, under, name), "no buffering before Hold")
 
 	w.Hold(true, 0, 1)
 	vfstest.Write(t, f, 4, "XX and more")
@@ -43,7 +43,7 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 15, info.SizeBytes)
 
-	// Unsynced data belongs to the file, not to its name or handle.
+	// a renamed and reopened file
 	moved := filepath.Join(dir, "b")
 	require.NoError(t, w.Rename(name, moved))
 	require.Equal(t, "befoXX and more", vfstest.Content(t, w, moved))
@@ -52,11 +52,11 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	again := vfstest.Open(t, w, moved, os.O_RDWR)
 	w.Hold(false, 0, 1)
 	vfstest.Write(t, again, 0, "B")
-	require.Equal(t, "before", vfstest.Content(t, under, moved), "a later write must not precede a buffered one")
+	require.Equal(t, "before", vfstest.Content(t, under, moved), "later writes are buffered, too")
 	require.NoError(t, again.Sync())
 	require.Equal(t, "BefoXX and more", vfstest.Content(t, under, moved))
 
-	// Renaming a directory keeps the unsynced data of its files.
+	// a file in a renamed directory
 	w.Hold(true, 0, 1)
 	require.NoError(t, w.MkdirAll(filepath.Join(dir, "old"), 0o700))
 	inner := vfstest.Open(t, w, filepath.Join(dir, "old", "c"), vfstest.Create)
@@ -66,7 +66,7 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	require.Empty(t, vfstest.Content(t, under, filepath.Join(dir, "new", "c")))
 	require.NoError(t, w.Remove(filepath.Join(dir, "new", "c")))
 	vfstest.Open(t, w, filepath.Join(dir, "new", "c"), vfstest.Create)
-	require.Empty(t, vfstest.Content(t, w, filepath.Join(dir, "new", "c")), "the data of the removed file")
+	require.Empty(t, vfstest.Content(t, w, filepath.Join(dir, "new", "c")), "no data of the removed file")
 }
 
 // SyncRange writes only the sectors of the range.
@@ -84,8 +84,8 @@ func TestWriteBackSyncRange(t *testing.T) {
 	require.Equal(t, string(want), vfstest.Content(t, under, name))
 }
 
-// Leaked sectors contain complete written data.
-func TestWriteBackLeaks(t *testing.T) {
+// With a leak fraction, some sectors are written immediately, each completely.
+func TestWriteBackLeaksSectors(t *testing.T) {
 	under := vfs.OS()
 	w := faultfs.NewWriteBack(under)
 	name := filepath.Join(t.TempDir(), "a")
@@ -95,22 +95,22 @@ func TestWriteBackLeaks(t *testing.T) {
 	w.Hold(true, 0.5, 7)
 	vfstest.Write(t, f, 0, string(bytes.Repeat([]byte("y"), 100*512)))
 	data := vfstest.Content(t, under, name)
-	whole, none := 0, 0
+	leaked, held := 0, 0
 	for at := 0; at < len(data); at += 512 {
 		switch data[at : at+512] {
 		case string(bytes.Repeat([]byte("y"), 512)):
-			whole++
+			leaked++
 		case string(make([]byte, 512)):
-			none++
+			held++
 		}
 	}
-	require.Equal(t, 100, whole+none)
-	require.Greater(t, whole, 20)
-	require.Greater(t, none, 20)
+	require.Equal(t, 100, leaked+held)
+	require.Greater(t, leaked, 20)
+	require.Greater(t, held, 20)
 }
 
-// After random operations, reads return the same data as from a memfs, and after each sync the inner filesystem has the
-// same content.
+// After random operations, reads return the same data as reads of a memfs. After each sync, the inner filesystem has
+// the same content.
 func TestWriteBackModel(t *testing.T) {
 	const limit = 8000
 	under := vfs.OS()

@@ -28,7 +28,8 @@ func exists(t *testing.T, fsys vfs.FS, name string) bool {
 	return err == nil
 }
 
-func TestCrashKeepsOnlyWhatWasSynced(t *testing.T) {
+// Without a random source, a crash clone contains only synced names, data and sizes.
+func TestCrashKeepsSyncedData(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("d/e", 0o700))
 	f := vfstest.Open(t, mem, "d/a", vfstest.Create)
@@ -55,6 +56,7 @@ func TestCrashKeepsOnlyWhatWasSynced(t *testing.T) {
 	require.Equal(t, "t", vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(1))), "d/a"))
 }
 
+// Writes to a clone do not change the original, and vice versa. A clone has no locks.
 func TestCrashClonesAreIndependent(t *testing.T) {
 	mem := memfs.New()
 	f := vfstest.Open(t, mem, "a", vfstest.Create)
@@ -73,12 +75,12 @@ func TestCrashClonesAreIndependent(t *testing.T) {
 	require.NotContains(t, vfstest.Content(t, mem, "a"), "clone")
 	require.NotContains(t, vfstest.Content(t, clone, "a"), "original")
 	lock, err := clone.Lock("lock")
-	require.NoError(t, err, "a clone must have no locks")
+	require.NoError(t, err, "no lock in the clone")
 	require.NoError(t, lock.Close())
 }
 
-// Unsynced sectors survive independently, and all possible outcomes occur.
-func TestCrashTearsWrites(t *testing.T) {
+// Unsynced sectors survive independently of each other, also all or none. The same seed results in the same clone.
+func TestCrashTearsUnsyncedWrites(t *testing.T) {
 	mem := memfs.New()
 	f := vfstest.Open(t, mem, "a", vfstest.Create)
 	vfstest.Write(t, f, 0, string(bytes.Repeat([]byte("-"), 8*512)))
@@ -89,7 +91,7 @@ func TestCrashTearsWrites(t *testing.T) {
 	for seed := range int64(300) {
 		got := vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a")
 		require.Equal(t, got, vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a"),
-			"the same seed must give the same clone")
+			"same seed")
 		pattern := ""
 		for s := range 8 {
 			sector := got[s*512 : (s+1)*512]
@@ -106,7 +108,8 @@ func TestCrashTearsWrites(t *testing.T) {
 	require.Greater(t, len(seen), 30)
 }
 
-func TestCrashAndSize(t *testing.T) {
+// After a crash, a file has its synced size, its unsynced size, or a size in between. Unchanged synced data survives.
+func TestFileSizeAfterCrash(t *testing.T) {
 	mem := memfs.New()
 	f := vfstest.Open(t, mem, "a", vfstest.Create)
 	vfstest.Write(t, f, 0, string(bytes.Repeat([]byte("-"), 5000)))
@@ -117,16 +120,16 @@ func TestCrashAndSize(t *testing.T) {
 	sizes := map[int]bool{}
 	for seed := range int64(200) {
 		got := vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a")
-		require.Equal(t, string(bytes.Repeat([]byte("-"), 100)), got[:100], "synced, unchanged data must survive")
+		require.Equal(t, string(bytes.Repeat([]byte("-"), 100)), got[:100], "unchanged synced data")
 		require.True(t, len(got) >= 5000 && len(got) <= 12000, "size %d", len(got))
 		sizes[len(got)] = true
 	}
 	require.True(t, sizes[5000] && sizes[12000] && len(sizes) > 5, "%v", sizes)
 }
 
-// After a crash during a rename, the file has exactly one of the two names. An operation never survives if an earlier
-// one on the same file is lost.
-func TestCrashNeverTearsRenames(t *testing.T) {
+// After a crash, a renamed file has exactly one of its names. An operation does not survive if an earlier operation on
+// the same file is lost.
+func TestRenameIsAtomicInCrash(t *testing.T) {
 	outcomes := map[string]bool{}
 	for seed := range int64(300) {
 		mem := memfs.New()
@@ -153,7 +156,8 @@ func TestCrashNeverTearsRenames(t *testing.T) {
 	}, outcomes)
 }
 
-func TestSyncDirOfOneSideMakesAMoveDurable(t *testing.T) {
+// A sync of the old or the new directory makes a rename between directories durable.
+func TestSyncOfEitherDirectoryMakesRenameDurable(t *testing.T) {
 	for _, dir := range []string{"x", "y"} {
 		mem := memfs.New()
 		require.NoError(t, mem.MkdirAll("x", 0o700))
@@ -168,7 +172,8 @@ func TestSyncDirOfOneSideMakesAMoveDurable(t *testing.T) {
 	}
 }
 
-func TestWriteFileAtomicAcrossCrashes(t *testing.T) {
+// After a crash during WriteFileAtomic, the file has the old or the new content.
+func TestCrashDuringWriteFileAtomic(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
 	require.NoError(t, vfs.WriteFileAtomic(mem, "a", []byte("old")))
@@ -187,6 +192,7 @@ func TestWriteFileAtomicAcrossCrashes(t *testing.T) {
 	require.Greater(t, crashes, 80)
 }
 
+// Writes above the capacity fail with ENOSPC. A removed file uses space until it is closed.
 func TestCapacity(t *testing.T) {
 	mem := memfs.New()
 	mem.SetCapacity(10 * 4096)
@@ -203,7 +209,7 @@ func TestCapacity(t *testing.T) {
 
 	require.NoError(t, mem.Remove("a"))
 	u, _ = mem.Usage(".")
-	require.EqualValues(t, 1*4096, u.AvailableBytes, "the space of an open file stays used")
+	require.EqualValues(t, 1*4096, u.AvailableBytes, "removed file is still open")
 	require.NoError(t, f.Close())
 	u, _ = mem.Usage(".")
 	require.EqualValues(t, 9*4096, u.AvailableBytes)

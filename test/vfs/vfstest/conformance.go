@@ -29,7 +29,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (fsys vfs.FS, dir string)) {
 	t.Helper()
 	for name, test := range map[string]func(t *testing.T, fsys vfs.FS, dir string){
 		"OpenFlags": testOpenFlags, "ReadWrite": testReadWrite, "TruncateAllocatePunch": testTruncateAllocatePunch,
-		"Names": testNames, "OpenFileOutlivesItsName": testOpenFileOutlivesItsName, "ClosedFile": testClosedFile,
+		"Names": testNames, "RemoveOpenFile": testRemoveOpenFile, "ClosedFile": testClosedFile,
 		"Lock": testLock, "Usage": testUsage, "ReadFileAndWriteFileAtomic": testReadFileAndWriteFileAtomic,
 		"AgainstModel": testAgainstModel, "ConcurrentUse": testConcurrentUse,
 	} {
@@ -174,7 +174,8 @@ func testNames(t *testing.T, fsys vfs.FS, dir string) {
 	require.NoError(t, fsys.SyncDir(dir))
 }
 
-func testOpenFileOutlivesItsName(t *testing.T, fsys vfs.FS, dir string) {
+// testRemoveOpenFile requires that a removed file can be read until it is closed.
+func testRemoveOpenFile(t *testing.T, fsys vfs.FS, dir string) {
 	name := filepath.Join(dir, "a")
 	f := Open(t, fsys, name, Create)
 	Write(t, f, 0, "still here")
@@ -237,12 +238,12 @@ func testReadFileAndWriteFileAtomic(t *testing.T, fsys vfs.FS, dir string) {
 	require.Equal(t, []string{"a"}, names)
 }
 
-// testAgainstModel compares random operations on one file with a byte slice.
+// testAgainstModel requires that random operations on a file have the same results as on a byte slice.
 func testAgainstModel(t *testing.T, fsys vfs.FS, dir string) {
 	rng := rand.New(rand.NewSource(7))
 	f := Open(t, fsys, filepath.Join(dir, "a"), Create)
 	var model []byte
-	reach := func(n int) {
+	extend := func(n int) {
 		if n > len(model) {
 			model = append(model, make([]byte, n-len(model))...)
 		}
@@ -258,15 +259,15 @@ func testAgainstModel(t *testing.T, fsys vfs.FS, dir string) {
 			cut := rng.Intn(length)
 			_, err := f.WriteVec(int64(at), data[:cut], data[cut:])
 			require.NoError(t, err)
-			reach(at + length)
+			extend(at + length)
 			copy(model[at:], data)
 		case 2:
 			require.NoError(t, f.Truncate(int64(at)))
 			model = model[:min(at, len(model))]
-			reach(at)
+			extend(at)
 		case 3:
 			require.NoError(t, f.Allocate(int64(at), int64(length)))
-			reach(at + length)
+			extend(at + length)
 		case 4:
 			require.NoError(t, f.Sync())
 		}
@@ -281,7 +282,7 @@ func testAgainstModel(t *testing.T, fsys vfs.FS, dir string) {
 	}
 }
 
-// testConcurrentUse detects data races, and errors when a file is closed during a write.
+// testConcurrentUse requires that writes and syncs of concurrent users succeed, or fail with ErrClosed after Close.
 func testConcurrentUse(t *testing.T, fsys vfs.FS, dir string) {
 	f := Open(t, fsys, filepath.Join(dir, "a"), Create)
 	var wg sync.WaitGroup
