@@ -69,9 +69,9 @@ func connected(t *testing.T, q *queues) (pb.QueueServiceClient, *inprocgrpc.Link
 	return pb.NewQueueServiceClient(link), link
 }
 
-// A call belongs to the caller that it identifies until the caller leaves. Other calls have a placeholder address and
-// no certificate.
-func TestCallers(t *testing.T) {
+// A call has the address and the certificate of the caller in its context until that caller leaves. Other calls have a
+// placeholder address and no certificate.
+func TestCallerIdentity(t *testing.T) {
 	var seen *peer.Peer
 	client, link := connected(t, &queues{
 		create: func(ctx context.Context, _ *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
@@ -300,12 +300,12 @@ func TestSameLimits(t *testing.T) {
 		&pb.CreateQueueRequest{})
 	require.Equal(t, codes.Internal, status.Code(err))
 	_, err = client.CreateQueue(t.Context(), &pb.CreateQueueRequest{}, grpc.UseCompressor("gzip"))
-	require.Error(t, err, "options without effect are refused")
+	require.Error(t, err, "unsupported options are rejected")
 	require.Contains(t, err.Error(), "CompressorCallOption")
 }
 
-// Each end of a call is notified when the other one ends, regardless of the operation it is blocked in.
-func TestEnds(t *testing.T) {
+// The handler and the client of a stream are notified when the other side ends, whether they receive, send or wait.
+func TestEndReachesOtherSide(t *testing.T) {
 	waits := map[string]func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error{
 		"receives": func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 			_, err := s.Recv()
@@ -374,8 +374,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A caller that sends or receives late still receives the handler's responses, and then its final error.
-func TestHandlerEnds(t *testing.T) {
+// A client that receives late still receives the handler's responses, and then its final error.
+func TestResponsesPrecedeEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queues{consume: func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 			if _, err := s.Recv(); err != nil {
@@ -421,7 +421,7 @@ func TestHandlerEnds(t *testing.T) {
 		s, err = client.Consume(t.Context())
 		require.NoError(t, err)
 		for i := range uint64(10) {
-			require.NoError(t, s.Send(&pb.ConsumeRequest{Confirm: i}), "a sender waits for a slow receiver")
+			require.NoError(t, s.Send(&pb.ConsumeRequest{Confirm: i}), "Send blocks until the handler receives")
 		}
 		require.NoError(t, s.CloseSend())
 		require.NoError(t, s.CloseSend())
@@ -432,9 +432,9 @@ func TestHandlerEnds(t *testing.T) {
 	})
 }
 
-// A call refused before its request arrives returns the error on receive. On send, a client-streaming caller receives
+// A call rejected before its request arrives returns the error on receive. On send, a client-streaming caller receives
 // io.EOF. A caller with a single request does not, since generated clients would not call RecvMsg after an error.
-func TestEndBeforeRequest(t *testing.T) {
+func TestRejectedBeforeRequest(t *testing.T) {
 	for _, desc := range []grpc.StreamDesc{
 		{StreamName: "One", ServerStreams: true}, {StreamName: "Several", ServerStreams: true, ClientStreams: true},
 	} {
@@ -462,8 +462,8 @@ func TestEndBeforeRequest(t *testing.T) {
 	}
 }
 
-// A call with a deadline returns in time, even if the handler ignores the deadline.
-func TestStuckHandler(t *testing.T) {
+// A call returns at its deadline even if the handler continues to run.
+func TestDeadlineIgnoredByHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queues{create: func(context.Context, *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
 			<-time.After(time.Hour)
@@ -479,7 +479,7 @@ func TestStuckHandler(t *testing.T) {
 	})
 }
 
-// Every field of a message passed by reference arrives; bodies are not copied.
+// All fields of a message passed by reference arrive, and its bodies are not copied.
 func TestPassedByReference(t *testing.T) {
 	request := &pb.PublishStreamRequest{
 		Correlation: 1, AcceptsMore: true, More: []*pb.PublishStreamRequest{{Correlation: 2}},
@@ -505,7 +505,7 @@ func TestPassedByReference(t *testing.T) {
 			require.True(t, proto.Equal(request, &in.Request))
 			require.Same(t, request.GetPublish().GetMessages()[0], in.Request.GetPublish().GetMessages()[0])
 			in.Reset()
-			require.NotEmpty(t, request.GetPublish().GetMessages(), "another attempt is allowed")
+			require.NotEmpty(t, request.GetPublish().GetMessages(), "Reset does not change the sent message")
 			plain, err := s.Recv()
 			require.NoError(t, err)
 			require.True(t, proto.Equal(request, plain))
@@ -542,7 +542,7 @@ func TestPassedByReference(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, proto.Equal(maker{}.MakeMessage(), got), "%v", got)
 	_, err = c.Recv()
-	require.NoError(t, err, "its length is checked again before it is refused")
+	require.NoError(t, err, "the actual size is below the limit")
 }
 
 // maker creates a response.
