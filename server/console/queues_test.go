@@ -145,7 +145,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.Contains(t, b.get("/prepared").body, "No prepared")
 	require.Contains(t, b.get("/queue?name=q").body, `<dd id="depth">1</dd>`)
 
-	// The node may not yet have noticed that the connection used by startNode for the health check is closed.
+	// The node may not yet have detected that startNode closed the connection of its health check.
 	require.Eventually(t, func() bool {
 		page = b.get("/connections").body
 		return strings.Count(page, `href="/connections/close`) == 1
