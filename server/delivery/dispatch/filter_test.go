@@ -56,7 +56,7 @@ func testSubscriptionFilter(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 1 }, 10*time.Second, time.Millisecond)
 }
 
-// Messages already filtered are acknowledged when the last consumer leaves. The others stay.
+// When the last consumer leaves, messages that did not match are acknowledged. Other messages remain.
 func TestFilterWithoutConsumer(t *testing.T) { synctest.Test(t, testFilterWithoutConsumer) }
 
 func testFilterWithoutConsumer(t *testing.T) {

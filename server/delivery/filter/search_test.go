@@ -198,8 +198,8 @@ func (r random) message(t testing.TB) []byte {
 	return record(t, a, props, body)
 }
 
-// The result is the same as with all parts of the message decoded.
-func TestResultsAreThoseOfNaiveEvaluation(t *testing.T) {
+// The result equals that of an evaluation with the whole message decoded.
+func TestEvaluateEqualsNaiveEvaluation(t *testing.T) {
 	seed := uint64(1)
 	r := random{rand.New(rand.NewPCG(seed, 2))}
 	matched, compiled := 0, 0

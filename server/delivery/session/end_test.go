@@ -23,15 +23,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Each task of a session waits for a commit that never happens, since the standby is missing. End still returns, and
-// none of the commits is applied: their outcome is unknown.
+// End returns although each task of the session waits for a commit that requires the missing standby. None of the
+// commits is applied, and their outcome is unknown.
 func TestEndWhileCommitsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFixture(t)
 		for _, task := range waitingTasks {
 			task.prepare(f)
 		}
-		// From now on nothing is committed: the required standby never connects.
+		// From now on no transaction is committed: the required standby never connects.
 		f.primary.Configure(replication.PrimaryConfig{
 			Config: 2, Serve: true, RequireStandby: true,
 			Standby: replication.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}, Requirement: 1,
@@ -68,7 +68,7 @@ func TestEndWhileCommitsWait(t *testing.T) {
 		select {
 		case <-ended:
 		default:
-			t.Error("a task waits for a commit that only the end of the primary answers")
+			t.Error("a task waits for its commit until the primary stops")
 		}
 		f.primary.Stop()
 		<-ended
