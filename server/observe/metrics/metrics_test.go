@@ -91,26 +91,27 @@ func siteSamples(body string) map[string]string {
 	return out
 }
 
-// A replica exports its role and lag. The lag grows while it is not connected. A pair without sites exports none of it.
+// A replica exports its role and lag. The lag grows while it is not connected. A pair without sites exports no site
+// metrics.
 func TestSiteMetrics(t *testing.T) {
 	src := &nodestatus.Node{}
 	get := serve(t, src)
-	look := func() map[string]string {
+	samples := func() map[string]string {
 		_, body := get("/metrics")
 		return siteSamples(body)
 	}
-	require.Empty(t, look())
+	require.Empty(t, samples())
 
 	src.Site = &conditions.Site{Active: true, Role: queue.SiteReplica, Epoch: 4}
 	require.Equal(t, map[string]string{
 		`role{role="none"}`: "0", `role{role="primary"}`: "0", `role{role="replica"}`: "1", `role{role="stopped"}`: "0",
 		"epoch": "4", "connected": "0", "received_bytes_total": "0", "connections_total": "0",
-	}, look(), "the lag is unknown")
+	}, samples(), "the lag is unknown")
 	src.Site.Replication = conditions.SiteReplication{
 		Connected: true, HeardAt: time.Now().Add(-time.Hour), Lag: 5 * time.Second, LagRecords: 6, LagBytes: 7,
 		ReceivedBytes: 8, Connections: 9,
 	}
-	got := look()
+	got := samples()
 	for series, want := range map[string]string{
 		"connected": "1", "lag_seconds": "5", "lag_records": "6", "lag_bytes": "7", "received_bytes_total": "8",
 		"connections_total": "9",
@@ -118,12 +119,12 @@ func TestSiteMetrics(t *testing.T) {
 		require.Equal(t, want, got[series], series)
 	}
 	src.Site.Replication.Connected = false
-	lag, err := strconv.ParseFloat(look()["lag_seconds"], 64)
+	lag, err := strconv.ParseFloat(samples()["lag_seconds"], 64)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, lag, time.Hour.Seconds())
 
 	src.Site.Role = queue.SitePrimary
-	require.Len(t, look(), 5, "role and epoch; the progress is of an earlier role")
+	require.Len(t, samples(), 5, "a primary exports role and epoch, without progress")
 }
 
 // A certificate file with several purposes is exported once for each label value.
@@ -143,7 +144,7 @@ func TestSharedCertificateFile(t *testing.T) {
 	}
 }
 
-// A node exports exactly the metrics of the table, and docs/reference/metrics.md is generated from it.
+// docs/reference/metrics.md contains the table of all metrics.
 func TestTable(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| Metric | Type | Labels | Exported | Meaning |\n|---|---|---|---|---|\n")
@@ -238,7 +239,7 @@ func TestNativeHistograms(t *testing.T) {
 	require.ElementsMatch(t, want, native)
 }
 
-func TestNames(t *testing.T) {
+func TestNamesPassLint(t *testing.T) {
 	get := serve(t, &nodestatus.Node{})
 	_, body := get("/metrics")
 	problems, err := promlint.New(strings.NewReader(body)).Lint()
@@ -265,7 +266,7 @@ func TestProbes(t *testing.T) {
 	ready.Pair.Role = failover.RoleActive
 	code, body = serve(t, ready)("/readyz")
 	require.Equal(t, http.StatusOK, code)
-	require.Equal(t, "ACTIVE\n", body, "nothing to report")
+	require.Equal(t, "ACTIVE\n", body, "no reason")
 }
 
 // /activez returns 200 only on the active, and only while it serves: a standby is ready but not active.
@@ -300,7 +301,7 @@ func TestActiveProbe(t *testing.T) {
 			http.StatusServiceUnavailable,
 			nil,
 		},
-		"is at most": {
+		"not delivering": {
 			failover.Status{Role: failover.RoleActive, Serve: true},
 			http.StatusOK,
 			http.StatusServiceUnavailable,
