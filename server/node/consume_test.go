@@ -52,7 +52,7 @@ func testConsume(t *testing.T) {
 	require.Zero(t, q.GetQueue().GetMessages())
 }
 
-// Purged messages leave the consumers before the response. Later messages are delivered.
+// After a purge, the purged messages are no longer in flight. Consumers receive later messages.
 func TestPurgeReachesConsumers(t *testing.T) { simulated(t, testPurgeReachesConsumers) }
 
 func testPurgeReachesConsumers(t *testing.T) {

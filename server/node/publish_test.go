@@ -205,7 +205,7 @@ func testCommit(t *testing.T) {
 	require.Equal(t, uint64(2), again[0].GetSequence(), "messages released by the transaction are redelivered")
 	require.Equal(t, uint32(1), again[0].GetDeliveryCount())
 
-	// All or none: the second operation is refused, so the first has no effect.
+	// The second operation is refused, so that the first one has no effect.
 	_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{
 		publishOp("out", "c"),
 		ackOp("in", 9, 9),
@@ -301,20 +301,20 @@ func testPublishStream(t *testing.T, concurrent uint64) {
 		sent <- stream.CloseSend()
 	}()
 	next := uint64(1)
-	var answers []*pb.PublishStreamResponse
+	var responses []*pb.PublishStreamResponse
 	messages := 0
 	for i := range uint64(requests) {
-		if len(answers) == 0 {
+		if len(responses) == 0 {
 			all, err := stream.Recv()
 			require.NoError(t, err)
 			require.Equal(t, i == 0, all.GetAcceptsMore())
-			answers = append(answers, all)
-			answers = append(answers, all.GetMore()...)
+			responses = append(responses, all)
+			responses = append(responses, all.GetMore()...)
 			messages++
 		}
-		resp := answers[0]
-		answers = answers[1:]
-		require.Equal(t, i, resp.GetCorrelation(), "answers come in order")
+		resp := responses[0]
+		responses = responses[1:]
+		require.Equal(t, i, resp.GetCorrelation(), "responses are in the order of the requests")
 		switch i {
 		case 100:
 			require.Equal(t, "QUEUE_NOT_FOUND", resp.GetError().GetReason())
