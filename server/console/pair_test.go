@@ -81,10 +81,10 @@ func testConsoleOfStandby(t *testing.T) {
 		require.Contains(t, page, `aria-label="Node b"`)
 		require.NotContains(t, page, "/pair/force", "no forced failover is required")
 	}
-	token := standby.makeToken("t", "somebody")
+	token := standby.makeToken("t", "carol")
 	require.NotEmpty(t, token)
-	require.Contains(t, active.get("/access").body, "somebody", "the active has the token")
-	require.Contains(t, standby.get("/access").body, "somebody")
+	require.Contains(t, active.get("/access").body, "carol", "the active has the token")
+	require.Contains(t, standby.get("/access").body, "carol")
 	standby.act("/jobs/put", url.Values{"name": {"n"}, "schedule": {"@daily"}, "kind": {"scan"}})
 	require.Eventually(t, func() bool { return strings.Contains(active.get("/jobs").body, ">n<") }, testTimeout,
 		20*time.Millisecond)

@@ -30,7 +30,7 @@ var (
 	anyTag       = regexp.MustCompile(`<[^>]*>`)
 )
 
-// The server renders the submit button of a dialog that asks for a name as disabled, also when the dialog is shown
+// The server renders the submit button of a dialog that requires a name as disabled, also when the dialog is shown
 // again after a failure. Other dialogs can be submitted.
 func TestConfirmedActionsAreDisabled(t *testing.T) { simulated(t, testConfirmedActionsAreDisabled) }
 

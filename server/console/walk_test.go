@@ -25,7 +25,7 @@ func htmx(r *http.Request) { r.Header.Set("Hx-Request", "true") }
 var forbiddenMarkup = regexp.MustCompile(`(?i)<script[^>]*>[^<]|\son[a-z]+\s*=|\sstyle\s*=|javascript:|hx-on|hx-vals`)
 
 // requireSafe checks the headers and the text of a response.
-func requireSafe(t *testing.T, a answer) {
+func requireSafe(t *testing.T, a response) {
 	t.Helper()
 	csp := a.head.Get("Content-Security-Policy")
 	for _, part := range []string{
@@ -94,7 +94,7 @@ func TestPagesAreDocumented(t *testing.T) {
 }
 
 // act executes an action as a page does, and requires success.
-func (b *browser) act(at string, form url.Values) answer {
+func (b *browser) act(at string, form url.Values) response {
 	b.t.Helper()
 	form = cloneForm(form)
 	form.Set("csrf", b.csrf())

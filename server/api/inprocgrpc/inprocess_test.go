@@ -110,8 +110,8 @@ func TestCallerIdentity(t *testing.T) {
 	}
 }
 
-// answer is the outcome of a call as observed by the caller.
-type answer struct {
+// outcome is the result of a call as observed by the caller.
+type outcome struct {
 	code            codes.Code
 	text            string
 	details         int
@@ -120,16 +120,16 @@ type answer struct {
 }
 
 // overBoth calls a service over a link and over a network connection, and requires the same outcome.
-func overBoth(t *testing.T, q *queues, call func(client pb.QueueServiceClient) answer) answer {
+func overBoth(t *testing.T, q *queues, call func(client pb.QueueServiceClient) outcome) outcome {
 	t.Helper()
 	return servedBoth(t, func(r grpc.ServiceRegistrar) { pb.RegisterQueueServiceServer(r, q) },
-		func(conn grpc.ClientConnInterface) answer { return call(pb.NewQueueServiceClient(conn)) })
+		func(conn grpc.ClientConnInterface) outcome { return call(pb.NewQueueServiceClient(conn)) })
 }
 
 // servedBoth is like overBoth, for any services.
 func servedBoth(
-	t *testing.T, register func(grpc.ServiceRegistrar), call func(conn grpc.ClientConnInterface) answer,
-) answer {
+	t *testing.T, register func(grpc.ServiceRegistrar), call func(conn grpc.ClientConnInterface) outcome,
+) outcome {
 	t.Helper()
 	link := inprocgrpc.New(limits)
 	register(link)
@@ -149,9 +149,9 @@ func servedBoth(
 	return got
 }
 
-func answerOf(err error, header, trailer metadata.MD) answer {
+func outcomeOf(err error, header, trailer metadata.MD) outcome {
 	s := status.Convert(err)
-	return answer{
+	return outcome{
 		code: s.Code(), text: s.Message(), details: len(s.Details()), header: header.Get("h"), trailer: trailer.Get("t"),
 	}
 }
@@ -189,13 +189,13 @@ func TestSameAsTheNetwork(t *testing.T) {
 					return failure
 				},
 			}
-			overBoth(t, q, func(client pb.QueueServiceClient) answer {
+			overBoth(t, q, func(client pb.QueueServiceClient) outcome {
 				var header, trailer metadata.MD
 				_, err := client.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q"}, grpc.Header(&header),
 					grpc.Trailer(&trailer))
-				return answerOf(err, header, trailer)
+				return outcomeOf(err, header, trailer)
 			})
-			got := overBoth(t, q, func(client pb.QueueServiceClient) answer {
+			got := overBoth(t, q, func(client pb.QueueServiceClient) outcome {
 				s, err := client.Browse(t.Context(), &pb.BrowseRequest{Queue: "q"})
 				require.NoError(t, err)
 				n := 0
@@ -207,7 +207,7 @@ func TestSameAsTheNetwork(t *testing.T) {
 				}
 				header, herr := s.Header()
 				require.NoError(t, herr)
-				a := answerOf(err, header, s.Trailer())
+				a := outcomeOf(err, header, s.Trailer())
 				a.responses = n
 				return a
 			})
@@ -230,26 +230,26 @@ func TestSameLimits(t *testing.T) {
 			return s.Send(&pb.PublishStreamResponse{Correlation: uint64(len(in.Request.GetPublish().GetMessages()))})
 		},
 	}
-	create := func(name string, responseBytes uint64, options ...grpc.CallOption) answer {
-		return overBoth(t, q, func(client pb.QueueServiceClient) answer {
+	create := func(name string, responseBytes uint64, options ...grpc.CallOption) outcome {
+		return overBoth(t, q, func(client pb.QueueServiceClient) outcome {
 			_, err := client.CreateQueue(t.Context(), &pb.CreateQueueRequest{
 				Name: name, Config: &pb.QueueConfig{MaxMessages: responseBytes},
 			}, options...)
-			a := answerOf(err, nil, nil)
+			a := outcomeOf(err, nil, nil)
 			if a.code == codes.Internal {
 				a.text = "" // differs per transport
 			}
 			return a
 		})
 	}
-	publish := func(m *pb.PublishStreamRequest) answer {
-		return overBoth(t, q, func(client pb.QueueServiceClient) answer {
+	publish := func(m *pb.PublishStreamRequest) outcome {
+		return overBoth(t, q, func(client pb.QueueServiceClient) outcome {
 			s, err := client.PublishStream(t.Context())
 			require.NoError(t, err)
 			if err = s.Send(m); err == nil {
 				_, err = s.Recv()
 			}
-			a := answerOf(err, nil, nil)
+			a := outcomeOf(err, nil, nil)
 			if a.code == codes.Internal {
 				a.text = ""
 			}
@@ -443,7 +443,7 @@ func TestRejectedBeforeRequest(t *testing.T) {
 			register := func(r grpc.ServiceRegistrar) {
 				r.RegisterService(&grpc.ServiceDesc{ServiceName: "refused", Streams: []grpc.StreamDesc{desc}}, nil)
 			}
-			got := servedBoth(t, register, func(conn grpc.ClientConnInterface) answer {
+			got := servedBoth(t, register, func(conn grpc.ClientConnInterface) outcome {
 				s, err := conn.NewStream(t.Context(), &desc, "/refused/"+desc.StreamName)
 				require.NoError(t, err)
 				_, err = s.Header()
@@ -454,7 +454,7 @@ func TestRejectedBeforeRequest(t *testing.T) {
 				} else {
 					require.NoError(t, err)
 				}
-				return answerOf(s.RecvMsg(&pb.BrowseResponse{}), nil, nil)
+				return outcomeOf(s.RecvMsg(&pb.BrowseResponse{}), nil, nil)
 			})
 			require.Equal(t, codes.Aborted, got.code)
 			require.Equal(t, 1, got.details)
@@ -494,7 +494,7 @@ func TestPassedByReference(t *testing.T) {
 	}
 	failed := &pb.PublishStreamResponse{Correlation: 3, Error: &pb.RequestError{Message: "m"}}
 	ranges := func(n uint64) []*pb.SequenceRange { return []*pb.SequenceRange{{First: n, Last: n}} }
-	answers := &pb.ConsumeRequest{
+	settlements := &pb.ConsumeRequest{
 		Credit: 5, Ack: ranges(1), Nack: ranges(2), Reject: ranges(3), Release: ranges(4), Confirm: 9,
 		Leave: &pb.Leave{Seen: ranges(5)}, Drain: 6,
 	}
@@ -513,7 +513,7 @@ func TestPassedByReference(t *testing.T) {
 			return s.Send(failed)
 		},
 		consume: func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
-			for _, want := range []*pb.ConsumeRequest{answers, {Attach: &pb.Attach{Queue: "q"}}} {
+			for _, want := range []*pb.ConsumeRequest{settlements, {Attach: &pb.Attach{Queue: "q"}}} {
 				got, err := s.Recv()
 				require.NoError(t, err)
 				require.True(t, proto.Equal(want, got), "%v", got)
@@ -536,7 +536,7 @@ func TestPassedByReference(t *testing.T) {
 	}
 	c, err := client.Consume(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, c.Send(answers))
+	require.NoError(t, c.Send(settlements))
 	require.NoError(t, c.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q"}}))
 	got, err := c.Recv()
 	require.NoError(t, err)

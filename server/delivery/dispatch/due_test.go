@@ -201,14 +201,14 @@ func TestDueIsDeliveredOnce(t *testing.T) {
 // committed, nor during the redelivery delay.
 func TestDueDuringSettlement(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer dispatch.Outcomes
-		delay  time.Duration // redelivery delay
-		again  []uint64
+		outcome dispatch.Outcomes
+		delay   time.Duration // redelivery delay
+		again   []uint64
 	}{
-		"nack":              {answer: dispatch.Outcomes{Nacks: one(1)}, again: []uint64{1}},
-		"nack with a delay": {answer: dispatch.Outcomes{Nacks: one(1)}, delay: time.Hour},
-		"ack":               {answer: dispatch.Outcomes{Acks: one(1)}},
-		"reject":            {answer: dispatch.Outcomes{Rejects: one(1)}},
+		"nack":              {outcome: dispatch.Outcomes{Nacks: one(1)}, again: []uint64{1}},
+		"nack with a delay": {outcome: dispatch.Outcomes{Nacks: one(1)}, delay: time.Hour},
+		"ack":               {outcome: dispatch.Outcomes{Acks: one(1)}},
+		"reject":            {outcome: dispatch.Outcomes{Rejects: one(1)}},
 	} {
 		for _, prioritized := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestDueDuringSettlement(t *testing.T) {
 				f.queue.mu.Unlock()
 				require.NoError(t, consumer.Settle(f.ctx, dispatch.Outcomes{Nacks: one(2)})) // is being committed
 				synctest.Wait()
-				require.NoError(t, consumer.Settle(f.ctx, c.answer)) // is pending
+				require.NoError(t, consumer.Settle(f.ctx, c.outcome)) // is pending
 				f.registry.Due(1, []uint64{1, 2})
 				synctest.Wait()
 				f.nothing(consumer)

@@ -88,7 +88,7 @@ func testFilterAndNack(t *testing.T) {
 	f.queue.publish("no", "yes", "no", "yes")
 	c := f.attach(10)
 	require.Equal(t, []uint64{2, 4}, sequences(f.take(c, 2)))
-	again := f.confirm(c, nil, one(2), 1) // it may come with the confirmation
+	again := f.confirm(c, nil, one(2), 1) // it may arrive with the confirmation
 	again = append(again, f.take(c, 1-len(again))...)
 	require.Equal(t, []uint64{2}, sequences(again))
 	f.confirm(c, []dispatch.Range{{First: 2, Last: 2}, {First: 4, Last: 4}}, nil, 2)

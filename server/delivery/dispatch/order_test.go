@@ -142,7 +142,7 @@ func testGroupIsDeliveredInOrder(t *testing.T) {
 	f.nothing(x)
 	f.nothing(y)
 	// A requeued message blocks its group.
-	again := f.confirm(y, nil, one(3), 1) // it may come with the confirmation
+	again := f.confirm(y, nil, one(3), 1) // it may arrive with the confirmation
 	again = append(again, f.take(y, 1-len(again))...)
 	require.Equal(t, []uint64{3}, sequences(again), "the group stays with its consumer")
 	require.NoError(t, x.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)}))
@@ -363,7 +363,7 @@ func (w *randomConsumers) consume(ctx context.Context, f *fixture, rng *rand.Ran
 				continue
 			}
 			delete(held, sequence)
-			if w.answer(f, c, rng, sequence) {
+			if w.settle(f, c, rng, sequence) {
 				return true
 			}
 		}
@@ -386,7 +386,7 @@ func (w *randomConsumers) delivered(sequence uint64) {
 	}
 }
 
-func (w *randomConsumers) answer(f *fixture, c *dispatch.Consumer, rng *rand.Rand, sequence uint64) (end bool) {
+func (w *randomConsumers) settle(f *fixture, c *dispatch.Consumer, rng *rand.Rand, sequence uint64) (end bool) {
 	a := dispatch.Outcomes{Nacks: one(sequence)}
 	w.mu.Lock()
 	w.out[w.group[sequence]] = 0

@@ -30,7 +30,7 @@ func (f *fixture) holdCommits() (release func()) {
 
 // InFlight includes messages with an uncommitted outcome, so that they are not dead-lettered after processing.
 func TestInFlightDuringAck(t *testing.T) {
-	for name, answer := range map[string]func(uint64) dispatch.Outcomes{
+	for name, outcome := range map[string]func(uint64) dispatch.Outcomes{
 		"ack":    func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Acks: one(s)} },
 		"nack":   func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Nacks: one(s)} },
 		"reject": func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Rejects: one(s)} },
@@ -43,9 +43,9 @@ func TestInFlightDuringAck(t *testing.T) {
 				c := f.attach(3)
 				f.take(c, 3)
 				release := f.holdCommits()
-				require.NoError(t, c.Settle(f.ctx, answer(1)))
+				require.NoError(t, c.Settle(f.ctx, outcome(1)))
 				synctest.Wait() // it is being committed
-				require.NoError(t, c.Settle(f.ctx, answer(2)))
+				require.NoError(t, c.Settle(f.ctx, outcome(2)))
 				require.ElementsMatch(t, []uint64{1, 2, 3}, f.registry.InFlight(1, []uint64{1, 2, 3, 4}))
 				release()
 				synctest.Wait()

@@ -249,13 +249,13 @@ func TestNamesPassLint(t *testing.T) {
 
 func TestProbes(t *testing.T) {
 	src := &nodestatus.Node{}
-	src.Pair.Role, src.Pair.Reason = failover.RoleCatchingUp, "it was away"
+	src.Pair.Role, src.Pair.Reason = failover.RoleCatchingUp, "was disconnected"
 	get := serve(t, src)
 	code, _ := get("/healthz")
 	require.Equal(t, http.StatusOK, code)
 	code, body := get("/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, code)
-	require.Equal(t, "CATCHING_UP: it was away\n", body)
+	require.Equal(t, "CATCHING_UP: was disconnected\n", body)
 	code, body = get("/debug/pprof/goroutine?debug=1")
 	require.Equal(t, http.StatusOK, code)
 	require.NotEmpty(t, body)
