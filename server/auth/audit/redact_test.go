@@ -105,7 +105,7 @@ func setAll(m protoreflect.Message, redacted bool, depth int) (secrets int) {
 	return secrets
 }
 
-// No record contains bytes, maps, bodies, tokens or passwords of a request, whichever the method.
+// No record contains bytes, maps, bodies, tokens or passwords of a request of any method.
 func TestRequestsAreRedacted(t *testing.T) {
 	total := 0
 	for _, d := range requests(t) {
