@@ -179,7 +179,7 @@ func testAMQPDeliveryCountOfEndedLinks(t *testing.T) {
 			p.send(&wire.Detach{Handle: 0, Closed: true, Error: &wire.Error{Condition: "amqp:decode-error"}})
 			expect[*wire.Detach](p)
 		}, count - 3},
-		"broken connection": {func(p *amqpPeer) { require.NoError(p.t, p.conn.Close()) }, count - 3},
+		"broken-connection": {func(p *amqpPeer) { require.NoError(p.t, p.conn.Close()) }, count - 3},
 	} {
 		section(t, name, func(t *testing.T) {
 			dead, queue := "dead-"+name, "orders-"+name
