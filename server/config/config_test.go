@@ -73,7 +73,9 @@ failover:
 	require.Empty(t, c.Warnings)
 }
 
-func TestStandaloneFlagAndLists(t *testing.T) {
+// The flag --standalone disables the coordinator. Flags are combined with the file, and lists in variables are
+// separated by commas.
+func TestFlagsAndLists(t *testing.T) {
 	c, err := load(t, "", nil, []string{"--standalone"})
 	require.NoError(t, err)
 	require.Equal(t, config.CoordinatorNone, c.Coordinator.Type)
@@ -105,6 +107,7 @@ func TestSyncOffIsText(t *testing.T) {
 	require.Equal(t, "off", c.Sync)
 }
 
+// The password of etcd is the content of its file without the final line break.
 func TestPasswordFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(path, []byte("s3cret\n"), 0o600))
@@ -459,7 +462,8 @@ func TestMissingFile(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestSizes(t *testing.T) {
+// A size has an optional unit, and its text form is parsed as the same size.
+func TestParseSize(t *testing.T) {
 	for text, want := range map[string]config.Size{
 		"0": 0, "1": 1, "2048": 2048, "2KiB": 2048, "2 kib": 2048, "64MiB": 64 << 20, "1GB": 1e9, "3b": 3,
 		"1TiB": 1 << 40,
@@ -473,6 +477,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// The text form of each valid size is parsed as the same size.
 func FuzzParseSize(f *testing.F) {
 	for _, s := range []string{"64MiB", "", "b", "-1", "99999999999999999999", "1.5GiB"} {
 		f.Add(s)

@@ -63,6 +63,7 @@ func TestAddressOfAnotherMachine(t *testing.T) {
 	require.ErrorIs(t, err, node.ErrListen)
 }
 
+// A node does not start on the data directory of a running node, which is unaffected.
 func TestDataDirInUse(t *testing.T) { simulated(t, testDataDirInUse) }
 
 func testDataDirInUse(t *testing.T) {
@@ -75,6 +76,7 @@ func testDataDirInUse(t *testing.T) {
 	n.createQueue("q") // the first node still works
 }
 
+// A node does not start on a page file with a newer format version.
 func TestNewerFormat(t *testing.T) { simulated(t, testNewerFormat) }
 
 func testNewerFormat(t *testing.T) {
@@ -90,6 +92,7 @@ func testNewerFormat(t *testing.T) {
 	require.ErrorIs(t, err, page.ErrNewerVersion)
 }
 
+// A node does not start on a data directory with a page file and without an identity.
 func TestPageFileWithoutIdentity(t *testing.T) { simulated(t, testPageFileWithoutIdentity) }
 
 func testPageFileWithoutIdentity(t *testing.T) {
@@ -183,6 +186,7 @@ func testCoordinatorLost(t *testing.T) {
 	require.Equal(t, pb.Role_ROLE_ACTIVE, active.role())
 }
 
+// A node does not start with invalid settings or an invalid CA file.
 func TestInvalidSettings(t *testing.T) { simulated(t, testInvalidSettings) }
 
 func testInvalidSettings(t *testing.T) {

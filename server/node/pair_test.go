@@ -186,6 +186,7 @@ func testStandbyRedirectsClients(t *testing.T) {
 	}
 }
 
+// The queue service is SERVING only on the active. Reflection lists the services of each node.
 func TestHealthAndReflection(t *testing.T) { simulated(t, testHealthAndReflection) }
 
 func testHealthAndReflection(t *testing.T) {
@@ -218,6 +219,7 @@ func testHealthAndReflection(t *testing.T) {
 		testTimeout, 5*time.Millisecond)
 }
 
+// The status contains the pair, the store and the role of the node. Only the active reports the standby.
 func TestStatus(t *testing.T) { simulated(t, testStatus) }
 
 func testStatus(t *testing.T) {
@@ -310,6 +312,7 @@ func testRetryAcrossTakeover(t *testing.T) {
 	require.Equal(t, first.GetLsn(), again.GetLsn())
 }
 
+// Both nodes can write a checkpoint and check their stores.
 func TestCheckpointAndCheck(t *testing.T) { simulated(t, testCheckpointAndCheck) }
 
 func testCheckpointAndCheck(t *testing.T) {
@@ -341,6 +344,7 @@ func testCheckpointAndCheck(t *testing.T) {
 	}
 }
 
+// A switchover is refused on a standalone node, on a pair without a standby, and with an invalid timeout.
 func TestSwitchoverRefused(t *testing.T) { simulated(t, testSwitchoverRefused) }
 
 func testSwitchoverRefused(t *testing.T) {

@@ -99,6 +99,7 @@ func testPoliciesSurviveFailover(t *testing.T) {
 	require.Nil(t, queue("orders.us").GetSources())
 }
 
+// An invalid policy or reset of fields is refused with a reason.
 func TestInvalidPolicies(t *testing.T) { simulated(t, testInvalidPolicies) }
 
 func testInvalidPolicies(t *testing.T) {

@@ -184,6 +184,7 @@ func releaseOp(queue string, first, last uint64) *pb.Operation {
 	}}}
 }
 
+// A transaction commits all of its operations or none. Messages that it releases are redelivered.
 func TestCommit(t *testing.T) { simulated(t, testCommit) }
 
 func testCommit(t *testing.T) {
@@ -228,6 +229,8 @@ func testCommit(t *testing.T) {
 	require.ErrorIs(t, kind(err), txn.ErrQueueNotFound)
 }
 
+// A stream responds to each publish in order, whether publishes are sent one by one or combined. An invalid publish
+// does not end the stream.
 func TestPublishStream(t *testing.T) {
 	for _, concurrent := range []uint64{1, 7} {
 		t.Run(fmt.Sprint(concurrent, " together"), func(t *testing.T) {

@@ -203,6 +203,7 @@ func testMissedOccurrences(t *testing.T) {
 	require.Len(t, n.browse(rules[2].String()), 5)
 }
 
+// An invalid schedule is refused with a reason, and the number of schedules is limited.
 func TestInvalidSchedules(t *testing.T) { simulated(t, testInvalidSchedules) }
 
 func testInvalidSchedules(t *testing.T) {

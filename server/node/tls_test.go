@@ -105,6 +105,7 @@ func testTLSWithoutClientCertificates(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// A node does not start with invalid TLS settings or files.
 func TestInvalidTLSSettings(t *testing.T) { simulated(t, testInvalidTLSSettings) }
 
 func testInvalidTLSSettings(t *testing.T) {

@@ -83,6 +83,7 @@ func TestReasonOfWrappedErrors(t *testing.T) {
 		lookup(&txn.Error{Code: txn.ErrQueueFull, Op: 3}).reason)
 }
 
+// A NotActiveError is converted to a status with a NotActive detail, and back without loss.
 func TestNotActiveDetail(t *testing.T) {
 	want := &NotActiveError{ActiveAddress: "b:1", ActiveNode: "id", Role: "STANDBY", RetryAfter: 20 * time.Millisecond}
 	err := ToStatus(fmt.Errorf("publish: %w", want))
@@ -100,6 +101,7 @@ func TestNotActiveDetail(t *testing.T) {
 	require.ErrorIs(t, FromStatus(err), replication.ErrNotActive)
 }
 
+// An unknown error is converted to the code Internal. Statuses and other errors without a reason are unchanged.
 func TestUnknownErrors(t *testing.T) {
 	require.Equal(t, codes.Internal, status.Code(ToStatus(errors.New("unexpected"))))
 	require.NoError(t, ToStatus(nil))
@@ -128,6 +130,7 @@ func TestInvalidKeepsText(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(ToStatus(err)))
 }
 
+// Errors of a node, such as an unknown outcome, concern the node. Errors of a single request do not.
 func TestConcernsNode(t *testing.T) {
 	for _, err := range []error{
 		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown,

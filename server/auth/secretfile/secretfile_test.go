@@ -40,6 +40,7 @@ func TestContains(t *testing.T) {
 	}
 }
 
+// Only the secrets of the file are accepted.
 func FuzzContains(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "token")
 	if err := os.WriteFile(path, []byte(newer+"\n"+older), 0o600); err != nil {

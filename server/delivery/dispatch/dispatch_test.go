@@ -364,6 +364,7 @@ func testDeliveryInOrderWithinCredit(t *testing.T) {
 	require.Zero(t, f.queue.backlog())
 }
 
+// Messages that exceed the credit of one consumer are delivered to another one.
 func TestDeliveryToConsumersWithCredit(t *testing.T) {
 	synctest.Test(t, testDeliveryToConsumersWithCredit)
 }
@@ -394,6 +395,7 @@ func testNackedMessageIsRedeliveredFirst(t *testing.T) {
 	require.Equal(t, uint32(0), again[2].DeliveryCount)
 }
 
+// Unacknowledged messages of a lost consumer are redelivered to another consumer, and the deliveries are counted.
 func TestMessagesOfLostConsumerAreRedelivered(t *testing.T) {
 	synctest.Test(t, testMessagesOfLostConsumerAreRedelivered)
 }
@@ -431,6 +433,7 @@ func testUnsentMessageIsNotCounted(t *testing.T) {
 	}
 }
 
+// If the only consumer of a subscription closes, its messages are redelivered to the next one.
 func TestLastConsumerReattaches(t *testing.T) {
 	synctest.Test(t, testLastConsumerReattaches)
 }
@@ -491,6 +494,7 @@ func testPausedDeliversNothing(t *testing.T) {
 	require.Equal(t, []uint64{1, 2}, sequences(f.take(c, 2)))
 }
 
+// After Close, all operations of the registry and of its consumers return the reason.
 func TestCloseReturnsReason(t *testing.T) { synctest.Test(t, testCloseReturnsReason) }
 
 func testCloseReturnsReason(t *testing.T) {
@@ -505,6 +509,7 @@ func testCloseReturnsReason(t *testing.T) {
 	require.ErrorIs(t, err, reason)
 }
 
+// An error of a read or a commit ends the consumers with that error. A later consumer receives the messages again.
 func TestErrorsEndConsumers(t *testing.T) { synctest.Test(t, testErrorsEndConsumers) }
 
 func testErrorsEndConsumers(t *testing.T) {

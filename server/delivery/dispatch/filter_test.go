@@ -115,6 +115,7 @@ func testFilterStopsWhileCommitsAreBlocked(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 0 }, 10*time.Second, time.Millisecond)
 }
 
+// A subscription with a filter that cannot be evaluated rejects consumers until the filter is valid.
 func TestInvalidFilter(t *testing.T) { synctest.Test(t, testInvalidFilter) }
 
 func testInvalidFilter(t *testing.T) {

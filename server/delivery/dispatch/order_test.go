@@ -129,6 +129,8 @@ func testHighPriorityBeforeCredit(t *testing.T) {
 	require.Equal(t, []uint64{2}, sequences(f.take(c, 1)))
 }
 
+// One message of a group is in flight at a time, at the consumer of the group. A requeued message blocks its group, and
+// a rejected one does not.
 func TestGroupIsDeliveredInOrder(t *testing.T) { synctest.Test(t, testGroupIsDeliveredInOrder) }
 
 func testGroupIsDeliveredInOrder(t *testing.T) {
@@ -195,6 +197,8 @@ func testGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequences(f.take(x, 1)))
 }
 
+// Only the first consumer of an exclusive queue receives messages. When it closes, the next consumer becomes active.
+// The setting can be altered at any time.
 func TestExclusiveConsumer(t *testing.T) { synctest.Test(t, testExclusiveConsumer) }
 
 func testExclusiveConsumer(t *testing.T) {
@@ -244,6 +248,8 @@ func testExclusiveBeforePublish(t *testing.T) {
 	require.Equal(t, []uint64{2}, sequences(f.take(x, 1)))
 }
 
+// A consumer with a filter receives only matching messages, also those of a lost consumer. Messages that match no
+// filter remain for other consumers.
 func TestConsumersWithFilters(t *testing.T) { synctest.Test(t, testConsumersWithFilters) }
 
 func testConsumersWithFilters(t *testing.T) {

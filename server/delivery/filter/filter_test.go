@@ -40,6 +40,7 @@ func order(t testing.TB) []byte {
 	}, map[string]string{"region": "eu", "number": "12"}, "twelve bytes")
 }
 
+// Match evaluates an expression on the fields and properties of a message. An evaluation error is no match.
 func TestMatch(t *testing.T) {
 	full, plain := order(t), record(t, nil, nil, "")
 	for _, c := range []struct {
@@ -170,6 +171,7 @@ func TestCorruptRecordMatchesFilter(t *testing.T) {
 	require.True(t, f.Match([]byte{1, 2, 3}))
 }
 
+// An expression is either rejected with ErrInvalid, or its evaluation is deterministic and takes limited time.
 func FuzzCompile(f *testing.F) {
 	for _, text := range []string{
 		`properties.a == "b"`, `size(properties) > 3 && priority in [1, 2]`, `subject.matches("^a|b$")`,

@@ -85,6 +85,8 @@ func equal(t *testing.T, want, got []Point) {
 	}
 }
 
+// A point contains the rates since the previous sample, and the depth and age at the sample. Its time is the multiple
+// of the interval that is nearest to the sample.
 func TestPoints(t *testing.T) {
 	r, s := New(), withQueues(1)
 	sample(t, r, s, start)
@@ -176,6 +178,7 @@ func TestMinutesAndGaps(t *testing.T) {
 	require.Len(t, got, 1)
 }
 
+// The recorder keeps an hour of samples and a day of minutes.
 func TestRecordsWholeDay(t *testing.T) {
 	r, s := New(), withQueues(1)
 	n := int(Day/Interval) + 500

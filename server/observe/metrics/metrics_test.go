@@ -65,6 +65,7 @@ func listen(t *testing.T, st *nodestatus.Node, l *metrics.Latencies) string {
 	return m.Address()
 }
 
+// The metrics contain the role of the node, its store, and the progress of maintenance.
 func TestMetrics(t *testing.T) {
 	src := &nodestatus.Node{
 		Pair: failover.Status{Role: failover.RoleStandby, Reason: "follows a"}, StartedAt: time.Now(),
@@ -239,6 +240,7 @@ func TestNativeHistograms(t *testing.T) {
 	require.ElementsMatch(t, want, native)
 }
 
+// The names of metrics conform to the conventions of Prometheus.
 func TestNamesPassLint(t *testing.T) {
 	get := serve(t, &nodestatus.Node{})
 	_, body := get("/metrics")
@@ -247,6 +249,8 @@ func TestNamesPassLint(t *testing.T) {
 	require.Empty(t, problems)
 }
 
+// /healthz returns 200 while the node runs. /readyz returns 200 only with a ready role, and otherwise the reason.
+// Profiles are available, except for the command line.
 func TestProbes(t *testing.T) {
 	src := &nodestatus.Node{}
 	src.Pair.Role, src.Pair.Reason = failover.RoleCatchingUp, "was disconnected"

@@ -24,6 +24,7 @@ func TestLatencyBuckets(t *testing.T) {
 	require.Equal(t, 0, latencyBucket(-time.Second), "negative: the clock was set back")
 }
 
+// Observations are counted in buckets without allocation.
 func TestLatencies(t *testing.T) {
 	var l Latencies
 	require.Empty(t, l.Buckets())
