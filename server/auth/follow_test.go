@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// ruled loads rules that grant alice all rights except Peer, or none.
-func ruled(t *testing.T, r *access.Rules, version uint64, all bool) {
+// loadRules loads rules that grant alice all rights except Peer if all is set, and none otherwise.
+func loadRules(t *testing.T, r *access.Rules, version uint64, all bool) {
 	t.Helper()
 	rule := &pb.AccessRule{Principal: "alice", Queue: "*", Rights: []pb.AccessRight{
 		pb.AccessRight_ACCESS_RIGHT_BROWSE, pb.AccessRight_ACCESS_RIGHT_OPERATE, pb.AccessRight_ACCESS_RIGHT_AUDIT,
@@ -67,7 +67,7 @@ func TestStreamEndsWithoutRight(t *testing.T) {
 		for _, obedient := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
 				rules := &access.Rules{}
-				ruled(t, rules, 1, true)
+				loadRules(t, rules, 1, true)
 				g := auth.New(auth.Options{Rules: rules})
 				ctx := access.NewContext(t.Context(), &access.Identity{Principal: "alice"})
 				ended, release := make(chan error, 1), make(chan struct{})
@@ -82,11 +82,11 @@ func TestStreamEndsWithoutRight(t *testing.T) {
 						return nil
 					})
 				}()
-				ruled(t, rules, 2, true)
+				loadRules(t, rules, 2, true)
 				synctest.Wait()
 				require.Empty(t, ended, method)
 				start := time.Now()
-				ruled(t, rules, 3, false)
+				loadRules(t, rules, 3, false)
 				err := <-ended
 				require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", method, err)
 				require.LessOrEqual(t, time.Since(start), time.Second)
@@ -99,7 +99,7 @@ func TestStreamEndsWithoutRight(t *testing.T) {
 func TestStreamEndsWithoutQueueRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := &access.Rules{}
-		ruled(t, rules, 1, true)
+		loadRules(t, rules, 1, true)
 		g := auth.New(auth.Options{Rules: rules})
 		gone := false
 		err := g.RunStream(access.NewContext(t.Context(), &access.Identity{Principal: "alice"}),
@@ -112,7 +112,7 @@ func TestStreamEndsWithoutQueueRight(t *testing.T) {
 				}
 				require.NoError(t, access.EndUnless(ctx, may))
 				gone = true
-				ruled(t, rules, 2, true)
+				loadRules(t, rules, 2, true)
 				<-ctx.Done()
 				return nil
 			})

@@ -25,7 +25,7 @@ func TestBegin(t *testing.T) {
 	g := auth.New(auth.Options{
 		Unauthenticated: func(context.Context) error { return access.ErrNotPeer },
 		Authenticators: []auth.Authenticator{
-			func(context.Context) (*access.Identity, error) { return nil, nil }, //nolint:nilnil // nothing shown
+			func(context.Context) (*access.Identity, error) { return nil, nil }, //nolint:nilnil // no credentials
 			func(context.Context) (*access.Identity, error) { return shown, wrong },
 		},
 		Observe: func(_ context.Context, c auth.Call) { seen = append(seen, c) },
@@ -34,12 +34,12 @@ func TestBegin(t *testing.T) {
 	ctx, audited, err := g.Begin(t.Context(), pb.QueueService_Publish_FullMethodName)
 	require.NoError(t, err)
 	require.False(t, audited)
-	require.Equal(t, t.Context(), ctx, "unused features cost nothing")
+	require.Equal(t, t.Context(), ctx, "the context is unchanged")
 	require.Equal(t, access.Anonymous, access.FromContext(ctx).Principal)
 
 	_, _, err = g.Begin(t.Context(), pb.ReplicationService_Replicate_FullMethodName)
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
-	_, _, err = g.Begin(t.Context(), "/lockstep.v1.QueueService/Unheard")
+	_, _, err = g.Begin(t.Context(), "/lockstep.v1.QueueService/Unknown")
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 	require.Len(t, seen, 2, "refusals are reported")
 

@@ -40,7 +40,8 @@ func TestDefaultsAreValid(t *testing.T) {
 	require.NoError(t, c.Validate())
 }
 
-func TestLayers(t *testing.T) {
+// Flags take precedence over environment variables, and those over the file.
+func TestPrecedence(t *testing.T) {
 	file := `
 node: {name: a}
 data:
@@ -72,7 +73,9 @@ failover:
 	require.Empty(t, c.Warnings)
 }
 
-func TestStandaloneFlagAndLists(t *testing.T) {
+// The flag --standalone disables the coordinator. Flags are combined with the file, and lists in variables are
+// separated by commas.
+func TestFlagsAndLists(t *testing.T) {
 	c, err := load(t, "", nil, []string{"--standalone"})
 	require.NoError(t, err)
 	require.Equal(t, config.CoordinatorNone, c.Coordinator.Type)
@@ -97,13 +100,14 @@ func TestRemovedSetting(t *testing.T) {
 	}, c.Warnings)
 }
 
-// YAML 1.1 would parse an unquoted `off` as false.
+// The value off of sync is a string. YAML 1.1 parses an unquoted off as false.
 func TestSyncOffIsText(t *testing.T) {
 	c, err := load(t, "sync: off\n", nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, "off", c.Sync)
 }
 
+// The password of etcd is the content of its file without the final line break.
 func TestPasswordFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(path, []byte("s3cret\n"), 0o600))
@@ -140,8 +144,8 @@ func TestUnknownVariable(t *testing.T) {
 }
 
 // A setting is accepted under its name in the last release, with a warning, in the file, the environment and the flags.
-// Precedence is independent of the name used.
-func TestFormerNames(t *testing.T) {
+// Precedence does not depend on the name.
+func TestRenamedSettings(t *testing.T) {
 	file := "log:\n  level: warn\n  keep-bytes: 1MiB\n  segment-bytes: 2MiB\n  archive: /from/file\n"
 	c, err := load(t, file, []string{"LOCKSTEP_LOG_SEGMENT_BYTES=3MiB", "LOCKSTEP_WAL_ARCHIVE=/from/env"},
 		[]string{"--log-archive-hold-bytes=4MiB"})
@@ -166,8 +170,8 @@ func TestFormerNames(t *testing.T) {
 	require.Contains(t, err.Error(), "log.keep-bytes")
 }
 
-// Each invalid setting is rejected. The error contains the key, its source and the suggested action.
-func TestRefusals(t *testing.T) {
+// An invalid setting is rejected. The error contains the key, its source and the suggested action.
+func TestInvalidSettings(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file    string
 		environ []string
@@ -183,22 +187,22 @@ func TestRefusals(t *testing.T) {
 			want: []string{"node.yaml:1: acess", " access?"},
 		},
 		"unknown group": {file: "sink:\n  a: 1\n", want: []string{"node.yaml:1: sink"}},
-		"two together": {
+		"two unknown keys": {
 			file: "synk: always\ndata: {dri: x}\n",
 			want: []string{"synk", " sync?", " data.dir?"},
 		},
-		"value for a group": {file: "node: a\n", want: []string{"node.yaml:1: node", "group"}},
+		"value of a group": {file: "node: a\n", want: []string{"node.yaml:1: node", "group"}},
 		"list for a value": {
 			file: "listen: [a, b]\n",
 			want: []string{"listen (node.yaml:1)", "single value"},
 		},
-		"not YAML": {file: "a: [\n", want: []string{"not YAML"}},
-		"twice":    {file: "sync: off\nsync: always\n", want: []string{"line 1"}},
+		"not YAML":      {file: "a: [\n", want: []string{"not YAML"}},
+		"duplicate key": {file: "sync: off\nsync: always\n", want: []string{"line 1"}},
 		"duration without unit": {
 			file: "failover: {timeout: 2}\n",
 			want: []string{"failover.timeout (node.yaml:1)", "600ms, 5s, 1m or 7d"},
 		},
-		"size nonsense": {
+		"size is not a number": {
 			args: []string{"--memory-budget=much"},
 			want: []string{"memory.budget (flag --memory-budget)", "such as 64MiB"},
 		},
@@ -219,15 +223,15 @@ func TestRefusals(t *testing.T) {
 			args: []string{"--page-size-max=3000"},
 			want: []string{"page-size-max (flag --page-size-max): 3000 "},
 		},
-		"bool": {
+		"invalid bool": {
 			args: []string{"--resize-on-startup=maybe"},
 			want: []string{`"maybe"`},
 		},
-		"percent": {
+		"invalid percentage": {
 			args: []string{"--maintenance-background-share=much"},
 			want: []string{`"much"`, "percentage"},
 		},
-		"no share": {
+		"share of 0%": {
 			args: []string{"--maintenance-background-share=0%"},
 			want: []string{"0% ", "1% and 100%"},
 		},
@@ -240,13 +244,13 @@ func TestRefusals(t *testing.T) {
 			want: []string{"1 and 10000"},
 		},
 		"page size too large": {args: []string{"--page-size=2MiB"}, want: []string{"2KiB and 1MiB"}},
-		"listen":              {args: []string{"--listen=here"}, want: []string{`"here"`, "host:port"}},
-		"port":                {args: []string{"--listen=:70000"}, want: []string{"port number"}},
-		"advertise any": {
+		"listen address":      {args: []string{"--listen=here"}, want: []string{`"here"`, "host:port"}},
+		"port out of range":   {args: []string{"--listen=:70000"}, want: []string{"port number"}},
+		"advertise unspecified address": {
 			args: []string{"--advertise=0.0.0.0:1"},
 			want: []string{"reachable address"},
 		},
-		"raft listen any": {
+		"raft listen on unspecified address": {
 			args: []string{"--coordinator-type=raft", "--coordinator-raft-listen=0.0.0.0:1"},
 			want: []string{"coordinator.raft.listen", "reachable address"},
 		},
@@ -254,11 +258,11 @@ func TestRefusals(t *testing.T) {
 			args: []string{"--failover-drop-timeout=2s"},
 			want: []string{"failover.timeout"},
 		},
-		"alone with two": {
+		"standalone with min-in-sync 2": {
 			args: []string{"--standalone", "--min-in-sync=2"},
 			want: []string{"refuses all writes"},
 		},
-		"half a certificate": {
+		"certificate without key": {
 			args: []string{"--coordinator-etcd-tls-cert=x"},
 			want: []string{"coordinator.etcd.tls"},
 		},
@@ -284,18 +288,18 @@ func TestRefusals(t *testing.T) {
 			},
 			want: []string{"auth.jwt.jwks-url", "jwks-file"},
 		},
-		"JWT over an open network": {
+		"JWT issuer over HTTP": {
 			args: []string{"--auth-jwt-issuer=http://id.example.com", "--auth-jwt-audience=lockstep"},
 			want: []string{"auth.jwt.issuer", "this machine"},
 		},
-		"JWT keys over an open network": {
+		"JWT keys over HTTP": {
 			args: []string{
 				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep",
 				"--auth-jwt-jwks-url=http://10.0.0.1/keys",
 			},
 			want: []string{"auth.jwt.jwks-url", "this machine"},
 		},
-		"JWT of no URL": {
+		"JWT issuer is not a URL": {
 			args: []string{"--auth-jwt-issuer=realm", "--auth-jwt-audience=lockstep"},
 			want: []string{"auth.jwt.issuer", "a URL"},
 		},
@@ -303,7 +307,7 @@ func TestRefusals(t *testing.T) {
 			args: []string{"--auth-jwt-issuer=https://me:secret@id.example.com", "--auth-jwt-audience=lockstep"},
 			want: []string{"auth.jwt.issuer", "a URL"},
 		},
-		"JWT with an authority for a file": {
+		"JWT keys file with CA": {
 			args: []string{
 				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep",
 				"--auth-jwt-jwks-file=keys.json", "--auth-jwt-jwks-ca=ca.pem",
@@ -317,7 +321,7 @@ func TestRefusals(t *testing.T) {
 			},
 			want: []string{"auth.jwt.principal-claim", "claim"},
 		},
-		"JWT for ever": {
+		"JWT clock skew too large": {
 			args: []string{
 				"--auth-jwt-issuer=https://id.example.com", "--auth-jwt-audience=lockstep", "--auth-jwt-clock-skew=1h",
 			},
@@ -359,11 +363,11 @@ func TestRefusals(t *testing.T) {
 			args: []string{"--site-ca=c"},
 			want: []string{"site.ca (flag --site-ca)", "site.remote"},
 		},
-		"handshakes": {
+		"handshakes too small": {
 			args: []string{"--limits-handshakes=1"},
 			want: []string{"limits.handshakes"},
 		},
-		"number": {
+		"invalid number": {
 			args: []string{"--limits-queues=many"},
 			want: []string{`"many"`},
 		},
@@ -382,8 +386,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Connections to another site use TLS and authentication, except on this host or with --insecure.
-func TestSite(t *testing.T) {
+// Connections to another site use TLS and authentication, except on the loopback interface or with --insecure.
+func TestSiteTLS(t *testing.T) {
 	files := []string{"--tls-cert=c", "--tls-key=k", "--tls-ca=a"}
 	east := []string{"--site-name=east", "--site-remote=west-a:1, west-b:1"}
 	for name, tc := range map[string]struct {
@@ -423,7 +427,7 @@ func TestSite(t *testing.T) {
 }
 
 // Several problems are always reported in the same order.
-func TestOrderOfProblems(t *testing.T) {
+func TestProblemsAreOrdered(t *testing.T) {
 	c := config.Default()
 	c.Auth.JWT.Audience, c.Auth.JWT.KeysURL, c.Auth.JWT.KeysFile, c.Auth.JWT.KeysCA = "a", "b", "c", "d"
 	c.Backup.Path, c.WAL.Archive = "ftp://a", "ftp://b"
@@ -458,7 +462,8 @@ func TestMissingFile(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestSizes(t *testing.T) {
+// A size has an optional unit, and its text form is parsed as the same size.
+func TestParseSize(t *testing.T) {
 	for text, want := range map[string]config.Size{
 		"0": 0, "1": 1, "2048": 2048, "2KiB": 2048, "2 kib": 2048, "64MiB": 64 << 20, "1GB": 1e9, "3b": 3,
 		"1TiB": 1 << 40,
@@ -472,6 +477,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
+// The text form of each valid size is parsed as the same size.
 func FuzzParseSize(f *testing.F) {
 	for _, s := range []string{"64MiB", "", "b", "-1", "99999999999999999999", "1.5GiB"} {
 		f.Add(s)
@@ -487,8 +493,8 @@ func FuzzParseSize(f *testing.F) {
 	})
 }
 
-// A port reachable from other hosts requires TLS or explicit permission.
-func TestReach(t *testing.T) {
+// A port reachable from other hosts requires TLS or --insecure.
+func TestUnencryptedPorts(t *testing.T) {
 	for _, args := range [][]string{
 		{"--listen=0.0.0.0:7420"},
 		{"--listen=:7420"},
@@ -503,7 +509,7 @@ func TestReach(t *testing.T) {
 			"--coordinator-type=raft", "--coordinator-raft-listen=10.0.0.1:7430",
 			"--coordinator-raft-voters=10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
 		},
-		{ // As in a container: other hosts use another address.
+		{ // a container: other hosts use the advertised address
 			"--coordinator-type=raft", "--coordinator-raft-listen=0.0.0.0:7430",
 			"--coordinator-raft-advertise=10.0.0.1:7430",
 			"--coordinator-raft-voters=10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
@@ -583,8 +589,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// Durations accept days; other unknown units remain errors.
-func TestDays(t *testing.T) {
+// Durations accept the unit d for days. Other unknown units are errors.
+func TestDurationDays(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "1.5d": 36 * time.Hour, "0d": 0, "90m": 90 * time.Minute,
 	} {

@@ -66,7 +66,7 @@ func contrast(t *testing.T, a, b string) float64 {
 	return (max(la, lb) + 0.05) / (min(la, lb) + 0.05)
 }
 
-// WCAG AA requires a contrast of 4.5:1 for text, and of 3:1 for marks and the borders of controls.
+// Colors have the contrast that WCAG AA requires: 4.5:1 for text, and 3:1 for graphics and the borders of controls.
 func TestContrast(t *testing.T) {
 	const text, mark = 4.5, 3
 	require.InDelta(t, 21, contrast(t, "#000000", "#ffffff"), 0.01)

@@ -16,14 +16,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// If the nodes require certificates, the pages of a standby work for sessions with a certificate and with a token. The
-// calls have the rights of the session, not of the node, and the audit log of the active names the principal.
-func TestCallsAreForwarded(t *testing.T) { simulated(t, testCallsAreForwarded) }
+// The pages of a standby work for sessions with a certificate and with a token, although the nodes require
+// certificates. The calls have the rights of the session, not of the node, and the audit log of the active contains the
+// principal.
+func TestStandbyForwardsCalls(t *testing.T) { simulated(t, testStandbyForwardsCalls) }
 
-func testCallsAreForwarded(t *testing.T) {
+func testStandbyForwardsCalls(t *testing.T) {
 	ca := certs.New(t, "authority")
 	_, certFile, keyFile := ca.Issue(t, "node", "localhost")
-	person := func(name string) tls.Certificate {
+	clientCert := func(name string) tls.Certificate {
 		return ca.Client(t, name, func(c *x509.Certificate) { c.Subject.CommonName = name })
 	}
 	as := func(b *browser, certificates ...tls.Certificate) {
@@ -36,7 +37,7 @@ func testCallsAreForwarded(t *testing.T) {
 		require.Len(t, entry, 2)
 		require.Equal(t, "/pair", b.post("/sign-in", url.Values{"entry": {entry[1]}, "with": {"certificate"}}).at)
 	}
-	alice, reader := person("alice"), person("reader")
+	alice, reader := clientCert("alice"), clientCert("reader")
 	active, standby := startPairWith(t, func(c *config.Config) {
 		c.TLS.Cert, c.TLS.Key, c.TLS.CA, c.Console.TLS.Own = certFile, keyFile, ca.File, true
 		c.Access.Operators = []string{"alice"}
@@ -60,7 +61,7 @@ func testCallsAreForwarded(t *testing.T) {
 	audit := active.get("/audit?method=CreateQueue").body
 	require.Regexp(t, `(?s)<b>alice</b><br><span class="muted">certificate via [^<]*localhost`, audit)
 
-	// The certificate of the node may operate; the forwarded principal may not.
+	// The certificate of the node has all rights. The principals have only the right to browse.
 	byCertificate, byToken := newBrowser(t, standby.ready.Console), newBrowser(t, standby.ready.Console)
 	as(byCertificate, reader)
 	as(byToken)

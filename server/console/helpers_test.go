@@ -127,22 +127,22 @@ func transport(t *testing.T, secure *tls.Config) *http.Transport {
 	return tr
 }
 
-// answer is the response to a request.
-type answer struct {
+// response is the response to a request, after all redirects.
+type response struct {
 	code int
 	body string
 	head http.Header
-	at   string // path after all redirects
+	at   string // path
 }
 
-func (b *browser) do(r *http.Request) answer {
+func (b *browser) do(r *http.Request) response {
 	b.t.Helper()
 	resp, err := b.http.Do(r)
 	require.NoError(b.t, err)
 	defer func() { require.NoError(b.t, resp.Body.Close()) }()
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(b.t, err)
-	return answer{resp.StatusCode, string(body), resp.Header, resp.Request.URL.Path}
+	return response{resp.StatusCode, string(body), resp.Header, resp.Request.URL.Path}
 }
 
 func (b *browser) request(method, path string, body io.Reader) *http.Request {
@@ -152,13 +152,13 @@ func (b *browser) request(method, path string, body io.Reader) *http.Request {
 	return r
 }
 
-func (b *browser) get(path string) answer {
+func (b *browser) get(path string) response {
 	b.t.Helper()
 	return b.do(b.request(http.MethodGet, path, nil))
 }
 
 // post submits a form as a page of the console does.
-func (b *browser) post(path string, form url.Values, change ...func(*http.Request)) answer {
+func (b *browser) post(path string, form url.Values, change ...func(*http.Request)) response {
 	b.t.Helper()
 	r := b.request(http.MethodPost, path, strings.NewReader(form.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -183,7 +183,7 @@ func (b *browser) csrf() string {
 	return found[1]
 }
 
-func (b *browser) signIn(token string) answer {
+func (b *browser) signIn(token string) response {
 	b.t.Helper()
 	found := entryField.FindStringSubmatch(b.get("/sign-in").body)
 	require.Len(b.t, found, 2)

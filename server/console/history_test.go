@@ -44,7 +44,7 @@ func chartsOf(t *testing.T, page string) (charts []shownChart) {
 	return charts
 }
 
-// known returns the times and values of a series that are known.
+// known returns the values of a series that are not null, and their times.
 func (c *shownChart) known(line int) (at []time.Time, values []float64) {
 	for i, v := range c.Series[line].Values {
 		if v != nil {
@@ -54,11 +54,11 @@ func (c *shownChart) known(line int) (at []time.Time, values []float64) {
 	return at, values
 }
 
-// Charts contain the history when a page is opened, and the same rates later, also after a failover and on the console
-// of the standby.
-func TestChartsAreFilled(t *testing.T) { simulated(t, testChartsAreFilled) }
+// The charts of a page contain the earlier history when the page is opened, on both nodes and after a failover. The
+// rates do not change later.
+func TestChartsContainHistory(t *testing.T) { simulated(t, testChartsContainHistory) }
 
-func testChartsAreFilled(t *testing.T) {
+func testChartsContainHistory(t *testing.T) {
 	active, standby := startPair(t)
 	active.act("/queues/create", url.Values{"name": {"q"}})
 	conn := connect(t, active.ready.Address)

@@ -45,41 +45,41 @@ func (b *browser) event(path string) string {
 		}
 		text.WriteString(lines.Text() + "\n")
 	}
-	require.Fail(b.t, "no event came", text.String())
+	require.Fail(b.t, "no event received", text.String())
 	return ""
 }
 
-// Text from other users is escaped.
-func TestScriptsAreText(t *testing.T) { simulated(t, testScriptsAreText) }
+// Pages, events and headers escape text from requests and other users.
+func TestTextIsEscaped(t *testing.T) { simulated(t, testTextIsEscaped) }
 
-func testScriptsAreText(t *testing.T) {
+func testTextIsEscaped(t *testing.T) {
 	ready := startNode(t, nil)
 	b := newBrowser(t, ready.Console)
-	bad := func(text string) {
+	requireEscaped := func(text string) {
 		require.NotContains(t, text, "<script>alert")
 		require.NotContains(t, text, "<img src=x")
 	}
 	b.act("/access/quota", url.Values{"queue": {script}, "bytes": {"1"}})
-	bad(b.get("/access").body)
+	requireEscaped(b.get("/access").body)
 	require.Contains(t, b.get("/access").body, "&lt;script&gt;")
 	for _, at := range []string{
 		"/access/quota?queue=", "/access/revoke?kind=principal&queue=x&subject=", "/jobs/put?name=", "/pair/force?node=",
 		"/audit?principal=", "/scan?node=", "/sign-in?to=", "/nowhere/",
 	} {
-		bad(b.get(at + url.QueryEscape(script)).body)
+		requireEscaped(b.get(at + url.QueryEscape(script)).body)
 		r := b.request(http.MethodGet, at+url.QueryEscape(script), nil)
 		htmx(r)
-		bad(b.do(r).body)
+		requireEscaped(b.do(r).body)
 	}
-	bad(b.get("/audit").body)
-	bad(b.event("/audit"))
+	requireEscaped(b.get("/audit").body)
+	requireEscaped(b.event("/audit"))
 	require.Contains(t, b.event("/audit"), "PutQuota")
 	a := b.act("/access/token", url.Values{"name": {"t"}, "principal": {script}})
-	bad(a.body)
-	bad(a.head.Get("Hx-Trigger"))
+	requireEscaped(a.body)
+	requireEscaped(a.head.Get("Hx-Trigger"))
 }
 
-// A form above the limit is rejected before it is buffered.
+// A form or a header above the limit is rejected.
 func TestFormsAreBounded(t *testing.T) { simulated(t, testFormsAreBounded) }
 
 func testFormsAreBounded(t *testing.T) {
@@ -97,10 +97,10 @@ func testFormsAreBounded(t *testing.T) {
 	}
 }
 
-// The page after sign-in is always a page of this port.
-func TestRedirectsStayHere(t *testing.T) { simulated(t, testRedirectsStayHere) }
+// Sign-in redirects only to a page of this console.
+func TestSignInRedirectsToSameOrigin(t *testing.T) { simulated(t, testSignInRedirectsToSameOrigin) }
 
-func testRedirectsStayHere(t *testing.T) {
+func testSignInRedirectsToSameOrigin(t *testing.T) {
 	b := newBrowser(t, startNode(t, func(c *config.Config) { c.Access.Mode = "deny" }).Console)
 	for _, to := range []string{"//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"} {
 		require.Contains(t, b.get("/sign-in?to="+url.QueryEscape(to)).body, `name="to" value="/"`)
@@ -108,10 +108,12 @@ func testRedirectsStayHere(t *testing.T) {
 	require.Contains(t, b.get("/store?x=1").body, `name="to" value="/store?x=1"`)
 }
 
-// Connections that send no request are closed.
-func TestSilentConnections(t *testing.T) { simulated(t, testSilentConnections) }
+// A connection without a complete request is closed after readHeaderTimeout.
+func TestConnectionsWithoutRequestAreClosed(t *testing.T) {
+	simulated(t, testConnectionsWithoutRequestAreClosed)
+}
 
-func testSilentConnections(t *testing.T) {
+func testConnectionsWithoutRequestAreClosed(t *testing.T) {
 	u, err := url.Parse(startNode(t, nil).Console)
 	require.NoError(t, err)
 	for _, first := range []string{"", "GET /pair HTTP/1.1\r\nHost: " + u.Host + "\r\nX-A: "} {
@@ -126,12 +128,12 @@ func testSilentConnections(t *testing.T) {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 		start := time.Now()
 		_, err = io.Copy(io.Discard, c)
-		require.NoError(t, err, "it is closed, not left open")
+		require.NoError(t, err, "the server closes the connection")
 		require.InDelta(t, 5*time.Second, time.Since(start), float64(50*time.Millisecond), "readHeaderTimeout")
 	}
 }
 
-// After repeated wrong tokens, an address must wait, and the response contains the delay.
+// After repeated invalid tokens, the address receives status 429 with a Retry-After header.
 func TestTooManyWrongTokens(t *testing.T) { simulated(t, testTooManyWrongTokens) }
 
 func testTooManyWrongTokens(t *testing.T) {
@@ -145,13 +147,13 @@ func testTooManyWrongTokens(t *testing.T) {
 		}
 		require.Equal(t, http.StatusUnauthorized, a.code)
 	}
-	require.Fail(t, "the address never had to wait")
+	require.Fail(t, "sign-in was not rate-limited")
 }
 
 // Event streams beyond the limit are rejected with an error.
-func TestEventsAreBounded(t *testing.T) { simulated(t, testEventsAreBounded) }
+func TestEventStreamsAreLimited(t *testing.T) { simulated(t, testEventStreamsAreLimited) }
 
-func testEventsAreBounded(t *testing.T) {
+func testEventStreamsAreLimited(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	b.csrf()
 	open := 0
@@ -170,9 +172,9 @@ func testEventsAreBounded(t *testing.T) {
 }
 
 // Over TLS, users sign in with a client certificate, which the browser must present with each request.
-func TestCertificate(t *testing.T) { simulated(t, testCertificate) }
+func TestSignInWithCertificate(t *testing.T) { simulated(t, testSignInWithCertificate) }
 
-func testCertificate(t *testing.T) {
+func testSignInWithCertificate(t *testing.T) {
 	ca := certs.New(t, "authority")
 	_, certFile, keyFile := ca.Issue(t, "a", "localhost")
 	client := ca.Client(t, "alice", func(c *x509.Certificate) { c.Subject.CommonName = "alice" })
@@ -198,5 +200,5 @@ func testCertificate(t *testing.T) {
 	}
 	none := &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS13}
 	b.http.Transport = transport(t, none)
-	require.Equal(t, "/sign-in", b.get("/store").at, "the cookie alone is not enough")
+	require.Equal(t, "/sign-in", b.get("/store").at, "the cookie is not valid without the certificate")
 }

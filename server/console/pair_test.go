@@ -71,9 +71,9 @@ func (n *pairNode) showsOther(other *pairNode) (page string) {
 }
 
 // The console of the standby shows the pair, forwards calls to the active, and triggers a switchover.
-func TestStandby(t *testing.T) { simulated(t, testStandby) }
+func TestConsoleOfStandby(t *testing.T) { simulated(t, testConsoleOfStandby) }
 
-func testStandby(t *testing.T) {
+func testConsoleOfStandby(t *testing.T) {
 	active, standby := startPair(t)
 	for n, other := range map[*pairNode]*pairNode{active: standby, standby: active} {
 		page := n.showsOther(other)
@@ -81,10 +81,10 @@ func testStandby(t *testing.T) {
 		require.Contains(t, page, `aria-label="Node b"`)
 		require.NotContains(t, page, "/pair/force", "no forced failover is required")
 	}
-	token := standby.makeToken("t", "somebody")
+	token := standby.makeToken("t", "carol")
 	require.NotEmpty(t, token)
-	require.Contains(t, active.get("/access").body, "somebody", "the active has it")
-	require.Contains(t, standby.get("/access").body, "somebody")
+	require.Contains(t, active.get("/access").body, "carol", "the active has the token")
+	require.Contains(t, standby.get("/access").body, "carol")
 	standby.act("/jobs/put", url.Values{"name": {"n"}, "schedule": {"@daily"}, "kind": {"scan"}})
 	require.Eventually(t, func() bool { return strings.Contains(active.get("/jobs").body, ">n<") }, testTimeout,
 		20*time.Millisecond)
@@ -105,10 +105,10 @@ func testStandby(t *testing.T) {
 	}, testTimeout, 50*time.Millisecond)
 }
 
-// An open page shows a dead node within two seconds. A failover can be forced when no node is active.
-func TestNodeDown(t *testing.T) { simulated(t, testNodeDown) }
+// An open page shows a stopped node within two seconds, and offers a forced failover while no node is active.
+func TestDownNodeIsShown(t *testing.T) { simulated(t, testDownNodeIsShown) }
 
-func testNodeDown(t *testing.T) {
+func testDownNodeIsShown(t *testing.T) {
 	active, standby := startPair(t)
 	active.act("/pair/pause", nil)
 	events := make(chan string, 64)
@@ -136,7 +136,7 @@ func testNodeDown(t *testing.T) {
 		case e := <-events:
 			shown = strings.Contains(e, "The node is not responding")
 		case <-deadline:
-			require.Fail(t, "the node that is gone is not shown within 2 s")
+			require.Fail(t, "the stopped node is not shown within 2 s")
 		}
 	}
 	require.Contains(t, standby.get("/alarms").body, "Node a ")

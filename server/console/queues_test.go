@@ -29,7 +29,7 @@ func testQueuePages(t *testing.T) {
 	ready := startNode(t, nil)
 	b := newBrowser(t, ready.Console)
 	b.waitActive()
-	do := func(path string, form url.Values) answer {
+	do := func(path string, form url.Values) response {
 		t.Helper()
 		form.Set("csrf", b.csrf())
 		return b.post(path, form)
@@ -104,8 +104,8 @@ func testQueuePages(t *testing.T) {
 	require.NotContains(t, b.get("/queue?name=orders").body, "down")
 	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"order"}}).body, "name orders")
 	require.Contains(t, do("/queue/purge?name=orders", url.Values{"confirm": {"orders"}}).body, "Purged")
-	gone := do("/queue/delete?name=Prices%2Feu", url.Values{"confirm": {"Prices/eu"}})
-	require.Equal(t, "/queues", gone.at)
+	deleted := do("/queue/delete?name=Prices%2Feu", url.Values{"confirm": {"Prices/eu"}})
+	require.Equal(t, "/queues", deleted.at)
 	require.NotContains(t, b.get("/queues").body, "/queue?name=Prices")
 	require.Equal(t, http.StatusNotFound, b.get("/queue?name=Prices%2Feu").code)
 }
@@ -128,7 +128,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 		}}})
 		require.NoError(t, err)
 	}
-	do := func(path string, form url.Values) answer {
+	do := func(path string, form url.Values) response {
 		t.Helper()
 		form.Set("csrf", b.csrf())
 		return b.post(path, form)
@@ -145,7 +145,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.Contains(t, b.get("/prepared").body, "No prepared")
 	require.Contains(t, b.get("/queue?name=q").body, `<dd id="depth">1</dd>`)
 
-	// The node may not yet have noticed that the connection used by startNode for the health check is closed.
+	// The node may not yet have detected that startNode closed the connection of its health check.
 	require.Eventually(t, func() bool {
 		page = b.get("/connections").body
 		return strings.Count(page, `href="/connections/close`) == 1

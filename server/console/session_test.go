@@ -17,17 +17,17 @@ type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
-// A session ends some time after the last request of its user, and at a fixed time after sign-in.
-func TestSessionsEnd(t *testing.T) {
+// A session expires SessionIdle after the last request by its user, and SessionLife after sign-in.
+func TestSessionExpiry(t *testing.T) {
 	c := &clock{time.Unix(1_000_000, 0)}
 	s := console.NewSessions(c.now)
 	id := s.Begin("alice")
 	require.False(t, s.Use("", true))
 	require.False(t, s.Use(id+"x", true))
 	c.at = c.at.Add(console.SessionIdle - time.Second)
-	require.True(t, s.Use(id, true), "a user was active")
+	require.True(t, s.Use(id, true), "a request by the user extends the session")
 	c.at = c.at.Add(console.SessionIdle - time.Second)
-	require.True(t, s.Use(id, false), "it is there")
+	require.True(t, s.Use(id, false), "the session has not expired")
 	c.at = c.at.Add(time.Second)
 	require.False(t, s.Use(id, true), "automatic requests do not extend the session")
 
@@ -36,17 +36,17 @@ func TestSessionsEnd(t *testing.T) {
 		require.True(t, s.Use(id, true))
 	}
 	c.at = c.at.Add(time.Minute)
-	require.False(t, s.Use(id, true), "it expires although it is used")
+	require.False(t, s.Use(id, true), "the session expires despite requests")
 }
 
-// Beyond the limit, the session that was unused for the longest time ends.
+// At the limit, a new session evicts the least recently used one.
 func TestSessionsAreBounded(t *testing.T) {
 	c := &clock{time.Unix(1_000_000, 0)}
 	s := console.NewSessions(c.now)
 	first := s.Begin("alice")
 	for i := range 2 * console.MaxSessions {
 		c.at = c.at.Add(time.Millisecond)
-		require.True(t, s.Use(first, true), "the one that is used stays")
+		require.True(t, s.Use(first, true), "a used session is not evicted")
 		s.Begin(fmt.Sprint(i))
 		require.LessOrEqual(t, s.Len(), console.MaxSessions)
 	}

@@ -36,10 +36,10 @@ func startSites(t *testing.T) (east, west *simpair.Node, eastPage, westPage *bro
 	return east, west, eastPage, westPage
 }
 
-// The page of a pair shows its site, and at a replica the lag.
-func TestSite(t *testing.T) { simulated(t, testSite) }
+// The page of a pair shows the role and the epoch of its site, and the lag of a replica.
+func TestPairPageShowsSite(t *testing.T) { simulated(t, testPairPageShowsSite) }
 
-func testSite(t *testing.T) {
+func testPairPageShowsSite(t *testing.T) {
 	east, west, eastPage, westPage := startSites(t)
 	require.Contains(t, siteLine(eastPage), "</i>no replica yet</span>")
 	_, err := pb.NewSiteServiceClient(west.Conn()).DemoteSite(t.Context(), &pb.DemoteSiteRequest{})
@@ -84,11 +84,11 @@ func sitesPage(b *browser, parts ...string) (page string) {
 	return page
 }
 
-// The page of sites shows both sites and, at the replica, the replication and the loss of a promotion. It offers the
-// switch at the primary, which is audited, and commands for changes that can lose data.
-func TestSites(t *testing.T) { simulated(t, testSites) }
+// The page of sites shows both sites, and at the replica the replication and the loss that a promotion would cause. The
+// primary offers a switch, which is audited. Changes that can lose data are shown as commands.
+func TestSitesPage(t *testing.T) { simulated(t, testSitesPage) }
 
-func testSites(t *testing.T) {
+func testSitesPage(t *testing.T) {
 	east, west, eastPage, westPage := startSites(t)
 	const offered, promote = `href="/sites/switch"`, `<code class="break">lockstep site promote --addr `
 	require.NotContains(t, sitesPage(eastPage, "</i>no replica yet</span>"), offered)
@@ -124,10 +124,10 @@ func testSites(t *testing.T) {
 	require.Contains(t, page, promote+east.Ready.Address)
 }
 
-// Pairs without sites have no page of sites in the menu.
-func TestNoSites(t *testing.T) { simulated(t, testNoSites) }
+// Without sites, the menu omits the page of sites, and the page is empty.
+func TestSitesPageWithoutSites(t *testing.T) { simulated(t, testSitesPageWithoutSites) }
 
-func testNoSites(t *testing.T) {
+func testSitesPageWithoutSites(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	require.NotContains(t, b.get("/pair").body, `href="/sites"`)
 	a := b.get("/sites")
@@ -135,9 +135,9 @@ func testNoSites(t *testing.T) {
 	require.Contains(t, a.body, `class="empty"`)
 }
 
-// The page contains the conditions about sites, and the files with lost transactions. Text from the other site is
-// escaped.
-func TestStoppedSite(t *testing.T) {
+// The page of sites contains the conditions about sites and the files with lost transactions. Text from the other site
+// is escaped.
+func TestSitesPageOfStoppedSite(t *testing.T) {
 	page, err := console.SitesPage(&pb.GetSiteResponse{
 		Site:   &pb.SiteState{Name: "west", Role: pb.SiteRole_SITE_ROLE_STOPPED, Addresses: []string{"w:7420"}},
 		Remote: &pb.SiteState{Name: script, Addresses: []string{script}}, Error: script,

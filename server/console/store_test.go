@@ -15,11 +15,11 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// The map of the page file is shown as a drawing and as a table. The result of a backup verification is shown next to
-// the backup, for valid and invalid backups.
-func TestMapAndCheck(t *testing.T) { simulated(t, testMapAndCheck) }
+// The map of the page file is shown as a drawing and as a table. The result of a backup check, valid or invalid, is
+// shown next to the backup.
+func TestPageMapAndBackupCheck(t *testing.T) { simulated(t, testPageMapAndBackupCheck) }
 
-func testMapAndCheck(t *testing.T) {
+func testPageMapAndBackupCheck(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sets")
 	b := newBrowser(t, startNode(t, func(c *config.Config) { c.Backup.Path = dir }).Console)
 	b.act("/queues/create", url.Values{"name": {"orders"}, "subscription": {"default"}})
@@ -31,7 +31,7 @@ func testMapAndCheck(t *testing.T) {
 	require.Regexp(t, `<svg class="page-map" role="img" aria-label="page.db: [^"]*% messages`, a.body)
 	require.Regexp(t, `<title>Pages 1 to [0-9,.  ]+: `, a.body)
 	require.Contains(t, a.body, "a checkpoint")
-	missing := b.get("/map?node=nobody")
+	missing := b.get("/map?node=unknown")
 	require.Contains(t, missing.body, "not found")
 
 	b.act("/backups/start", url.Values{"node": {id}, "full_speed": {"1"}})

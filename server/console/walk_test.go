@@ -21,11 +21,11 @@ import (
 // htmx marks a request as sent by the script of a page.
 func htmx(r *http.Request) { r.Header.Set("Hx-Request", "true") }
 
-// inScript matches markup that the content security policy forbids.
-var inScript = regexp.MustCompile(`(?i)<script[^>]*>[^<]|\son[a-z]+\s*=|\sstyle\s*=|javascript:|hx-on|hx-vals`)
+// forbiddenMarkup matches markup that the content security policy forbids.
+var forbiddenMarkup = regexp.MustCompile(`(?i)<script[^>]*>[^<]|\son[a-z]+\s*=|\sstyle\s*=|javascript:|hx-on|hx-vals`)
 
 // requireSafe checks the headers and the text of a response.
-func requireSafe(t *testing.T, a answer) {
+func requireSafe(t *testing.T, a response) {
 	t.Helper()
 	csp := a.head.Get("Content-Security-Policy")
 	for _, part := range []string{
@@ -37,11 +37,11 @@ func requireSafe(t *testing.T, a answer) {
 	require.NotContains(t, csp, "unsafe")
 	require.Equal(t, "nosniff", a.head.Get("X-Content-Type-Options"))
 	require.Equal(t, "DENY", a.head.Get("X-Frame-Options"))
-	require.Empty(t, inScript.FindString(a.body))
+	require.Empty(t, forbiddenMarkup.FindString(a.body))
 }
 
-// Each page and dialog declares its right, has the policy, contains nothing that the policy forbids and loads nothing
-// from other hosts. No form is accepted without the secret of the session.
+// Each page and dialog declares its right, has a content security policy and conforms to it, and loads nothing from
+// other hosts. A form without the CSRF token of the session is rejected.
 func TestEveryRoute(t *testing.T) { simulated(t, testEveryRoute) }
 
 func testEveryRoute(t *testing.T) {
@@ -85,7 +85,7 @@ func testEveryRoute(t *testing.T) {
 }
 
 // docs/how-to/console.md lists each page with its right.
-func TestDocumented(t *testing.T) {
+func TestPagesAreDocumented(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/how-to/console.md")
 	require.NoError(t, err)
 	for _, p := range console.Pages() {
@@ -94,7 +94,7 @@ func TestDocumented(t *testing.T) {
 }
 
 // act executes an action as a page does, and requires success.
-func (b *browser) act(at string, form url.Values) answer {
+func (b *browser) act(at string, form url.Values) response {
 	b.t.Helper()
 	form = cloneForm(form)
 	form.Set("csrf", b.csrf())
@@ -111,32 +111,32 @@ func cloneForm(form url.Values) url.Values {
 	return out
 }
 
-var madeToken = regexp.MustCompile(`lsk_[A-Za-z0-9_-]{43}`)
+var tokenPattern = regexp.MustCompile(`lsk_[A-Za-z0-9_-]{43}`)
 
 // makeToken creates a token on the page.
 func (b *browser) makeToken(name, principal string) string {
 	b.t.Helper()
 	a := b.act("/access/token", url.Values{"name": {name}, "principal": {principal}})
-	found := madeToken.FindString(a.body)
+	found := tokenPattern.FindString(a.body)
 	require.NotEmpty(b.t, found, a.body)
 	return found
 }
 
-// On each page and in each action, a session has the rights that the rules give to its principal. A session ends when
-// its token is revoked.
-func TestRules(t *testing.T) { simulated(t, testRules) }
+// On each page and in each action, a session has exactly the rights of its principal. A session ends when its token is
+// revoked.
+func TestRulesApplyToPages(t *testing.T) { simulated(t, testRulesApplyToPages) }
 
-func testRules(t *testing.T) {
+func testRulesApplyToPages(t *testing.T) {
 	ready := startNode(t, func(c *config.Config) { c.Access.Operators = []string{"root"} })
-	nobody := newBrowser(t, ready.Console)
-	rootToken, readerToken := nobody.makeToken("root-1", "root"), nobody.makeToken("reader-1", "reader")
-	auditToken := nobody.makeToken("audit-1", "auditor")
-	nobody.act("/access/grant", url.Values{
+	anonymous := newBrowser(t, ready.Console)
+	rootToken, readerToken := anonymous.makeToken("root-1", "root"), anonymous.makeToken("reader-1", "reader")
+	auditToken := anonymous.makeToken("audit-1", "auditor")
+	anonymous.act("/access/grant", url.Values{
 		"kind": {"principal"}, "subject": {"reader"}, "queue": {"*"}, "right": {"browse"}, "lock_out": {"1"},
 	})
-	require.Eventually(t, func() bool { return nobody.get("/pair").at == "/sign-in" }, testTimeout,
-		50*time.Millisecond, "rules exist now")
-	require.Equal(t, http.StatusUnauthorized, nobody.get("/events/pair").code)
+	require.Eventually(t, func() bool { return anonymous.get("/pair").at == "/sign-in" }, testTimeout,
+		50*time.Millisecond, "sign-in is required after the first rule")
+	require.Equal(t, http.StatusUnauthorized, anonymous.get("/events/pair").code)
 
 	root, reader, auditor := newBrowser(t, ready.Console), newBrowser(t, ready.Console), newBrowser(t, ready.Console)
 	require.Equal(t, "/pair", root.signIn(rootToken).at)

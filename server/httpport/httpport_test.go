@@ -15,20 +15,20 @@ import (
 
 const most, perHost = 256, 32
 
-// Connections of one address beyond the limit are closed. After a connection has ended, a new one is accepted.
-func TestConnectionsOfAnAddress(t *testing.T) {
+// Connections of an address above the limit are closed. A new connection is accepted after another one has ended.
+func TestConnectionLimitPerAddress(t *testing.T) {
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	l := limited(raw, most, perHost)
-	inside := make(chan net.Conn, most)
+	accepted := make(chan net.Conn, most)
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
-				close(inside)
+				close(accepted)
 				return
 			}
-			inside <- c
+			accepted <- c
 		}
 	}()
 	dial := func() net.Conn {
@@ -40,7 +40,7 @@ func TestConnectionsOfAnAddress(t *testing.T) {
 	var held []net.Conn
 	for range perHost {
 		dial()
-		held = append(held, <-inside)
+		held = append(held, <-accepted)
 	}
 	refused := dial()
 	require.NoError(t, refused.SetReadDeadline(time.Now().Add(10*time.Second)))
@@ -49,19 +49,19 @@ func TestConnectionsOfAnAddress(t *testing.T) {
 	require.NoError(t, held[0].Close())
 	_ = held[0].Close() // counts once
 	dial()
-	held[0] = <-inside
+	held[0] = <-accepted
 	for _, c := range held {
 		require.NoError(t, c.Close())
 	}
 	require.NoError(t, raw.Close())
-	_, more := <-inside
+	_, more := <-accepted
 	require.False(t, more)
 	require.Zero(t, l.open)
 	require.Empty(t, l.byHost)
 }
 
-// The limit of open connections applies to the total of all addresses.
-func TestConnectionsOfAll(t *testing.T) {
+// The limit of open connections applies to all addresses together.
+func TestConnectionLimit(t *testing.T) {
 	l := limited(nil, most, perHost)
 	for i := range most {
 		require.True(t, l.take(string(rune('a'+i/perHost))))
@@ -84,8 +84,9 @@ func TestUnlimited(t *testing.T) {
 	require.False(t, l.take("b"))
 }
 
-// When its context ends, Run ends long-running requests, completes running requests, and returns.
-func TestRunEnds(t *testing.T) {
+// When its context is cancelled, Run calls the function that ends long-running requests, waits for running requests,
+// and returns.
+func TestRunCompletesRequests(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	p, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Handler: http.HandlerFunc(
 		func(w http.ResponseWriter, _ *http.Request) {

@@ -32,7 +32,7 @@ const principalKey = "test-principal"
 func byName(ctx context.Context) (*access.Identity, error) {
 	shown := metadata.ValueFromIncomingContext(ctx, principalKey)
 	if len(shown) != 1 {
-		return nil, nil //nolint:nilnil // nothing was shown
+		return nil, nil //nolint:nilnil // no principal
 	}
 	name, groups, _ := strings.Cut(shown[0], ":")
 	id := &access.Identity{Principal: name, Method: access.MethodCertificate}
@@ -117,9 +117,9 @@ func denied(t *testing.T, err error, reports ...string) {
 }
 
 // Once a rule exists, only callers with a matching right are allowed.
-func TestRules(t *testing.T) { simulated(t, testRules) }
+func TestRulesRestrictCallers(t *testing.T) { simulated(t, testRulesRestrictCallers) }
 
-func testRules(t *testing.T) {
+func testRulesRestrictCallers(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	require.NoError(t, n.createAs("alice", "orders.eu"), "open")
 	require.NoError(t, n.createAs("alice", "dead"), "open")
@@ -314,7 +314,7 @@ func testLockOut(t *testing.T) {
 	_, err = n.access().PutRole(as(t.Context(), "alice"), &pb.PutRoleRequest{Role: &pb.AccessRole{
 		Name: "op", Rights: []pb.AccessRight{mayBrowse},
 	}})
-	require.NoError(t, err, "the rule itself grants it, too")
+	require.NoError(t, err, "the rule also grants the right")
 	require.NoError(t, revoke(true))
 	denied(t, grant("alice", operate, true), "operate")
 
@@ -331,7 +331,7 @@ func testLockOut(t *testing.T) {
 	identity, err := n.access().ListAccess(as(t.Context(), "alice"), &pb.ListAccessRequest{})
 	require.NoError(t, err)
 	require.Len(t, identity.GetRules(), 1)
-	require.Len(t, identity.GetRoles(), 1, "roles grant nothing without a rule, and are kept")
+	require.Len(t, identity.GetRoles(), 1, "roles are kept, since they grant no rights without a rule")
 }
 
 // Invalid requests are refused with a reason, and retries are idempotent.
@@ -356,7 +356,7 @@ func testAccessRequests(t *testing.T) {
 			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Group: "b"}), codes.InvalidArgument,
 			"either a principal or a group",
 		},
-		"nothing": {grantOf(ctx, n, &pb.AccessRule{Principal: "a"}), codes.InvalidArgument, "no rights or roles"},
+		"no rights": {grantOf(ctx, n, &pb.AccessRule{Principal: "a"}), codes.InvalidArgument, "no rights or roles"},
 		"no queue": {
 			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Rights: []pb.AccessRight{1}}),
 			codes.InvalidArgument, "requires a queue or a pattern",
@@ -369,7 +369,7 @@ func testAccessRequests(t *testing.T) {
 			grantOf(ctx, n, &pb.AccessRule{Principal: "a", Roles: []string{"x"}}), codes.NotFound,
 			`no role "x"`,
 		},
-		"long": {
+		"long principal": {
 			grantOf(ctx, n, &pb.AccessRule{Principal: long, Queue: "q", Rights: []pb.AccessRight{1}}),
 			codes.InvalidArgument, "256 bytes",
 		},
@@ -404,7 +404,7 @@ func testAccessRequests(t *testing.T) {
 			}})
 			return err
 		}, codes.InvalidArgument, "sha256"},
-		"token of nobody": {func() error {
+		"token of anonymous": {func() error {
 			_, err := n.access().CreateToken(ctx, &pb.CreateTokenRequest{Token: &pb.AccessToken{
 				Name: "t", Principal: "anonymous", Sha256: sum[:],
 			}})
@@ -455,33 +455,33 @@ func grantOf(ctx context.Context, n *testNode, rule *pb.AccessRule) func() error
 	}
 }
 
-// TestAccess answers "who may publish to orders.eu?" and "may X publish to Y?".
+// TestAccess returns the rules that grant a right on a queue, to any principal or to a given one.
 func TestTestAccess(t *testing.T) { simulated(t, testTestAccess) }
 
 func testTestAccess(t *testing.T) {
 	n := startNamedAlone(t, nil)
 	ctx := as(t.Context(), "root")
-	ask := func(req *pb.TestAccessRequest) *pb.TestAccessResponse {
+	query := func(req *pb.TestAccessRequest) *pb.TestAccessResponse {
 		resp, err := n.access().TestAccess(ctx, req)
 		require.NoError(t, err)
 		return resp
 	}
-	require.True(t, ask(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu", Principal: "x"}).GetOpen())
+	require.True(t, query(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu", Principal: "x"}).GetOpen())
 	n.grant("alice", "orders.*", mayPublish)
 	n.grant("bob", "orders.eu", mayConsume)
 	_, err := n.access().Grant(ctx, &pb.GrantRequest{Rule: &pb.AccessRule{
 		Group: "eu-*", Queue: "*.eu", Rights: []pb.AccessRight{mayPublish},
 	}})
 	require.NoError(t, err)
-	all := ask(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu"})
+	all := query(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu"})
 	require.True(t, all.GetAllowed())
 	require.Len(t, all.GetRules(), 2)
 	require.Equal(t, []string{"root"}, all.GetOperators())
-	require.False(t, ask(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu", Principal: "bob"}).GetAllowed())
-	eu := ask(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu", Principal: "bob", Groups: []string{"eu-1"}})
+	require.False(t, query(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu", Principal: "bob"}).GetAllowed())
+	eu := query(&pb.TestAccessRequest{Right: mayPublish, Queue: "orders.eu", Principal: "bob", Groups: []string{"eu-1"}})
 	require.True(t, eu.GetAllowed())
 	require.Equal(t, "eu-*", eu.GetRules()[0].GetGroup())
-	require.True(t, ask(&pb.TestAccessRequest{Right: mayOperate, Principal: "root"}).GetAllowed())
+	require.True(t, query(&pb.TestAccessRequest{Right: mayOperate, Principal: "root"}).GetAllowed())
 
 	me, err := n.access().WhoAmI(as(t.Context(), "bob:eu-1"), &pb.WhoAmIRequest{})
 	require.NoError(t, err)
@@ -494,8 +494,8 @@ func testTestAccess(t *testing.T) {
 	require.Equal(t, "anonymous", me.GetPrincipal())
 }
 
-// Rules are the same on both nodes, survive a switchover and a restart, and apply on the standby. The nodes keep
-// working with each other.
+// Rules are the same on both nodes, survive a switchover and a restart, and apply on the standby. Calls between the
+// nodes remain allowed.
 func TestRulesOfAPair(t *testing.T) { simulated(t, testRulesOfAPair) }
 
 func testRulesOfAPair(t *testing.T) {
@@ -561,10 +561,10 @@ func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 	}, testTimeout, 5*time.Millisecond, "%v", last)
 }
 
-// A node that any client can reach and use reports a condition until it has a rule.
-func TestOpenRulesAreLogged(t *testing.T) { simulated(t, testOpenRulesAreLogged) }
+// A node without rules that remote clients can reach reports access-unrestricted until it has a rule.
+func TestUnrestrictedAccessCondition(t *testing.T) { simulated(t, testUnrestrictedAccessCondition) }
 
-func testOpenRulesAreLogged(t *testing.T) {
+func testUnrestrictedAccessCondition(t *testing.T) {
 	n := startNamedAlone(
 		t,
 		func(c *config.Config) { c.Listen, c.Advertise, c.Insecure = "0.0.0.0:0", "127.0.0.1:7420", true },

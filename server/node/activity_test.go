@@ -48,7 +48,7 @@ func testActivity(t *testing.T) {
 	require.GreaterOrEqual(t, count, uint64(3), "the queue, the messages and the acknowledgements")
 	require.Greater(t, st.GetStore().GetDiskSize(), st.GetStore().GetDiskFree())
 	require.NotNil(t, st.GetStandby().GetLagTime())
-	require.Eventually(t, func() bool { // the standby applies a little later
+	require.Eventually(t, func() bool { // the standby applies the transactions later
 		standby := b.status().GetActivity()
 		return standby.GetPublished() == 3 && standby.GetAcknowledged() == 2 && standby.GetDelivered() == 0 &&
 			len(standby.GetCommits()) == 0

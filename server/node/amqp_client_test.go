@@ -96,7 +96,7 @@ func (p *amqpPeer) open(container string) *amqpPeer {
 
 func (p *amqpPeer) begin(container string) *wire.Open {
 	p.t.Helper()
-	p.open0(container)
+	p.sendOpen(container)
 	p.send(&wire.Begin{IncomingWindow: 1 << 20, OutgoingWindow: 1 << 20, HandleMax: 100})
 	open := expect[*wire.Open](p)
 	if _, failed := open.Properties.Get(wire.Symbol("amqp:connection-establishment-failed")); !failed {
@@ -105,8 +105,8 @@ func (p *amqpPeer) begin(container string) *wire.Open {
 	return open
 }
 
-// open0 sends an open.
-func (p *amqpPeer) open0(container string) {
+// sendOpen sends an open frame.
+func (p *amqpPeer) sendOpen(container string) {
 	p.t.Helper()
 	open := &wire.Open{ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10}
 	if !p.silent {
@@ -115,9 +115,9 @@ func (p *amqpPeer) open0(container string) {
 	p.send(open)
 }
 
-// cutOff reads until the connection ends, which must happen without a close, and returns the number of frames of a
-// kind before it.
-func cutOff[T wire.Performative](p *amqpPeer) (frames int) {
+// expectEOF reads until the connection ends without a close frame, and returns the number of frames with a body of type
+// T.
+func expectEOF[T wire.Performative](p *amqpPeer) (frames int) {
 	p.t.Helper()
 	for {
 		var f wire.Frame

@@ -116,9 +116,9 @@ func testAMQPDeletedQueue(t *testing.T) {
 }
 
 // A transaction may contain more messages to a queue than one publish.
-func TestAMQPManyInATransaction(t *testing.T) { simulated(t, testAMQPManyInATransaction) }
+func TestAMQPLargeTransaction(t *testing.T) { simulated(t, testAMQPLargeTransaction) }
 
-func testAMQPManyInATransaction(t *testing.T) {
+func testAMQPLargeTransaction(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
 	p := openAMQP(t, n)
@@ -154,9 +154,9 @@ func testAMQPManyInATransaction(t *testing.T) {
 
 // Unsettled messages of a detached link, an ended session or a closed connection do not count as delivered. After an
 // error or a broken connection, they do.
-func TestAMQPShortConsumers(t *testing.T) { simulated(t, testAMQPShortConsumers) }
+func TestAMQPDeliveryCountOfEndedLinks(t *testing.T) { simulated(t, testAMQPDeliveryCountOfEndedLinks) }
 
-func testAMQPShortConsumers(t *testing.T) {
+func testAMQPDeliveryCountOfEndedLinks(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	const count = 100
 	for name, c := range map[string]struct {
@@ -179,7 +179,7 @@ func testAMQPShortConsumers(t *testing.T) {
 			p.send(&wire.Detach{Handle: 0, Closed: true, Error: &wire.Error{Condition: "amqp:decode-error"}})
 			expect[*wire.Detach](p)
 		}, count - 3},
-		"break": {func(p *amqpPeer) { require.NoError(p.t, p.conn.Close()) }, count - 3},
+		"broken-connection": {func(p *amqpPeer) { require.NoError(p.t, p.conn.Close()) }, count - 3},
 	} {
 		section(t, name, func(t *testing.T) {
 			dead, queue := "dead-"+name, "orders-"+name
@@ -216,7 +216,7 @@ func testAMQPPendingRejects(t *testing.T) {
 	p := openAMQP(t, n)
 	require.Nil(t, p.receiver(0, "r", &wire.Source{Address: "orders"}))
 	p.credit(0, 5)
-	answer := func(state wire.DeliveryState, first, last uint32) {
+	dispose := func(state wire.DeliveryState, first, last uint32) {
 		p.send(&wire.Disposition{Role: wire.RoleReceiver, First: first, Last: last, State: state})
 	}
 	settled := func(first, last uint32) {
@@ -228,17 +228,17 @@ func testAMQPPendingRejects(t *testing.T) {
 	for range 5 {
 		p.receive()
 	}
-	answer(&wire.Rejected{}, 0, 1)
-	answer(wire.Accepted{}, 2, 2)
+	dispose(&wire.Rejected{}, 0, 1)
+	dispose(wire.Accepted{}, 2, 2)
 	settled(2, 2)
-	answer(wire.Accepted{}, 3, 3)
+	dispose(wire.Accepted{}, 3, 3)
 	settled(3, 3)
 	for id := range uint32(2) {
 		_, err := n.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "dead"})
 		require.NoError(t, err)
 		settled(id, id)
 	}
-	answer(&wire.Rejected{}, 4, 4) // still pending when the link is detached
+	dispose(&wire.Rejected{}, 4, 4) // still pending when the link is detached
 	p.send(&wire.Detach{Handle: 0, Closed: true})
 	expect[*wire.Detach](p)
 	require.Equal(t, []string{"5"}, n.bodiesIn("orders"))

@@ -69,7 +69,7 @@ func testAMQPLinkStolen(t *testing.T) {
 	linkStolen(p)
 	q.credit(0, 10)
 	m := q.receive()
-	require.Equal(t, "one", m.body, "it was not answered")
+	require.Equal(t, "one", m.body, "it was not settled")
 	q.dispose(m.id, wire.Accepted{})
 	n.publish("news", "two")
 	require.Equal(t, "two", q.receive().body)

@@ -134,15 +134,15 @@ func testAMQPRefusals(t *testing.T) {
 		condition wire.Symbol
 		text      string
 	}{
-		"no queue":       {&wire.Source{Address: "none"}, "amqp:not-found", `"none"`},
-		"no name":        {&wire.Source{Address: "a b"}, "amqp:invalid-field", "a b"},
-		"a number":       {&wire.Source{Address: int64(3)}, "amqp:invalid-field", "address must be a string"},
-		"no address":     {&wire.Source{}, "amqp:invalid-field", "source has no address"},
-		"no selector":    {&wire.Source{Address: "q", Filter: selector("a = ")}, "amqp:invalid-field", "selector"},
-		"no-local queue": {&wire.Source{Address: "q", Filter: noLocal}, "amqp:not-implemented", "no-local"},
-		"browse none":    {&wire.Source{Address: "none", DistributionMode: "copy"}, "amqp:not-found", `"none"`},
-		"topic none":     {&wire.Source{Address: "none", Capabilities: []wire.Symbol{"topic"}}, "amqp:not-found", `"none"`},
-		"no such sub":    {nil, "amqp:not-found", "no durable subscription"},
+		"unknown queue":    {&wire.Source{Address: "none"}, "amqp:not-found", `"none"`},
+		"invalid name":     {&wire.Source{Address: "a b"}, "amqp:invalid-field", "a b"},
+		"numeric address":  {&wire.Source{Address: int64(3)}, "amqp:invalid-field", "address must be a string"},
+		"no address":       {&wire.Source{}, "amqp:invalid-field", "source has no address"},
+		"invalid selector": {&wire.Source{Address: "q", Filter: selector("a = ")}, "amqp:invalid-field", "selector"},
+		"no-local queue":   {&wire.Source{Address: "q", Filter: noLocal}, "amqp:not-implemented", "no-local"},
+		"browse unknown":   {&wire.Source{Address: "none", DistributionMode: "copy"}, "amqp:not-found", `"none"`},
+		"unknown topic":    {&wire.Source{Address: "none", Capabilities: []wire.Symbol{"topic"}}, "amqp:not-found", `"none"`},
+		"no subscription":  {nil, "amqp:not-found", "no durable subscription"},
 	} {
 		section(t, name, func(t *testing.T) {
 			p := openAMQP(t, n)
@@ -321,7 +321,7 @@ func testAMQPSubscriptions(t *testing.T) {
 		return list
 	}
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 3 })
-	// This volatile subscription remained because its node failed.
+	// A volatile subscription that remained after a failure of its node.
 	_, err := n.queues.CreateSubscription(t.Context(), &pb.CreateSubscriptionRequest{
 		Queue: "news", Name: "amqp-volatile.left-behind",
 	})
@@ -342,7 +342,7 @@ func testAMQPSubscriptions(t *testing.T) {
 		got := names(q)
 		return len(got) == 3 && got[0] == "amqp" && got[1] == "client.durable" && got[2] == "team"
 	})
-	require.Nil(t, p.receiver(0, "durable", nil), "a client finds its subscription to end it")
+	require.Nil(t, p.receiver(0, "durable", nil), "a client can attach to its subscription without a source")
 	p.send(&wire.Detach{Handle: 0, Closed: true})
 	expect[*wire.Detach](p)
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 2 })
@@ -354,9 +354,9 @@ func testAMQPSubscriptions(t *testing.T) {
 }
 
 // A dynamic queue is removed once, with its link or its connection.
-func TestAMQPDynamic(t *testing.T) { simulated(t, testAMQPDynamic) }
+func TestAMQPDynamicQueues(t *testing.T) { simulated(t, testAMQPDynamicQueues) }
 
-func testAMQPDynamic(t *testing.T) {
+func testAMQPDynamicQueues(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	p := openAMQP(t, n)
 	source := &wire.Source{Dynamic: true, ExpiryPolicy: wire.ExpiryLinkDetach}
@@ -377,7 +377,7 @@ func testAMQPDynamic(t *testing.T) {
 		require.True(t, strings.HasPrefix(name, "amqp-temporary."), name)
 		n.eventually(name, isEmpty)
 	}
-	gone := func(name string) {
+	expectDeleted := func(name string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			_, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: name})
@@ -386,10 +386,10 @@ func testAMQPDynamic(t *testing.T) {
 	}
 	p.send(&wire.Detach{Handle: 0, Closed: true})
 	expect[*wire.Detach](p)
-	gone(ofReceiver)
+	expectDeleted(ofReceiver)
 	n.eventually(ofSender, isEmpty)
 	require.NoError(t, p.conn.Close())
-	gone(ofSender)
+	expectDeleted(ofSender)
 	audit := pb.NewAuditServiceClient(n.conn)
 	var removed []string
 	require.Eventually(t, func() bool { // an audit record is written after its call has ended
@@ -406,7 +406,7 @@ func testAMQPDynamic(t *testing.T) {
 	require.Equal(t, []string{ofReceiver, ofSender}, removed)
 }
 
-// A client that drains a link is notified when no messages are left.
+// After a drain, the client receives the available messages and then a flow without credit.
 func TestAMQPDrain(t *testing.T) { simulated(t, testAMQPDrain) }
 
 func testAMQPDrain(t *testing.T) {
@@ -426,9 +426,9 @@ func testAMQPDrain(t *testing.T) {
 }
 
 // The standby redirects clients to the active, as does a node that hands over or stops.
-func TestAMQPPair(t *testing.T) { simulated(t, testAMQPPair) }
+func TestAMQPRedirects(t *testing.T) { simulated(t, testAMQPRedirects) }
 
-func testAMQPPair(t *testing.T) {
+func testAMQPRedirects(t *testing.T) {
 	etcd := startEtcd(t)
 	nodes := make([]*testNode, 2)
 	for i, name := range []string{"a", "b"} {
@@ -438,7 +438,7 @@ func testAMQPPair(t *testing.T) {
 		nodes[i].waitFor([]pb.Role{pb.Role_ROLE_ACTIVE_ALONE, pb.Role_ROLE_STANDBY}[i])
 	}
 	nodes[0].waitFor(pb.Role_ROLE_ACTIVE)
-	away := func(p *amqpPeer, to string) {
+	expectRedirect := func(p *amqpPeer, to string) {
 		t.Helper()
 		e := expect[*wire.Close](p).Error
 		require.NotNil(t, e)
@@ -453,15 +453,15 @@ func testAMQPPair(t *testing.T) {
 	open := p.begin("c")
 	_, failed := open.Properties.Get(wire.Symbol("amqp:connection-establishment-failed"))
 	require.True(t, failed)
-	away(p, nodes[0].ready.AMQP)
+	expectRedirect(p, nodes[0].ready.AMQP)
 
 	// The connection of a client without redirect support is closed without an open: the client tries its next address.
 	other := dialAMQP(t, nodes[1].ready.AMQP)
 	other.silent = true
 	require.Equal(t, wire.SASLOK, other.sasl("ANONYMOUS", nil))
-	other.open0("c")
+	other.sendOpen("c")
 	other.send(&wire.Begin{IncomingWindow: 1 << 20, OutgoingWindow: 1 << 20, HandleMax: 100})
-	require.Zero(t, cutOff[*wire.Open](other))
+	require.Zero(t, expectEOF[*wire.Open](other))
 
 	other = dialAMQP(t, nodes[0].ready.AMQP)
 	other.silent = true
@@ -472,8 +472,8 @@ func testAMQPPair(t *testing.T) {
 	require.Equal(t, wire.Accepted{}, p.outcome())
 	_, err := nodes[0].admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.NoError(t, err)
-	away(p, nodes[1].ready.AMQP)
-	cutOff[*wire.Open](other)
+	expectRedirect(p, nodes[1].ready.AMQP)
+	expectEOF[*wire.Open](other)
 
 	nodes[1].waitFor(pb.Role_ROLE_ACTIVE)
 	p = openAMQP(t, nodes[1])

@@ -37,8 +37,8 @@ func (n *testNode) move(req *pb.MoveMessagesRequest) (moved, skipped uint64) {
 	return resp.GetMoved(), resp.GetSkipped()
 }
 
-// publishRandom publishes the messages 1, 2, …, each with its number as body.
-func (n *testNode) publishRandom(queue string, messages int) {
+// publishNumbered publishes the messages 1, 2, …, each with its number as body.
+func (n *testNode) publishNumbered(queue string, messages int) {
 	n.t.Helper()
 	for i := range messages {
 		_, err := n.queues.Publish(n.t.Context(), &pb.PublishRequest{Queue: queue, Messages: []*pb.Message{
@@ -55,7 +55,7 @@ func testMoveMessages(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("from")
 	n.createQueue("to")
-	n.publishRandom("from", 6)
+	n.publishNumbered("from", 6)
 	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "from", Messages: []*pb.Message{
 		{Body: []byte("later"), Delay: durationpb.New(3600e9)},
 	}})
@@ -79,8 +79,8 @@ func testMoveMessages(t *testing.T) {
 	_, err = c.stream.Recv()
 	require.NoError(t, err)
 	moved, _ = n.move(&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(1)})
-	require.Equal(t, uint64(1), moved, "a consumer has it")
-	c.answer(&pb.ConsumeRequest{Ack: sequences(1), Credit: 1})
+	require.Equal(t, uint64(1), moved, "a message in flight can be moved")
+	c.settle(&pb.ConsumeRequest{Ack: sequences(1), Credit: 1})
 	require.Equal(t, []string{"3", "6"}, bodies(n.browse("from")))
 
 	for name, bad := range map[string]struct {
@@ -88,8 +88,8 @@ func testMoveMessages(t *testing.T) {
 		code codes.Code
 		text string
 	}{
-		"nothing": {&pb.MoveMessagesRequest{Queue: "from", To: "to"}, codes.InvalidArgument, "no sequences"},
-		"itself": {
+		"no sequences": {&pb.MoveMessagesRequest{Queue: "from", To: "to"}, codes.InvalidArgument, "no sequences"},
+		"source is target": {
 			&pb.MoveMessagesRequest{Queue: "from", To: "from", Sequences: sequences(3)},
 			codes.InvalidArgument, "is the source queue",
 		},
@@ -97,7 +97,7 @@ func testMoveMessages(t *testing.T) {
 			&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(8)},
 			codes.InvalidArgument, "last one is 7",
 		},
-		"zero": {
+		"sequence 0": {
 			&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(0)},
 			codes.InvalidArgument, "at least 1",
 		},
@@ -141,7 +141,7 @@ func testMoveMessagesOfManySubscriptions(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createWithSubs("from", "a", "b", "c")
 	n.createQueue("to")
-	n.publishRandom("from", 5)
+	n.publishNumbered("from", 5)
 	ack := func(sub string, sequence uint64) {
 		op := ackOp("from", sequence, sequence)
 		op.GetAck().Subscription = sub
@@ -153,14 +153,14 @@ func testMoveMessagesOfManySubscriptions(t *testing.T) {
 	ack("b", 2)
 	ack("c", 2)
 	moved, skipped := n.move(&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: sequences(1, 2, 3)})
-	require.Equal(t, []uint64{2, 1}, []uint64{moved, skipped}, "no subscription needs the second one")
+	require.Equal(t, []uint64{2, 1}, []uint64{moved, skipped}, "message 2 is acknowledged in all subscriptions")
 	require.Equal(t, []string{"1", "3"}, bodies(n.browse("to")))
 	require.Equal(t, []string{"4", "5"}, bodies(n.browse("from")))
 
 	moved, _ = n.move(&pb.MoveMessagesRequest{Queue: "from", Subscription: "b", To: "to", Sequences: sequences(4)})
 	require.Equal(t, uint64(1), moved)
 	require.Len(t, n.browse("to"), 3)
-	require.Equal(t, []string{"4", "5"}, bodies(n.browse("from")), "two others need it")
+	require.Equal(t, []string{"4", "5"}, bodies(n.browse("from")), "message 4 remains in two subscriptions")
 
 	removed, err := n.queues.RemoveMessages(t.Context(), &pb.RemoveMessagesRequest{
 		Queue: "from", Subscription: "a", Sequences: sequences(4, 5),
@@ -186,7 +186,7 @@ func testMovePreparedMessages(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("from")
 	n.createQueue("to")
-	n.publishRandom("from", 2)
+	n.publishNumbered("from", 2)
 	_, err := n.queues.Prepare(t.Context(), &pb.PrepareRequest{
 		Xid:        "x",
 		Operations: []*pb.Operation{ackOp("from", 1, 1)},
@@ -205,9 +205,9 @@ func testMovePreparedMessages(t *testing.T) {
 
 // Several callers move the same messages while the subscriptions acknowledge some of them. Each message is either moved
 // or acknowledged by both subscriptions, never both.
-func TestMoveRacesConsumers(t *testing.T) { simulated(t, testMoveRacesConsumers) }
+func TestMoveConcurrentWithAcks(t *testing.T) { simulated(t, testMoveConcurrentWithAcks) }
 
-func testMoveRacesConsumers(t *testing.T) {
+func testMoveConcurrentWithAcks(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createWithSubs("from", "a", "b")
 	n.createQueue("to")
@@ -227,7 +227,7 @@ func testMoveRacesConsumers(t *testing.T) {
 				resp, err := n.queues.MoveMessages(t.Context(),
 					&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: all})
 				if status.Code(err) == codes.Aborted {
-					continue // it lost all races
+					continue // all attempts conflicted
 				}
 				if err != nil {
 					t.Error(err)

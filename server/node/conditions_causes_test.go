@@ -93,7 +93,7 @@ func diskStalled(t *testing.T, c config.Config) {
 	publishing.Wait()
 }
 
-// The status call works although the archive is missing.
+// GetStatus returns a status although the archive is missing.
 func TestStatusWithoutItsArchive(t *testing.T) { simulated(t, testStatusWithoutItsArchive) }
 
 func testStatusWithoutItsArchive(t *testing.T) {

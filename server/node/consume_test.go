@@ -20,6 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
+// Messages are delivered within the credit of each consumer. Nacked messages and messages of a disconnected consumer
+// are redelivered.
 func TestConsume(t *testing.T) { simulated(t, testConsume) }
 
 func testConsume(t *testing.T) {
@@ -52,7 +54,7 @@ func testConsume(t *testing.T) {
 	require.Zero(t, q.GetQueue().GetMessages())
 }
 
-// Purged messages leave the consumers before the response. Later messages are delivered.
+// After a purge, the purged messages are no longer in flight. Consumers receive later messages.
 func TestPurgeReachesConsumers(t *testing.T) { simulated(t, testPurgeReachesConsumers) }
 
 func testPurgeReachesConsumers(t *testing.T) {
@@ -97,6 +99,7 @@ func testConsumeHalfClose(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
+// An invalid request ends the stream of a consumer with an error.
 func TestConsumeRefusals(t *testing.T) { simulated(t, testConsumeRefusals) }
 
 func testConsumeRefusals(t *testing.T) {
@@ -145,6 +148,8 @@ func testConsumeDeletedQueue(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
+// Browse returns the messages of a queue or the unacknowledged messages of a subscription, from a sequence and up to a
+// limit.
 func TestBrowse(t *testing.T) { simulated(t, testBrowse) }
 
 func testBrowse(t *testing.T) {

@@ -187,7 +187,7 @@ func testFlushArchive(t *testing.T) {
 	require.Positive(t, left[0].GetBytes())
 	chains, err = backup.VerifyArchive(context.Background(), backup.Directory(nil, third.GetFormer()), nil)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, chains[0].Last.LSN, second.GetLastLsn(), "the former one is complete")
+	require.GreaterOrEqual(t, chains[0].Last.LSN, second.GetLastLsn(), "the former archive is complete")
 
 	none := startAlone(t, nil)
 	_, err = none.maintenance.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})

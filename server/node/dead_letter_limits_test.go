@@ -16,8 +16,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// hangs is the timeout for conditions in these tests. Only a node that hangs exceeds it.
-const hangs = time.Minute
+// hangTimeout is the timeout of polls in these tests. Only a node that hangs exceeds it.
+const hangTimeout = time.Minute
 
 // newQueues creates the queue orders with its dead-letter queue, dead.
 func (n *testNode) newQueues(dead, source *pb.QueueConfig) {
@@ -46,14 +46,14 @@ func (n *testNode) bodiesIn(queue string) (list []string) {
 // waitMessages waits until a queue has this number of messages.
 func (n *testNode) waitMessages(queue string, messages int) {
 	n.t.Helper()
-	require.Eventually(n.t, func() bool { return len(n.browse(queue)) == messages }, hangs, 5*time.Millisecond,
+	require.Eventually(n.t, func() bool { return len(n.browse(queue)) == messages }, hangTimeout, 5*time.Millisecond,
 		"%s does not reach %d messages", queue, messages)
 }
 
 // consumePending attaches a consumer that supports notifications of pending rejects.
 func (n *testNode) consumePending(queue string, credit uint32) *consumer {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), hangs)
+	ctx, cancel := context.WithTimeout(n.t.Context(), hangTimeout)
 	n.t.Cleanup(cancel)
 	stream, err := n.queues.Consume(ctx)
 	require.NoError(n.t, err)
@@ -67,15 +67,15 @@ func (n *testNode) consumePending(queue string, credit uint32) *consumer {
 }
 
 // A dead-letter queue with drop-head accepts all dead letters of one batch and keeps the newest.
-func TestRejectsIntoRing(t *testing.T) { simulated(t, testRejectsIntoRing) }
+func TestRejectsIntoDropHeadQueue(t *testing.T) { simulated(t, testRejectsIntoDropHeadQueue) }
 
-func testRejectsIntoRing(t *testing.T) {
+func testRejectsIntoDropHeadQueue(t *testing.T) {
 	n := startAlone(t, nil)
 	n.newQueues(&pb.QueueConfig{MaxMessages: 100, Overflow: pb.Overflow_OVERFLOW_DROP_HEAD}, &pb.QueueConfig{})
 	n.publishMany("orders", 300)
 	c := n.consume("orders", 300)
 	c.take(300)
-	c.answer(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 1, Last: 300}}})
+	c.settle(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 1, Last: 300}}})
 	require.Empty(t, n.browse("orders"))
 	dead := n.bodiesIn("dead")
 	require.Len(t, dead, 100)
@@ -191,7 +191,7 @@ func testOverflowInBatches(t *testing.T) {
 	require.Len(t, n.browse("dead"), 10)
 }
 
-// Messages in flight do not overflow to the dead-letter queue: the oldest of the others do.
+// Messages in flight do not overflow to the dead-letter queue. The oldest of the other messages do.
 func TestOverflowKeepsInFlight(t *testing.T) { simulated(t, testOverflowKeepsInFlight) }
 
 func testOverflowKeepsInFlight(t *testing.T) {
@@ -205,7 +205,7 @@ func testOverflowKeepsInFlight(t *testing.T) {
 	n.waitMessages("dead", 1)
 	require.Equal(t, []string{"4"}, n.bodiesIn("dead"), "the oldest that is not in flight")
 	require.Equal(t, []string{"1", "2", "3", "5", "6", "7", "8", "9"}, n.bodiesIn("orders"))
-	c.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: 1, Last: 3}}})
+	c.settle(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: 1, Last: 3}}})
 	require.Equal(t, []string{"5", "6", "7", "8", "9"}, n.bodiesIn("orders"))
 	require.Equal(t, []string{"4"}, n.bodiesIn("dead"))
 }
@@ -219,7 +219,7 @@ func testReplayInBatches(t *testing.T) {
 	n.publishMany("orders", 30)
 	c := n.consume("orders", 30)
 	c.take(30)
-	c.answer(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 1, Last: 30}}})
+	c.settle(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 1, Last: 30}}})
 	require.NoError(t, n.alter("orders", &pb.QueueConfig{MaxMessages: 7}, "max_messages"))
 	_, err := n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "dead"})
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))

@@ -52,8 +52,8 @@ func (n *testNode) browse(name string) []*pb.StoredMessage {
 	}
 }
 
-// answer sends one request and waits for its confirmation.
-func (c *consumer) answer(req *pb.ConsumeRequest) {
+// settle sends a request and waits for its confirmation. It discards messages received in the meantime.
+func (c *consumer) settle(req *pb.ConsumeRequest) {
 	c.t.Helper()
 	req.Confirm = 1
 	require.NoError(c.t, c.stream.Send(req))
@@ -86,14 +86,14 @@ func testDeadLetters(t *testing.T) {
 		resp, err := c.stream.Recv()
 		require.NoError(t, err)
 		require.Equal(t, "poison", string(resp.GetMessages()[0].GetMessage().GetBody()))
-		c.answer(&pb.ConsumeRequest{Nack: []*pb.SequenceRange{{First: 1, Last: 1}}})
+		c.settle(&pb.ConsumeRequest{Nack: []*pb.SequenceRange{{First: 1, Last: 1}}})
 		require.NoError(t, c.stream.CloseSend())
 	}
 	c := n.consume("orders", 1)
 	resp, err := c.stream.Recv()
 	require.NoError(t, err)
 	require.Equal(t, "bad", string(resp.GetMessages()[0].GetMessage().GetBody()))
-	c.answer(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 2, Last: 2}}})
+	c.settle(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: 2, Last: 2}}})
 	require.Eventually(t, func() bool { return len(n.browse("dead")) == 2 }, testTimeout, 5*time.Millisecond)
 
 	from := map[string]*pb.DeadLetter{}
@@ -135,15 +135,15 @@ func testDeadLetters(t *testing.T) {
 }
 
 // Without a dead-letter queue, rejected messages and messages over the delivery limit are discarded.
-func TestDiscardedLetters(t *testing.T) { simulated(t, testDiscardedLetters) }
+func TestDiscardWithoutDeadLetterQueue(t *testing.T) { simulated(t, testDiscardWithoutDeadLetterQueue) }
 
-func testDiscardedLetters(t *testing.T) {
+func testDiscardWithoutDeadLetterQueue(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("orders", &pb.QueueConfig{MaxDeliveries: 1}))
 	n.publish("orders", "poison", "bad", "good")
 	c := n.consume("orders", 2)
 	c.take(2)
-	c.answer(&pb.ConsumeRequest{
+	c.settle(&pb.ConsumeRequest{
 		Nack: []*pb.SequenceRange{{First: 1, Last: 1}}, Reject: []*pb.SequenceRange{{First: 2, Last: 2}}, Credit: 1,
 	})
 	require.Eventually(t, func() bool { return len(n.browse("orders")) == 1 }, testTimeout, 5*time.Millisecond)
@@ -170,7 +170,7 @@ func testDeadLetterConfig(t *testing.T) {
 		"cycle":   {n.alter("c", &pb.QueueConfig{DeadLetter: "a"}, "dead_letter"), txn.ErrDeadLetterCycle, "cycle"},
 		"itself":  {n.alter("c", &pb.QueueConfig{DeadLetter: "c"}, "dead_letter"), txn.ErrDeadLetterCycle, "cycle"},
 		"missing": {n.alter("c", &pb.QueueConfig{DeadLetter: "x"}, "dead_letter"), txn.ErrQueueNotFound, `"x"`},
-		"new":     {n.createWith("d", &pb.QueueConfig{DeadLetter: "d"}), txn.ErrQueueNotFound, `"d"`},
+		"create":  {n.createWith("d", &pb.QueueConfig{DeadLetter: "d"}), txn.ErrQueueNotFound, `"d"`},
 		"name":    {n.createWith("d", &pb.QueueConfig{DeadLetter: "x y"}), txn.ErrInvalidName, "only A-Z"},
 		"limit":   {n.createWith("d", &pb.QueueConfig{MaxDeliveries: 1_000_001}), apierror.ErrInvalid, "1000000"},
 		"field":   {n.alter("c", nil, "max_delivery"), apierror.ErrInvalid, `"max_delivery"`},

@@ -33,19 +33,19 @@ func testStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	a.createQueue("q")
-	leave := func(freeBytes int64) {
+	setFree := func(freeBytes int64) {
 		u, err := disk.Usage("/data")
 		require.NoError(t, err)
 		disk.SetCapacity(int64(u.TotalBytes-u.AvailableBytes) + freeBytes)
 	}
-	leave(32 << 20)
+	setFree(32 << 20)
 	body := strings.Repeat("x", 1<<20)
 	for range 40 { // more than fit
 		a.publish("q", body)
 	}
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	b.waitFor(pb.Role_ROLE_CATCHING_UP)
-	require.Eventually(t, func() bool { // on a slow machine, b may first lose the active for a moment
+	require.Eventually(t, func() bool { // b may first report a lost connection
 		return strings.Contains(b.status().GetReason(), "is nearly full")
 	}, 10*time.Second, 5*time.Millisecond)
 	for _, n := range []*testNode{a, b} {
@@ -54,19 +54,19 @@ func testStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	}
 	require.Nil(t, a.condition(conditions.PublishesRefused, ""), "the active has space")
 	free := b.status().GetStore().GetDiskFree()
-	require.Greater(t, free, uint64(1<<20), "it has disconnected before the disk is full")
+	require.Greater(t, free, uint64(1<<20), "the standby disconnected before its disk was full")
 	b.stop()
 	b = startOn(t, small, disk)
 	b.waitFor(pb.Role_ROLE_CATCHING_UP)
 	require.Never(t, func() bool { return b.status().GetStandby() != nil || b.role() == pb.Role_ROLE_STANDBY },
 		300*time.Millisecond, 10*time.Millisecond)
 
-	leave(1 << 30)
+	setFree(1 << 30)
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	a.waitCondition(conditions.ReplicationStopped, "b", false)
 	a.waitCondition(conditions.OneCopyOnly, "", false)
-	require.Eventually(t, func() bool { // a standby applies a moment later
+	require.Eventually(t, func() bool { // a standby applies later
 		return a.status().GetStore().GetMessages() == b.status().GetStore().GetMessages()
 	}, testTimeout, 10*time.Millisecond)
 }

@@ -59,7 +59,7 @@ func TestEtcdOutOfSpace(t *testing.T) {
 	restarted := start(t, standby.config)
 	require.Eventually(t, func() bool { return hasCoordinatorErrors(restarted) && hasCoordinatorErrors(active) },
 		testTimeout,
-		10*time.Millisecond, "both nodes report the coordinator")
+		10*time.Millisecond, "both nodes report coordinator errors")
 	require.Equal(t, pb.Role_ROLE_BLOCKED, active.role())
 
 	_, err = operator.Compact(t.Context(), last, clientv3.WithCompactPhysical())

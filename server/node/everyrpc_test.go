@@ -40,7 +40,7 @@ type rpcCaller struct {
 func rpcCallers() []rpcCaller {
 	return []rpcCaller{
 		{name: "anonymous"},
-		{name: "stranger", shows: "stranger"},
+		{name: "unknown", shows: "unknown"},
 		{name: "reader", shows: "reader", rights: access.Browse},
 		{name: "publisher", shows: "publisher", rights: access.Publish},
 		{name: "consumer", shows: "consumer", rights: access.Consume},
@@ -141,9 +141,9 @@ func callOf(
 	if m.Name() == "PublishStream" { // the stream continues, and its response refuses the request
 		raw, err := proto.Marshal(resp)
 		require.NoError(t, err)
-		answer := new(pb.PublishStreamResponse)
-		require.NoError(t, proto.Unmarshal(raw, answer))
-		if e := answer.GetError(); e != nil {
+		response := new(pb.PublishStreamResponse)
+		require.NoError(t, proto.Unmarshal(raw, response))
+		if e := response.GetError(); e != nil {
 			return status.Error(codes.Code(e.GetCode()), e.GetMessage())
 		}
 	}
@@ -158,32 +158,31 @@ type rpcConn struct {
 
 // check calls a method, checks the result against the caller's rights, and returns the result.
 func (c *rpcCaller) check(
-	t *testing.T, way rpcConn, method string, m protoreflect.MethodDescriptor, need access.Need,
+	t *testing.T, via rpcConn, method string, m protoreflect.MethodDescriptor, need access.Need,
 ) (may bool) {
 	t.Helper()
 	ctx := t.Context()
 	if c.shows != "" {
 		ctx = as(ctx, c.shows)
 	}
-	err := callOf(ctx, t, way.conn, method, m, c.may(method, need))
+	err := callOf(ctx, t, via.conn, method, m, c.may(method, need))
 	code := status.Code(err)
-	if m.Parent().Name() == "ReplicationService" && way.name != "over the network" { // only for the other node
+	if m.Parent().Name() == "ReplicationService" && via.name != "over the network" { // only for the other node
 		require.Equal(t, codes.Unimplemented, code, method)
 		return false
 	}
-	require.NotEqual(t, codes.Unimplemented, code, "%s is not served %s", method, way.name)
+	require.NotEqual(t, codes.Unimplemented, code, "%s is not served %s", method, via.name)
 	if may = c.may(method, need); may {
 		require.NotContains(t, []codes.Code{codes.PermissionDenied, codes.Unauthenticated}, code,
-			"%s by the %s %s: %v", method, c.name, way.name, err)
+			"%s by the %s %s: %v", method, c.name, via.name, err)
 	} else {
-		require.Equal(t, codes.PermissionDenied, code, "%s by the %s %s: %v", method, c.name, way.name, err)
+		require.Equal(t, codes.PermissionDenied, code, "%s by the %s %s: %v", method, c.name, via.name, err)
 	}
 	return may
 }
 
-// Every RPC of every service is called by every kind of caller on a real node: over the network, and in-process as
-// the console and the AMQP port do. The RPCs come from the descriptors, so that new RPCs are covered automatically.
-// An RPC without a declared right fails.
+// Every RPC of every service is called by every kind of caller on a real node: over the network, and in-process as the
+// console and the AMQP port do. The RPCs come from the descriptors, and an RPC without a declared right fails the test.
 func TestEveryRPC(t *testing.T) { simulated(t, testEveryRPC) }
 
 func testEveryRPC(t *testing.T) {
@@ -193,12 +192,12 @@ func testEveryRPC(t *testing.T) {
 	c := settingsOfPair(t, "a", etcd)
 	c.PeerToken = secret
 	c.Access.Operators = []string{"root"}
-	ways := []rpcConn{{name: "over the network"}, {name: "within the process"}}
+	conns := []rpcConn{{name: "over the network"}, {name: "within the process"}}
 	n := startIn(t, c, node.Options{Environment: node.Environment{
 		Authenticators: []calls.Authenticator{byName},
-		InProcess:      func(way grpc.ClientConnInterface) { ways[1].conn = way },
+		InProcess:      func(conn grpc.ClientConnInterface) { conns[1].conn = conn },
 	}})
-	ways[0].conn = n.conn
+	conns[0].conn = n.conn
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	require.NoError(t, n.createAs("root", "q"))
 	for _, caller := range rpcCallers() {
@@ -229,8 +228,8 @@ func testEveryRPC(t *testing.T) {
 				require.True(t, known, "%s has no declared right", method)
 				methods++
 				for _, caller := range rpcCallers() {
-					for _, way := range ways {
-						if caller.check(t, way, method, m, need) {
+					for _, via := range conns {
+						if caller.check(t, via, method, m, need) {
 							allowed++
 						} else {
 							refused++

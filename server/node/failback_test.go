@@ -27,7 +27,7 @@ func testFailback(t *testing.T) {
 	p.nodes[0].waitFor(pb.Role_ROLE_ACTIVE)
 	p.restart(0) // the delay starts
 	p.nodes[1].waitFor(pb.Role_ROLE_ACTIVE)
-	require.Nil(t, p.nodes[1].status().GetPair().GetFailbackAt(), "it is preferred")
+	require.Nil(t, p.nodes[1].status().GetPair().GetFailbackAt(), "the preferred node is active")
 	pause := func(n *testNode, paused bool) {
 		_, err := n.admin.SetPaused(t.Context(), &pb.SetPausedRequest{Paused: paused})
 		require.NoError(t, err)

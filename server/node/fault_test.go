@@ -51,7 +51,7 @@ func TestPortInUse(t *testing.T) {
 	require.ErrorIs(t, err, node.ErrListen)
 	require.Contains(t, err.Error(), c.Listen)
 	require.NoError(t, taken.Close())
-	start(t, c).waitFor(pb.Role_ROLE_ACTIVE_ALONE) // the failed start left nothing behind
+	start(t, c).waitFor(pb.Role_ROLE_ACTIVE_ALONE) // the failed start released its resources
 }
 
 // A node does not start if its address belongs to another machine. The test uses real sockets, since the operating
@@ -63,9 +63,10 @@ func TestAddressOfAnotherMachine(t *testing.T) {
 	require.ErrorIs(t, err, node.ErrListen)
 }
 
-func TestDataInUse(t *testing.T) { simulated(t, testDataInUse) }
+// A node does not start on the data directory of a running node, which is unaffected.
+func TestDataDirInUse(t *testing.T) { simulated(t, testDataDirInUse) }
 
-func testDataInUse(t *testing.T) {
+func testDataDirInUse(t *testing.T) {
 	n := startAlone(t, nil)
 	c := n.config
 	c.Listen = "127.0.0.1:0"
@@ -75,6 +76,7 @@ func testDataInUse(t *testing.T) {
 	n.createQueue("q") // the first node still works
 }
 
+// A node does not start on a page file with a newer format version.
 func TestNewerFormat(t *testing.T) { simulated(t, testNewerFormat) }
 
 func testNewerFormat(t *testing.T) {
@@ -90,20 +92,21 @@ func testNewerFormat(t *testing.T) {
 	require.ErrorIs(t, err, page.ErrNewerVersion)
 }
 
-func TestNotAStore(t *testing.T) { simulated(t, testNotAStore) }
+// A node does not start on a data directory with a page file and without an identity.
+func TestPageFileWithoutIdentity(t *testing.T) { simulated(t, testPageFileWithoutIdentity) }
 
-func testNotAStore(t *testing.T) {
+func testPageFileWithoutIdentity(t *testing.T) {
 	c := settingsOnDisk(t, "a")
-	require.NoError(t, os.WriteFile(datadir.PageFile(c.Data.Dir), []byte("Dear diary"), 0o600))
+	require.NoError(t, os.WriteFile(datadir.PageFile(c.Data.Dir), []byte("not a page file"), 0o600))
 	err := fails(t, c)
 	require.ErrorIs(t, err, datadir.ErrIdentityLost)
 	require.Contains(t, err.Error(), "data.dir")
 }
 
 // A node refuses the store of another pair.
-func TestOtherPairsData(t *testing.T) { simulated(t, testOtherPairsData) }
+func TestDataOfAnotherPair(t *testing.T) { simulated(t, testDataOfAnotherPair) }
 
-func testOtherPairsData(t *testing.T) {
+func testDataOfAnotherPair(t *testing.T) {
 	etcd := startEtcd(t)
 	first := start(t, settingsOfPair(t, "a", etcd))
 	first.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -126,10 +129,10 @@ func testOtherPairsData(t *testing.T) {
 		testTimeout, 10*time.Millisecond)
 }
 
-// A standalone node refuses the data of a pair, unless the operator has marked the directory.
-func TestPairsDataAlone(t *testing.T) { simulated(t, testPairsDataAlone) }
+// A standalone node refuses the data of a pair, unless the directory contains the file standalone.
+func TestStandaloneRefusesDataOfPair(t *testing.T) { simulated(t, testStandaloneRefusesDataOfPair) }
 
-func testPairsDataAlone(t *testing.T) {
+func testStandaloneRefusesDataOfPair(t *testing.T) {
 	etcd := startEtcd(t)
 	c := settingsOfPair(t, "a", etcd)
 	c.Data.Dir = t.TempDir()
@@ -183,9 +186,10 @@ func testCoordinatorLost(t *testing.T) {
 	require.Equal(t, pb.Role_ROLE_ACTIVE, active.role())
 }
 
-func TestWrongSettings(t *testing.T) { simulated(t, testWrongSettings) }
+// A node does not start with invalid settings or an invalid CA file.
+func TestInvalidSettings(t *testing.T) { simulated(t, testInvalidSettings) }
 
-func testWrongSettings(t *testing.T) {
+func testInvalidSettings(t *testing.T) {
 	c := settings(t, "a")
 	c.PageSize = 1000
 	require.ErrorIs(t, fails(t, c), config.ErrInvalid)
@@ -252,7 +256,7 @@ func testFailedSync(t *testing.T) {
 	require.Equal(t, []string{"one", "two"}, bodies(b.consume("q", 10).take(2)))
 }
 
-// A connection that sends nothing, or only half of a handshake, is closed after a few seconds.
+// A connection without a complete HTTP/2 preface or without a call is closed after the handshake timeout.
 func TestConnectionWithoutCalls(t *testing.T) { simulated(t, testConnectionWithoutCalls) }
 
 func testConnectionWithoutCalls(t *testing.T) {
@@ -273,6 +277,6 @@ func testConnectionWithoutCalls(t *testing.T) {
 	}
 	for name, conn := range open {
 		_, err := io.Copy(io.Discard, conn)
-		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%s: the connection stays", name)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%s: the connection is still open", name)
 	}
 }

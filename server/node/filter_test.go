@@ -92,7 +92,7 @@ func testFilteredSubscription(t *testing.T) {
 	for i, m := range first {
 		require.Equal(t, fmt.Sprintf("eu %d", i*10+3), string(m.GetMessage().GetBody()))
 	}
-	c.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: first[0].GetSequence(), Last: first[3].GetSequence()}}})
+	c.settle(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: first[0].GetSequence(), Last: first[3].GetSequence()}}})
 	require.Eventually(t, func() bool { return active.subscription("orders", "eu").GetBacklog() <= 60 }, testTimeout,
 		5*time.Millisecond)
 
@@ -102,11 +102,11 @@ func testFilteredSubscription(t *testing.T) {
 	standby.publishRegions("orders", 200)
 	c = standby.attach(&pb.Attach{Queue: "orders", Subscription: "eu"}, 100)
 	rest := c.take(6 + 15)
-	require.Equal(t, first[4].GetSequence(), rest[0].GetSequence(), "was not acknowledged")
+	require.Equal(t, first[4].GetSequence(), rest[0].GetSequence(), "the first unacknowledged message")
 	for _, m := range rest {
 		require.True(t, strings.HasPrefix(string(m.GetMessage().GetBody()), "eu "))
 	}
-	c.answer(&pb.ConsumeRequest{
+	c.settle(&pb.ConsumeRequest{
 		Ack: []*pb.SequenceRange{{First: 1, Last: rest[len(rest)-1].GetSequence()}},
 	})
 	require.Eventually(t, func() bool { return standby.subscription("orders", "eu").GetBacklog() == 0 }, testTimeout,
@@ -115,19 +115,19 @@ func testFilteredSubscription(t *testing.T) {
 }
 
 // An invalid filter is refused with a reason and a position, and nothing is created.
-func TestBadFilters(t *testing.T) { simulated(t, testBadFilters) }
+func TestInvalidFilters(t *testing.T) { simulated(t, testInvalidFilters) }
 
-func testBadFilters(t *testing.T) {
+func testInvalidFilters(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	for name, c := range map[string]struct{ filter, text string }{
-		"syntax":    {`properties.region =`, "1:19:"},
-		"unknown":   {`properties.a == "b" && body == "x"`, "'body'"},
-		"no bool":   {`size + 1`, "int, must"},
-		"too long":  {`subject != "` + strings.Repeat("x", filter.MaxBytes) + `"`, "4096"},
-		"too large": {`properties.all(a, properties.all(b, a != b))`, "nesting limit"},
-		"costly":    {`properties.all(k, properties[k].matches("a.*b") && properties[k].matches("c"))`, "estimated cost"},
-		"blank":     {"  ", "omit"},
+		"syntax":     {`properties.region =`, "1:19:"},
+		"unknown":    {`properties.a == "b" && body == "x"`, "'body'"},
+		"not a bool": {`size + 1`, "int, must"},
+		"too long":   {`subject != "` + strings.Repeat("x", filter.MaxBytes) + `"`, "4096"},
+		"too large":  {`properties.all(a, properties.all(b, a != b))`, "nesting limit"},
+		"costly":     {`properties.all(k, properties[k].matches("a.*b") && properties[k].matches("c"))`, "estimated cost"},
+		"blank":      {"  ", "omit"},
 	} {
 		err := n.subscribe("q", "s", c.filter)
 		require.ErrorIs(t, kind(err), filter.ErrInvalid, name)
@@ -158,9 +158,9 @@ func testFilteredConsumers(t *testing.T) {
 		require.True(t, strings.HasPrefix(string(m.GetMessage().GetBody()), "us "))
 		require.Zero(t, m.GetDeliveryCount(), i)
 	}
-	eu.answer(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: first[0].GetSequence(), Last: first[0].GetSequence()}}})
+	eu.settle(&pb.ConsumeRequest{Ack: []*pb.SequenceRange{{First: first[0].GetSequence(), Last: first[0].GetSequence()}}})
 	all := active.attach(&pb.Attach{Queue: "orders"}, 1000)
-	require.Len(t, all.take(45), 45, "messages that neither accepts")
+	require.Len(t, all.take(45), 45, "messages that match neither filter")
 
 	active.stop()
 	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)

@@ -119,7 +119,7 @@ func testLostRightEndsWatches(t *testing.T) {
 				require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
 				require.LessOrEqual(t, time.Since(start), time.Second)
 			case <-ctx.Done():
-				t.Fatal("it continues")
+				t.Fatal("the stream continues")
 			}
 			if w.name == "WatchStatus" {
 				require.NoError(t, staying())

@@ -61,9 +61,9 @@ func testForwards(t *testing.T) {
 	require.NoError(t, stream.Send(&pb.PublishStreamRequest{
 		Correlation: 1, Publish: &pb.PublishRequest{Queue: "orders", Messages: in("eu", "3")},
 	}))
-	answer, err := stream.Recv()
+	response, err := stream.Recv()
 	require.NoError(t, err)
-	require.Equal(t, uint64(3), answer.GetPublished().GetFirstSequence())
+	require.Equal(t, uint64(3), response.GetPublished().GetFirstSequence())
 	commit := &pb.CommitRequest{
 		Operations: []*pb.Operation{publishOp("orders", "4"), publishOp("audit", "5")},
 		Producer:   &pb.Producer{Id: "p", Sequence: 2},
@@ -85,13 +85,13 @@ func testForwards(t *testing.T) {
 	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	check(standby)
 	standby.publish("orders", "6")
-	require.Len(t, standby.bodies("audit"), 6, "the rules are those of the pair")
+	require.Len(t, standby.bodies("audit"), 6, "the rules survive the failover")
 }
 
 // Invalid forwards are refused with a reason, and nothing is changed or stored.
-func TestBadForwards(t *testing.T) { simulated(t, testBadForwards) }
+func TestInvalidForwards(t *testing.T) { simulated(t, testInvalidForwards) }
 
-func testBadForwards(t *testing.T) {
+func testInvalidForwards(t *testing.T) {
 	n := startAlone(t, nil)
 	for _, name := range []string{"a", "b", "c"} {
 		n.createQueue(name)
@@ -107,16 +107,18 @@ func testBadForwards(t *testing.T) {
 		want error
 		text string
 	}{
-		"itself":       {n.forward("c", &pb.Forward{To: "c"}), txn.ErrForwardChain, "first one"},
-		"chain":        {n.forward("b", &pb.Forward{To: "c"}), txn.ErrForwardChain, "first one"},
-		"to a chain":   {n.forward("c", &pb.Forward{To: "a"}), txn.ErrForwardChain, "first one"},
-		"twice":        {n.forward("c", &pb.Forward{To: "b"}, &pb.Forward{To: "b"}), txn.ErrForwardChain, "combine"},
-		"missing":      {n.forward("c", &pb.Forward{To: "x"}), txn.ErrQueueNotFound, `"x"`},
-		"of none":      {n.forward("x", &pb.Forward{To: "c"}), txn.ErrQueueNotFound, `"x"`},
-		"too many":     {n.forward("c", many...), apierror.ErrInvalid, "16"},
-		"no filter":    {n.forward("c", &pb.Forward{To: "b", Filter: "size >"}), filter.ErrInvalid, "1:7"},
-		"not bool":     {n.forward("c", &pb.Forward{To: "b", Filter: "size"}), filter.ErrInvalid, "bool"},
-		"long filter":  {n.forward("c", &pb.Forward{To: "b", Filter: strings.Repeat("1", 4097)}), filter.ErrInvalid, "4096"},
+		"itself":         {n.forward("c", &pb.Forward{To: "c"}), txn.ErrForwardChain, "first one"},
+		"chain":          {n.forward("b", &pb.Forward{To: "c"}), txn.ErrForwardChain, "first one"},
+		"to a chain":     {n.forward("c", &pb.Forward{To: "a"}), txn.ErrForwardChain, "first one"},
+		"duplicate":      {n.forward("c", &pb.Forward{To: "b"}, &pb.Forward{To: "b"}), txn.ErrForwardChain, "combine"},
+		"unknown target": {n.forward("c", &pb.Forward{To: "x"}), txn.ErrQueueNotFound, `"x"`},
+		"unknown source": {n.forward("x", &pb.Forward{To: "c"}), txn.ErrQueueNotFound, `"x"`},
+		"too many":       {n.forward("c", many...), apierror.ErrInvalid, "16"},
+		"invalid filter": {n.forward("c", &pb.Forward{To: "b", Filter: "size >"}), filter.ErrInvalid, "1:7"},
+		"filter type":    {n.forward("c", &pb.Forward{To: "b", Filter: "size"}), filter.ErrInvalid, "bool"},
+		"long filter": {
+			n.forward("c", &pb.Forward{To: "b", Filter: strings.Repeat("1", 4097)}), filter.ErrInvalid, "4096",
+		},
 		"empty target": {n.forward("c", &pb.Forward{}), txn.ErrInvalidName, "empty"},
 	} {
 		require.ErrorIs(t, kind(tc.err), tc.want, "%s: %v", name, tc.err)
@@ -128,7 +130,7 @@ func testBadForwards(t *testing.T) {
 	n.publish("c", "1")
 	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "c", Messages: batch("2")})
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull)
-	require.Equal(t, []string{"1"}, n.bodies("c"), "both have it, or neither")
+	require.Equal(t, []string{"1"}, n.bodies("c"), "a publish is stored in both queues or in none")
 	require.NoError(t, n.forward("c"))
 	n.publish("c", "2")
 	require.NoError(t, n.forward("a"))

@@ -46,8 +46,8 @@ func (n *testNode) anotherConn() (*grpc.ClientConn, error) {
 		append(clientOptions(n.t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 }
 
-// askStatus calls GetStatus with an authorization header.
-func askStatus(t *testing.T, address, authorization string, creds credentials.TransportCredentials) error {
+// getStatusWith calls GetStatus with an authorization header.
+func getStatusWith(t *testing.T, address, authorization string, creds credentials.TransportCredentials) error {
 	t.Helper()
 	cc, err := grpc.NewClient("passthrough:///"+address,
 		append(clientOptions(t), grpc.WithTransportCredentials(creds))...)
@@ -63,9 +63,9 @@ func askStatus(t *testing.T, address, authorization string, creds credentials.Tr
 }
 
 // A call, unary or stream, is accepted only with valid credentials.
-func TestTokensOverTheWire(t *testing.T) { simulated(t, testTokensOverTheWire) }
+func TestTokenAuthentication(t *testing.T) { simulated(t, testTokenAuthentication) }
 
-func testTokensOverTheWire(t *testing.T) {
+func testTokenAuthentication(t *testing.T) {
 	i := issuer.On(t, freePort(t))
 	n := start(t, trustIssuer(settings(t, "a"), i))
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -74,16 +74,16 @@ func testTokensOverTheWire(t *testing.T) {
 	unknown, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { // keys are not fetched again immediately
-		return askStatus(t, n.ready.Address, "Bearer "+i.Token("alice", nil), insecure.NewCredentials()) == nil
+		return getStatusWith(t, n.ready.Address, "Bearer "+i.Token("alice", nil), insecure.NewCredentials()) == nil
 	}, testTimeout, 100*time.Millisecond)
 	now := time.Now()
 	for name, tt := range map[string]struct {
-		shown string
-		code  codes.Code
+		header string
+		code   codes.Code
 	}{
 		"anonymous":      {"", codes.OK},
 		"good":           {"Bearer " + i.Token("alice", nil), codes.OK},
-		"of the old key": {"Bearer " + old, codes.OK},
+		"old key":        {"Bearer " + old, codes.OK},
 		"expired":        {"Bearer " + i.Token("alice", issuer.Claims{"exp": now.Unix() - 1}), codes.Unauthenticated},
 		"not yet valid":  {"Bearer " + i.Token("alice", issuer.Claims{"nbf": now.Unix() + 60}), codes.Unauthenticated},
 		"wrong audience": {"Bearer " + i.Token("alice", issuer.Claims{"aud": "x"}), codes.Unauthenticated},
@@ -97,10 +97,10 @@ func testTokensOverTheWire(t *testing.T) {
 		"other scheme": {"Basic eDp5", codes.Unauthenticated},
 	} {
 		section(t, name, func(t *testing.T) {
-			if tt.shown == "Bearer \x01" {
-				tt.shown = "Bearer ?"
+			if tt.header == "Bearer \x01" {
+				tt.header = "Bearer ?"
 			}
-			err := askStatus(t, n.ready.Address, tt.shown, insecure.NewCredentials())
+			err := getStatusWith(t, n.ready.Address, tt.header, insecure.NewCredentials())
 			require.Equal(t, tt.code, status.Code(err), err)
 
 			cc, err := n.anotherConn()
@@ -108,8 +108,8 @@ func testTokensOverTheWire(t *testing.T) {
 			defer func() { require.NoError(t, cc.Close()) }()
 			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
-			if tt.shown != "" {
-				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", tt.shown)
+			if tt.header != "" {
+				ctx = metadata.AppendToOutgoingContext(ctx, "authorization", tt.header)
 			}
 			stream, err := pb.NewAdminServiceClient(cc).WatchStatus(ctx, &pb.WatchStatusRequest{})
 			require.NoError(t, err)
@@ -180,8 +180,8 @@ func testPairTokens(t *testing.T) {
 		for name, code := range map[string]codes.Code{
 			"good": codes.OK, "to be revoked": codes.Unauthenticated, "ends": codes.Unauthenticated,
 		} {
-			require.Eventually(t, func() bool { // the standby applies it a moment later
-				return status.Code(askStatus(t, n.ready.Address, "Bearer "+tokens[name], insecure.NewCredentials())) == code
+			require.Eventually(t, func() bool { // the standby applies the change later
+				return status.Code(getStatusWith(t, n.ready.Address, "Bearer "+tokens[name], insecure.NewCredentials())) == code
 			}, testTimeout, 50*time.Millisecond, name)
 		}
 	}
@@ -241,9 +241,9 @@ func testStreamsEndWithTheirToken(t *testing.T) {
 
 // With client-auth require, a call without a token is authenticated by its certificate. A call with a wrong token is
 // refused despite a valid certificate.
-func TestCertificatesOverTheWire(t *testing.T) { simulated(t, testCertificatesOverTheWire) }
+func TestCertificateAuthentication(t *testing.T) { simulated(t, testCertificateAuthentication) }
 
-func testCertificatesOverTheWire(t *testing.T) {
+func testCertificateAuthentication(t *testing.T) {
 	ca, foreign := certs.New(t, "ours"), certs.New(t, "theirs")
 	n := start(t, secured(t, settings(t, "a"), ca))
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -269,13 +269,13 @@ func testCertificatesOverTheWire(t *testing.T) {
 		},
 	} {
 		section(t, name, func(t *testing.T) {
-			err := askStatus(t, n.ready.Address, "", credentials.NewTLS(&tls.Config{
+			err := getStatusWith(t, n.ready.Address, "", credentials.NewTLS(&tls.Config{
 				RootCAs: ca.Pool(), Certificates: []tls.Certificate{tt.cert}, MinVersion: tls.VersionTLS12,
 			}))
 			require.Equal(t, tt.code, status.Code(err), err)
 		})
 	}
-	err = askStatus(t, n.ready.Address, "Bearer lsk_wrong", credentials.NewTLS(&tls.Config{
+	err = getStatusWith(t, n.ready.Address, "Bearer lsk_wrong", credentials.NewTLS(&tls.Config{
 		RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Client(t, "x", nil)}, MinVersion: tls.VersionTLS12,
 	}))
 	require.Equal(t, codes.Unauthenticated, status.Code(err), "a wrong token with a valid certificate")
@@ -300,12 +300,12 @@ func testClientRenewsToken(t *testing.T) {
 		TokenSource: func(context.Context) (string, time.Time, error) {
 			tokens.Add(1)
 			ends := time.Now().Add(2 * time.Second)
-			// Half of the tokens are used until the node ends the streams.
-			told := ends
+			// The client uses half of the tokens until the node ends the streams.
+			reported := ends
 			if tokens.Load()%2 == 0 {
-				told = ends.Add(time.Hour)
+				reported = ends.Add(time.Hour)
 			}
-			return i.Token("alice", issuer.Claims{"exp": ends.Unix()}), told, nil
+			return i.Token("alice", issuer.Claims{"exp": ends.Unix()}), reported, nil
 		},
 	})
 	require.NoError(t, err)

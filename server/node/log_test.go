@@ -81,7 +81,7 @@ func testSeek(t *testing.T) {
 	sequence, backlog = n.seekTo(toSequence("log", 3))
 	require.Equal(t, []uint64{3, 3}, []uint64{sequence, backlog})
 	sequence, backlog = n.seekTo(toTime("log", time.Now()))
-	require.Equal(t, []uint64{6, 0}, []uint64{sequence, backlog}, "all of it is older")
+	require.Equal(t, []uint64{6, 0}, []uint64{sequence, backlog}, "all messages are older")
 	n.seekTo(toPosition("log", pb.StartPosition_START_POSITION_LATEST))
 	n.publish("log", "6")
 	require.Equal(t, []string{"6"}, bodies(n.consume("log", 100).take(1)))
@@ -102,10 +102,10 @@ func testSeek(t *testing.T) {
 	}
 }
 
-// A retried seek returns the original result and moves nothing.
-func TestSeekOnce(t *testing.T) { simulated(t, testSeekOnce) }
+// A retried seek returns the original result and does not move the subscription.
+func TestSeekIsIdempotent(t *testing.T) { simulated(t, testSeekIsIdempotent) }
 
-func testSeekOnce(t *testing.T) {
+func testSeekIsIdempotent(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionAge: durationpb.New(time.Hour)}))
 	n.publish("log", "1", "2", "3")
@@ -132,7 +132,7 @@ func testSeekOnce(t *testing.T) {
 	}
 }
 
-// An invalid position is refused with a reason and advice, and nothing is moved.
+// An invalid position is refused with a reason, and nothing is changed.
 func TestInvalidPositions(t *testing.T) { simulated(t, testInvalidPositions) }
 
 func testInvalidPositions(t *testing.T) {
@@ -157,17 +157,17 @@ func testInvalidPositions(t *testing.T) {
 		err, want error
 		text      string
 	}{
-		"nowhere":         {seek(&pb.SeekSubscriptionRequest{Queue: "log"}), apierror.ErrInvalid, "missing position"},
-		"no position":     {seek(toPosition("log", 0)), apierror.ErrInvalid, "EARLIEST or LATEST"},
-		"odd position":    {seek(toPosition("log", 77)), apierror.ErrInvalid, "77"},
-		"sequence 0":      {seek(toSequence("log", 0)), apierror.ErrInvalid, "at least 1"},
-		"beyond the end":  {seek(toSequence("log", 5)), txn.ErrBeyondEnd, "is 4"},
-		"huge":            {seek(toSequence("log", 1<<63)), txn.ErrBeyondEnd, "is 4"},
-		"future":          {seek(toTime("log", future)), apierror.ErrInvalid, "future"},
-		"no queue":        {seek(toSequence("x", 1)), txn.ErrQueueNotFound, `"x"`},
-		"bad queue":       {seek(toSequence("x y", 1)), txn.ErrInvalidName, "only A-Z"},
-		"no subscription": {seek(missing), txn.ErrSubscriptionNotFound, `"x"`},
-		"no time": {
+		"missing position":     {seek(&pb.SeekSubscriptionRequest{Queue: "log"}), apierror.ErrInvalid, "missing position"},
+		"unspecified position": {seek(toPosition("log", 0)), apierror.ErrInvalid, "EARLIEST or LATEST"},
+		"unknown position":     {seek(toPosition("log", 77)), apierror.ErrInvalid, "77"},
+		"sequence 0":           {seek(toSequence("log", 0)), apierror.ErrInvalid, "at least 1"},
+		"beyond the end":       {seek(toSequence("log", 5)), txn.ErrBeyondEnd, "is 4"},
+		"far beyond the end":   {seek(toSequence("log", 1<<63)), txn.ErrBeyondEnd, "is 4"},
+		"future":               {seek(toTime("log", future)), apierror.ErrInvalid, "future"},
+		"unknown queue":        {seek(toSequence("x", 1)), txn.ErrQueueNotFound, `"x"`},
+		"invalid queue name":   {seek(toSequence("x y", 1)), txn.ErrInvalidName, "only A-Z"},
+		"unknown subscription": {seek(missing), txn.ErrSubscriptionNotFound, `"x"`},
+		"invalid time": {
 			seek(&pb.SeekSubscriptionRequest{Queue: "log", To: &pb.SeekSubscriptionRequest_Time{Time: noTime}}),
 			apierror.ErrInvalid, "time",
 		},
@@ -274,10 +274,10 @@ func testRetention(t *testing.T) {
 	n.publish("age", "not acknowledged")
 	require.Equal(t, uint64(101), n.stored("age"))
 	require.Eventually(t, func() bool { return n.stored("age") == 1 }, testTimeout, 20*time.Millisecond)
-	require.Greater(t, time.Since(published), 1500*time.Millisecond, "not before its time")
+	require.Greater(t, time.Since(published), 1500*time.Millisecond, "not before the retention age")
 	require.LessOrEqual(t, time.Since(published), 2500*time.Millisecond)
 	require.NoError(t, n.alter("messages", &pb.QueueConfig{}, "retention_messages"))
-	require.Equal(t, uint64(30), n.stored("messages"), "the subscription has been moved back")
+	require.Equal(t, uint64(30), n.stored("messages"), "messages that the subscription has to acknowledge again")
 	n.drain("messages", 30)
 	require.Zero(t, n.stored("messages"))
 }
@@ -305,11 +305,11 @@ func testRetentionOverFailover(t *testing.T) {
 	require.Eventually(t, func() bool {
 		browsed := standby.browse("log")
 		return len(browsed) == 20 && browsed[0].GetSequence() == 36
-	}, testTimeout, 20*time.Millisecond, "the new active continues it")
+	}, testTimeout, 20*time.Millisecond, "the new active applies the retention")
 }
 
-// The oldest messages of a queue over its limit become dead letters, once for each subscription that needs them.
-// While they do not fit, the queue refuses publishes that exceed the limit further.
+// The oldest messages of a queue over its limit become dead letters, once for each subscription that has not
+// acknowledged them. While they do not fit, the queue refuses publishes that exceed the limit further.
 func TestDeadLetterHead(t *testing.T) { simulated(t, testDeadLetterHead) }
 
 func testDeadLetterHead(t *testing.T) {

@@ -54,8 +54,8 @@ func testJobs(t *testing.T) {
 	put(&pb.Job{Name: "pack", Schedule: "@monthly", Kind: "compact", Paused: true})
 	for name, bad := range map[string]*pb.Job{
 		"schedule": {Name: "x", Schedule: "at night", Kind: "scan"},
-		"kind":     {Name: "x", Schedule: "@daily", Kind: "cook"},
-		"place":    {Name: "x", Schedule: "@daily", Kind: "scan", On: "moon"},
+		"kind":     {Name: "x", Schedule: "@daily", Kind: "unknown"},
+		"node":     {Name: "x", Schedule: "@daily", Kind: "scan", On: "unknown"},
 		"name":     {Name: "", Schedule: "@daily", Kind: "scan"},
 	} {
 		_, err := a.maintenance.PutJob(t.Context(), &pb.PutJobRequest{Job: bad})
@@ -70,7 +70,7 @@ func testJobs(t *testing.T) {
 	require.Equal(t, "b", run.GetNode(), "on the standby")
 	require.Contains(t, run.GetDetail(), "recommended")
 	put(&pb.Job{Name: "tick", Schedule: "@every 1s", Kind: "scan", Paused: true})
-	require.NotEmpty(t, a.job("tick").GetHistory(), "its history stays")
+	require.NotEmpty(t, a.job("tick").GetHistory(), "the history is kept")
 	require.Eventually(t, func() bool { return a.job("tick").GetHistory()[0].GetOutcome() != "running" }, testTimeout,
 		5*time.Millisecond)
 
@@ -100,19 +100,19 @@ func testJobs(t *testing.T) {
 	a.stop()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	require.Len(t, b.job("save").GetHistory(), 1)
-	require.Equal(t, "skipped", b.run("same").GetOutcome(), "there is no node to compare with")
+	require.Equal(t, "skipped", b.run("same").GetOutcome(), "no other node to compare with")
 	require.Equal(t, "ok", b.run("save").GetOutcome(), "without a standby, the active runs the job")
 	require.Len(t, b.job("save").GetHistory(), 2)
 }
 
-// A job that cannot run during a rewrite is skipped, with that reason.
-func TestJobWhileRewriting(t *testing.T) { simulated(t, testJobWhileRewriting) }
+// A job that cannot run during a rewrite is skipped. Its result contains the reason.
+func TestJobDuringRewriteIsSkipped(t *testing.T) { simulated(t, testJobDuringRewriteIsSkipped) }
 
-func testJobWhileRewriting(t *testing.T) {
+func testJobDuringRewriteIsSkipped(t *testing.T) {
 	p := startMaintenancePair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	_, err := a.maintenance.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
-		Name: "look", Schedule: "@daily",
+		Name: "daily", Schedule: "@daily",
 		Kind: "scan",
 	}})
 	require.NoError(t, err)
@@ -120,7 +120,7 @@ func testJobWhileRewriting(t *testing.T) {
 	var done sync.WaitGroup
 	done.Go(func() { _, _, _ = b.rewrite(&pb.RewriteRequest{PageSize: 4096}) })
 	<-reached
-	run := a.run("look")
+	run := a.run("daily")
 	require.Equal(t, "skipped", run.GetOutcome())
 	require.Contains(t, run.GetDetail(), "rewrite")
 	p.barriers[1].release()
@@ -152,7 +152,7 @@ func testResizeOnStartupAlone(t *testing.T) {
 		s, err := n.maintenance.GetSettings(t.Context(), &pb.GetSettingsRequest{})
 		require.NoError(t, err)
 		return !s.GetSettings().GetResizeOnStartup()
-	}, testTimeout, 5*time.Millisecond, "the flag clears itself")
+	}, testTimeout, 5*time.Millisecond, "the flag is cleared")
 	require.Len(t, n.consume("q", 1000).take(200), 200)
 	n.stop()
 
@@ -183,28 +183,29 @@ func testResizeOnStartupPair(t *testing.T) {
 	want := p.nodes[0].scan().GetRecommended()
 	_, err := p.nodes[0].maintenance.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{ResizeOnStartup: ptr(true)})
 	require.NoError(t, err)
-	asked := func(n int) bool {
+	requested := func(n int) bool {
 		s, err := p.nodes[n].maintenance.GetSettings(t.Context(), &pb.GetSettingsRequest{})
 		require.NoError(t, err)
 		return s.GetSettings().GetResizeOnStartup()
 	}
 	p.restart(1)
 	require.Eventually(t, func() bool { return p.nodes[1].pageSize() == want }, testTimeout, 10*time.Millisecond)
-	require.True(t, asked(0), "the other one has not done it")
+	require.True(t, requested(0), "the other node has not been resized")
 	p.nodes[1].waitFor(pb.Role_ROLE_STANDBY)
 	require.Eventually(t, func() bool {
 		_, err := p.nodes[0].admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 		return err == nil
 	}, testTimeout, 10*time.Millisecond)
 	p.nodes[0].waitFor(pb.Role_ROLE_STANDBY)
-	require.Equal(t, uint32(2048), p.nodes[0].pageSize(), "not without a start")
+	require.Equal(t, uint32(2048), p.nodes[0].pageSize(), "a node is resized only at its start")
 	p.restart(0)
-	require.Eventually(t, func() bool { return p.nodes[0].pageSize() == want && !asked(1) && !asked(0) }, testTimeout,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return p.nodes[0].pageSize() == want && !requested(1) && !requested(0)
+	}, testTimeout, 10*time.Millisecond)
 	require.Equal(t, uint64(200), p.same())
 }
 
-// The digests of both nodes are taken at the same record while the log grows.
+// The digests of both nodes are computed at the same record while the log grows.
 func TestVerifyUnderLoad(t *testing.T) { simulated(t, testVerifyUnderLoad) }
 
 func testVerifyUnderLoad(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
+// The Go memory limit and the memory of the store are derived from the budget. Limits are reduced to fit a small
+// budget. GOMEMLIMIT takes precedence.
 func TestMemoryLimit(t *testing.T) {
 	const mib = 1 << 20
 	require.EqualValues(t, 320*mib, memoryLimit(512*mib, 0))
@@ -34,7 +36,7 @@ func TestMemoryLimit(t *testing.T) {
 	require.Equal(t, limits, limits.Within(int64(config.Default().Memory.Budget)), "the defaults fit")
 	small := limits.Within(64 * mib)
 	require.EqualValues(t, 8*mib, small.StreamInFlightBytes)
-	require.Greater(t, small.PendingBytes, small.TransactionBytes, "one transaction is always possible")
+	require.Greater(t, small.PendingBytes, small.TransactionBytes, "one transaction fits")
 	require.Less(t, small.PendingBytes, limits.PendingBytes)
 	require.Equal(t, replication.DefaultTailBytes, tailMemory(512*mib))
 	require.Equal(t, 4*mib, tailMemory(64*mib))
@@ -49,7 +51,7 @@ func TestMemoryLimit(t *testing.T) {
 	require.Eventually(t, func() bool { return debug.SetMemoryLimit(-1) == 320*mib }, time.Minute, time.Millisecond)
 	cancel()
 	<-done
-	require.EqualValues(t, math.MaxInt64, debug.SetMemoryLimit(-1), "as it was")
+	require.EqualValues(t, math.MaxInt64, debug.SetMemoryLimit(-1), "the previous limit is restored")
 	t.Setenv("GOMEMLIMIT", "1GiB")
 	LimitMemory(t.Context(), 256*mib) // returns immediately: the operator has set a limit
 }

@@ -145,7 +145,7 @@ func testMetricsOfAPair(t *testing.T) {
 	require.Positive(t, v["lockstep_connections"])
 	age := v[`lockstep_queue_oldest_message_age_seconds{queue="large"}`]
 	require.True(t, age > 0 && age < testTimeout.Seconds(), "%v", age)
-	require.Eventually(t, func() bool { // the standby applies a little later
+	require.Eventually(t, func() bool { // the standby applies later
 		standby, _ := scrape(t, addresses[1])
 		return standby["lockstep_messages_published_total"] == 5 &&
 			standby["lockstep_messages_acknowledged_total"] == 2 &&

@@ -86,7 +86,7 @@ func settings(t *testing.T, name string) config.Config {
 	}
 	c.Listen = "127.0.0.1:0"
 	c.Coordinator.Type = config.CoordinatorNone
-	if simpair.Of(t) == nil { // a role changes because of the test, not because the machine is slow
+	if simpair.Of(t) == nil { // roles do not change because of a slow machine
 		c.Failover.Timeout, c.Failover.DropTimeout = config.Duration(2*time.Minute), config.Duration(time.Minute)
 	}
 	c.WAL.SegmentBytes = 4 << 20
@@ -364,9 +364,9 @@ func span(first, last uint64) []*pb.SequenceRange {
 	return []*pb.SequenceRange{{First: first, Last: last}}
 }
 
-func TestAlonePublishConsume(t *testing.T) { simulated(t, testAlonePublishConsume) }
+func TestStandalonePublishConsume(t *testing.T) { simulated(t, testStandalonePublishConsume) }
 
-func testAlonePublishConsume(t *testing.T) {
+func testStandalonePublishConsume(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("orders")
 	for i := range 10 {
@@ -384,9 +384,9 @@ func testAlonePublishConsume(t *testing.T) {
 }
 
 // Acknowledged messages are present after a restart, and the port is free again.
-func TestRestartAlone(t *testing.T) { simulated(t, testRestartAlone) }
+func TestStandaloneRestart(t *testing.T) { simulated(t, testStandaloneRestart) }
 
-func testRestartAlone(t *testing.T) {
+func testStandaloneRestart(t *testing.T) {
 	c := settings(t, "alone")
 	n := start(t, c)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -401,7 +401,7 @@ func testRestartAlone(t *testing.T) {
 }
 
 // The standby takes over in a pair with a real etcd and real sockets.
-func TestTakeover(t *testing.T) {
+func TestTakeoverWithRealEtcd(t *testing.T) {
 	active, standby := startPair(t, startRealEtcd(t))
 	active.createQueue("orders")
 	active.publish("orders", "one", "two")

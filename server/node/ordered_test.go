@@ -51,7 +51,7 @@ func testListQueuesInOrder(t *testing.T) {
 	names, _ = n.list(&pb.ListQueuesRequest{Order: pb.QueueOrder_QUEUE_ORDER_MESSAGES, Offset: 9})
 	require.Empty(t, names)
 	names, total = n.list(&pb.ListQueuesRequest{Contains: "B"})
-	require.Equal(t, []string{"Other-B", "q/b"}, names, "ignoring case")
+	require.Equal(t, []string{"Other-B", "q/b"}, names, "the comparison ignores case")
 	require.Equal(t, uint32(2), total)
 	names, _ = n.list(&pb.ListQueuesRequest{Prefix: "q/", Contains: "/", Descending: true})
 	require.Equal(t, []string{"q/d", "q/c", "q/b", "q/a"}, names)
@@ -70,7 +70,7 @@ func testListQueuesInOrder(t *testing.T) {
 	}
 }
 
-// Rates are derived from the changes between two calls, and the age from the oldest message.
+// Rates are computed from the changes between two calls, and the age from the oldest message.
 func TestQueueActivity(t *testing.T) { simulated(t, testQueueActivity) }
 
 func testQueueActivity(t *testing.T) {
@@ -83,7 +83,7 @@ func testQueueActivity(t *testing.T) {
 		require.Len(t, resp.GetQueues(), 1)
 		return resp.GetQueues()[0].GetActivity()
 	}
-	require.Nil(t, check().PublishedPerSecond, "it was not queried before")
+	require.Nil(t, check().PublishedPerSecond, "no previous call")
 	before := time.Now().Add(-time.Second)
 	n.publish("q", make([]string, 100)...)
 	c := n.consume("q", 40)
@@ -127,7 +127,7 @@ func testConnections(t *testing.T) {
 	require.Contains(t, got.GetClient(), "grpc-go")
 	require.Contains(t, got.GetAddress(), "127.0.0.1:")
 	require.Empty(t, got.GetTls())
-	require.Nil(t, got.GetReceived().BytesPerSecond, "it was not queried before")
+	require.Nil(t, got.GetReceived().BytesPerSecond, "no previous call")
 	require.Greater(t, got.GetReceived().GetBytes(), uint64(30))
 	require.Equal(t, uint64(30), got.GetReceived().GetMessages())
 	require.Equal(t, uint64(20), got.GetSent().GetMessages())

@@ -38,7 +38,7 @@ func (n *testNode) status() *pb.GetStatusResponse {
 	return st
 }
 
-// Every client request to the standby is answered with the address of the active.
+// Each client request to the standby fails with an error that contains the address of the active.
 func TestStandbyRedirectsClients(t *testing.T) { simulated(t, testStandbyRedirectsClients) }
 
 func testStandbyRedirectsClients(t *testing.T) {
@@ -186,6 +186,7 @@ func testStandbyRedirectsClients(t *testing.T) {
 	}
 }
 
+// The queue service is SERVING only on the active. Reflection lists the services of each node.
 func TestHealthAndReflection(t *testing.T) { simulated(t, testHealthAndReflection) }
 
 func testHealthAndReflection(t *testing.T) {
@@ -218,6 +219,7 @@ func testHealthAndReflection(t *testing.T) {
 		testTimeout, 5*time.Millisecond)
 }
 
+// The status contains the pair, the store and the role of the node. Only the active reports the standby.
 func TestStatus(t *testing.T) { simulated(t, testStatus) }
 
 func testStatus(t *testing.T) {
@@ -247,9 +249,9 @@ func testStatus(t *testing.T) {
 }
 
 // A client attached to a node that loses its role is redirected to the new active immediately.
-func TestRoleLoss(t *testing.T) { simulated(t, testRoleLoss) }
+func TestRoleLossRedirectsClients(t *testing.T) { simulated(t, testRoleLossRedirectsClients) }
 
-func testRoleLoss(t *testing.T) {
+func testRoleLossRedirectsClients(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	active.publish("q", "1", "2")
@@ -310,9 +312,10 @@ func testRetryAcrossTakeover(t *testing.T) {
 	require.Equal(t, first.GetLsn(), again.GetLsn())
 }
 
-func TestMaintenanceCalls(t *testing.T) { simulated(t, testMaintenanceCalls) }
+// Both nodes can write a checkpoint and check their stores.
+func TestCheckpointAndCheck(t *testing.T) { simulated(t, testCheckpointAndCheck) }
 
-func testMaintenanceCalls(t *testing.T) {
+func testCheckpointAndCheck(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
 	for i := range 100 {
@@ -341,6 +344,7 @@ func testMaintenanceCalls(t *testing.T) {
 	}
 }
 
+// A switchover is refused on a standalone node, on a pair without a standby, and with an invalid timeout.
 func TestSwitchoverRefused(t *testing.T) { simulated(t, testSwitchoverRefused) }
 
 func testSwitchoverRefused(t *testing.T) {
@@ -360,9 +364,9 @@ func testSwitchoverRefused(t *testing.T) {
 }
 
 // With min_in_sync 2, a single node refuses writes with a reason. It serves as soon as two nodes are in sync.
-func TestTwoRequired(t *testing.T) { simulated(t, testTwoRequired) }
+func TestMinInSyncOfTwo(t *testing.T) { simulated(t, testMinInSyncOfTwo) }
 
-func testTwoRequired(t *testing.T) {
+func testMinInSyncOfTwo(t *testing.T) {
 	etcd := startEtcd(t)
 	two := func(name string) config.Config {
 		c := settingsOfPair(t, name, etcd)

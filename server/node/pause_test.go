@@ -74,6 +74,7 @@ func testPauseSurvivesFailover(t *testing.T) {
 	standby.waitCondition(conditions.QueuesPaused, "", false)
 }
 
+// An invalid pause is refused with a reason.
 func TestInvalidPauses(t *testing.T) { simulated(t, testInvalidPauses) }
 
 func testInvalidPauses(t *testing.T) {

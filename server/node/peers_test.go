@@ -36,7 +36,7 @@ import (
 // peerCalls makes each call between the nodes and returns the errors.
 func peerCalls(ctx context.Context, conn *grpc.ClientConn) map[string]error {
 	c := pb.NewReplicationServiceClient(conn)
-	answer := func(stream interface{ RecvMsg(any) error }, m any, err error) error {
+	firstResponse := func(stream interface{ RecvMsg(any) error }, m any, err error) error {
 		if err != nil {
 			return err
 		}
@@ -51,9 +51,9 @@ func peerCalls(ctx context.Context, conn *grpc.ClientConn) map[string]error {
 	messages, merr := c.FetchMessages(ctx, &pb.FetchMessagesRequest{})
 	_, handshake := c.Handshake(ctx, &pb.HandshakeRequest{})
 	return map[string]error{
-		"Replicate":     answer(replicate, &pb.ReplicateResponse{}, rerr),
-		"FetchSnapshot": answer(snapshot, &pb.FetchSnapshotResponse{}, serr),
-		"FetchMessages": answer(messages, &pb.FetchMessagesResponse{}, merr),
+		"Replicate":     firstResponse(replicate, &pb.ReplicateResponse{}, rerr),
+		"FetchSnapshot": firstResponse(snapshot, &pb.FetchSnapshotResponse{}, serr),
+		"FetchMessages": firstResponse(messages, &pb.FetchMessagesResponse{}, merr),
 		"Handshake":     handshake,
 	}
 }
@@ -112,14 +112,14 @@ func issued(t *testing.T, ca *certs.CA, name string, template x509.Certificate) 
 }
 
 // A certificate of the pair's CA does not authenticate a peer: it must contain a name of the pair.
-func TestOnlyThePeer(t *testing.T) { simulated(t, testOnlyThePeer) }
+func TestPeerCertificateNames(t *testing.T) { simulated(t, testPeerCertificateNames) }
 
-func testOnlyThePeer(t *testing.T) {
+func testPeerCertificateNames(t *testing.T) {
 	ca, etcd := certs.New(t, "ours"), startEtcd(t)
 	client := issued(t, ca, "client", x509.Certificate{DNSNames: []string{"client.test"}})
-	robot, err := url.Parse("spiffe://pair/node")
+	uri, err := url.Parse("spiffe://pair/node")
 	require.NoError(t, err)
-	member := issued(t, ca, "member", x509.Certificate{URIs: []*url.URL{robot}})
+	member := issued(t, ca, "member", x509.Certificate{URIs: []*url.URL{uri}})
 
 	a := start(t, secured(t, settingsOfPair(t, "a", etcd), ca))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -133,16 +133,17 @@ func testOnlyThePeer(t *testing.T) {
 
 	// A setting with the names of the pair's nodes replaces their hosts.
 	c := secured(t, settings(t, "c"), ca)
-	c.TLS.PeerNames = []string{robot.String()}
+	c.TLS.PeerNames = []string{uri.String()}
 	named := start(t, c)
 	requirePeersAccepted(t, connect(t, named.ready.Address, member))
 	requireNonPeersRefused(t, connect(t, named.ready.Address, c.TLS.Files()), "spiffe://pair/node")
 }
 
-// The connecting node also checks the names: a certificate that is valid for the address is not sufficient.
-func TestOnlyToThePeer(t *testing.T) { simulated(t, testOnlyToThePeer) }
+// A connecting node accepts only a peer with a name of the pair. A certificate that is valid for the address is not
+// sufficient.
+func TestPeerNamesOfListener(t *testing.T) { simulated(t, testPeerNamesOfListener) }
 
-func testOnlyToThePeer(t *testing.T) {
+func testPeerNamesOfListener(t *testing.T) {
 	ca, etcd := certs.New(t, "ours"), startEtcd(t)
 	a := start(t, secured(t, settingsOfPair(t, "a", etcd), ca))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -170,16 +171,16 @@ func testPeerToken(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	conn := connect(t, a.ready.Address, tlsfiles.Files{})
 	requireNonPeersRefused(t, conn, "(peer-token-file)")
-	show := func(token string) map[string]error {
+	withToken := func(token string) map[string]error {
 		return peerCalls(metadata.AppendToOutgoingContext(t.Context(), "lockstep-peer-token", token), conn)
 	}
 	for _, token := range []string{wrong, "", secret[1:], secret + " "} {
-		for name, err := range show(token) {
+		for name, err := range withToken(token) {
 			require.Equal(t, pb.ErrorReason_ERROR_REASON_NOT_PEER, reasonOf(err), "%s with %q", name, token)
 			require.NotContains(t, err.Error(), secret)
 		}
 	}
-	for name, err := range show(secret) {
+	for name, err := range withToken(secret) {
 		require.NotEqual(t, pb.ErrorReason_ERROR_REASON_NOT_PEER, reasonOf(err), "%s: %v", name, err)
 	}
 
@@ -194,7 +195,7 @@ func testPeerToken(t *testing.T) {
 	b.waitCondition(conditions.PeerRejected, "b", false)
 }
 
-// The metrics port returns metrics and profiles only to authorized callers.
+// The metrics port returns metrics and profiles only to authorized callers. The probes require no authorization.
 func TestMetricsRights(t *testing.T) { simulated(t, testMetricsRights) }
 
 func testMetricsRights(t *testing.T) {
@@ -209,12 +210,12 @@ func testMetricsRights(t *testing.T) {
 		shows             *tlsfiles.Files
 		metrics, profiles int
 	}{
-		"loopback":    {func(*config.Config) {}, "http", "", nil, open, open},
-		"with secret": {func(c *config.Config) { c.Metrics.Token = token }, "http", "", nil, unauthorized, unauthorized},
-		"with the secret": {
+		"loopback": {func(*config.Config) {}, "http", "", nil, open, open},
+		"no token": {func(c *config.Config) { c.Metrics.Token = token }, "http", "", nil, unauthorized, unauthorized},
+		"token": {
 			func(c *config.Config) { c.Metrics.Token = token }, "http", "the-secret-of-metrics", nil, open, open,
 		},
-		"with another": {
+		"wrong token": {
 			func(c *config.Config) { c.Metrics.Token = token }, "http", "the-secret-of-others", nil, unauthorized,
 			unauthorized,
 		},
@@ -262,10 +263,11 @@ func testMetricsRights(t *testing.T) {
 	}
 }
 
-// New connections use a replaced certificate, and open connections continue. An invalid certificate is refused.
-func TestCertificatesChange(t *testing.T) { simulated(t, testCertificatesChange) }
+// New connections use a replaced certificate, and open connections continue. An invalid certificate has no effect, and
+// is reported.
+func TestCertificateReload(t *testing.T) { simulated(t, testCertificateReload) }
 
-func testCertificatesChange(t *testing.T) {
+func testCertificateReload(t *testing.T) {
 	ca := certs.New(t, "ours")
 	c := secured(t, settings(t, "a"), ca)
 	n := start(t, c)
@@ -311,9 +313,9 @@ func copyFile(t *testing.T, from, to string) {
 }
 
 // A client with an expired certificate is refused.
-func TestExpiredClient(t *testing.T) { simulated(t, testExpiredClient) }
+func TestExpiredClientCertificate(t *testing.T) { simulated(t, testExpiredClientCertificate) }
 
-func testExpiredClient(t *testing.T) {
+func testExpiredClientCertificate(t *testing.T) {
 	ca := certs.New(t, "ours")
 	n := start(t, secured(t, settings(t, "a"), ca))
 	ended := issued(t, ca, "ended", x509.Certificate{
@@ -332,11 +334,10 @@ func testExpiredClient(t *testing.T) {
 	require.Contains(t, err.Error(), "expired certificate")
 }
 
-// A node with the setting insecure that other machines can reach without TLS reports a condition. It does not
-// authenticate calls of peers.
-func TestInsecureListenerIsLogged(t *testing.T) { simulated(t, testInsecureListenerIsLogged) }
+// A node that remote clients can reach without TLS reports not-encrypted. It does not authenticate calls of peers.
+func TestUnencryptedListenerCondition(t *testing.T) { simulated(t, testUnencryptedListenerCondition) }
 
-func testInsecureListenerIsLogged(t *testing.T) {
+func testUnencryptedListenerCondition(t *testing.T) {
 	c := settings(t, "a")
 	c.Listen, c.Insecure = "0.0.0.0:0", true
 	n := start(t, c)

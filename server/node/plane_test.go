@@ -82,8 +82,8 @@ func (p *sitePlane) duringNext(change func()) {
 	}
 }
 
-// A promotion that is complete before the activation of the node acts on the former role does not leave the primary
-// without a session; a demotion leaves no session at a replica.
+// If the role of the site changes after serveByRole has read it, a promoted site still has a session, and a stopped
+// site has none.
 func TestConcurrentSiteRoles(t *testing.T) {
 	p := newSitePlane(t)
 	p.duringNext(func() {
@@ -92,7 +92,7 @@ func TestConcurrentSiteRoles(t *testing.T) {
 		require.NotNil(t, p.node.serving.Get())
 	})
 	p.serveByRole() // as beginServing does
-	require.NotNil(t, p.node.serving.Get(), "a primary without a session")
+	require.NotNil(t, p.node.serving.Get(), "session of the primary")
 	payload, err := txn.Build(time.Now(), func(b *txn.Builder) { b.PutMeta("k", nil) })
 	require.NoError(t, err)
 	_, err = p.primary.Commit(t.Context(), payload)
@@ -104,7 +104,7 @@ func TestConcurrentSiteRoles(t *testing.T) {
 		require.Nil(t, p.node.serving.Get())
 	})
 	p.serveByRole()
-	require.Nil(t, p.node.serving.Get(), "a stopped site with a session")
+	require.Nil(t, p.node.serving.Get(), "session of the stopped site")
 	_, err = p.primary.Commit(t.Context(), payload)
 	require.Error(t, err)
 }

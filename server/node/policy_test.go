@@ -81,7 +81,7 @@ func testPoliciesSurviveFailover(t *testing.T) {
 	require.True(t, proto.Equal(all, list.GetPolicies()[0]))
 	require.True(t, proto.Equal(orders, list.GetPolicies()[1]))
 
-	for range 12 { // the oldest ones overflow to the dead-letter queue of the policy
+	for range 12 { // the oldest messages overflow to the dead-letter queue of the policy
 		standby.publish("orders.us", "x")
 	}
 	for queue("orders.dead").GetMessages() < 2 {
@@ -99,6 +99,7 @@ func testPoliciesSurviveFailover(t *testing.T) {
 	require.Nil(t, queue("orders.us").GetSources())
 }
 
+// An invalid policy or reset of fields is refused with a reason.
 func TestInvalidPolicies(t *testing.T) { simulated(t, testInvalidPolicies) }
 
 func testInvalidPolicies(t *testing.T) {
@@ -109,9 +110,9 @@ func testInvalidPolicies(t *testing.T) {
 		policy *pb.QueuePolicy
 		reason pb.ErrorReason
 	}{
-		"no pattern":  {&pb.QueuePolicy{Defaults: one}, pb.ErrorReason_ERROR_REASON_INVALID_NAME},
-		"bad pattern": {&pb.QueuePolicy{Pattern: "a b", Defaults: one}, pb.ErrorReason_ERROR_REASON_INVALID_NAME},
-		"no option":   {&pb.QueuePolicy{Pattern: "q"}, pb.ErrorReason_ERROR_REASON_INVALID},
+		"no pattern":      {&pb.QueuePolicy{Defaults: one}, pb.ErrorReason_ERROR_REASON_INVALID_NAME},
+		"invalid pattern": {&pb.QueuePolicy{Pattern: "a b", Defaults: one}, pb.ErrorReason_ERROR_REASON_INVALID_NAME},
+		"no option":       {&pb.QueuePolicy{Pattern: "q"}, pb.ErrorReason_ERROR_REASON_INVALID},
 		"priority": {
 			&pb.QueuePolicy{Pattern: "q", Priority: 1_000_001, Defaults: one}, pb.ErrorReason_ERROR_REASON_INVALID,
 		},

@@ -86,7 +86,7 @@ func testPrepared(t *testing.T) {
 	require.NoError(t, n.rollbackPrepared("b"))
 	require.Equal(t, []string{"2"}, bodies(c.take(1)), "only uncommitted messages are redelivered")
 	require.ErrorIs(t, kind(n.rollbackPrepared("a")), txn.ErrCommitted)
-	require.ErrorIs(t, kind(n.commitPrepared("b")), txn.ErrCommitted, "one reason for both")
+	require.ErrorIs(t, kind(n.commitPrepared("b")), txn.ErrCommitted, "a rolled-back transaction has the same reason")
 	require.Empty(t, n.listPrepared().GetTransactions())
 }
 
@@ -113,11 +113,11 @@ func testPreparedLimits(t *testing.T) {
 		},
 		"unprintable xid": {"a\tb", []*pb.Operation{publishOp("q", "x")}, codes.InvalidArgument, "unprintable"},
 		"xid in use":      {"used", []*pb.Operation{publishOp("q", "x")}, codes.AlreadyExists, "new xid"},
-		"nothing":         {"x", nil, codes.InvalidArgument, "0 operations"},
+		"no operations":   {"x", nil, codes.InvalidArgument, "0 operations"},
 		"release": {"x", []*pb.Operation{{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{
 			Queue: "q", Ranges: span(2, 2),
 		}}}}, codes.InvalidArgument, "cannot release"},
-		"no queue":       {"x", []*pb.Operation{publishOp("r", "x")}, codes.NotFound, `"r"`},
+		"unknown queue":  {"x", []*pb.Operation{publishOp("r", "x")}, codes.NotFound, `"r"`},
 		"full":           {"x", []*pb.Operation{publishOp("small", "2", "3")}, codes.ResourceExhausted, "full"},
 		"reserved":       {"x", []*pb.Operation{ackOp("q", 1, 1)}, codes.Aborted, "reserved"},
 		"beyond the end": {"x", []*pb.Operation{ackOp("q", 4, 4)}, codes.InvalidArgument, "not published"},
@@ -161,7 +161,7 @@ func testPreparedLimits(t *testing.T) {
 	require.NoError(t, n.commitPrepared("used"))
 }
 
-// A coordinator is notified of an operator's heuristic decision, even if it equals its own.
+// A coordinator is notified of a heuristic decision of an operator, even if it equals the decision of the coordinator.
 func TestPreparedHeuristics(t *testing.T) { simulated(t, testPreparedHeuristics) }
 
 func testPreparedHeuristics(t *testing.T) {
@@ -207,14 +207,14 @@ func testPreparedRetry(t *testing.T) {
 		Xid: "a", Operations: []*pb.Operation{publishOp("q", "1")},
 		Producer: &pb.Producer{Id: "p", Epoch: 1, Sequence: 1, Retry: true},
 	})
-	require.NoError(t, err, "also after it was decided")
+	require.NoError(t, err, "a retry after the decision")
 	require.Equal(t, first.GetLsn(), second.GetLsn())
 }
 
 // A prepared transaction survives a failover between the phases, and a restart of both nodes.
-func TestPreparedSurvives(t *testing.T) { simulated(t, testPreparedSurvives) }
+func TestPreparedSurvivesFailover(t *testing.T) { simulated(t, testPreparedSurvivesFailover) }
 
-func testPreparedSurvives(t *testing.T) {
+func testPreparedSurvivesFailover(t *testing.T) {
 	etcd := startEtcd(t)
 	active, standby := startPair(t, etcd)
 	active.createQueue("in")
@@ -285,9 +285,11 @@ func (c *consumer) acknowledge(n int) (got []string) {
 }
 
 // Rolled-back acknowledgements are redelivered once, even in queues with priorities or groups.
-func TestPreparedOfOtherQueues(t *testing.T) { simulated(t, testPreparedOfOtherQueues) }
+func TestPreparedRollbackInOrderedQueues(t *testing.T) {
+	simulated(t, testPreparedRollbackInOrderedQueues)
+}
 
-func testPreparedOfOtherQueues(t *testing.T) {
+func testPreparedRollbackInOrderedQueues(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("priorities", &pb.QueueConfig{Priorities: true}))
 	n.createQueue("groups")

@@ -184,6 +184,7 @@ func releaseOp(queue string, first, last uint64) *pb.Operation {
 	}}}
 }
 
+// A transaction commits all of its operations or none. Messages that it releases are redelivered.
 func TestCommit(t *testing.T) { simulated(t, testCommit) }
 
 func testCommit(t *testing.T) {
@@ -205,7 +206,7 @@ func testCommit(t *testing.T) {
 	require.Equal(t, uint64(2), again[0].GetSequence(), "messages released by the transaction are redelivered")
 	require.Equal(t, uint32(1), again[0].GetDeliveryCount())
 
-	// All or none: the second operation is refused, so the first has no effect.
+	// The second operation is refused, so that the first one has no effect.
 	_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{
 		publishOp("out", "c"),
 		ackOp("in", 9, 9),
@@ -228,6 +229,8 @@ func testCommit(t *testing.T) {
 	require.ErrorIs(t, kind(err), txn.ErrQueueNotFound)
 }
 
+// A stream responds to each publish in order, whether publishes are sent one by one or combined. An invalid publish
+// does not end the stream.
 func TestPublishStream(t *testing.T) {
 	for _, concurrent := range []uint64{1, 7} {
 		t.Run(fmt.Sprint(concurrent, " together"), func(t *testing.T) {
@@ -301,20 +304,20 @@ func testPublishStream(t *testing.T, concurrent uint64) {
 		sent <- stream.CloseSend()
 	}()
 	next := uint64(1)
-	var answers []*pb.PublishStreamResponse
+	var responses []*pb.PublishStreamResponse
 	messages := 0
 	for i := range uint64(requests) {
-		if len(answers) == 0 {
+		if len(responses) == 0 {
 			all, err := stream.Recv()
 			require.NoError(t, err)
 			require.Equal(t, i == 0, all.GetAcceptsMore())
-			answers = append(answers, all)
-			answers = append(answers, all.GetMore()...)
+			responses = append(responses, all)
+			responses = append(responses, all.GetMore()...)
 			messages++
 		}
-		resp := answers[0]
-		answers = answers[1:]
-		require.Equal(t, i, resp.GetCorrelation(), "answers come in order")
+		resp := responses[0]
+		responses = responses[1:]
+		require.Equal(t, i, resp.GetCorrelation(), "responses are in the order of the requests")
 		switch i {
 		case 100:
 			require.Equal(t, "QUEUE_NOT_FOUND", resp.GetError().GetReason())

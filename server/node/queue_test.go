@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
+// Queues are created, altered, purged and deleted. The number of queues is limited.
 func TestQueueAdministration(t *testing.T) { simulated(t, testQueueAdministration) }
 
 func testQueueAdministration(t *testing.T) {
@@ -63,6 +64,7 @@ func testQueueAdministration(t *testing.T) {
 	require.ErrorIs(t, kind(err), txn.ErrTooManyQueues)
 }
 
+// ListQueues returns all queues with a prefix, in pages.
 func TestListQueues(t *testing.T) { simulated(t, testListQueues) }
 
 func testListQueues(t *testing.T) {
@@ -90,6 +92,8 @@ func testListQueues(t *testing.T) {
 	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 }
 
+// A subscription starts at the earliest or the next message. Subscriptions can be created and deleted, and a topic
+// starts without one.
 func TestSubscriptions(t *testing.T) { simulated(t, testSubscriptions) }
 
 func testSubscriptions(t *testing.T) {
@@ -136,6 +140,7 @@ func testSubscriptions(t *testing.T) {
 	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 }
 
+// A queue at its limit of messages or bytes refuses publishes until messages are acknowledged.
 func TestQueueLimits(t *testing.T) { simulated(t, testQueueLimits) }
 
 func testQueueLimits(t *testing.T) {

@@ -30,7 +30,7 @@ func (n *testNode) refused(queue, body string) (err error) {
 			n.purge(queue)
 		}
 		return err != nil
-	}, 5*time.Second, 20*time.Millisecond, "it is never refused")
+	}, 5*time.Second, 20*time.Millisecond, "no publish was refused")
 	return err
 }
 
@@ -138,11 +138,11 @@ func testRateQuota(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, resp.GetError())
 	}
-	took(t, 1500*time.Millisecond, start, "the stream is read more slowly")
+	took(t, 1500*time.Millisecond, start, "publishes of the stream are delayed")
 
 	n.quota(&pb.AccessQuota{Queue: "q", MessagesPerSecond: 10})
 	done := make(chan error, 1)
-	go func() { done <- n.publishAs("alice", "q", make([]string, 500)...) }() // is answered after a long delay
+	go func() { done <- n.publishAs("alice", "q", make([]string, 500)...) }() // returns after a long delay
 	refusals := make(chan error, 1)
 	bob := func() { // a request that arrived in time is also delayed
 		if err := n.publishAs("bob", "q", "x"); err != nil {

@@ -99,9 +99,9 @@ func TestReflection(t *testing.T) {
 		"certificate":           {certificate: true},
 		"JWT":                   {token: jwt},
 		"token":                 {token: token},
-		"nothing":               {code: codes.PermissionDenied},
+		"no credentials":        {code: codes.PermissionDenied},
 		"a JWT without a right": {token: i.Token("mallory", nil), code: codes.PermissionDenied},
-		"wrong":                 {token: "lsk_wrong", code: codes.Unauthenticated},
+		"wrong token":           {token: "lsk_wrong", code: codes.Unauthenticated},
 	} {
 		t.Run(name, func(t *testing.T) {
 			secure := &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS13}

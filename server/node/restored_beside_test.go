@@ -46,16 +46,16 @@ func testRestoreWithEmptyPeer(t *testing.T) {
 	c := settingsOfPair(t, "restored", etcd)
 	c.Data.Dir = dir
 	restored := start(t, c)
-	var waits *pb.Condition
+	var rejected *pb.Condition
 	require.Eventually(t, func() bool {
 		for _, c := range restored.status().GetConditions() {
 			if c.GetKind() == string(conditions.RecordRejected) {
-				waits = c
+				rejected = c
 			}
 		}
-		return waits != nil
+		return rejected != nil
 	}, testTimeout, 10*time.Millisecond)
-	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, waits.GetSeverity())
+	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, rejected.GetSeverity())
 	require.Equal(t, pb.Role_ROLE_RECOVERING, restored.role())
 	require.Equal(t, pb.Role_ROLE_ACTIVE_ALONE, empty.role())
 }

@@ -25,8 +25,8 @@ func settled(err error) bool {
 	return false
 }
 
-// A request marked as a retry may already be in the log. Therefore its refusal is recorded in the log, and no later
-// attempt with that sequence is executed (INV-10).
+// A request marked as a retry may already be in the log. Its refusal is recorded in the log, and no later attempt with
+// that sequence is executed (INV-10).
 func TestRetryIsDecidedByTheLog(t *testing.T) { simulated(t, testRetryIsDecidedByTheLog) }
 
 func testRetryIsDecidedByTheLog(t *testing.T) {
@@ -187,7 +187,7 @@ func testAdministrationRetries(t *testing.T) {
 	})
 	q, err := n.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
-	require.Len(t, q.GetQueue().GetSubscriptions(), 2, "the recreated one exists")
+	require.Len(t, q.GetQueue().GetSubscriptions(), 2, "the recreated subscription exists")
 	twice(remove, func() {
 		n.createQueue("q")
 		n.publish("q", "of the new queue")
@@ -241,7 +241,7 @@ func testRetryWithAnotherBody(t *testing.T) {
 		return err
 	}
 	both("body", func(p *pb.Producer, other bool) error { return publish(p, message(other, "x", "y")) })
-	both("where one ends", func(p *pb.Producer, other bool) error {
+	both("boundary between bodies", func(p *pb.Producer, other bool) error {
 		if other {
 			return publish(p, batch("ab", "c"))
 		}

@@ -35,7 +35,7 @@ type certHolder struct {
 	tlsfiles.Files
 }
 
-func newParty(t *testing.T, name string) *certHolder {
+func newCertHolder(t *testing.T, name string) *certHolder {
 	t.Helper()
 	at := func(file string) string { return filepath.Join(t.TempDir(), file) }
 	return &certHolder{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
@@ -74,7 +74,7 @@ type rotation struct {
 }
 
 func (r *rotation) certHolder(name string) *certHolder {
-	p := newParty(r.t, name)
+	p := newCertHolder(r.t, name)
 	p.issue(r.older, r.older)
 	return p
 }
@@ -216,7 +216,7 @@ func (r *rotation) streams(ctx context.Context, running *sync.WaitGroup) {
 				return
 			}
 			r.published.Add(1)
-			time.Sleep(5 * time.Millisecond) //nolint:forbidigo // the pace of a load, in simulated time
+			time.Sleep(5 * time.Millisecond) //nolint:forbidigo // rate of the load, in simulated time
 		}
 	})
 	running.Go(func() {
@@ -256,7 +256,7 @@ func (r *rotation) connections(ctx context.Context, running *sync.WaitGroup) (co
 				r.fail("new connection: %w", err)
 			}
 			count.Add(1)
-			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the pace of a load, in simulated time
+			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // rate of the load, in simulated time
 		}
 	})
 	return count
@@ -304,13 +304,13 @@ func (r *rotation) used(subject string, count int) {
 	}
 }
 
-// A node reports the certificate of the witness and its expiry, and detects a new certificate.
+// A node reports the certificate of the witness and its expiry, also after the certificate is replaced.
 func TestCertificateOfWitness(t *testing.T) { simulated(t, testCertificateOfWitness) }
 
 func testCertificateOfWitness(t *testing.T) {
 	r := startRotation(t, true)
 	witness := r.others[len(r.others)-1]
-	shown := func() *pb.CertificateStatus {
+	reported := func() *pb.CertificateStatus {
 		for _, c := range r.nodeA.status().GetCertificates() {
 			if c.GetUse() == "witness" {
 				return c
@@ -318,9 +318,9 @@ func testCertificateOfWitness(t *testing.T) {
 		}
 		return nil
 	}
-	require.Eventually(t, func() bool { return shown() != nil }, testTimeout, 20*time.Millisecond)
-	require.Contains(t, shown().GetSubject(), "witness")
-	require.False(t, shown().GetCa())
+	require.Eventually(t, func() bool { return reported() != nil }, testTimeout, 20*time.Millisecond)
+	require.Contains(t, reported().GetSubject(), "witness")
+	require.False(t, reported().GetCa())
 	ends := time.Now().Add(13 * 24 * time.Hour).Truncate(time.Second)
 	_, cert, key := r.older.IssueFrom(t, "witness-2", &x509.Certificate{
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: ends,
@@ -328,9 +328,9 @@ func testCertificateOfWitness(t *testing.T) {
 	copyFile(t, cert, witness.Cert)
 	copyFile(t, key, witness.Key)
 	require.Eventually(t, func() bool {
-		return ends.Equal(shown().GetEnds().AsTime())
-	}, 2*testTimeout, 100*time.Millisecond, "it is %v", shown())
-	require.Contains(t, shown().GetSubject(), "witness-2")
+		return ends.Equal(reported().GetEnds().AsTime())
+	}, 2*testTimeout, 100*time.Millisecond, "it is %v", reported())
+	require.Contains(t, reported().GetSubject(), "witness-2")
 }
 
 // All certificates, keys and CAs of a pair, its coordinator and its clients can be replaced under load: no stream ends,
@@ -362,7 +362,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 	progress()
 	r.replace(progress)
 	r.used("CN=newer", map[bool]int{false: 2, true: 4}[withRaft]) // with raft, also the voter's
-	former := newParty(t, "client")
+	former := newCertHolder(t, "client")
 	former.issue(r.older, r.newer)
 	_, err := pb.NewAdminServiceClient(connect(t, r.nodeA.ready.Address, former.Files)).
 		GetStatus(t.Context(), &pb.GetStatusRequest{})

@@ -95,15 +95,15 @@ func testSearch(t *testing.T) {
 		stored[seq] = true
 	}
 	// Remove single messages and long ranges.
-	var gone []*pb.SequenceRange
+	var removed []*pb.SequenceRange
 	for range 200 {
 		first := 1 + r.Uint64N(2000)
-		gone = append(gone, &pb.SequenceRange{First: first, Last: first})
+		removed = append(removed, &pb.SequenceRange{First: first, Last: first})
 	}
-	gone = append(gone, &pb.SequenceRange{First: 300, Last: 700}, &pb.SequenceRange{First: 1900, Last: 2000})
-	_, err = n.queues.RemoveMessages(t.Context(), &pb.RemoveMessagesRequest{Queue: "q", Sequences: gone})
+	removed = append(removed, &pb.SequenceRange{First: 300, Last: 700}, &pb.SequenceRange{First: 1900, Last: 2000})
+	_, err = n.queues.RemoveMessages(t.Context(), &pb.RemoveMessagesRequest{Queue: "q", Sequences: removed})
 	require.NoError(t, err)
-	for _, g := range gone {
+	for _, g := range removed {
 		for seq := g.GetFirst(); seq <= g.GetLast(); seq++ {
 			delete(stored, seq)
 		}

@@ -43,7 +43,7 @@ func messagesIn(t *testing.T, n *simpair.Node) uint64 {
 	return resp.GetQueues()[0].GetMessages()
 }
 
-// A copy of each pair accepts writes. It affects neither site, even after its restart.
+// A drill copies the pair of a site. The copy accepts writes and does not affect the sites, even after a restart.
 func TestDrill(t *testing.T) { simpair.Test(t, testDrill) }
 
 func testDrill(t *testing.T, w *simpair.World) {
@@ -79,7 +79,7 @@ func testDrill(t *testing.T, w *simpair.World) {
 	require.NoError(t, sitePublish(t.Context(), west[0], "q", "five"))
 }
 
-// A copy can be made of a pair without sites.
+// A drill can copy a pair without sites.
 func TestDrillWithoutSites(t *testing.T) { simpair.Test(t, testDrillWithoutSites) }
 
 func testDrillWithoutSites(t *testing.T, w *simpair.World) {
@@ -92,10 +92,10 @@ func testDrillWithoutSites(t *testing.T, w *simpair.World) {
 	require.NoError(t, sitePublish(t.Context(), n, "q", "two"))
 	require.EqualValues(t, 2, messagesIn(t, n))
 	require.EqualValues(t, 1, messagesIn(t, alone))
-	require.Empty(t, siteOf(t, alone).GetSite().GetLineage(), "the copy begins no lineage of the pair")
+	require.Empty(t, siteOf(t, alone).GetSite().GetLineage(), "the copy does not change the lineage of the pair")
 }
 
-// A copy cannot become a replica of a site, and no site becomes its replica or stops because of it.
+// A copy cannot become a replica of a site. No site becomes a replica of the copy or stops because of it.
 func TestDrillStaysDetached(t *testing.T) { simpair.Test(t, testDrillStaysDetached) }
 
 func testDrillStaysDetached(t *testing.T, w *simpair.World) {
@@ -123,7 +123,7 @@ func testDrillStaysDetached(t *testing.T, w *simpair.World) {
 	}
 	_, err = siteService(drill).PromoteSite(t.Context(), &pb.PromoteSiteRequest{Reason: "test", Force: true})
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_ROLE, reasonOf(err), err)
-	<-time.After(time.Minute) // east and the copy ask each other for their states
+	<-time.After(time.Minute) // east and the copy query the state of each other
 	_, err = siteService(east).SwitchSite(t.Context(), &pb.SwitchSiteRequest{To: "drill"})
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_ROLE, reasonOf(err), err)
 	require.NoError(t, sitePublish(t.Context(), east, "q", "one"))

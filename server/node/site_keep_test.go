@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// Both nodes of a primary retain site.keep-bytes of log for a replica that is away.
+// Both nodes of a primary retain site.keep-bytes of log for a disconnected replica.
 func TestSiteKeepBytes(t *testing.T) {
 	for name, keep := range map[string]config.Size{"not set": 0, "enough": 64 << 20, "not enough": 2 << 20} {
 		t.Run(name, func(t *testing.T) {

@@ -42,8 +42,8 @@ func reasonOfPublish(ctx context.Context, n *simpair.Node) pb.ErrorReason {
 	return reasonOf(sitePublish(ctx, n, "q", "a message"))
 }
 
-// A primary accepts writes for at most site.max-lag without a confirmation of the replica. Then they wait for 5 s, or
-// until the replica has caught up, and are refused.
+// A primary accepts writes for at most site.max-lag without a confirmation of the replica. Later writes wait until the
+// replica has caught up, and are refused after 5 s.
 func TestSiteMaxLag(t *testing.T) { simpair.Test(t, testSiteMaxLag) }
 
 func testSiteMaxLag(t *testing.T, w *simpair.World) {
@@ -56,7 +56,7 @@ func testSiteMaxLag(t *testing.T, w *simpair.World) {
 	<-time.After(time.Second) // until the last one is confirmed
 	w.Net.SetCut(east.Host(), west.Host(), true)
 	<-time.After(time.Minute)
-	require.Equal(t, accepted, reasonOfPublish(t.Context(), east), "the replica lacks nothing so far")
+	require.Equal(t, accepted, reasonOfPublish(t.Context(), east), "the replica has all records")
 	began := time.Now()
 	for time.Since(began) < testMaxLag-200*time.Millisecond {
 		require.Equal(t, accepted, reasonOfPublish(t.Context(), east))
@@ -77,7 +77,7 @@ func testSiteMaxLag(t *testing.T, w *simpair.World) {
 	go func() { waiting <- reasonOfPublish(t.Context(), east) }()
 	<-time.After(time.Second)
 	w.Net.SetCut(east.Host(), west.Host(), false)
-	require.Equal(t, accepted, <-waiting, "the replica has caught up while it waits")
+	require.Equal(t, accepted, <-waiting, "the replica has caught up while the write waits")
 	waitReplicated(w, east, west)
 	waitSiteCondition(w, east, conditions.SiteLag, false)
 	for range 50 {
@@ -94,7 +94,7 @@ func testSiteMaxLag(t *testing.T, w *simpair.World) {
 	require.Equal(t, contentOf(t, east), contentOf(t, west))
 }
 
-// A restarted primary counts the lag from its start. A change of the setting is not refused.
+// A restarted primary counts the lag from its start. The setting can be changed while writes are refused.
 func TestSiteMaxLagWithoutReport(t *testing.T) { simpair.Test(t, testSiteMaxLagWithoutReport) }
 
 func testSiteMaxLagWithoutReport(t *testing.T, w *simpair.World) {
@@ -112,7 +112,7 @@ func testSiteMaxLagWithoutReport(t *testing.T, w *simpair.World) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_UNSPECIFIED, reasonOfPublish(t.Context(), east))
 }
 
-// After an unplanned promotion, the limit begins when the former primary has returned as the replica.
+// After an unplanned promotion, the limit applies once the former primary is the replica.
 func TestSiteMaxLagAfterPromotion(t *testing.T) { simpair.Test(t, testSiteMaxLagAfterPromotion) }
 
 func testSiteMaxLagAfterPromotion(t *testing.T, w *simpair.World) {

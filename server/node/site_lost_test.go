@@ -87,7 +87,7 @@ func demoteDiverged(w *simpair.World, n *simpair.Node) map[string]string {
 }
 
 // The transactions of a former primary after the origin of the promoted site are written to one file on each node that
-// becomes active, either when it stops automatically or when it is demoted.
+// becomes active. This applies whether the site stops automatically or is demoted.
 func TestLostTransactionsAreSaved(t *testing.T) {
 	for name, demote := range map[string]bool{"stops automatically": false, "demoted first": true} {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +155,8 @@ func supersededDetails(t *testing.T, n *simpair.Node) string {
 	return ""
 }
 
-// If the log of the former primary begins after the origin, or the disk has no space for it, the refusal reports it.
+// The refusal of a demotion reports that the file with lost transactions is incomplete, since the log begins after the
+// origin, or missing, since the disk has no space.
 func TestLostTransactionsIncomplete(t *testing.T) { simpair.Test(t, testLostTransactionsIncomplete) }
 
 func testLostTransactionsIncomplete(t *testing.T, w *simpair.World) {

@@ -84,8 +84,8 @@ func trimLog(t *testing.T, n *simpair.Node) {
 	}
 }
 
-// A seeded node is a replica from its first moment on. It continues after the snapshot, although the primary would have
-// trimmed its log, and its content becomes equal. Its second node copies it.
+// A seeded node starts as a replica. The primary retains the log after the snapshot, and both sites reach the same
+// contents. The second node of the pair synchronizes with the seeded one.
 func TestSeed(t *testing.T) { simpair.Test(t, testSeed) }
 
 func testSeed(t *testing.T, w *simpair.World) {
@@ -127,7 +127,7 @@ func testSeed(t *testing.T, w *simpair.World) {
 	second := w.Start(configs[1], node.Options{})
 	w.WaitInSync(west, second)
 	require.NoError(t, consume.CloseSend())
-	w.Eventually(func() bool { return siteOf(t, east).GetRemote() != nil }, "east knows its replica")
+	w.Eventually(func() bool { return siteOf(t, east).GetRemote() != nil }, "east has the state of its replica")
 	_, err = siteService(east).SwitchSite(t.Context(), &pb.SwitchSiteRequest{})
 	require.NoError(t, err)
 	require.NoError(t, sitePublish(t.Context(), west, "q", "more"))
@@ -207,7 +207,7 @@ func testSeedDiskFull(t *testing.T, w *simpair.World) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_BEHIND, reasonOf(err))
 }
 
-// A snapshot contains the promotion of the primary, and a replica of the promoted site continues in its epoch.
+// A snapshot contains the promotion of the primary. A replica of the promoted site continues in its epoch.
 func TestSeedFromPromoted(t *testing.T) { simpair.Test(t, testSeedFromPromoted) }
 
 func testSeedFromPromoted(t *testing.T, w *simpair.World) {
@@ -233,7 +233,7 @@ func testSeedFromPromoted(t *testing.T, w *simpair.World) {
 	require.Equal(t, contentOf(t, west[0]), contentOf(t, replica))
 }
 
-// A replica, a site with the same name and a directory with files are refused.
+// Seed refuses a replica as the source, a source with the same site name, and a directory with files.
 func TestSeedRefused(t *testing.T) { simpair.Test(t, testSeedRefused) }
 
 func testSeedRefused(t *testing.T, w *simpair.World) {
@@ -278,10 +278,10 @@ func (c *cutReader) RecvMsg(m any) error {
 	return err
 }
 
-// A stream that breaks, or has a corrupt piece, leaves an empty directory, and the next attempt succeeds.
-func TestSeedBroken(t *testing.T) { simpair.Test(t, testSeedBroken) }
+// A stream that breaks or has a corrupt chunk leaves an empty directory, and the next attempt succeeds.
+func TestSeedAfterBrokenStream(t *testing.T) { simpair.Test(t, testSeedAfterBrokenStream) }
 
-func testSeedBroken(t *testing.T, w *simpair.World) {
+func testSeedAfterBrokenStream(t *testing.T, w *simpair.World) {
 	seedPrimary(t, w)
 	c := siteNodes(w, "west", []string{"w"}, []string{"e"})[0]
 	for name, tc := range map[string]struct {
@@ -296,7 +296,7 @@ func testSeedBroken(t *testing.T, w *simpair.World) {
 		"bit flip": {
 			left: 3, change: func(r *pb.PullSnapshotResponse) { r.Checksum ^= 1 }, want: backup.ErrCorrupt,
 		},
-		"last piece lost": {
+		"last chunk lost": {
 			left: 3, change: func(r *pb.PullSnapshotResponse) { r.Finished, r.Data = true, nil }, want: backup.ErrCorrupt,
 		},
 		"other lineage": {

@@ -66,14 +66,14 @@ func sitePublish(ctx context.Context, n *simpair.Node, queue, body string) error
 	return err
 }
 
-// waitReplicated waits until the replica has applied everything that the primary has.
+// waitReplicated waits until the replica has applied all records of the primary.
 func waitReplicated(w *simpair.World, primary, replica *simpair.Node) {
 	w.T.Helper()
 	w.Eventually(func() bool {
 		end := siteOf(w.T, primary).GetSite().GetApplied()
 		r := siteOf(w.T, replica).GetReplication()
 		return r.GetConnected() && r.GetPrimaryEnd().GetLsn() >= end.GetLsn() && r.GetLagRecords() == 0
-	}, "%s should have everything", replica.Config.Node.Name)
+	}, "%s should have all records", replica.Config.Node.Name)
 }
 
 func contentOf(t *testing.T, n *simpair.Node) string {
@@ -83,9 +83,10 @@ func contentOf(t *testing.T, n *simpair.Node) string {
 	return fmt.Sprint(resp.GetDigest(), resp.GetQueues())
 }
 
-func TestTwoSites(t *testing.T) { simpair.Test(t, testTwoSites) }
+// A demoted site becomes a replica of the primary. A switch exchanges the roles, and both sites have the same contents.
+func TestSwitchSite(t *testing.T) { simpair.Test(t, testSwitchSite) }
 
-func testTwoSites(t *testing.T, w *simpair.World) {
+func testSwitchSite(t *testing.T, w *simpair.World) {
 	east := w.Start(siteNodes(w, "east", []string{"e"}, []string{"w"})[0], node.Options{})
 	west := w.Start(siteNodes(w, "west", []string{"w"}, []string{"e"})[0], node.Options{})
 	east.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -140,8 +141,8 @@ func pairsOfSites(t *testing.T, w *simpair.World) (east, west [2]*simpair.Node) 
 func delaySites(w *simpair.World, east, west [2]*simpair.Node, d time.Duration) {
 	for _, e := range east {
 		for _, r := range west {
-			for _, way := range simnet.Both(e.Host(), r.Host()) {
-				w.Net.Change(way, func(l *simnet.Link) { l.Delay = d })
+			for _, direction := range simnet.Both(e.Host(), r.Host()) {
+				w.Net.Change(direction, func(l *simnet.Link) { l.Delay = d })
 			}
 		}
 	}
@@ -155,7 +156,7 @@ func cutSites(w *simpair.World, east, west [2]*simpair.Node, cut bool) {
 	}
 }
 
-// The role of a site and its position survive failovers at both sites: nothing is lost or applied twice.
+// The role of a site and its position survive failovers at both sites. No transaction is lost or applied twice.
 func TestSitesSurviveFailovers(t *testing.T) { simpair.Test(t, testSitesSurviveFailovers) }
 
 func testSitesSurviveFailovers(t *testing.T, w *simpair.World) {
@@ -186,7 +187,7 @@ func testSitesSurviveFailovers(t *testing.T, w *simpair.World) {
 	}
 }
 
-// A switch that the replica cannot complete in time is rolled back: the primary continues.
+// A switch that the replica cannot complete in time is rolled back, and the primary continues.
 func TestSwitchRolledBack(t *testing.T) { simpair.Test(t, testSwitchRolledBack) }
 
 func testSwitchRolledBack(t *testing.T, w *simpair.World) {
@@ -197,7 +198,7 @@ func testSwitchRolledBack(t *testing.T, w *simpair.World) {
 		_, err := siteService(east[0]).SwitchSite(t.Context(), &pb.SwitchSiteRequest{})
 		failed <- err
 	}()
-	<-time.After(90 * time.Millisecond) // the primary is stopped, and the request to take over is on its way
+	<-time.After(90 * time.Millisecond) // the primary is stopped, and the takeover request is in transit
 	west[0].Kill()
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_SWITCH, reasonOf(<-failed))
 	require.NoError(t, sitePublish(t.Context(), east[0], "q", "one"))
@@ -211,11 +212,11 @@ func testSwitchRolledBack(t *testing.T, w *simpair.World) {
 	require.Equal(t, contentOf(t, east[0]), contentOf(t, west[1]))
 }
 
-// A switch with an unknown outcome leaves the primary stopped until the other site answers, even after a failover.
-// Depending on whether the other site was promoted, it follows or continues.
+// A switch with an unknown outcome leaves the primary stopped until the other site responds, even after a failover. The
+// site becomes a replica if the other site was promoted, and continues as the primary otherwise.
 func TestSwitchResolved(t *testing.T) {
 	for name, after := range map[string]time.Duration{
-		// Two requests for the state of the replica take 80 ms, the request to take over another 20 ms.
+		// Two requests for the state of the replica take 80 ms, the takeover request another 20 ms.
 		"before the promotion": 90 * time.Millisecond, "after the promotion": 110 * time.Millisecond,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -256,8 +257,8 @@ func testSwitchResolved(t *testing.T, w *simpair.World, after time.Duration) {
 	require.Equal(t, contentOf(t, primary), contentOf(t, replica))
 }
 
-// An unplanned promotion is refused while the primary answers. The old primary stops when it learns of the promotion.
-// It follows if the new primary has all of its transactions, and stays stopped otherwise.
+// An unplanned promotion is refused while the primary responds. The old primary stops when it detects the promotion. It
+// becomes a replica if the new primary has all of its transactions, and remains stopped otherwise.
 func TestUnplannedPromotion(t *testing.T) {
 	for name, lost := range map[string]bool{"nothing lost": false, "one lost": true} {
 		t.Run(name, func(t *testing.T) {
@@ -294,8 +295,8 @@ func testUnplannedPromotion(t *testing.T, w *simpair.World, lost bool) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_DIVERGED, reasonOf(err))
 }
 
-// A restored backup of the primary becomes a replica that continues after the backup. If the primary's log no longer
-// reaches back to the backup, the demotion is refused.
+// A restored backup of the primary becomes a replica that continues after the backup. If the primary's log begins after
+// the backup, the demotion is refused.
 func TestReplicaFromBackup(t *testing.T) {
 	for name, trimmed := range map[string]bool{"log complete": false, "log trimmed": true} {
 		t.Run(name, func(t *testing.T) {
@@ -347,10 +348,13 @@ func testReplicaFromBackup(t *testing.T, w *simpair.World, trimmed bool) {
 	require.Equal(t, contentOf(t, east), contentOf(t, west))
 }
 
-// Answers of deliveries before an unplanned promotion are refused: their sequences may belong to other messages.
-func TestSiteEpoch(t *testing.T) { simpair.Test(t, testSiteEpoch) }
+// Settlements of deliveries from before an unplanned promotion are refused, since their sequences may belong to other
+// messages.
+func TestSettlementOfEarlierSiteEpoch(t *testing.T) {
+	simpair.Test(t, testSettlementOfEarlierSiteEpoch)
+}
 
-func testSiteEpoch(t *testing.T, w *simpair.World) {
+func testSettlementOfEarlierSiteEpoch(t *testing.T, w *simpair.World) {
 	east := w.Start(siteNodes(w, "east", []string{"e"}, []string{"w"})[0], node.Options{})
 	west := w.Start(siteNodes(w, "west", []string{"w"}, []string{"e"})[0], node.Options{})
 	east.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -361,24 +365,24 @@ func testSiteEpoch(t *testing.T, w *simpair.World) {
 	_, err = siteService(west).DemoteSite(t.Context(), &pb.DemoteSiteRequest{})
 	require.NoError(t, err)
 	waitReplicated(w, east, west)
-	require.NoError(t, answerAt(t, east, 1), "the first epoch")
+	require.NoError(t, settleAt(t, east, 1), "the first epoch")
 	_, err = siteService(east).SwitchSite(t.Context(), &pb.SwitchSiteRequest{})
 	require.NoError(t, err)
-	require.NoError(t, answerAt(t, west, 1), "nothing was lost")
+	require.NoError(t, settleAt(t, west, 1), "nothing was lost")
 	waitReplicated(w, west, east)
 	_, err = siteService(east).PromoteSite(t.Context(), &pb.PromoteSiteRequest{Reason: "test", Force: true})
 	require.NoError(t, err)
 	for _, epoch := range []uint64{1, 2} {
-		require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_EPOCH, reasonOf(answerAt(t, east, epoch)))
+		require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_EPOCH, reasonOf(settleAt(t, east, epoch)))
 	}
 	for _, epoch := range []uint64{0, 3, 4} {
-		require.NoError(t, answerAt(t, east, epoch))
+		require.NoError(t, settleAt(t, east, epoch))
 	}
 }
 
-// answerAt attaches a consumer, and commits and prepares acknowledgements and releases, for deliveries of an epoch. All
+// settleAt attaches a consumer, and commits and prepares acknowledgements and releases, for deliveries of an epoch. All
 // of them return the same reason, which it returns.
-func answerAt(t *testing.T, n *simpair.Node, epoch uint64) error {
+func settleAt(t *testing.T, n *simpair.Node, epoch uint64) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// Both sites compare equal while clients publish, from either site. The primary is not paused.
+// A comparison, requested at either site, finds no differences while clients publish. The primary is not paused.
 func TestVerifySites(t *testing.T) { simpair.Test(t, testVerifySites) }
 
 func testVerifySites(t *testing.T, w *simpair.World) {
@@ -27,8 +27,8 @@ func testVerifySites(t *testing.T, w *simpair.World) {
 	east, west := pairsOfSites(t, w)
 	delaySites(w, east, west, delay)
 	// The digests take longer than records that are sent after them.
-	for _, way := range simnet.Both(east[0].Host(), west[0].Host()) {
-		w.Net.Change(way, func(l *simnet.Link) { l.BytesPerSecond = 1 << 20 })
+	for _, direction := range simnet.Both(east[0].Host(), west[0].Host()) {
+		w.Net.Change(direction, func(l *simnet.Link) { l.BytesPerSecond = 1 << 20 })
 	}
 	const queues = 200
 	for i := range queues - 1 {
@@ -88,7 +88,7 @@ func reports(t *testing.T, n *simpair.Node, condition string) bool {
 	return slices.ContainsFunc(st.GetConditions(), func(c *pb.Condition) bool { return c.GetKind() == condition })
 }
 
-// A difference is found, and reported by the replica until a comparison succeeds or the role ends.
+// A difference is detected, and reported by the replica until a comparison succeeds or the site is no longer a replica.
 func TestVerifySitesDiffer(t *testing.T) { simpair.Test(t, testVerifySitesDiffer) }
 
 func testVerifySitesDiffer(t *testing.T, w *simpair.World) {
@@ -145,7 +145,7 @@ func testVerifySitesDiffer(t *testing.T, w *simpair.World) {
 	w.Eventually(func() bool { return !reports(t, west, "digests-differ") }, "the former replica is the primary")
 }
 
-// Without its stream, the replica reports why it cannot compare.
+// Without a stream from the primary, a comparison fails with the reason.
 func TestVerifySitesCut(t *testing.T) { simpair.Test(t, testVerifySitesCut) }
 
 func testVerifySitesCut(t *testing.T, w *simpair.World) {

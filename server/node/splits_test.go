@@ -70,7 +70,7 @@ func TestIndependentPublishes(t *testing.T) {
 }
 
 // A refused publish does not fail the other publishes of its request.
-func TestInvalidPublishAlone(t *testing.T) {
+func TestInvalidPublishInBatch(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
 	p, closeClient := n.producer()

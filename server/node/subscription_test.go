@@ -61,7 +61,7 @@ func testSubscriptionPolicy(t *testing.T) {
 		m := c.take(1)[0]
 		require.Equal(t, "poison", string(m.GetMessage().GetBody()))
 		require.Equal(t, deliveries, m.GetDeliveryCount())
-		c.answer(&pb.ConsumeRequest{Nack: span(1, 1)})
+		c.settle(&pb.ConsumeRequest{Nack: span(1, 1)})
 		require.NoError(t, c.stream.CloseSend())
 	}
 	nack(active, 0)
@@ -104,7 +104,7 @@ func testAlterFilter(t *testing.T) {
 	n.publishRegions("orders", 10)
 	c := n.attach(&pb.Attach{Queue: "orders", Subscription: "s"}, 100)
 	require.Equal(t, []string{"eu 3"}, bodies(c.take(1)))
-	c.answer(&pb.ConsumeRequest{Ack: span(4, 4)})
+	c.settle(&pb.ConsumeRequest{Ack: span(4, 4)})
 	require.Eventually(t, func() bool { return n.subscription("orders", "s").GetBacklog() == 0 }, testTimeout,
 		5*time.Millisecond)
 
@@ -122,9 +122,9 @@ func testAlterFilter(t *testing.T) {
 }
 
 // An invalid policy is refused with a reason, and nothing is changed.
-func TestBadSubscriptionPolicies(t *testing.T) { simulated(t, testBadSubscriptionPolicies) }
+func TestInvalidSubscriptionPolicies(t *testing.T) { simulated(t, testInvalidSubscriptionPolicies) }
 
-func testBadSubscriptionPolicies(t *testing.T) {
+func testInvalidSubscriptionPolicies(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("end")
 	require.NoError(t, n.createWith("middle", &pb.QueueConfig{}))
@@ -137,10 +137,10 @@ func testBadSubscriptionPolicies(t *testing.T) {
 		is     error
 		text   string
 	}{
-		"nothing":      {is: apierror.ErrInvalid, text: "empty update_mask"},
-		"unknown":      {mask: []string{"name"}, is: apierror.ErrInvalid, text: `"name"`},
-		"of the queue": {mask: []string{"redelivery.ttl"}, is: apierror.ErrInvalid, text: "redelivery.ttl"},
-		"no such queue": {
+		"empty mask":         {is: apierror.ErrInvalid, text: "empty update_mask"},
+		"unknown field":      {mask: []string{"name"}, is: apierror.ErrInvalid, text: `"name"`},
+		"field of the queue": {mask: []string{"redelivery.ttl"}, is: apierror.ErrInvalid, text: "redelivery.ttl"},
+		"unknown queue": {
 			&pb.RedeliveryPolicy{DeadLetter: proto.String("none")}, "",
 			[]string{"redelivery"},
 			txn.ErrQueueNotFound,
@@ -149,24 +149,24 @@ func testBadSubscriptionPolicies(t *testing.T) {
 		"itself": {
 			&pb.RedeliveryPolicy{DeadLetter: proto.String("end")}, "", []string{"*"}, txn.ErrDeadLetterCycle, "",
 		},
-		"over a subscription": {
+		"cycle through a subscription": {
 			&pb.RedeliveryPolicy{DeadLetter: proto.String("q")}, "",
 			[]string{"redelivery.dead_letter"},
 			txn.ErrDeadLetterCycle, "",
 		},
-		"too often": {
+		"delivery limit": {
 			&pb.RedeliveryPolicy{MaxDeliveries: proto.Uint32(1_000_001)}, "",
 			[]string{"redelivery"},
 			apierror.ErrInvalid,
 			"1000000",
 		},
-		"before": {
+		"negative delay": {
 			&pb.RedeliveryPolicy{RedeliveryDelay: durationpb.New(-time.Second)}, "",
 			[]string{"redelivery"},
 			apierror.ErrInvalid,
 			"redelivery_delay",
 		},
-		"less": {
+		"multiplier below 1": {
 			&pb.RedeliveryPolicy{RedeliveryMultiplier: proto.Float64(0.5)}, "",
 			[]string{"redelivery"},
 			apierror.ErrInvalid,

@@ -31,7 +31,7 @@ func testPlanLeavesNoCondition(t *testing.T) {
 	}
 }
 
-// The condition switchover-failed ends when the role has changed, regardless of the node that received the request.
+// The condition switchover-failed is cleared when the role changes, regardless of the node that received the request.
 func TestFailedSwitchoverEnds(t *testing.T) { simulated(t, testFailedSwitchoverEnds) }
 
 func testFailedSwitchoverEnds(t *testing.T) {
@@ -43,7 +43,7 @@ func testFailedSwitchoverEnds(t *testing.T) {
 	a.waitCondition(conditions.SwitchoverFailed, "a", true)
 	b := start(t, settingsOfPair(t, "b", etcd))
 	b.waitFor(pb.Role_ROLE_STANDBY)
-	require.Eventually(t, func() bool { // it may lose the active for a moment first
+	require.Eventually(t, func() bool { // the standby may first lose its connection
 		_, err := b.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 		return err == nil
 	}, time.Minute, 10*time.Millisecond)

@@ -14,15 +14,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// gone reports whether a queue does not exist.
-func (n *testNode) gone(name string) bool {
+// missing reports whether a queue does not exist.
+func (n *testNode) missing(name string) bool {
 	n.t.Helper()
 	_, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: name})
 	return errors.Is(kind(err), txn.ErrQueueNotFound)
 }
 
-// A temporary queue exists while it has a consumer. After a failover, its consumer can reattach within the grace
-// period. A queue without a consumer is removed on both nodes, unless it was altered to durable.
+// A temporary queue exists while it has a consumer. After a switchover, the consumer can reattach within the grace
+// period. A queue without a consumer is deleted on both nodes, unless it was altered to durable.
 func TestTemporaryQueue(t *testing.T) { simulated(t, testTemporaryQueue) }
 
 func testTemporaryQueue(t *testing.T) {
@@ -36,23 +36,23 @@ func testTemporaryQueue(t *testing.T) {
 	c := active.consume("used", 10)
 	active.publish("used", "1")
 	require.Len(t, c.take(1), 1)
-	require.Eventually(t, func() bool { return active.gone("unused") }, testTimeout, 20*time.Millisecond)
-	require.False(t, active.gone("used"), "it has a consumer")
+	require.Eventually(t, func() bool { return active.missing("unused") }, testTimeout, 20*time.Millisecond)
+	require.False(t, active.missing("used"), "it has a consumer")
 
 	begin := time.Now()
 	_, err := standby.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.NoError(t, err)
 	standby.waitFor(pb.Role_ROLE_ACTIVE)
 	c = standby.consume("used", 10)
-	require.Len(t, c.take(1), 1, "it was there after the switchover")
-	<-time.After(time.Until(begin.Add(grace + time.Second))) // it must outlive the grace period of the new active
-	require.False(t, standby.gone("used"))
+	require.Len(t, c.take(1), 1, "the queue exists after the switchover")
+	<-time.After(time.Until(begin.Add(grace + time.Second))) // after the grace period on the new active
+	require.False(t, standby.missing("used"))
 	standby.publish("used", "2")
 	require.Len(t, c.take(1), 1)
 
 	require.NoError(t, c.stream.CloseSend())
-	require.Eventually(t, func() bool { return standby.gone("used") }, testTimeout, 20*time.Millisecond)
-	require.False(t, standby.gone("kept"))
+	require.Eventually(t, func() bool { return standby.missing("used") }, testTimeout, 20*time.Millisecond)
+	require.False(t, standby.missing("kept"))
 	require.Eventually(t, func() bool { return active.status().GetStore().GetQueues() == 1 }, testTimeout,
 		20*time.Millisecond, "on the other node, too")
 }

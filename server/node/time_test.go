@@ -51,7 +51,7 @@ func testDelay(t *testing.T) {
 	require.Equal(t, []string{"default", "committed"}, bodies(c.take(2)))
 	took(t, 3*time.Second, begin)
 	require.Zero(t, n.queue("q").GetDelayed())
-	c.answer(&pb.ConsumeRequest{Ack: span(1, 4)})
+	c.settle(&pb.ConsumeRequest{Ack: span(1, 4)})
 	require.Zero(t, n.queue("q").GetMessages())
 }
 
@@ -80,9 +80,9 @@ func testExpiry(t *testing.T) {
 
 // All messages that expire at the same time are removed, even if they exceed one batch and messages with an earlier
 // expiry are published in the meantime. Delayed messages that become due are delivered concurrently.
-func TestManyExpireAtOnce(t *testing.T) { simulated(t, testManyExpireAtOnce) }
+func TestManyMessagesExpire(t *testing.T) { simulated(t, testManyMessagesExpire) }
 
-func testManyExpireAtOnce(t *testing.T) {
+func testManyMessagesExpire(t *testing.T) {
 	const each, times = 5000, 5
 	n := startAlone(t, nil)
 	for _, name := range []string{"a", "b", "due"} {
@@ -143,7 +143,7 @@ func testExpiredDeadLetters(t *testing.T) {
 	last := n.browse("dead")[0]
 	letters[string(last.GetMessage().GetBody())+" of "+last.GetDeadLetter().GetSubscription()]++
 	require.Equal(t, map[string]int{"a of default": 1, "a of second": 1, "b of default": 1, "b of second": 1}, letters)
-	require.Zero(t, n.queue("q").GetExpired(), "none of them was dropped")
+	require.Zero(t, n.queue("q").GetExpired(), "no message was dropped")
 }
 
 // A nack can contain a delay. An invalid delay ends the stream, and nothing is requeued.
@@ -232,7 +232,7 @@ func testDueIsPrompt(t *testing.T) {
 		now, n := time.Now(), len(resp.GetMessages())
 		for _, m := range resp.GetMessages() {
 			wait := now.Sub(m.GetMessage().GetDeliverAt().AsTime())
-			require.GreaterOrEqual(t, wait, -time.Millisecond, "it is not delivered before its time")
+			require.GreaterOrEqual(t, wait, -time.Millisecond, "delivered before the due time")
 			late = append(late, wait)
 		}
 		if n > 0 {

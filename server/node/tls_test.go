@@ -50,16 +50,16 @@ func testMutualTLS(t *testing.T) {
 	a.publish("q", "x")
 
 	_, certFile, keyFile := ca.Issue(t, "client")
-	_, foreignCert, foreignKey := foreign.Issue(t, "stranger")
+	_, foreignCert, foreignKey := foreign.Issue(t, "other")
 	for name, tt := range map[string]struct {
 		ca, cert, key string
 		ok            bool
 	}{
-		"certificate of ours":        {ca.File, certFile, keyFile, true},
-		"no certificate":             {ca.File, "", "", false},
-		"certificate of theirs":      {ca.File, foreignCert, foreignKey, false},
-		"trusts another CA":          {foreign.File, certFile, keyFile, false},
-		"no TLS (and none expected)": {"", "", "", false},
+		"certificate of the CA":     {ca.File, certFile, keyFile, true},
+		"no certificate":            {ca.File, "", "", false},
+		"certificate of another CA": {ca.File, foreignCert, foreignKey, false},
+		"trusts another CA":         {foreign.File, certFile, keyFile, false},
+		"no TLS":                    {"", "", "", false},
 	} {
 		section(t, name, func(t *testing.T) {
 			c, err := client.OpenWith(t.Context(), client.Options{
@@ -79,7 +79,6 @@ func testMutualTLS(t *testing.T) {
 		})
 	}
 
-	// Failover still works.
 	a.stop()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	b.publish("q", "y")
@@ -106,9 +105,10 @@ func testTLSWithoutClientCertificates(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestWrongTLSFiles(t *testing.T) { simulated(t, testWrongTLSFiles) }
+// A node does not start with invalid TLS settings or files.
+func TestInvalidTLSSettings(t *testing.T) { simulated(t, testInvalidTLSSettings) }
 
-func testWrongTLSFiles(t *testing.T) {
+func testInvalidTLSSettings(t *testing.T) {
 	ca := certs.New(t, "ours")
 	for want, corruptFile := range map[string]func(*config.NodeTLS){
 		"tls.cert: ":           func(s *config.NodeTLS) { s.Key = "" },

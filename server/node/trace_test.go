@@ -91,25 +91,25 @@ func publishIn(t *testing.T, n *testNode, parent string) {
 	stream, err := n.queues.PublishStream(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, stream.Send(&pb.PublishStreamRequest{Correlation: 1, Publish: req}))
-	answer, err := stream.Recv()
+	response, err := stream.Recv()
 	require.NoError(t, err)
-	require.Nil(t, answer.GetError())
+	require.Nil(t, response.GetError())
 	require.NoError(t, stream.CloseSend())
 }
 
-// The collector receives no data if tracing is not configured, if the environment disables it, or if no request is
-// sampled.
+// The node does not connect to the collector if tracing is not configured, if the environment disables it, or if no
+// request is sampled.
 func TestTracingIsOff(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env, parent string
 		set         bool
 		sample      config.Ratio
 	}{
-		"nothing is set":                {parent: sampledParent, sample: 1},
-		"OTEL_SDK_DISABLED":             {env: "OTEL_SDK_DISABLED=true", parent: sampledParent, set: true, sample: 1},
-		"nothing is sampled":            {set: true},
-		"the publisher does not sample": {set: true, parent: unsampledParent, sample: 0},
-		"what names no span, in all":    {set: true, parent: "00-zz-zz-01"},
+		"not configured":               {parent: sampledParent, sample: 1},
+		"OTEL_SDK_DISABLED":            {env: "OTEL_SDK_DISABLED=true", parent: sampledParent, set: true, sample: 1},
+		"not sampled":                  {set: true},
+		"not sampled by the publisher": {set: true, parent: unsampledParent, sample: 0},
+		"invalid trace context":        {set: true, parent: "00-zz-zz-01"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T) {
@@ -135,9 +135,9 @@ func TestTracingIsOff(t *testing.T) {
 
 // The environment enables tracing. A sampled publish has its spans, by a unary call and on a stream. A collector that
 // does not respond does not prevent the node from stopping.
-func TestTracingOfANodeAlone(t *testing.T) { simulated(t, testTracingOfANodeAlone) }
+func TestTracingStandalone(t *testing.T) { simulated(t, testTracingStandalone) }
 
-func testTracingOfANodeAlone(t *testing.T) {
+func testTracingStandalone(t *testing.T) {
 	c := startCollector(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+c.Addr().String())
 	s := settings(t, "alone")

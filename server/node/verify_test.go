@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// changeDigest changes the digest of a queue in the checkpoint of a stopped node. The checksums remain valid: the
-// result looks like a bug, not like a disk error.
+// changeDigest changes the digest of a queue in the checkpoint of a stopped node. The checksums remain valid, so that
+// the node does not detect the change as a disk error.
 func changeDigest(t *testing.T, dir string, queue uint64) {
 	t.Helper()
 	f, err := page.Open(vfs.OS(), datadir.PageFile(dir), page.Options{})
@@ -106,6 +106,5 @@ func testVerify(t *testing.T) {
 	require.Len(t, r.GetDifferences(), 1)
 	require.Equal(t, "orders", r.GetDifferences()[0].GetQueue())
 
-	// The pair keeps serving.
 	active.publish("orders", "four")
 }

@@ -24,7 +24,7 @@ func TestVoterMetrics(t *testing.T) {
 	got := voterMetrics([]voterResponse{
 		{member: m("a"), status: raft.Status{ID: "a", Member: true, LastIndex: 10}},
 		{member: m("b"), status: raft.Status{ID: "b", Member: true, LastIndex: 7}},
-		{member: m("c"), err: errors.New("does not answer")},
+		{member: m("c"), err: errors.New("no response")},
 		{member: m("d"), status: raft.Status{ID: "another", Member: true, LastIndex: 99}},
 		{member: m("e"), status: raft.Status{
 			ID: "e", Member: true, LastIndex: 9,
@@ -51,6 +51,6 @@ func TestPageCacheConditions(t *testing.T) {
 		c := config.Default()
 		c.Memory.PageCache = use
 		require.Equal(t, want, fallsBack(noDirect{vfs.OS()}, &c), use)
-		require.False(t, fallsBack(memfs.New(), &c), "%s: it is not known", use)
+		require.False(t, fallsBack(memfs.New(), &c), "%s: unknown filesystem", use)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// garbage is a codec that sends bytes that are not valid protobuf.
+// garbage is a codec that encodes each message as invalid protobuf.
 type garbage struct{ encoding.CodecV2 }
 
 func (garbage) Marshal(any) (mem.BufferSlice, error) {
@@ -29,9 +29,9 @@ func (garbage) Marshal(any) (mem.BufferSlice, error) {
 }
 
 // An undecodable request is a client error, in a unary call and in a stream.
-func TestUndecodable(t *testing.T) { simulated(t, testUndecodable) }
+func TestUndecodableRequest(t *testing.T) { simulated(t, testUndecodableRequest) }
 
-func testUndecodable(t *testing.T) {
+func testUndecodableRequest(t *testing.T) {
 	n := startAlone(t, nil)
 	send := grpc.ForceCodecV2(garbage{encoding.GetCodecV2(proto.Name)})
 	_, unary := n.queues.Publish(t.Context(), &pb.PublishRequest{}, send)
@@ -53,7 +53,7 @@ func testUndecodable(t *testing.T) {
 }
 
 // Browse splits responses at the client's receive limit, like Consume. A single message over the limit fails with an
-// error that contains advice, but its headers can be read.
+// error that contains its sequence. Its headers can be read.
 func TestBrowseLimit(t *testing.T) { simulated(t, testBrowseLimit) }
 
 func testBrowseLimit(t *testing.T) {
@@ -93,7 +93,8 @@ func testBrowseLimit(t *testing.T) {
 }
 
 // Messages that exceed the consumer's receive limit together are split into several responses. A single message over
-// the limit fails with an error of the node that contains advice, not with an error of the consumer's gRPC library.
+// the limit fails with an error of the node that contains its sequence, not with an error of the consumer's gRPC
+// library.
 func TestConsumeLimit(t *testing.T) { simulated(t, testConsumeLimit) }
 
 func testConsumeLimit(t *testing.T) {

@@ -32,8 +32,8 @@ type workload struct {
 	consumed     map[string]bool
 }
 
-// startCrowd starts publishers and consumers of queue q.
-func startCrowd(t *testing.T, publishers, consumers int, nodes ...*testNode) *workload {
+// startWorkload starts publishers and consumers of queue q.
+func startWorkload(t *testing.T, publishers, consumers int, nodes ...*testNode) *workload {
 	t.Helper()
 	c := &workload{t: t, publishers: map[string]bool{}, consumed: map[string]bool{}}
 	for i, n := range nodes {
@@ -105,15 +105,15 @@ func (c *workload) consume(ctx context.Context, n *testNode) {
 		if err != nil {
 			return
 		}
-		answer := &pb.ConsumeRequest{}
+		req := &pb.ConsumeRequest{}
 		c.mu.Lock()
 		for _, m := range resp.GetMessages() {
 			c.consumed[string(m.GetMessage().GetBody())] = true
-			answer.Ack = append(answer.Ack, &pb.SequenceRange{First: m.GetSequence(), Last: m.GetSequence()})
-			answer.Credit++
+			req.Ack = append(req.Ack, &pb.SequenceRange{First: m.GetSequence(), Last: m.GetSequence()})
+			req.Credit++
 		}
 		c.mu.Unlock()
-		if len(answer.GetAck()) > 0 && stream.Send(answer) != nil {
+		if len(req.GetAck()) > 0 && stream.Send(req) != nil {
 			return
 		}
 	}
@@ -164,7 +164,7 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 		&pb.CreateQueueRequest{Name: "q", Subscriptions: []string{"default", "work"}})
 	require.NoError(t, err)
 	const publishers = 6
-	c := startCrowd(t, publishers, 2, a, b)
+	c := startWorkload(t, publishers, 2, a, b)
 	for round := range 3 {
 		c.waitAcks(50)
 		active, standby := c.inSync()
@@ -182,7 +182,7 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 	c.inSync()
 	c.stop()
 	c.working.Wait()
-	require.Len(t, c.publishers, publishers, "all were answered")
+	require.Len(t, c.publishers, publishers, "all publishers received a response")
 	require.NotEmpty(t, c.consumed)
 	c.check()
 }

@@ -60,17 +60,17 @@ func TestForwarded(t *testing.T) {
 	scheme, _, _ := strings.Cut(alice, " ")
 	encode := func(text string) string { return scheme + " " + base64.RawURLEncoding.EncodeToString([]byte(text)) }
 	for name, ctx := range map[string]context.Context{
-		"client's certificate": from(t, client, alice),
-		"no certificate":       from(t, nil, alice),
-		"two callers":          from(t, node, alice, header(t, "bob")),
-		"a token as well":      from(t, node, "Bearer x", alice),
-		"no base64":            from(t, node, scheme+" ?"),
-		"no JSON":              from(t, node, encode("x")),
-		"no principal":         from(t, node, encode("{}")),
-		"anonymous":            from(t, node, header(t, access.Anonymous)),
-		"empty group":          from(t, node, header(t, "alice", "")),
-		"long principal":       from(t, node, header(t, strings.Repeat("x", 256))),
-		"long header":          from(t, node, header(t, "alice", strings.Split(strings.Repeat("g,", 5000)+"g", ",")...)),
+		"client's certificate":  from(t, client, alice),
+		"no certificate":        from(t, nil, alice),
+		"two forwarded callers": from(t, node, alice, header(t, "bob")),
+		"with a token":          from(t, node, "Bearer x", alice),
+		"invalid base64":        from(t, node, scheme+" ?"),
+		"invalid JSON":          from(t, node, encode("x")),
+		"no principal":          from(t, node, encode("{}")),
+		"anonymous":             from(t, node, header(t, access.Anonymous)),
+		"empty group":           from(t, node, header(t, "alice", "")),
+		"long principal":        from(t, node, header(t, strings.Repeat("x", 256))),
+		"long header":           from(t, node, header(t, "alice", strings.Split(strings.Repeat("g,", 5000)+"g", ",")...)),
 	} {
 		id, err := i.Authenticate(ctx)
 		require.ErrorIs(t, err, access.ErrUnauthenticated, name)

@@ -14,10 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Both nodes may have lost acknowledged messages, such as after a power failure of both with sync=off. The error then
-// advises the operator to stop the node with the shorter log, regardless of which node receives the request. It does
-// not suggest a role that the other node cannot have.
-func TestForceNamesTheBetterNode(t *testing.T) {
+// If both nodes may have lost acknowledged messages, the error advises the operator to stop the node with the shorter
+// log, regardless of the node that receives the request. This occurs after a power failure of both nodes with sync=off.
+func TestForceErrorNamesNodeToStop(t *testing.T) {
 	self, gone, other := uuid.New(), uuid.New(), uuid.New()
 	peer := &pb.AdoptedPeer{Address: "127.0.0.1:7420"}
 	answer := func(id uuid.UUID) *pb.GetStatusResponse {
@@ -29,7 +28,7 @@ func TestForceNamesTheBetterNode(t *testing.T) {
 	inSync := func(id uuid.UUID) *failover.Record {
 		return &failover.Record{Active: id, InSync: []failover.Member{{Node: id}}}
 	}
-	left := inSync(self) // the active has left the in-sync set, since it may also have lost data (INV-6)
+	left := inSync(self) // the active left the in-sync set, since it may also have lost data (INV-6)
 	left.Active = other
 	for name, c := range map[string]struct {
 		rec   *failover.Record
@@ -43,35 +42,35 @@ func TestForceNamesTheBetterNode(t *testing.T) {
 			rec: inSync(self), other: other, own: lsn.Position{Term: 5, LSN: 900},
 			want: errNewerResponds,
 		},
-		"this node lost a little": {
+		"this node lost one record": {
 			rec: inSync(self), other: other, own: lsn.Position{Term: 6, LSN: 814},
 			want: errNewerResponds,
 		},
-		"this node lost less": {
+		"both logs are equal": {
 			rec: inSync(self), other: other, own: lsn.Position{Term: 6, LSN: 815},
 			want: errOlderResponds,
 		},
-		"the active has left, with more": {
+		"the active left the in-sync set, with a longer log": {
 			rec: left, other: other, own: lsn.Position{Term: 6, LSN: 814},
 			want: errNewerResponds,
 		},
-		"the active has left, with less": {
+		"the active left the in-sync set, with an equal log": {
 			rec: left, other: other, own: lsn.Position{Term: 6, LSN: 815},
 			want: errOlderResponds,
 		},
-		"the only one in sync lost more": {
+		"the only in-sync node lost more": {
 			rec: inSync(other), other: other, lossy: true, own: lsn.Position{Term: 6, LSN: 816},
 			want: errOlderResponds,
 		},
-		"the only one in sync lost less": {
+		"the only in-sync node lost less": {
 			rec: inSync(other), other: other, lossy: true, own: lsn.Position{Term: 6, LSN: 814},
 			want: errNewerResponds,
 		},
-		"an empty node in place of the lost": {
+		"an empty node replaces the in-sync node": {
 			rec: inSync(gone), other: other, own: lsn.Position{Term: 6, LSN: 10},
 			want: errEmptyResponds,
 		},
-		"the node that holds everything": {
+		"the other node is in sync": {
 			rec: inSync(other), other: other, own: lsn.Position{Term: 6, LSN: 10},
 			want: errPeerResponds,
 		},

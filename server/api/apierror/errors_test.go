@@ -54,7 +54,7 @@ func TestEveryReasonIsUsed(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		require.True(t, used[pb.ErrorReason(n)], pb.ErrorReason(n))
 	}
-	require.Len(t, used, len(pb.ErrorReason_name), "a reason that is not in the API")
+	require.Len(t, used, len(pb.ErrorReason_name), "a used reason is not in the API")
 }
 
 // The codes match the documentation in queue.proto.
@@ -71,8 +71,8 @@ func TestDocumentedCodes(t *testing.T) {
 	}
 }
 
-func TestSpecialBeforeGeneral(t *testing.T) {
-	// The reason wrapped by replication must not hide that the outcome is unknown.
+// An unknown outcome takes precedence over the reason that it wraps.
+func TestReasonOfWrappedErrors(t *testing.T) {
 	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrBlocked)
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
 	err = fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
@@ -83,6 +83,7 @@ func TestSpecialBeforeGeneral(t *testing.T) {
 		lookup(&txn.Error{Code: txn.ErrQueueFull, Op: 3}).reason)
 }
 
+// A NotActiveError is converted to a status with a NotActive detail, and back without loss.
 func TestNotActiveDetail(t *testing.T) {
 	want := &NotActiveError{ActiveAddress: "b:1", ActiveNode: "id", Role: "STANDBY", RetryAfter: 20 * time.Millisecond}
 	err := ToStatus(fmt.Errorf("publish: %w", want))
@@ -100,8 +101,9 @@ func TestNotActiveDetail(t *testing.T) {
 	require.ErrorIs(t, FromStatus(err), replication.ErrNotActive)
 }
 
+// An unknown error is converted to the code Internal. Statuses and other errors without a reason are unchanged.
 func TestUnknownErrors(t *testing.T) {
-	require.Equal(t, codes.Internal, status.Code(ToStatus(errors.New("surprise"))))
+	require.Equal(t, codes.Internal, status.Code(ToStatus(errors.New("unexpected"))))
 	require.NoError(t, ToStatus(nil))
 	require.NoError(t, FromStatus(nil))
 	own := status.Error(codes.Unimplemented, "unknown method")
@@ -111,7 +113,7 @@ func TestUnknownErrors(t *testing.T) {
 	require.Equal(t, plain, FromStatus(plain))
 }
 
-// server/api/admin converts roles by number.
+// Roles have the same numbers in failover and in the API. server/api/admin converts them by number.
 func TestRolesHaveTheSameNumbers(t *testing.T) {
 	for role := failover.RoleRecovering; role <= failover.RoleFenced; role++ {
 		require.Equal(t, "ROLE_"+role.String(), pb.Role(role).String())
@@ -119,7 +121,7 @@ func TestRolesHaveTheSameNumbers(t *testing.T) {
 	require.Len(t, pb.Role_name, int(failover.RoleFenced)+1)
 }
 
-// Invalid makes an error the client's fault, without a second prefix in its text.
+// Invalid adds no prefix to the text of the error that it classifies as an invalid argument.
 func TestInvalidKeepsText(t *testing.T) {
 	cause := errors.New("invalid schedule: unknown time zone")
 	err := fmt.Errorf("create schedule: %w", Invalid(cause))
@@ -128,10 +130,11 @@ func TestInvalidKeepsText(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(ToStatus(err)))
 }
 
+// Errors of a node, such as an unknown outcome, concern the node. Errors of a single request do not.
 func TestConcernsNode(t *testing.T) {
 	for _, err := range []error{
 		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown,
-		store.ErrFailed, errors.New("surprise"),
+		store.ErrFailed, errors.New("unexpected"),
 	} {
 		require.True(t, ConcernsNode(err), err)
 	}
@@ -143,7 +146,7 @@ func TestConcernsNode(t *testing.T) {
 	}
 }
 
-// An unknown outcome is not replaced by a redirect to the active, which would imply that nothing was done.
+// An unknown outcome is not replaced by a redirect to the active, which would imply that the request was not executed.
 func TestUnknownOutcomeIsNotRedirected(t *testing.T) {
 	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
 	redirect := &NotActiveError{ActiveAddress: "b:7420"}

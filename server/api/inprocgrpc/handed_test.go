@@ -34,7 +34,7 @@ func filled[M proto.Message](m M) M {
 	return m
 }
 
-// Messages passed by reference are copied field by field; no field may be missing.
+// A message passed by reference is copied field by field.
 func TestEveryFieldIsPassed(t *testing.T) {
 	for _, c := range []struct{ from, to proto.Message }{
 		{filled(&pb.ConsumeRequest{}), &pb.ConsumeRequest{}},

@@ -69,9 +69,9 @@ func connected(t *testing.T, q *queues) (pb.QueueServiceClient, *inprocgrpc.Link
 	return pb.NewQueueServiceClient(link), link
 }
 
-// A call belongs to the caller that it identifies until the caller leaves. Other calls have a placeholder address and
-// no certificate.
-func TestCallers(t *testing.T) {
+// A call has the address and the certificate of the caller in its context until that caller leaves. Other calls have a
+// placeholder address and no certificate.
+func TestCallerIdentity(t *testing.T) {
 	var seen *peer.Peer
 	client, link := connected(t, &queues{
 		create: func(ctx context.Context, _ *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
@@ -110,8 +110,8 @@ func TestCallers(t *testing.T) {
 	}
 }
 
-// answer is the outcome of a call as observed by the caller.
-type answer struct {
+// outcome is the result of a call as observed by the caller.
+type outcome struct {
 	code            codes.Code
 	text            string
 	details         int
@@ -120,16 +120,16 @@ type answer struct {
 }
 
 // overBoth calls a service over a link and over a network connection, and requires the same outcome.
-func overBoth(t *testing.T, q *queues, call func(client pb.QueueServiceClient) answer) answer {
+func overBoth(t *testing.T, q *queues, call func(client pb.QueueServiceClient) outcome) outcome {
 	t.Helper()
 	return servedBoth(t, func(r grpc.ServiceRegistrar) { pb.RegisterQueueServiceServer(r, q) },
-		func(conn grpc.ClientConnInterface) answer { return call(pb.NewQueueServiceClient(conn)) })
+		func(conn grpc.ClientConnInterface) outcome { return call(pb.NewQueueServiceClient(conn)) })
 }
 
 // servedBoth is like overBoth, for any services.
 func servedBoth(
-	t *testing.T, register func(grpc.ServiceRegistrar), call func(conn grpc.ClientConnInterface) answer,
-) answer {
+	t *testing.T, register func(grpc.ServiceRegistrar), call func(conn grpc.ClientConnInterface) outcome,
+) outcome {
 	t.Helper()
 	link := inprocgrpc.New(limits)
 	register(link)
@@ -149,9 +149,9 @@ func servedBoth(
 	return got
 }
 
-func answerOf(err error, header, trailer metadata.MD) answer {
+func outcomeOf(err error, header, trailer metadata.MD) outcome {
 	s := status.Convert(err)
-	return answer{
+	return outcome{
 		code: s.Code(), text: s.Message(), details: len(s.Details()), header: header.Get("h"), trailer: trailer.Get("t"),
 	}
 }
@@ -189,13 +189,13 @@ func TestSameAsTheNetwork(t *testing.T) {
 					return failure
 				},
 			}
-			overBoth(t, q, func(client pb.QueueServiceClient) answer {
+			overBoth(t, q, func(client pb.QueueServiceClient) outcome {
 				var header, trailer metadata.MD
 				_, err := client.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q"}, grpc.Header(&header),
 					grpc.Trailer(&trailer))
-				return answerOf(err, header, trailer)
+				return outcomeOf(err, header, trailer)
 			})
-			got := overBoth(t, q, func(client pb.QueueServiceClient) answer {
+			got := overBoth(t, q, func(client pb.QueueServiceClient) outcome {
 				s, err := client.Browse(t.Context(), &pb.BrowseRequest{Queue: "q"})
 				require.NoError(t, err)
 				n := 0
@@ -207,7 +207,7 @@ func TestSameAsTheNetwork(t *testing.T) {
 				}
 				header, herr := s.Header()
 				require.NoError(t, herr)
-				a := answerOf(err, header, s.Trailer())
+				a := outcomeOf(err, header, s.Trailer())
 				a.responses = n
 				return a
 			})
@@ -230,26 +230,26 @@ func TestSameLimits(t *testing.T) {
 			return s.Send(&pb.PublishStreamResponse{Correlation: uint64(len(in.Request.GetPublish().GetMessages()))})
 		},
 	}
-	create := func(name string, responseBytes uint64, options ...grpc.CallOption) answer {
-		return overBoth(t, q, func(client pb.QueueServiceClient) answer {
+	create := func(name string, responseBytes uint64, options ...grpc.CallOption) outcome {
+		return overBoth(t, q, func(client pb.QueueServiceClient) outcome {
 			_, err := client.CreateQueue(t.Context(), &pb.CreateQueueRequest{
 				Name: name, Config: &pb.QueueConfig{MaxMessages: responseBytes},
 			}, options...)
-			a := answerOf(err, nil, nil)
+			a := outcomeOf(err, nil, nil)
 			if a.code == codes.Internal {
 				a.text = "" // differs per transport
 			}
 			return a
 		})
 	}
-	publish := func(m *pb.PublishStreamRequest) answer {
-		return overBoth(t, q, func(client pb.QueueServiceClient) answer {
+	publish := func(m *pb.PublishStreamRequest) outcome {
+		return overBoth(t, q, func(client pb.QueueServiceClient) outcome {
 			s, err := client.PublishStream(t.Context())
 			require.NoError(t, err)
 			if err = s.Send(m); err == nil {
 				_, err = s.Recv()
 			}
-			a := answerOf(err, nil, nil)
+			a := outcomeOf(err, nil, nil)
 			if a.code == codes.Internal {
 				a.text = ""
 			}
@@ -300,12 +300,12 @@ func TestSameLimits(t *testing.T) {
 		&pb.CreateQueueRequest{})
 	require.Equal(t, codes.Internal, status.Code(err))
 	_, err = client.CreateQueue(t.Context(), &pb.CreateQueueRequest{}, grpc.UseCompressor("gzip"))
-	require.Error(t, err, "options without effect are refused")
+	require.Error(t, err, "unsupported options are rejected")
 	require.Contains(t, err.Error(), "CompressorCallOption")
 }
 
-// Each end of a call is notified when the other one ends, regardless of the operation it is blocked in.
-func TestEnds(t *testing.T) {
+// The handler and the client of a stream are notified when the other side ends, whether they receive, send or wait.
+func TestEndReachesOtherSide(t *testing.T) {
 	waits := map[string]func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error{
 		"receives": func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 			_, err := s.Recv()
@@ -374,8 +374,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A caller that sends or receives late still receives the handler's responses, and then its final error.
-func TestHandlerEnds(t *testing.T) {
+// A client that receives late still receives the handler's responses, and then its final error.
+func TestResponsesPrecedeEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queues{consume: func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 			if _, err := s.Recv(); err != nil {
@@ -421,7 +421,7 @@ func TestHandlerEnds(t *testing.T) {
 		s, err = client.Consume(t.Context())
 		require.NoError(t, err)
 		for i := range uint64(10) {
-			require.NoError(t, s.Send(&pb.ConsumeRequest{Confirm: i}), "a sender waits for a slow receiver")
+			require.NoError(t, s.Send(&pb.ConsumeRequest{Confirm: i}), "Send blocks until the handler receives")
 		}
 		require.NoError(t, s.CloseSend())
 		require.NoError(t, s.CloseSend())
@@ -432,9 +432,9 @@ func TestHandlerEnds(t *testing.T) {
 	})
 }
 
-// A call refused before its request arrives returns the error on receive. On send, a client-streaming caller receives
+// A call rejected before its request arrives returns the error on receive. On send, a client-streaming caller receives
 // io.EOF. A caller with a single request does not, since generated clients would not call RecvMsg after an error.
-func TestEndBeforeRequest(t *testing.T) {
+func TestRejectedBeforeRequest(t *testing.T) {
 	for _, desc := range []grpc.StreamDesc{
 		{StreamName: "One", ServerStreams: true}, {StreamName: "Several", ServerStreams: true, ClientStreams: true},
 	} {
@@ -443,7 +443,7 @@ func TestEndBeforeRequest(t *testing.T) {
 			register := func(r grpc.ServiceRegistrar) {
 				r.RegisterService(&grpc.ServiceDesc{ServiceName: "refused", Streams: []grpc.StreamDesc{desc}}, nil)
 			}
-			got := servedBoth(t, register, func(conn grpc.ClientConnInterface) answer {
+			got := servedBoth(t, register, func(conn grpc.ClientConnInterface) outcome {
 				s, err := conn.NewStream(t.Context(), &desc, "/refused/"+desc.StreamName)
 				require.NoError(t, err)
 				_, err = s.Header()
@@ -454,7 +454,7 @@ func TestEndBeforeRequest(t *testing.T) {
 				} else {
 					require.NoError(t, err)
 				}
-				return answerOf(s.RecvMsg(&pb.BrowseResponse{}), nil, nil)
+				return outcomeOf(s.RecvMsg(&pb.BrowseResponse{}), nil, nil)
 			})
 			require.Equal(t, codes.Aborted, got.code)
 			require.Equal(t, 1, got.details)
@@ -462,8 +462,8 @@ func TestEndBeforeRequest(t *testing.T) {
 	}
 }
 
-// A call with a deadline returns in time, even if the handler ignores the deadline.
-func TestStuckHandler(t *testing.T) {
+// A call returns at its deadline even if the handler continues to run.
+func TestDeadlineIgnoredByHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queues{create: func(context.Context, *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
 			<-time.After(time.Hour)
@@ -479,7 +479,7 @@ func TestStuckHandler(t *testing.T) {
 	})
 }
 
-// Every field of a message passed by reference arrives; bodies are not copied.
+// All fields of a message passed by reference arrive, and its bodies are not copied.
 func TestPassedByReference(t *testing.T) {
 	request := &pb.PublishStreamRequest{
 		Correlation: 1, AcceptsMore: true, More: []*pb.PublishStreamRequest{{Correlation: 2}},
@@ -494,7 +494,7 @@ func TestPassedByReference(t *testing.T) {
 	}
 	failed := &pb.PublishStreamResponse{Correlation: 3, Error: &pb.RequestError{Message: "m"}}
 	ranges := func(n uint64) []*pb.SequenceRange { return []*pb.SequenceRange{{First: n, Last: n}} }
-	answers := &pb.ConsumeRequest{
+	settlements := &pb.ConsumeRequest{
 		Credit: 5, Ack: ranges(1), Nack: ranges(2), Reject: ranges(3), Release: ranges(4), Confirm: 9,
 		Leave: &pb.Leave{Seen: ranges(5)}, Drain: 6,
 	}
@@ -505,7 +505,7 @@ func TestPassedByReference(t *testing.T) {
 			require.True(t, proto.Equal(request, &in.Request))
 			require.Same(t, request.GetPublish().GetMessages()[0], in.Request.GetPublish().GetMessages()[0])
 			in.Reset()
-			require.NotEmpty(t, request.GetPublish().GetMessages(), "another attempt is allowed")
+			require.NotEmpty(t, request.GetPublish().GetMessages(), "Reset does not change the sent message")
 			plain, err := s.Recv()
 			require.NoError(t, err)
 			require.True(t, proto.Equal(request, plain))
@@ -513,7 +513,7 @@ func TestPassedByReference(t *testing.T) {
 			return s.Send(failed)
 		},
 		consume: func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
-			for _, want := range []*pb.ConsumeRequest{answers, {Attach: &pb.Attach{Queue: "q"}}} {
+			for _, want := range []*pb.ConsumeRequest{settlements, {Attach: &pb.Attach{Queue: "q"}}} {
 				got, err := s.Recv()
 				require.NoError(t, err)
 				require.True(t, proto.Equal(want, got), "%v", got)
@@ -536,13 +536,13 @@ func TestPassedByReference(t *testing.T) {
 	}
 	c, err := client.Consume(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, c.Send(answers))
+	require.NoError(t, c.Send(settlements))
 	require.NoError(t, c.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q"}}))
 	got, err := c.Recv()
 	require.NoError(t, err)
 	require.True(t, proto.Equal(maker{}.MakeMessage(), got), "%v", got)
 	_, err = c.Recv()
-	require.NoError(t, err, "its length is checked again before it is refused")
+	require.NoError(t, err, "the actual size is below the limit")
 }
 
 // maker creates a response.

@@ -60,12 +60,12 @@ func set(t *testing.T, in *pb.QueueConfig, name string) {
 	case protoreflect.MessageKind:
 		m.Set(f, protoreflect.ValueOfMessage((&durationpb.Duration{Seconds: 90, Nanos: 5_000_000}).ProtoReflect()))
 	default:
-		t.Fatalf("%s is of a kind that this test does not know: %s", name, f.Kind())
+		t.Fatalf("no test value for field %s of kind %s", name, f.Kind())
 	}
 }
 
 // The error for an invalid configuration contains the name of the field and the valid values.
-func TestBadConfig(t *testing.T) {
+func TestInvalidConfig(t *testing.T) {
 	for want, in := range map[string]*pb.QueueConfig{
 		"is 1000001": {MaxDeliveries: 1_000_001},
 		"ttl is -1":  {Ttl: &durationpb.Duration{Seconds: -1}},
@@ -90,7 +90,7 @@ func TestBadConfig(t *testing.T) {
 }
 
 // The error for an invalid message contains the name of the field and the valid values.
-func TestBadMessage(t *testing.T) {
+func TestInvalidMessage(t *testing.T) {
 	for want, m := range map[string]*pb.Message{
 		"priority 10":         {Priority: new(uint32(10))},
 		"or ttl":              {ExpiresAt: timestamppb.Now(), Ttl: durationpb.New(1e9)},
@@ -113,12 +113,12 @@ func TestBadMessage(t *testing.T) {
 	}
 }
 
-// A duration starts when the active accepts the message, and is rounded up.
-func TestTimesOfAMessage(t *testing.T) {
+// TTL and delay are relative to the time at which the active accepts the message. Times are rounded up to milliseconds.
+func TestMessageTimes(t *testing.T) {
 	a, err := Attributes(&pb.Message{Ttl: durationpb.New(1_500_000_001), Delay: &durationpb.Duration{}}, 1000)
 	require.NoError(t, err)
 	require.EqualValues(t, 2501, a.ExpiresAtMS)
-	require.EqualValues(t, 1000, a.DeliverAtMS, "immediately, regardless of the queue's setting")
+	require.EqualValues(t, 1000, a.DeliverAtMS, "a delay of 0 overrides the delay of the queue")
 	a, err = Attributes(&pb.Message{ExpiresAt: &timestamppb.Timestamp{Seconds: 7, Nanos: 1_999_999}}, 1000)
 	require.NoError(t, err)
 	require.EqualValues(t, 7001, a.ExpiresAtMS)

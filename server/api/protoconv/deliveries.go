@@ -38,7 +38,7 @@ type deliveryPart struct {
 	referred                             int    // bytes that are referenced, not copied
 }
 
-// Field numbers of lockstep.v1 and of google.protobuf.Timestamp, verified by TestDeliveries.
+// Field numbers of lockstep.v1 and of google.protobuf.Timestamp, verified by TestDeliveriesMatchGeneratedEncoding.
 const (
 	fieldMessages, fieldConfirmed                       = 1, 2
 	fieldSequence, fieldPublishedAt, fieldDeliveryCount = 1, 2, 3

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The custom encoding, decoded by the protobuf library, equals the message that the generated code would have sent.
-func TestDeliveries(t *testing.T) {
+// The custom encoding of deliveries, decoded by the protobuf library, equals the message of the generated code.
+func TestDeliveriesMatchGeneratedEncoding(t *testing.T) {
 	record := func(timeMS int64, body []byte, properties map[string]string) []byte {
 		b, err := txn.AppendMessage(nil, timeMS, nil, txn.Properties(properties), body)
 		require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestDeliveries(t *testing.T) {
 	_, err := d.Set(dispatch.Event{Messages: broken}, math.MaxInt)
 	require.ErrorIs(t, err, index.ErrDataLoss)
 
-	// If the messages exceed the limit together, the first ones are sent, and at least one.
+	// If the messages exceed the limit, as many as fit are sent, at least one.
 	for n := 1; n <= len(messages); n++ {
 		_, err := d.Set(dispatch.Event{Messages: messages[:n]}, math.MaxInt)
 		require.NoError(t, err)
@@ -134,7 +134,7 @@ func dead(t *testing.T, rec []byte) []byte {
 	return out
 }
 
-// A field added to the delivered messages must also be added to the custom encoding.
+// The custom encoding covers all fields of a delivered message.
 func TestDeliveriesEncodeEveryField(t *testing.T) {
 	message := (&pb.Message{}).ProtoReflect().Descriptor()
 	known := map[protoreflect.MessageDescriptor]map[protoreflect.Name]int{
@@ -164,7 +164,7 @@ func TestDeliveriesEncodeEveryField(t *testing.T) {
 		(&timestamppb.Timestamp{}).ProtoReflect().Descriptor(): {"seconds": fieldSeconds, "nanos": fieldNanos},
 	}
 	for d, names := range known {
-		require.Equal(t, len(names), d.Fields().Len(), "%s has a field that deliveries do not carry", d.FullName())
+		require.Equal(t, len(names), d.Fields().Len(), "%s has a field that is not encoded", d.FullName())
 		for name, number := range names {
 			require.Equal(t, protoreflect.FieldNumber(number), d.Fields().ByName(name).Number(), "%s.%s", d.FullName(),
 				name)

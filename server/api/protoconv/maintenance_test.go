@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 )
 
-// Kinds and states have the same names as the enum values.
+// Each kind and each state of a plan has a separate enum value.
 func TestPlanKindsAndStates(t *testing.T) {
 	kinds, states := map[pb.PlanKind]bool{0: true}, map[pb.PlanState]bool{0: true}
 	for _, k := range []maintenance.PlanKind{maintenance.PlanResize, maintenance.PlanCompact, maintenance.PlanRestart} {

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 )
 
-// Browsers that do not read use at most the shared limit. Others then receive small batches, and are refused when no
-// memory is left, until a client reads.
+// Browsers that do not read reserve at most the shared limit. Beyond half of it, browsers receive small batches. At the
+// limit, they are rejected until another browser ends.
 func TestBrowsersShareLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pending = 256 << 20
@@ -60,8 +60,8 @@ func TestBrowsersShareLimit(t *testing.T) {
 	})
 }
 
-// A batch that is larger or smaller than its reservation is counted with its actual size.
-func TestBrowserOfALargeMessage(t *testing.T) {
+// The reservation of a batch is adjusted to the actual size of the batch.
+func TestBrowserReservesActualSize(t *testing.T) {
 	b := newBrowsing(0)
 	c := b.begin(nil)
 	_, err := c.reserve(t.Context())
@@ -69,7 +69,7 @@ func TestBrowserOfALargeMessage(t *testing.T) {
 	require.NoError(t, c.fit(t.Context(), 1000))
 	require.Equal(t, int64(3000), b.held.Load())
 	require.NoError(t, c.fit(t.Context(), 64<<20))
-	require.Equal(t, int64(minBrowseBytes/2), b.held.Load(), "one message is always possible")
+	require.Equal(t, int64(minBrowseBytes/2), b.held.Load(), "a reservation is at most half of the limit")
 	c.end()
 	require.Zero(t, b.held.Load())
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A queue with a byte limit stores the sizes of its messages if both nodes support that. While one node runs release
-// 0.1.0, the queue can still be created and altered, with a configuration that this node supports.
+// A queue with a byte limit stores the sizes of its messages if both nodes support it. While one node runs release
+// 0.1.0, the queue can still be created and altered, without stored sizes.
 func TestExactBytesNeedBothNodes(t *testing.T) {
 	limited := &pb.QueueConfig{MaxBytes: 1 << 20}
 	for _, c := range []struct {

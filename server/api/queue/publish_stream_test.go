@@ -13,19 +13,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// After a request that the node did not execute, later ones are not submitted, even before its response is sent. An
-// error that concerns only the request has no such effect.
-func TestStreamFailsImmediately(t *testing.T) {
+// After an error that concerns the node, later requests of the stream are not submitted, even before its response is
+// sent. An error that concerns only the request has no such effect.
+func TestStreamStopsAfterNodeError(t *testing.T) {
 	for name, c := range map[string]struct {
 		err    error
 		broken bool
 	}{
-		"committed":     {nil, false},
-		"blocked":       {replication.ErrBlocked, true},
-		"not active":    {replication.ErrNotActive, true},
-		"unknown":       {replication.ErrOutcomeUnknown, true},
-		"invalid":       {apierror.ErrInvalid, false},
-		"in a sequence": {errors.Join(apierror.ErrInvalid), false},
+		"committed":  {nil, false},
+		"blocked":    {replication.ErrBlocked, true},
+		"not active": {replication.ErrNotActive, true},
+		"unknown":    {replication.ErrOutcomeUnknown, true},
+		"invalid":    {apierror.ErrInvalid, false},
+		"joined":     {errors.Join(apierror.ErrInvalid), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &publishStream{}

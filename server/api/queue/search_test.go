@@ -54,8 +54,9 @@ func searchStore(t testing.TB, fs vfs.FS, dir string, messages int) *store.Store
 	return s
 }
 
-// A step that takes too long ends before the end of its batch or window, and no message is skipped.
-func TestSlowSearch(t *testing.T) {
+// A search step that exceeds its timeout ends before the end of its batch or window, and the next step skips no
+// message.
+func TestSearchStepTimeout(t *testing.T) {
 	const messages = 3000
 	s := searchStore(t, memfs.New(), "/data", messages)
 	for _, newest := range []bool{false, true} {

@@ -48,8 +48,8 @@ func rule(principal, group, queue string, rights access.Right, roles ...string) 
 	}
 }
 
-// A goroutine that read the table before a change must not restore the old rules after the change was loaded.
-func TestLoadsAreInOrder(t *testing.T) {
+// A load that read the table before a change does not replace the rules that were loaded after the change.
+func TestConcurrentLoadsKeepNewestRules(t *testing.T) {
 	var rules access.Rules
 	var version atomic.Uint64
 	read := func() (uint64, []queue.AccessEntry) { return version.Load(), nil }
@@ -62,7 +62,7 @@ func TestLoadsAreInOrder(t *testing.T) {
 			assert.NoError(t, rules.LoadFrom(read))
 			loaded.Store(true)
 		})
-		for range 100_000 { // it waits, or overtakes this one
+		for range 100_000 { // the second load blocks, or finishes before the first
 			if loaded.Load() {
 				break
 			}
@@ -74,8 +74,9 @@ func TestLoadsAreInOrder(t *testing.T) {
 	require.Equal(t, version.Load(), rules.Table().Version())
 }
 
-// TestMay is a table of access decisions.
-func TestMay(t *testing.T) {
+// May allows a request if a rule or a role of the principal, or of one of its groups, grants the right on the queue.
+// Operators have all rights except Peer.
+func TestMayEvaluatesRules(t *testing.T) {
 	var rules access.Rules
 	rules.Configure(access.Setting{Operators: []string{"root", "boot-*"}})
 	require.NoError(t, rules.Load(7, entries(
@@ -142,7 +143,7 @@ func TestMay(t *testing.T) {
 	}
 	require.NoError(t, rules.HasAnyRight(id("alice")))
 	require.NoError(t, rules.HasAnyRight(id("root")))
-	require.ErrorIs(t, rules.HasAnyRight(id("stranger")), access.ErrDenied)
+	require.ErrorIs(t, rules.HasAnyRight(id("unknown")), access.ErrDenied)
 	require.NoError(t, rules.MayAny(id("alice"), access.QueueRights, "orders.eu"))
 	require.ErrorIs(t, rules.MayAny(id("alice"), access.QueueRights, "orders"), access.ErrDenied)
 
@@ -154,8 +155,7 @@ func TestMay(t *testing.T) {
 	require.ErrorIs(t, rules.May(id("anonymous"), access.Operate, ""), access.ErrDenied)
 }
 
-// A glob never matches the anonymous principal.
-func TestAnonymousIsNamed(t *testing.T) {
+func TestGlobDoesNotMatchAnonymous(t *testing.T) {
 	var rules access.Rules
 	rules.Configure(access.Setting{Operators: []string{"*"}})
 	require.NoError(
@@ -168,8 +168,8 @@ func TestAnonymousIsNamed(t *testing.T) {
 	require.NoError(t, rules.May(&access.Identity{Principal: "x"}, access.Operate, ""))
 }
 
-// Without rules, clients have all rights unless the setting denies them. Calls reserved for the other node are denied.
-func TestOpen(t *testing.T) {
+// Without rules, clients have all rights except Peer, unless the access mode is deny. Roles and quotas are not rules.
+func TestWithoutRules(t *testing.T) {
 	var none *access.Rules
 	anonymous := access.FromContext(t.Context())
 	for name, rules := range map[string]*access.Rules{"nil": none, "zero": new(access.Rules)} {
@@ -200,7 +200,7 @@ func TestOpen(t *testing.T) {
 	zero := new(access.Rules)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		if zero.Check(t.Context(), access.Publish, "q") != nil {
-			t.Fatal("it is open")
+			t.Fatal("access is denied without rules")
 		}
 	}))
 }
@@ -239,8 +239,7 @@ func TestTokens(t *testing.T) {
 	require.False(t, rules.IsPeerSecret([]byte("t")))
 }
 
-// The cache of identities is bounded.
-func TestManyIdentities(t *testing.T) {
+func TestIdentityCacheIsBounded(t *testing.T) {
 	var rules access.Rules
 	require.NoError(t, rules.Load(1, entries(t, rule("p-*", "", "q-*", access.Publish))))
 	for i := range 30_000 {
@@ -255,5 +254,5 @@ func TestManyIdentities(t *testing.T) {
 		if rules.May(id, access.Publish, "q-2999") != nil {
 			t.Fatal("denied")
 		}
-	}), "an earlier decision uses no memory")
+	}), "a cached decision allocates no memory")
 }

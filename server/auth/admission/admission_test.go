@@ -83,141 +83,140 @@ func (l fakeListener) Accept() (net.Conn, error) { return l.d.Accept() }
 func (l fakeListener) Addr() net.Addr            { return address("here") }
 func (l fakeListener) Close() error              { return nil }
 
-// visitor is one connection with both ends.
-type visitor struct {
+// testConn is a connection with both ends.
+type testConn struct {
 	t              *testing.T
-	theirs, inside net.Conn // inside is nil if refused
+	client, server net.Conn // server is nil if the listener refused the connection
 }
 
-func (d *testListener) visit(from string) *visitor {
+func (d *testListener) connectFrom(from string) *testConn {
 	d.t.Helper()
-	ours, theirs := net.Pipe()
-	v := &visitor{t: d.t, theirs: theirs}
-	d.incoming <- remoteConn{ours, address(from)}
+	server, client := net.Pipe()
+	v := &testConn{t: d.t, client: client}
+	d.incoming <- remoteConn{server, address(from)}
 	synctest.Wait()
 	select {
-	case v.inside = <-d.accepted:
+	case v.server = <-d.accepted:
 	default:
-		time.Sleep(time.Second) //nolint:forbidigo // simulated time: it may be held for a moment
+		time.Sleep(time.Second) //nolint:forbidigo // simulated time: the listener may delay closing
 		synctest.Wait()
-		require.True(d.t, v.gone(), "it was rejected, and must be closed")
+		require.True(d.t, v.closed(), "a refused connection is closed")
 	}
 	return v
 }
 
-// gone reports whether the connection was closed.
-func (v *visitor) gone() bool {
-	_ = v.theirs.SetReadDeadline(time.Now().Add(time.Millisecond)) // fails if the connection was closed
-	_, err := v.theirs.Read(make([]byte, 1))
+// closed reports whether the connection was closed.
+func (v *testConn) closed() bool {
+	_ = v.client.SetReadDeadline(time.Now().Add(time.Millisecond)) // fails if the connection was closed
+	_, err := v.client.Read(make([]byte, 1))
 	return errors.Is(err, io.EOF)
 }
 
 // conn returns the Conn that a call finds.
-func (v *visitor) conn() *admission.Conn {
-	return admission.FromContext(peer.NewContext(v.t.Context(), &peer.Peer{Addr: v.inside.RemoteAddr()}))
+func (v *testConn) conn() *admission.Conn {
+	return admission.FromContext(peer.NewContext(v.t.Context(), &peer.Peer{Addr: v.server.RemoteAddr()}))
 }
 
-// At the limit of connections, a new connection is refused unless one without calls can be evicted.
-func TestLimitOfAll(t *testing.T) {
+// At the limit of connections, a new connection is refused unless a connection without calls can be evicted.
+func TestConnectionLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 2, PerAddress: 8, HandshakeTimeout: time.Minute}, "")
-		a, b := d.visit("10.0.0.1:1"), d.visit("10.0.0.2:1")
-		require.NotNil(t, a.inside)
-		require.NotNil(t, b.inside)
-		require.Nil(t, d.visit("10.0.0.3:1").inside, "no free slot, and the others are too new to be evicted")
+		a, b := d.connectFrom("10.0.0.1:1"), d.connectFrom("10.0.0.2:1")
+		require.NotNil(t, a.server)
+		require.NotNil(t, b.server)
+		require.Nil(t, d.connectFrom("10.0.0.3:1").server, "no connection is old enough to be evicted")
 		require.EqualValues(t, 1, d.Stats().Ended["full"])
 		a.conn().Authenticated(false)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
-		c := d.visit("10.0.0.3:1")
-		require.NotNil(t, c.inside, "the connection without calls is evicted")
-		require.True(t, b.gone())
-		require.False(t, a.gone())
+		c := d.connectFrom("10.0.0.3:1")
+		require.NotNil(t, c.server, "the connection without calls is evicted")
+		require.True(t, b.closed())
+		require.False(t, a.closed())
 		c.conn().Authenticated(false)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
-		require.Nil(t, d.visit("10.0.0.4:1").inside, "both are running")
-		require.NoError(t, a.inside.Close())
-		require.NotNil(t, d.visit("10.0.0.4:1").inside)
+		require.Nil(t, d.connectFrom("10.0.0.4:1").server, "both connections have admitted calls")
+		require.NoError(t, a.server.Close())
+		require.NotNil(t, d.connectFrom("10.0.0.4:1").server)
 		require.EqualValues(t, 2, d.Stats().Open)
 		require.EqualValues(t, 4, d.Stats().Accepted)
 	})
 }
 
-// The connections of an address are limited; an IPv6 network counts as one address. Refusals are logged at a limited
-// rate.
-func TestLimitOfAnAddress(t *testing.T) {
+// The connections of an address are limited. An IPv6 network counts as one address. Logs of refusals are rate-limited.
+func TestConnectionLimitPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 100, PerAddress: 2, HandshakeTimeout: time.Minute}, "")
 		for i, from := range []string{"10.0.0.1:1", "10.0.0.1:2", "[2001:db8::1]:1", "[2001:db8::2]:1"} {
-			v := d.visit(from)
-			require.NotNil(t, v.inside, i)
+			v := d.connectFrom(from)
+			require.NotNil(t, v.server, i)
 			v.conn().Authenticated(false)
 		}
-		require.Nil(t, d.visit("10.0.0.1:3").inside)
-		require.Nil(t, d.visit("[2001:db8::3]:1").inside, "a network of IPv6 is one address")
+		require.Nil(t, d.connectFrom("10.0.0.1:3").server)
+		require.Nil(t, d.connectFrom("[2001:db8::3]:1").server, "an IPv6 network counts as one address")
 		require.EqualValues(t, 2, d.Stats().Ended["address-full"])
-		require.NotNil(t, d.visit("10.0.0.2:1").inside, "others are not concerned")
-		require.NotNil(t, d.visit("[2001:db8:0:1::3]:1").inside)
+		require.NotNil(t, d.connectFrom("10.0.0.2:1").server, "other addresses are unaffected")
+		require.NotNil(t, d.connectFrom("[2001:db8:0:1::3]:1").server)
 		require.Equal(t, 1, d.logs.Len(), "logging is rate-limited")
 	})
 }
 
 // A connection without an admitted call is closed after HandshakeTimeout, unless a call is in progress.
-func TestSilence(t *testing.T) {
+func TestHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 100, PerAddress: 100, HandshakeTimeout: 10 * time.Second}, "")
-		silent, known, asks := d.visit("10.0.0.1:1"), d.visit("10.0.0.1:2"), d.visit("10.0.0.1:3")
+		silent, known, calling := d.connectFrom("10.0.0.1:1"), d.connectFrom("10.0.0.1:2"), d.connectFrom("10.0.0.1:3")
 		known.conn().Authenticated(false)
-		asks.conn().Begin()
+		calling.conn().Begin()
 		time.Sleep(9 * time.Second) //nolint:forbidigo // simulated time
-		require.False(t, silent.gone())
+		require.False(t, silent.closed())
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
 		synctest.Wait()
-		require.True(t, silent.gone())
-		require.False(t, known.gone())
-		require.False(t, asks.gone(), "a call is in progress")
-		asks.conn().End()
+		require.True(t, silent.closed())
+		require.False(t, known.closed())
+		require.False(t, calling.closed(), "a call is in progress")
+		calling.conn().End()
 		time.Sleep(11 * time.Second) //nolint:forbidigo // simulated time
 		synctest.Wait()
-		require.True(t, asks.gone())
-		require.False(t, known.gone())
+		require.True(t, calling.closed())
+		require.False(t, known.closed())
 		require.EqualValues(t, 2, d.Stats().Ended["handshake-timeout"])
 		require.EqualValues(t, 1, d.Stats().Open)
-		require.NoError(t, silent.inside.Close(), "a second call has no effect")
+		require.NoError(t, silent.server.Close(), "a second call has no effect")
 		require.EqualValues(t, 1, d.Stats().Open)
 	})
 }
 
-// Connections without a call use up the attempts of their address; a call refunds the attempt.
-func TestAttempts(t *testing.T) {
+// A connection without a call uses an attempt of its address. A call refunds the attempt.
+func TestConnectionAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 100, PerAddress: 8, HandshakeTimeout: time.Minute}, "")
 		for range 100 {
-			v := d.visit("10.0.0.1:1")
-			require.NotNil(t, v.inside)
+			v := d.connectFrom("10.0.0.1:1")
+			require.NotNil(t, v.server)
 			v.conn().Authenticated(false)
-			require.NoError(t, v.inside.Close())
+			require.NoError(t, v.server.Close())
 		}
 		for range 7 { // a connection that ends without a call costs slightly more than one attempt
-			require.NoError(t, d.visit("10.0.0.1:1").inside.Close())
+			require.NoError(t, d.connectFrom("10.0.0.1:1").server.Close())
 		}
-		require.Nil(t, d.visit("10.0.0.1:1").inside)
+		require.Nil(t, d.connectFrom("10.0.0.1:1").server)
 		require.EqualValues(t, 1, d.Stats().Ended["too-many"])
-		require.NotNil(t, d.visit("10.0.0.2:1").inside)
-		require.NotNil(t, d.visit("10.0.0.1:1").inside, "a quarter is available again")
+		require.NotNil(t, d.connectFrom("10.0.0.2:1").server)
+		require.NotNil(t, d.connectFrom("10.0.0.1:1").server, "a quarter of the attempts is refilled")
 	})
 }
 
-// A connection that ends without a call costs its address more than one with a call. An address with only such
-// connections may open fewer and fewer; its open connections are unaffected.
-func TestConnectionsWithoutCalls(t *testing.T) {
+// A connection that ends without a call costs its address more than one attempt. An address with only such connections
+// may open fewer over time. Its open connections are unaffected.
+func TestAbandonedConnectionsReduceAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 5000, PerAddress: 2048, HandshakeTimeout: time.Minute}, "")
-		good := d.visit("10.0.0.1:1")
+		good := d.connectFrom("10.0.0.1:1")
 		good.conn().Authenticated(false)
-		breakOff := func() (accepted int) {
+		connectWithoutCall := func() (accepted int) {
 			for range 1000 {
-				if v := d.visit("10.0.0.1:2"); v.inside != nil {
-					require.NoError(t, v.inside.Close())
+				if v := d.connectFrom("10.0.0.1:2"); v.server != nil {
+					require.NoError(t, v.server.Close())
 					accepted++
 				} else {
 					break
@@ -225,37 +224,36 @@ func TestConnectionsWithoutCalls(t *testing.T) {
 			}
 			return accepted
 		}
-		require.InDelta(t, 2048/9, breakOff(), 2)
+		require.InDelta(t, 2048/9, connectWithoutCall(), 2)
 		start := d.Stats().Accepted
 		for range 60 { // each refusal takes a second of simulated time
-			breakOff()
+			connectWithoutCall()
 		}
-		require.Less(t, d.Stats().Accepted-start, uint64(60*512/8), "an eighth of the limit with calls")
-		require.False(t, good.gone())
-		require.NotNil(t, d.visit("10.0.0.2:1").inside)
+		require.Less(t, d.Stats().Accepted-start, uint64(60*512/8), "an eighth of the rate of connections with calls")
+		require.False(t, good.closed())
+		require.NotNil(t, d.connectFrom("10.0.0.2:1").server)
 	})
 }
 
-// The number of connections without a call is limited over all addresses; addresses with admitted connections have a
-// higher limit.
-func TestHandshakes(t *testing.T) {
+// The connections without a call are limited across all addresses.
+func TestHandshakeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{
 			Connections: 100, PerAddress: 100, Handshakes: 4, HandshakeTimeout: time.Minute,
 		}, "")
-		known := d.visit("10.0.0.1:1")
+		known := d.connectFrom("10.0.0.1:1")
 		known.conn().Authenticated(false)
-		var held []*visitor
+		var held []*testConn
 		for i := range 4 {
-			held = append(held, d.visit(fmt.Sprintf("10.0.1.%d:1", i)))
-			require.NotNil(t, held[i].inside)
+			held = append(held, d.connectFrom(fmt.Sprintf("10.0.1.%d:1", i)))
+			require.NotNil(t, held[i].server)
 		}
-		require.Nil(t, d.visit("10.0.2.1:1").inside, "the count is the same")
+		require.Nil(t, d.connectFrom("10.0.2.1:1").server, "the handshake limit is reached")
 		require.EqualValues(t, 1, d.Stats().Ended["handshakes"])
 		// The refusal took a second, so the oldest connections may be evicted now.
-		require.NotNil(t, d.visit("10.0.2.1:1").inside)
+		require.NotNil(t, d.connectFrom("10.0.2.1:1").server)
 		require.EqualValues(t, 1, d.Stats().Ended["evicted"])
-		require.False(t, known.gone())
+		require.False(t, known.closed())
 	})
 }
 
@@ -265,21 +263,21 @@ func TestHandshakesOfAuthenticatedClients(t *testing.T) {
 		d := open(t, admission.Limits{
 			Connections: 100, PerAddress: 100, Handshakes: 4, HandshakeTimeout: time.Minute,
 		}, "")
-		d.visit("10.0.0.1:1").conn().Authenticated(false)
+		d.connectFrom("10.0.0.1:1").conn().Authenticated(false)
 		for i := range 4 {
-			require.NotNil(t, d.visit(fmt.Sprintf("10.0.1.%d:1", i)).inside)
+			require.NotNil(t, d.connectFrom(fmt.Sprintf("10.0.1.%d:1", i)).server)
 		}
-		require.NotNil(t, d.visit("10.0.0.1:2").inside)
-		require.Nil(t, d.visit("10.0.0.1:3").inside, "at most a quarter more")
+		require.NotNil(t, d.connectFrom("10.0.0.1:2").server)
+		require.Nil(t, d.connectFrom("10.0.0.1:3").server, "the limit is exceeded by at most a quarter")
 	})
 }
 
-// A listener that refuses thousands of connections per second slows down.
-func TestPace(t *testing.T) {
+// A listener that refuses thousands of connections per second accepts more slowly.
+func TestAcceptSlowsAfterRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 16, PerAddress: 8, HandshakeTimeout: time.Hour}, "")
 		for i := range 8 {
-			d.visit(fmt.Sprintf("10.0.0.1:%d", i)).conn().Authenticated(false)
+			d.connectFrom(fmt.Sprintf("10.0.0.1:%d", i)).conn().Authenticated(false)
 		}
 		start := time.Now()
 		for range 4400 {
@@ -294,44 +292,44 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// The other node can connect regardless of the number of connections; other clients with its address are closed.
-func TestPeer(t *testing.T) {
+// The other node can connect although the limits are reached. Other clients at its address are closed.
+func TestPeerConnectsAtLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 1, PerAddress: 1, HandshakeTimeout: time.Minute}, "10.0.0.9")
-		first := d.visit("10.0.0.9:1")
+		first := d.connectFrom("10.0.0.9:1")
 		first.conn().Authenticated(false)
-		client, other := d.visit("10.0.0.9:2"), d.visit("10.0.0.9:3")
-		require.NotNil(t, client.inside)
-		require.NotNil(t, other.inside)
+		client, other := d.connectFrom("10.0.0.9:2"), d.connectFrom("10.0.0.9:3")
+		require.NotNil(t, client.server)
+		require.NotNil(t, other.server)
 		other.conn().Authenticated(true)
 		client.conn().Authenticated(false)
-		require.Nil(t, d.visit("10.0.0.1:1").inside)
+		require.Nil(t, d.connectFrom("10.0.0.1:1").server)
 		time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
 		synctest.Wait()
-		require.True(t, client.gone(), "a client in a slot of the other node")
-		require.False(t, other.gone())
-		require.False(t, first.gone())
+		require.True(t, client.closed(), "a client in a slot reserved for the other node")
+		require.False(t, other.closed())
+		require.False(t, first.closed())
 	})
 }
 
-// A connection with calls that fail authentication is closed, unless an earlier call was admitted.
-func TestUnauthenticatedClients(t *testing.T) {
+// A connection with repeated authentication failures is closed, unless an earlier call was admitted.
+func TestAuthenticationFailuresCloseConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}, "")
-		unknown, known := d.visit("10.0.0.1:1"), d.visit("10.0.0.1:2")
+		unknown, known := d.connectFrom("10.0.0.1:1"), d.connectFrom("10.0.0.1:2")
 		known.conn().Authenticated(false)
 		for range 20 {
 			unknown.conn().AuthenticationFailed()
 			known.conn().AuthenticationFailed()
 		}
-		require.True(t, unknown.gone())
-		require.False(t, known.gone())
+		require.True(t, unknown.closed())
+		require.False(t, known.closed())
 		require.EqualValues(t, 1, d.Stats().Ended["unauthenticated"])
 	})
 }
 
-// The methods of a nil Conn do nothing.
-func TestNilConnDoesNothing(t *testing.T) {
+// The methods of a nil Conn have no effect.
+func TestNilConn(t *testing.T) {
 	c := admission.FromContext(context.Background())
 	require.Nil(t, c)
 	c.Authenticated(true)
@@ -347,9 +345,9 @@ func frame(kind byte, payload int) []byte {
 	return b
 }
 
-// Over a real connection, only clients that cancel calls or change settings too often are closed, regardless of how the
-// bytes are split.
-func TestFloods(t *testing.T) {
+// A client that sends too many reset, settings, priority or unknown frames is closed, regardless of how the bytes are
+// split. The test uses a TCP connection.
+func TestFrameFloods(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		kind  byte
@@ -364,7 +362,7 @@ func TestFloods(t *testing.T) {
 		{"resets within TLS", 3, 4_000, false, false},
 		{"settings", 4, 500, true, true},
 		{"priorities", 2, 500, true, true},
-		{"frames of no type", 200, 500, true, true},
+		{"frames of unknown type", 200, 500, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -391,9 +389,9 @@ func TestFloods(t *testing.T) {
 				}
 				_ = client.Close()
 			}()
-			inside, err := l.Accept()
+			accepted, err := l.Accept()
 			require.NoError(t, err)
-			_, err = io.Copy(io.Discard, struct{ io.Reader }{inside}) // as gRPC reads
+			_, err = io.Copy(io.Discard, struct{ io.Reader }{accepted}) // as gRPC reads
 			require.Equal(t, c.flood, err != nil, "%v", err)
 			require.Equal(t, c.flood, l.Stats().Ended["flood"] == 1)
 		})

@@ -20,9 +20,11 @@ import (
 )
 
 // A connection ends when the certificate of its client expires; connections with a valid certificate stay open.
-func TestCertificateEnds(t *testing.T) { synctest.Test(t, testCertificateEnds) }
+func TestConnectionEndsWithCertificate(t *testing.T) {
+	synctest.Test(t, testConnectionEndsWithCertificate)
+}
 
-func testCertificateEnds(t *testing.T) {
+func testConnectionEndsWithCertificate(t *testing.T) {
 	ca := certs.New(t, "ours")
 	serverCert, _, _ := ca.Issue(t, "server")
 	network := simnet.New(simnet.Options{})

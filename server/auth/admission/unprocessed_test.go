@@ -28,8 +28,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// sink is a service with a streaming method, which receives requests when the test allows it, and a unary one, which
-// responds when free is closed.
+// sink is a service with a streaming and a unary method. The streaming method receives one request for each value in
+// taking. The unary method responds when free is closed.
 type sink struct {
 	taking chan struct{}
 	// free, if not nil, blocks calls until it is closed.
@@ -173,7 +173,7 @@ func call(t *testing.T, conn *grpc.ClientConn) grpc.ClientStream {
 	return stream
 }
 
-// Data counts until the handler requests the next message or returns.
+// The data of a request counts until the handler receives the next request or returns.
 func TestUnprocessedBytesAreCounted(t *testing.T) { synctest.Test(t, testUnprocessedBytesAreCounted) }
 
 func testUnprocessedBytesAreCounted(t *testing.T) {
@@ -188,7 +188,7 @@ func testUnprocessedBytesAreCounted(t *testing.T) {
 	}
 	unprocessed(3 * 1005)
 	s.taking <- struct{}{}
-	s.taking <- struct{}{} // done with the first
+	s.taking <- struct{}{} // the first request is processed
 	unprocessed(2 * 1005)
 	require.NoError(t, stream.CloseSend())
 	close(s.taking)
@@ -214,7 +214,8 @@ func testUnprocessedBytesOfCancelledCalls(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes == 0 }, time.Minute, time.Millisecond)
 }
 
-// A client that fills many calls is paused, then closed; clients at another address are served in the meantime.
+// A client with incomplete requests in many calls is paused, then closed. Clients at other addresses are served in the
+// meantime.
 func TestExcessiveMemoryClosesConnection(t *testing.T) {
 	synctest.Test(t, testExcessiveMemoryClosesConnection)
 }
@@ -238,7 +239,7 @@ func testExcessiveMemoryClosesConnection(t *testing.T) {
 	for l.Stats().Ended["memory"] == 0 {
 		require.Less(t, l.Stats().UnprocessedBytes, int64(unprocessedLimit+4<<20))
 		require.NoError(t, good.SendMsg(&raw{1000}))
-		require.Less(t, time.Since(start), 30*time.Second, "it is not closed")
+		require.Less(t, time.Since(start), 30*time.Second, "the connection is still open")
 		<-time.After(10 * time.Millisecond)
 	}
 	_, err := io.Copy(io.Discard, holder)
@@ -249,7 +250,7 @@ func testExcessiveMemoryClosesConnection(t *testing.T) {
 }
 
 // A client is not disconnected because of unprocessed data while its requests wait for the node. It is disconnected
-// when they wait for the client.
+// while they wait for data from the client.
 func TestBlockedRequestKeepsConnection(t *testing.T) {
 	synctest.Test(t, testBlockedRequestKeepsConnection)
 }
@@ -266,14 +267,14 @@ func testBlockedRequestKeepsConnection(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().Ended["memory"] == 1 }, time.Minute, time.Millisecond)
 }
 
-// A client is not disconnected because of complete requests, regardless of the processing time.
+// A client with complete requests is not disconnected, regardless of the processing time.
 func TestProcessingKeepsConnection(t *testing.T) { synctest.Test(t, testProcessingKeepsConnection) }
 
 func testProcessingKeepsConnection(t *testing.T) {
 	s, l, address := serveSink(t)
 	s.free = make(chan struct{})
 	conn := connect(t, address, "127.0.0.2", nil)
-	const calls = 5 // more than fit, together with data held by the others
+	const calls = 5 // of 1 MiB each, more than unprocessedLimit
 	answers := make(chan error, calls)
 	for range calls {
 		go func() { answers <- conn.Invoke(t.Context(), "/test.Sink/Work", &raw{1 << 20}, &raw{}) }()
@@ -289,7 +290,7 @@ func testProcessingKeepsConnection(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes == 0 }, time.Minute, time.Millisecond)
 }
 
-// slowLine transmits the first bytes without delay, and later ones slowly.
+// slowLine is a connection that sends the first bytes without delay and later bytes at a limited rate.
 type slowLine struct {
 	net.Conn
 
@@ -309,7 +310,7 @@ func (l *slowLine) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// A request larger than UnprocessedBytes arrives over a slow line.
+// A request larger than UnprocessedBytes can arrive over a slow connection.
 func TestSlowRequestKeepsConnection(t *testing.T) { synctest.Test(t, testSlowRequestKeepsConnection) }
 
 func testSlowRequestKeepsConnection(t *testing.T) {
@@ -330,7 +331,7 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// sendIncomplete sends incomplete requests in 64 calls, as fast as they are read.
+// sendIncomplete sends incomplete requests in 64 calls, as fast as the node reads them.
 func sendIncomplete(t *testing.T, address string) net.Conn {
 	t.Helper()
 	conn, err := dial(t.Context(), t, "127.0.0.2", address)
@@ -387,7 +388,7 @@ func (h *rawClient) begin(id uint32) {
 	_ = h.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: h.fields.Bytes(), EndHeaders: true})
 }
 
-// A connection that gRPC closes because of its pings costs its address as much as one that cancels calls.
+// A connection that gRPC closes because of too many pings counts as a flood.
 func TestPingFlood(t *testing.T) { synctest.Test(t, testPingFlood) }
 
 func testPingFlood(t *testing.T) {

@@ -116,7 +116,7 @@ func testRotation(t *testing.T) {
 		require.NoError(t, err)
 		require.LessOrEqual(t, info.Size(), o.MaxBytes)
 	}
-	require.Len(t, names, 4, "the file, two older ones and a file of another kind")
+	require.Len(t, names, 4, "the file, two rotated files and an unrelated file")
 	require.Equal(t, []string{"audit-notes.jsonl", "audit.jsonl"}, names[2:])
 
 	// A failed rotation loses one record.
@@ -139,8 +139,8 @@ func TestInvalidFile(t *testing.T) {
 	require.Contains(t, err.Error(), "audit.file")
 }
 
-// A hanging disk blocks no call. Records that do not fit into the queue are missing in the file, and the loss is
-// reported.
+// A blocked write to the file does not block calls. Records that do not fit into the queue are missing in the file, and
+// the loss is reported.
 func TestSlowDisk(t *testing.T) { synctest.Test(t, testSlowDisk) }
 
 func testSlowDisk(t *testing.T) {
@@ -161,7 +161,7 @@ func testSlowDisk(t *testing.T) {
 	require.Contains(t, st.Error, "too slow")
 	require.EqualValues(t, queueRecords+100, st.Records)
 	records, _, missed, _ := l.Read(0)
-	require.Len(t, records, memoryRecords, "the newest are in memory")
+	require.Len(t, records, memoryRecords, "the newest records are in memory")
 	require.EqualValues(t, queueRecords+100-memoryRecords, missed)
 	close(hang)
 	synctest.Wait()
@@ -205,14 +205,14 @@ func testFullDisk(t *testing.T) {
 	synctest.Wait()
 	require.EqualValues(t, 1, l.Stats().Lost)
 	require.Contains(t, l.Stats().Error, noSpace.Error())
-	full = false // the writer waits for the next line
+	full = false // the writer does not retry the lost record
 	l.Observe(context.Background(), call(paused, nil))
 	synctest.Wait()
 	require.Empty(t, l.Stats().Error)
 	require.EqualValues(t, 1, l.Stats().Lost)
 }
 
-// Repeated denied calls fill neither the disk nor memory: calls of the same kind are only counted.
+// Repeated denied calls of the same kind are counted in one record. The number of kinds in memory is bounded.
 func TestRefusalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, Options{Write: sink{func(b []byte) (int, error) { return len(b), nil }}})
@@ -228,7 +228,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 		time.Sleep(suppressTime + time.Second) //nolint:forbidigo // simulated time
 		l.Observe(context.Background(), refused)
 		records, _, _, _ = l.Read(next)
-		require.Len(t, records, 3, "of bob, of the counted ones, and of the new one")
+		require.Len(t, records, 3, "the record of bob, the count of suppressed calls, and the new record")
 		require.Equal(t, "bob", records[0].Principal)
 		require.EqualValues(t, 999, records[1].Repeated)
 		require.Equal(t, "ann", records[1].Principal)

@@ -105,8 +105,7 @@ func setAll(m protoreflect.Message, redacted bool, depth int) (secrets int) {
 	return secrets
 }
 
-// No request of any method, including methods added later, is recorded with its bytes, maps, bodies, tokens or
-// passwords.
+// No record contains bytes, maps, bodies, tokens or passwords of a request of any method.
 func TestRequestsAreRedacted(t *testing.T) {
 	total := 0
 	for _, d := range requests(t) {

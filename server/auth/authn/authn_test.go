@@ -29,7 +29,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/issuer"
 )
 
-// clock advances only when the test advances it, so that time-based refills do not depend on the speed of the test.
+// clock is a manual clock. Refills of limits do not depend on the speed of the test.
 type clock struct {
 	mu sync.Mutex
 	at time.Time
@@ -84,7 +84,7 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// Each invalid token is refused with its specific check, and no error contains the token.
+// An invalid token is refused with the check that failed. No error contains the token.
 func TestJWT(t *testing.T) {
 	i := issuer.New(t)
 	other := issuer.New(t)
@@ -104,10 +104,10 @@ func TestJWT(t *testing.T) {
 		wantText string
 	}{
 		"good":               {token: good},
-		"good, many aud":     {token: i.Token("alice", issuer.Claims{"aud": []string{"x", issuer.Audience}})},
+		"several audiences":  {token: i.Token("alice", issuer.Claims{"aud": []string{"x", issuer.Audience}})},
 		"just expired, skew": {token: i.Token("alice", issuer.Claims{"exp": now.Add(-30 * time.Second).Unix()})},
 		"soon valid, skew":   {token: i.Token("alice", issuer.Claims{"nbf": now.Add(30 * time.Second).Unix()})},
-		"a fraction": {token: i.Token("alice", issuer.Claims{
+		"fractional exp": {token: i.Token("alice", issuer.Claims{
 			"exp": float64(now.UnixMilli())/1000 + 60,
 		})},
 		"expired": {
@@ -148,20 +148,20 @@ func TestJWT(t *testing.T) {
 		"payload changed": {
 			token: parts[0] + "." + b64.EncodeToString(i.Payload("root", nil)) + "." + parts[2], check: CheckSignature,
 		},
-		"cut":            {token: parts[0] + "." + parts[1], check: CheckForm},
-		"no signature":   {token: parts[0] + "." + parts[1] + ".", check: CheckSignature},
-		"garbage":        {token: "garbage", check: CheckForm},
-		"dots":           {token: "...", check: CheckForm},
-		"no exp":         {token: i.Token("alice", issuer.Claims{"exp": nil}), check: CheckClaims, wantText: "exp"},
-		"exp is a text":  {token: i.Token("alice", issuer.Claims{"exp": "tomorrow"}), check: CheckForm},
-		"exp is too far": {token: i.Token("alice", issuer.Claims{"exp": 1e18}), check: CheckClaims},
-		"nobody":         {token: i.Token("alice", issuer.Claims{"sub": nil}), check: CheckClaims, wantText: "sub"},
-		"empty":          {token: i.Token("", nil), check: CheckClaims},
-		"anonymous":      {token: i.Token(access.Anonymous, nil), check: CheckClaims},
-		"long":           {token: i.Token(strings.Repeat("x", 256), nil), check: CheckClaims},
-		"a line break":   {token: i.Token("alice\nroot", nil), check: CheckClaims},
-		"group 1":        {token: i.Token("alice", issuer.Claims{"groups": []any{"ops", 7}}), check: CheckClaims},
-		"groups a map":   {token: i.Token("alice", issuer.Claims{"groups": map[string]any{}}), check: CheckClaims},
+		"truncated":               {token: parts[0] + "." + parts[1], check: CheckForm},
+		"no signature":            {token: parts[0] + "." + parts[1] + ".", check: CheckSignature},
+		"garbage":                 {token: "garbage", check: CheckForm},
+		"dots":                    {token: "...", check: CheckForm},
+		"no exp":                  {token: i.Token("alice", issuer.Claims{"exp": nil}), check: CheckClaims, wantText: "exp"},
+		"exp is a string":         {token: i.Token("alice", issuer.Claims{"exp": "tomorrow"}), check: CheckForm},
+		"exp out of range":        {token: i.Token("alice", issuer.Claims{"exp": 1e18}), check: CheckClaims},
+		"no sub":                  {token: i.Token("alice", issuer.Claims{"sub": nil}), check: CheckClaims, wantText: "sub"},
+		"empty principal":         {token: i.Token("", nil), check: CheckClaims},
+		"anonymous principal":     {token: i.Token(access.Anonymous, nil), check: CheckClaims},
+		"long principal":          {token: i.Token(strings.Repeat("x", 256), nil), check: CheckClaims},
+		"line break in principal": {token: i.Token("alice\nroot", nil), check: CheckClaims},
+		"group is a number":       {token: i.Token("alice", issuer.Claims{"groups": []any{"ops", 7}}), check: CheckClaims},
+		"groups are a map":        {token: i.Token("alice", issuer.Claims{"groups": map[string]any{}}), check: CheckClaims},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, _ := fixture(t, i, nil)
@@ -191,7 +191,7 @@ func TestJWT(t *testing.T) {
 	require.Equal(t, []string{"ops", "dev"}, id.Groups)
 	again, err := a.Authenticate(call(t, testAddress, good))
 	require.NoError(t, err)
-	require.Same(t, id, again, "it is checked once")
+	require.Same(t, id, again, "the identity is cached")
 }
 
 // Claims may be nested in other claims, such as roles in Keycloak, and may have dots in their names.
@@ -207,8 +207,8 @@ func TestClaimPaths(t *testing.T) {
 	}
 }
 
-// An unknown key is fetched, with a rate limit; withdrawal of a key invalidates the tokens it signed.
-func TestRotation(t *testing.T) {
+// An unknown key is fetched from the issuer. The revocation of a key invalidates the tokens that it signed.
+func TestKeyRotation(t *testing.T) {
 	for name, file := range map[string]bool{"URL": false, "file": true} {
 		t.Run(name, func(t *testing.T) {
 			i := issuer.New(t)
@@ -232,7 +232,7 @@ func TestRotation(t *testing.T) {
 			c.forward(refetchAfter)
 			_, err = a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
 			require.NoError(t, err)
-			require.NoError(t, first.Expired(), "the old key is still there")
+			require.NoError(t, first.Expired(), "the old key is still published")
 
 			i.Revoke()
 			if file {
@@ -246,8 +246,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// Tokens with invented key IDs do not make the node query the issuer repeatedly. Clients do not receive an
-// invalid-token error before the keys were fetched.
+// Tokens with invented key IDs do not make the node query the issuer at a high rate. Until the next fetch, their error
+// is AUTH_UNAVAILABLE.
 func TestUnknownKeysAreFetchedRarely(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, func(o *Options) { o.JWT.KeysURL = i.KeysURL() })
@@ -275,7 +275,8 @@ func TestUnknownKeysAreFetchedRarely(t *testing.T) {
 	require.Equal(t, 2, i.Fetches())
 }
 
-// Without keys, tokens are neither accepted nor reported as invalid. With earlier keys, their tokens are accepted.
+// While no keys are available, tokens are neither accepted nor reported as invalid. If the issuer fails later, tokens
+// signed by fetched keys are accepted.
 func TestIssuerDown(t *testing.T) {
 	i := issuer.New(t)
 	i.SetDown(true)
@@ -298,11 +299,11 @@ func TestIssuerDown(t *testing.T) {
 	require.NoError(t, err, "the key is known")
 	i.Rotate()
 	_, err = a.Authenticate(call(t, testAddress, i.Token("bob", nil)))
-	require.Equal(t, codes.Unavailable, status.Code(err), "it may be good")
+	require.Equal(t, codes.Unavailable, status.Code(err), "the token may be valid")
 }
 
-// A token of a withdrawn key is accepted while the issuer is down, and no longer than that.
-func TestWithdrawnKeyWhileIssuerIsDown(t *testing.T) {
+// A token of a revoked key is accepted while the issuer is unavailable, and rejected after the next fetch.
+func TestRevokedKeyWhileIssuerIsDown(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)
 	id, err := a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
@@ -322,22 +323,22 @@ func TestWithdrawnKeyWhileIssuerIsDown(t *testing.T) {
 	require.Equal(t, "TOKEN_EXPIRED", reasonOf(id.Expired()))
 }
 
-// An identity ends when its token expires, and the token is not accepted again.
-func TestJWTEnds(t *testing.T) {
+// An identity expires with its token, and the token is not accepted again.
+func TestJWTExpires(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)
 	token := i.Token("alice", nil)
 	id, err := a.Authenticate(call(t, testAddress, token))
 	require.NoError(t, err)
 	c.forward(time.Hour)
-	require.NoError(t, id.Expired(), "the skew")
+	require.NoError(t, id.Expired(), "within the clock skew")
 	c.forward(2 * time.Minute)
 	require.Equal(t, "TOKEN_EXPIRED", reasonOf(id.Expired()))
 	_, err = a.Authenticate(call(t, testAddress, token))
 	require.Equal(t, "TOKEN_EXPIRED", reasonOf(err))
 }
 
-// Tokens of the pair are found by their SHA-256.
+// Tokens created in the pair are found by their SHA-256. They expire, and can be revoked.
 func TestTokens(t *testing.T) {
 	i := issuer.New(t)
 	known := map[[sha256.Size]byte]time.Time{}
@@ -370,8 +371,8 @@ func TestTokens(t *testing.T) {
 	require.NotContains(t, err.Error(), "good")
 }
 
-// The error from a node without JWT support names the cause.
-func TestNoJWT(t *testing.T) {
+// A node without JWT settings rejects tokens as unauthenticated. A call without a token has no identity.
+func TestJWTNotConfigured(t *testing.T) {
 	i := issuer.New(t)
 	a, _ := fixture(t, i, func(o *Options) { o.JWT = JWT{} })
 	_, err := a.Authenticate(call(t, testAddress, i.Token("alice", nil)))
@@ -383,9 +384,9 @@ func TestNoJWT(t *testing.T) {
 	require.Nil(t, id)
 }
 
-// An address that sends invalid tokens is blocked for a while. Known tokens from that address and tokens from other
+// An address that sends invalid tokens is blocked for a time. Known tokens from that address and tokens from other
 // addresses are unaffected.
-func TestLimit(t *testing.T) {
+func TestFailureLimit(t *testing.T) {
 	i := issuer.New(t)
 	first, _ := fixture(t, i, func(o *Options) {
 		sum := sha256.Sum256([]byte("lsk_good"))
@@ -402,7 +403,7 @@ func TestLimit(t *testing.T) {
 	}
 	var e *Error
 	require.ErrorAs(t, err, &e)
-	require.Positive(t, e.RetryAfter, "it is asked to wait")
+	require.Positive(t, e.RetryAfter, "the error contains a retry delay")
 
 	fresh := i.Token("bob", nil)
 	_, err = first.Authenticate(call(t, testAddress, fresh))
@@ -432,8 +433,8 @@ func TestLimit(t *testing.T) {
 	require.Empty(t, many)
 }
 
-// Memory is bounded for an unlimited number of addresses.
-func TestLimitIsBounded(t *testing.T) {
+// The limiter stores at most maxAddresses addresses.
+func TestFailureLimitIsBounded(t *testing.T) {
 	l, now := newLimiter(), time.Now()
 	bad := prefixOf(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1})
 	for range int(maxFailures) {
@@ -443,10 +444,10 @@ func TestLimitIsBounded(t *testing.T) {
 		l.failed(prefixOf(&net.TCPAddr{IP: net.IPv4(10, byte(n>>16), byte(n>>8), byte(n)), Port: 1}), now)
 	}
 	require.LessOrEqual(t, len(l.addresses), maxAddresses)
-	require.Positive(t, l.wait(bad, now), "the most severe is kept")
+	require.Positive(t, l.wait(bad, now), "the address with the most failures is kept")
 }
 
-// Many failures are reported to the operator.
+// ManyFailures invalid tokens from an address are reported for a minute.
 func TestManyFailures(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)
@@ -462,7 +463,7 @@ func TestManyFailures(t *testing.T) {
 }
 
 // Only a single, well-formed authorization header is accepted.
-func TestHeader(t *testing.T) {
+func TestAuthorizationHeader(t *testing.T) {
 	for value, want := range map[string]string{
 		"Bearer abc": "abc", "bearer abc": "abc", "BEARER  a.b-c_d~e+f/g== ": "a.b-c_d~e+f/g==",
 		"Bearer": "", "Bearer ": "", "Basic abc": "", "abc": "", "": "", "Bearer a b": "", "Bearer a\tb": "",
@@ -481,7 +482,7 @@ func TestHeader(t *testing.T) {
 	require.Contains(t, err.Error(), "than one")
 }
 
-// Any input is rejected with a status that contains little of it.
+// An invalid token is rejected with a status of bounded length.
 func FuzzToken(f *testing.F) {
 	a, err := New(Options{Logger: zap.NewNop(), JWT: JWT{
 		Issuer: "https://id.example.com", Audience: "lockstep", KeysURL: "http://127.0.0.1:1/", PrincipalClaim: "sub",

@@ -18,7 +18,7 @@ import (
 )
 
 // The principal is the first URI, else the first DNS name, else the common name.
-func TestCertificates(t *testing.T) {
+func TestCertificatePrincipal(t *testing.T) {
 	uri, err := url.Parse("spiffe://example.com/billing")
 	require.NoError(t, err)
 	subject := pkix.Name{CommonName: "common", OrganizationalUnit: []string{"ops", "dev"}}
@@ -36,7 +36,7 @@ func TestCertificates(t *testing.T) {
 		"anonymous":   {cert: x509.Certificate{DNSNames: []string{"anonymous"}}, wrong: "reserved"},
 		"long":        {cert: x509.Certificate{Subject: pkix.Name{CommonName: strings.Repeat("x", 256)}}, wrong: "255"},
 		"line break":  {cert: x509.Certificate{Subject: pkix.Name{CommonName: "a\nb"}}, wrong: "characters"},
-		"a wrong unit": {
+		"empty unit": {
 			cert:  x509.Certificate{Subject: pkix.Name{CommonName: "a", OrganizationalUnit: []string{""}}},
 			wrong: "unit",
 		},

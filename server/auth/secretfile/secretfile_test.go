@@ -24,7 +24,7 @@ func write(t *testing.T, path, content string) {
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-// Each secret of the file is accepted, and similar strings are not.
+// Each secret of the file is accepted, and similar strings are rejected.
 func TestContains(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write(t, path, "# of the pair\n\n"+newer+"\r\n  "+older+"  \n")
@@ -40,6 +40,7 @@ func TestContains(t *testing.T) {
 	}
 }
 
+// Only the secrets of the file are accepted.
 func FuzzContains(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "token")
 	if err := os.WriteFile(path, []byte(newer+"\n"+older), 0o600); err != nil {
@@ -58,7 +59,7 @@ func FuzzContains(f *testing.F) {
 }
 
 // Invalid secrets are refused, and errors do not contain them.
-func TestWrongFiles(t *testing.T) {
+func TestInvalidFiles(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                                    "no secret",
 		"# only a comment\n":                  "no secret",
@@ -79,8 +80,8 @@ func TestWrongFiles(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A changed file is read again. Invalid content changes nothing, and is reported once.
-func TestChange(t *testing.T) {
+// A changed file is reloaded, on request and automatically. Invalid content has no effect, and is reported once.
+func TestReload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write(t, path, older)
 	reported := make(chan error, 10)
@@ -97,12 +98,12 @@ func TestChange(t *testing.T) {
 	require.ErrorIs(t, f.Reload(), secretfile.ErrContent)
 	require.ErrorIs(t, f.Refused(), secretfile.ErrContent)
 	require.ErrorIs(t, <-reported, secretfile.ErrContent)
-	require.True(t, f.Contains(newer), "the previous contents")
+	require.True(t, f.Contains(newer), "the previous secrets apply")
 	require.Empty(t, reported)
 
 	write(t, path, newer)
 	require.Eventually(t, func() bool { return !f.Contains(older) }, time.Minute, 10*time.Millisecond,
-		"it is checked automatically")
+		"the file is polled")
 	require.NoError(t, <-reported)
 	require.NoError(t, f.Refused())
 }

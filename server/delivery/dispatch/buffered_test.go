@@ -16,8 +16,8 @@ import (
 
 var firstKey = dispatch.Key{Queue: 1, Sub: 1}
 
-// withConsumers waits until this many messages are in flight, and then until the number is stable.
-func (f *fixture) withConsumers(least uint64) uint64 {
+// waitInFlight waits until at least this many messages are in flight and the number is stable. It returns the number.
+func (f *fixture) waitInFlight(least uint64) uint64 {
 	f.t.Helper()
 	var n uint64
 	require.Eventually(f.t, func() bool {
@@ -28,8 +28,8 @@ func (f *fixture) withConsumers(least uint64) uint64 {
 	return n
 }
 
-// Clients that do not read occupy at most the limit and 16 KiB each. A client that reads receives its messages in the
-// meantime, and the others as soon as they read.
+// Consumers that do not read hold at most BufferedBytes in total, and 16 KiB each. A consumer that reads receives
+// messages in the meantime, and the messages of finished consumers.
 func TestOutboxesShareLimit(t *testing.T) { synctest.Test(t, testOutboxesShareLimit) }
 
 func testOutboxesShareLimit(t *testing.T) {
@@ -48,7 +48,6 @@ func testOutboxesShareLimit(t *testing.T) {
 	}
 	held, _ := f.registry.Stats(firstKey)
 	require.Less(t, held*size, uint64(2<<20+256<<10+consumers*(16+1)<<10), "%d messages", held)
-	// The first one reads until it has this many, then all others.
 	got := 0
 	read := func(c *dispatch.Consumer) {
 		event, err := c.Next(f.ctx)
@@ -96,7 +95,7 @@ func TestRedeliveriesAreReadInParts(t *testing.T) {
 			}, 10*time.Second, time.Millisecond)
 			before := f.queue.readsSoFar()
 			require.NoError(t, next.AddCredit(messages))
-			f.withConsumers(4)
+			f.waitInFlight(4)
 			require.Less(t, f.queue.readsSoFar()-before, 20)
 
 			for s := uint64(1); s <= messages; {

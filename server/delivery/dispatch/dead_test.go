@@ -75,8 +75,8 @@ func (q *memoryQueue) moved() []dispatch.Dead {
 	return append([]dispatch.Dead(nil), q.dead...)
 }
 
-// answer settles and waits for the confirmation.
-func (f *fixture) answer(c *dispatch.Consumer, a dispatch.Outcomes) {
+// settle settles messages and waits for the confirmation, before which no message must arrive.
+func (f *fixture) settle(c *dispatch.Consumer, a dispatch.Outcomes) {
 	f.t.Helper()
 	require.NoError(f.t, c.Settle(f.ctx, a))
 	for {
@@ -126,7 +126,7 @@ func testReject(t *testing.T) {
 	first, second := f.attach(2), f.attach(1)
 	require.Len(t, f.take(second, 1), 1)
 	require.Len(t, f.take(first, 2), 2)
-	f.answer(first, dispatch.Outcomes{Rejects: span(1, 3), Confirm: 1})
+	f.settle(first, dispatch.Outcomes{Rejects: span(1, 3), Confirm: 1})
 	moved := f.queue.moved()
 	require.Len(t, moved, 2)
 	for _, m := range moved {
@@ -149,7 +149,7 @@ func testDeadLetterQueueFull(t *testing.T) {
 	others, mine := f.take(other, 1)[0].Sequence, f.take(c, 2)
 	require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Rejects: one(mine[0].Sequence), Confirm: 1}))
 	f.nothing(c)
-	f.answer(other, dispatch.Outcomes{Acks: one(others), Confirm: 7})
+	f.settle(other, dispatch.Outcomes{Acks: one(others), Confirm: 7})
 	require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(mine[1].Sequence)}))
 	require.Eventually(t, func() bool { return f.queue.isAcked(mine[1].Sequence) }, 10*time.Second, time.Millisecond)
 	f.nothing(c)

@@ -22,8 +22,8 @@ func (f *fixture) ackTimeout(d time.Duration) {
 	f.registry.Altered(1)
 }
 
-// hours extends the time limit of the test.
-func (f *fixture) hours() {
+// extendTimeout extends the timeout of the test.
+func (f *fixture) extendTimeout() {
 	ctx, cancel := context.WithTimeout(f.t.Context(), 3*time.Hour)
 	f.t.Cleanup(cancel)
 	f.ctx = ctx
@@ -34,7 +34,7 @@ func withDeadline(t *testing.T, name string, test func(t *testing.T, f *fixture)
 	t.Helper()
 	simulated(t, name, func(t *testing.T) {
 		f := newFixture(t, limits())
-		f.hours()
+		f.extendTimeout()
 		f.ackTimeout(ackTimeout)
 		test(t, f)
 	})
@@ -90,8 +90,8 @@ func TestAckDeadline(t *testing.T) {
 	})
 }
 
-// Extend moves the deadline; without a deadline it has no effect. A consumer can have a shorter deadline than its
-// subscription. A changed deadline starts at the change for messages in flight.
+// Extend moves the deadline. It has no effect without a deadline. A consumer can have a shorter deadline than its
+// subscription. A changed deadline of a subscription starts at the change for messages in flight.
 func TestExtendAckDeadline(t *testing.T) {
 	withDeadline(t, "extend", func(t *testing.T, f *fixture) {
 		f.queue.publish("a", "b")
@@ -107,7 +107,7 @@ func TestExtendAckDeadline(t *testing.T) {
 		f.nothing(c) // waits for a second
 		require.Equal(t, []uint64{1}, f.next(c, 2*time.Second).Expired)
 	})
-	withDeadline(t, "own", func(t *testing.T, f *fixture) {
+	withDeadline(t, "of a consumer", func(t *testing.T, f *fixture) {
 		f.queue.publish("a", "b")
 		c := f.attach(0)
 		c.SetAckTimeout(time.Second)
@@ -153,7 +153,7 @@ func TestUnsentMessagesExpire(t *testing.T) {
 		synctest.Wait()
 		_, unacknowledged = c.Load()
 		require.Zero(t, unacknowledged)
-		require.Len(t, f.take(c, 3), 3, "its connection accepts data again")
+		require.Len(t, f.take(c, 3), 3, "the client reads again")
 	})
 	withDeadline(t, "blocked", func(t *testing.T, f *fixture) {
 		c := f.attach(10)
@@ -163,7 +163,7 @@ func TestUnsentMessagesExpire(t *testing.T) {
 		f.registry.SetPaused(true)
 		pass(2 * ackTimeout)
 		_, unacknowledged := c.Load()
-		require.EqualValues(t, 2, unacknowledged, "a blocked node is not a stopped client")
+		require.EqualValues(t, 2, unacknowledged, "messages do not expire while deliveries are paused")
 		f.registry.SetPaused(false)
 		pass(2 * ackTimeout)
 		_, unacknowledged = c.Load()
@@ -172,8 +172,8 @@ func TestUnsentMessagesExpire(t *testing.T) {
 	})
 }
 
-// The groups of a silent consumer move to others, and the next consumer of an exclusive queue becomes active. A message
-// at the delivery limit is dead-lettered.
+// After the deadline, the groups of a consumer move to others, and the next consumer of an exclusive queue becomes
+// active. A message at the delivery limit is dead-lettered.
 func TestAckDeadlineOrder(t *testing.T) {
 	withDeadline(t, "groups", func(t *testing.T, f *fixture) {
 		f.grouped("g", "g", "h")
@@ -223,7 +223,7 @@ func TestAckDeadlineOrder(t *testing.T) {
 func TestStuckConsumers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
-		f.hours()
+		f.extendTimeout()
 		c, idle := f.attach(2), f.attach(0)
 		pass(time.Hour)
 		f.queue.publish("a", "b")

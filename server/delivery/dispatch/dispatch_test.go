@@ -314,7 +314,7 @@ func (f *fixture) take(c *dispatch.Consumer, n int) []dispatch.Message {
 	return got
 }
 
-// nothing checks that the consumer receives nothing after all pending work is done.
+// nothing checks that the consumer receives no event within a second of simulated time.
 func (f *fixture) nothing(c *dispatch.Consumer) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.ctx, time.Second)
@@ -348,9 +348,9 @@ func sequences(m []dispatch.Message) []uint64 {
 	return out
 }
 
-func TestInOrderAndOnlyWithCredit(t *testing.T) { synctest.Test(t, testInOrderAndOnlyWithCredit) }
+func TestDeliveryInOrderWithinCredit(t *testing.T) { synctest.Test(t, testDeliveryInOrderWithinCredit) }
 
-func testInOrderAndOnlyWithCredit(t *testing.T) {
+func testDeliveryInOrderWithinCredit(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("a", "b", "c", "d")
 	c := f.attach(3)
@@ -364,9 +364,12 @@ func testInOrderAndOnlyWithCredit(t *testing.T) {
 	require.Zero(t, f.queue.backlog())
 }
 
-func TestRoundRobin(t *testing.T) { synctest.Test(t, testRoundRobin) }
+// Messages that exceed the credit of one consumer are delivered to another one.
+func TestDeliveryToConsumersWithCredit(t *testing.T) {
+	synctest.Test(t, testDeliveryToConsumersWithCredit)
+}
 
-func testRoundRobin(t *testing.T) {
+func testDeliveryToConsumersWithCredit(t *testing.T) {
 	f := newFixture(t, limits())
 	a, b := f.attach(2), f.attach(100)
 	f.queue.publish("1", "2", "3", "4", "5", "6")
@@ -392,9 +395,12 @@ func testNackedMessageIsRedeliveredFirst(t *testing.T) {
 	require.Equal(t, uint32(0), again[2].DeliveryCount)
 }
 
-func TestLostConsumer(t *testing.T) { synctest.Test(t, testLostConsumer) }
+// Unacknowledged messages of a lost consumer are redelivered to another consumer, and the deliveries are counted.
+func TestMessagesOfLostConsumerAreRedelivered(t *testing.T) {
+	synctest.Test(t, testMessagesOfLostConsumerAreRedelivered)
+}
 
-func testLostConsumer(t *testing.T) {
+func testMessagesOfLostConsumerAreRedelivered(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3")
 	lost, other := f.attach(3), f.attach(0)
@@ -409,10 +415,10 @@ func testLostConsumer(t *testing.T) {
 	require.Zero(t, f.queue.backlog())
 }
 
-// A message that a lost consumer's client never received does not count as delivered.
-func TestNeverSentIsNotCounted(t *testing.T) { synctest.Test(t, testNeverSentIsNotCounted) }
+// A message that was not sent to the client of a lost consumer does not count as delivered.
+func TestUnsentMessageIsNotCounted(t *testing.T) { synctest.Test(t, testUnsentMessageIsNotCounted) }
 
-func testNeverSentIsNotCounted(t *testing.T) {
+func testUnsentMessageIsNotCounted(t *testing.T) {
 	f := newFixture(t, limits())
 	lost, other := f.attach(3), f.attach(0)
 	f.queue.publish("1", "2", "3")
@@ -427,6 +433,7 @@ func testNeverSentIsNotCounted(t *testing.T) {
 	}
 }
 
+// If the only consumer of a subscription closes, its messages are redelivered to the next one.
 func TestLastConsumerReattaches(t *testing.T) {
 	synctest.Test(t, testLastConsumerReattaches)
 }
@@ -437,16 +444,17 @@ func testLastConsumerReattaches(t *testing.T) {
 	c := f.attach(1)
 	f.take(c, 1)
 	c.Close()
-	c.Close() // a second close is harmless
+	c.Close() // has no effect
 	again := f.take(f.attach(2), 2)
 	require.Equal(t, []uint64{1, 2}, sequences(again))
 	require.Equal(t, uint32(1), again[0].DeliveryCount)
 }
 
-// Acknowledgements received during a commit form one further transaction, and `confirmed` waits for it.
-func TestAcksGather(t *testing.T) { synctest.Test(t, testAcksGather) }
+// Acknowledgements received during a commit are committed together in the next transaction. They are confirmed after
+// that commit.
+func TestAcksAreBatched(t *testing.T) { synctest.Test(t, testAcksAreBatched) }
 
-func testAcksGather(t *testing.T) {
+func testAcksAreBatched(t *testing.T) {
 	f := newFixture(t, limits())
 	hold := make(chan struct{})
 	f.queue.hold = hold
@@ -486,6 +494,7 @@ func testPausedDeliversNothing(t *testing.T) {
 	require.Equal(t, []uint64{1, 2}, sequences(f.take(c, 2)))
 }
 
+// After Close, all operations of the registry and of its consumers return the reason.
 func TestCloseReturnsReason(t *testing.T) { synctest.Test(t, testCloseReturnsReason) }
 
 func testCloseReturnsReason(t *testing.T) {
@@ -500,9 +509,10 @@ func testCloseReturnsReason(t *testing.T) {
 	require.ErrorIs(t, err, reason)
 }
 
-func TestFailuresEndTheConsumers(t *testing.T) { synctest.Test(t, testFailuresEndTheConsumers) }
+// An error of a read or a commit ends the consumers with that error. A later consumer receives the messages again.
+func TestErrorsEndConsumers(t *testing.T) { synctest.Test(t, testErrorsEndConsumers) }
 
-func testFailuresEndTheConsumers(t *testing.T) {
+func testErrorsEndConsumers(t *testing.T) {
 	f := newFixture(t, limits())
 	c, err := f.registry.Attach(dispatch.Key{Queue: 2, Sub: 1}, "", nil)
 	require.NoError(t, err)
@@ -523,13 +533,14 @@ func testFailuresEndTheConsumers(t *testing.T) {
 	f.queue.mu.Lock()
 	f.queue.failWith = nil
 	f.queue.mu.Unlock()
-	require.Equal(t, []uint64{1}, sequences(f.take(f.attach(1), 1)), "the next consumer starts from the beginning")
+	require.Equal(t, []uint64{1}, sequences(f.take(f.attach(1), 1)), "the message is redelivered")
 }
 
-// Messages that another transaction acknowledges or releases leave their consumer. Released ones are redelivered.
-func TestSettledElsewhere(t *testing.T) { synctest.Test(t, testSettledElsewhere) }
+// Messages that another transaction acknowledges or releases are no longer in flight. Released messages are
+// redelivered.
+func TestSettledByTransaction(t *testing.T) { synctest.Test(t, testSettledByTransaction) }
 
-func testSettledElsewhere(t *testing.T) {
+func testSettledByTransaction(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3")
 	c := f.attach(3)
@@ -546,9 +557,9 @@ func testSettledElsewhere(t *testing.T) {
 }
 
 // A consumer can acknowledge messages that were delivered before it reconnected.
-func TestForeignAck(t *testing.T) { synctest.Test(t, testForeignAck) }
+func TestAckAfterReconnect(t *testing.T) { synctest.Test(t, testAckAfterReconnect) }
 
-func testForeignAck(t *testing.T) {
+func testAckAfterReconnect(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3")
 	c := f.attach(0)
@@ -602,11 +613,11 @@ func testOutboxIsBounded(t *testing.T) {
 	f.take(c, 100)
 }
 
-// With many consumers that ack, nack and leave, every message is acknowledged in the end, and no message is in flight
-// at two consumers.
-func TestRandom(t *testing.T) { synctest.Test(t, testRandom) }
+// With consumers that ack, nack and leave at random, every message is acknowledged, and no message is in flight at two
+// consumers.
+func TestRandomConsumers(t *testing.T) { synctest.Test(t, testRandomConsumers) }
 
-func testRandom(t *testing.T) {
+func testRandomConsumers(t *testing.T) {
 	const messages = 3000
 	f := newFixture(t, limits())
 	var holders sync.Map
@@ -651,10 +662,10 @@ func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
 		cancel()
 		for _, m := range event.Messages {
 			if _, held := holders.LoadOrStore(m.Sequence, c); held {
-				f.t.Errorf("message %d is with two consumers", m.Sequence)
+				f.t.Errorf("message %d is in flight at two consumers", m.Sequence)
 			}
 			if f.queue.isAcked(m.Sequence) {
-				f.t.Errorf("message %d was acknowledged and is delivered again", m.Sequence)
+				f.t.Errorf("message %d was redelivered after its acknowledgement", m.Sequence)
 			}
 			mine = append(mine, m.Sequence)
 		}

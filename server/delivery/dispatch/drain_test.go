@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// drained returns the messages received before the answer to a drain, and the revoked credit.
+// drained drains a consumer and returns the messages received until completion, and the revoked credit.
 func (f *fixture) drained(c *dispatch.Consumer, number uint64) (list []dispatch.Message, credit uint32) {
 	f.t.Helper()
 	c.Drain(number)
@@ -29,7 +29,7 @@ func (f *fixture) drained(c *dispatch.Consumer, number uint64) (list []dispatch.
 	}
 }
 
-// A drain is answered after the available messages, and revokes the remaining credit.
+// A drain completes after the available messages are delivered, and revokes the remaining credit.
 func TestDrain(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "prioritized": true} {
 		t.Run(name, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A consumer with a filter receives the matching messages behind any number of others, even if they were deferred for
-// other consumers before. The answer does not wait for publishers to stop.
+// A drain delivers all messages that match the filter of the consumer, even if they were deferred for other consumers
+// before. It completes although messages are published continuously.
 func TestDrainReadsAll(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "prioritized": true} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestDrainReadsAll(t *testing.T) {
 				var bodies []string
 				others := 20_000
 				if prioritized {
-					others = 300 // they are read one by one here
+					others = 300 // memoryQueue reads prioritized messages one by one
 				}
 				for i := range others {
 					bodies = append(bodies, "other"+strconv.Itoa(i))
@@ -120,7 +120,7 @@ func TestDrainReadsAll(t *testing.T) {
 	}
 }
 
-// A drain of a consumer at its limit of messages in flight is answered immediately.
+// The drain of a consumer at its limit of messages in flight completes immediately.
 func TestDrainAtTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limits()
@@ -136,8 +136,8 @@ func TestDrainAtTheLimit(t *testing.T) {
 	})
 }
 
-// The messages of a lost consumer are delivered before the drain is answered.
-func TestDrainWaitsForALostConsumer(t *testing.T) {
+// A drain completes after messages that a lost consumer releases are delivered.
+func TestDrainIncludesMessagesOfLostConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
 		f.queue.publish("a")

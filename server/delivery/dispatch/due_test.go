@@ -39,7 +39,7 @@ func testDueIsDelivered(t *testing.T) {
 		f.nothing(c)
 		f.queue.release(2)
 		f.registry.Due(1, []uint64{2})
-		require.Equal(t, []uint64{2}, sequences(f.take(c, 1)), "it was passed")
+		require.Equal(t, []uint64{2}, sequences(f.take(c, 1)), "it is behind the read position")
 		f.nothing(c)
 
 		// 7 is published while 4 becomes deliverable behind the read position, and 8 ahead of it.
@@ -64,7 +64,7 @@ func testDueIsDelivered(t *testing.T) {
 		f.nothing(c)
 		f.registry.Due(9, []uint64{1}) // of another queue
 		f.confirm(c, span(1, 5), nil, 1)
-		require.Zero(t, f.counters.Redelivered.Load(), "none of them was delivered before")
+		require.Zero(t, f.counters.Redelivered.Load(), "the first delivery is not a redelivery")
 	}
 }
 
@@ -75,8 +75,8 @@ func timed(t *testing.T, a txn.Attributes) []byte {
 	return rec
 }
 
-// A message that expires before it is sent, by its own expiry or its queue's TTL, is not sent and uses no credit. It
-// is checked again later.
+// A message that expires before it is sent, by its own expiry or the TTL of its queue, is not sent and uses no credit.
+// It is delivered later if the TTL is removed.
 func TestExpiredIsNotDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -119,7 +119,8 @@ func TestExpiredIsNotDelivered(t *testing.T) {
 	})
 }
 
-// Requeued messages are delayed, longer each time. A consumer can request another delay.
+// Requeued messages are redelivered after the redelivery delay, which increases with each delivery. A nack can request
+// another delay.
 func TestRedeliveryDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -136,12 +137,12 @@ func TestRedeliveryDelay(t *testing.T) {
 		f.confirm(c, nil, one(1), 1)
 		again(time.Second, 1)
 		f.confirm(c, nil, one(1), 2)
-		soon := 100 * time.Millisecond
-		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: one(2), NackDelay: &soon}))
+		short := 100 * time.Millisecond
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: one(2), NackDelay: &short}))
 		again(1100*time.Millisecond, 2)
 		again(3*time.Second, 1)
-		atOnce := time.Duration(0)
-		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: one(3), NackDelay: &atOnce}))
+		noDelay := time.Duration(0)
+		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: one(3), NackDelay: &noDelay}))
 		again(3*time.Second, 3)
 
 		// A message acknowledged in the meantime is not redelivered. A lost consumer's messages are also
@@ -156,7 +157,7 @@ func TestRedeliveryDelay(t *testing.T) {
 		require.NoError(t, other.AddCredit(10))
 		synctest.Wait()
 		require.Equal(t, []uint64{3}, sequences(f.take(other, 1)))
-		require.Equal(t, 5*time.Second, time.Since(begin), "it was requeued twice")
+		require.Equal(t, 5*time.Second, time.Since(begin), "the delay after two deliveries")
 		f.nothing(other)
 	})
 }
@@ -198,16 +199,16 @@ func TestDueIsDeliveredOnce(t *testing.T) {
 
 // Due does not redeliver a message that a consumer has already settled: neither while the outcome is pending or being
 // committed, nor during the redelivery delay.
-func TestDueWhileAnswered(t *testing.T) {
+func TestDueDuringSettlement(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer dispatch.Outcomes
-		delay  time.Duration // redelivery delay
-		again  []uint64
+		outcome dispatch.Outcomes
+		delay   time.Duration // redelivery delay
+		again   []uint64
 	}{
-		"nack":           {answer: dispatch.Outcomes{Nacks: one(1)}, again: []uint64{1}},
-		"nack, to wait":  {answer: dispatch.Outcomes{Nacks: one(1)}, delay: time.Hour},
-		"acknowledged":   {answer: dispatch.Outcomes{Acks: one(1)}},
-		"to be rejected": {answer: dispatch.Outcomes{Rejects: one(1)}},
+		"nack":              {outcome: dispatch.Outcomes{Nacks: one(1)}, again: []uint64{1}},
+		"nack with a delay": {outcome: dispatch.Outcomes{Nacks: one(1)}, delay: time.Hour},
+		"ack":               {outcome: dispatch.Outcomes{Acks: one(1)}},
+		"reject":            {outcome: dispatch.Outcomes{Rejects: one(1)}},
 	} {
 		for _, prioritized := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -223,7 +224,7 @@ func TestDueWhileAnswered(t *testing.T) {
 				f.queue.mu.Unlock()
 				require.NoError(t, consumer.Settle(f.ctx, dispatch.Outcomes{Nacks: one(2)})) // is being committed
 				synctest.Wait()
-				require.NoError(t, consumer.Settle(f.ctx, c.answer)) // is pending
+				require.NoError(t, consumer.Settle(f.ctx, c.outcome)) // is pending
 				f.registry.Due(1, []uint64{1, 2})
 				synctest.Wait()
 				f.nothing(consumer)

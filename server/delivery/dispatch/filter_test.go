@@ -56,7 +56,7 @@ func testSubscriptionFilter(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 1 }, 10*time.Second, time.Millisecond)
 }
 
-// Messages already filtered are acknowledged when the last consumer leaves. The others stay.
+// When the last consumer leaves, messages that did not match are acknowledged. Other messages remain.
 func TestFilterWithoutConsumer(t *testing.T) { synctest.Test(t, testFilterWithoutConsumer) }
 
 func testFilterWithoutConsumer(t *testing.T) {
@@ -88,7 +88,7 @@ func testFilterAndNack(t *testing.T) {
 	f.queue.publish("no", "yes", "no", "yes")
 	c := f.attach(10)
 	require.Equal(t, []uint64{2, 4}, sequences(f.take(c, 2)))
-	again := f.confirm(c, nil, one(2), 1) // it may come with the confirmation
+	again := f.confirm(c, nil, one(2), 1) // it may arrive with the confirmation
 	again = append(again, f.take(c, 1-len(again))...)
 	require.Equal(t, []uint64{2}, sequences(again))
 	f.confirm(c, []dispatch.Range{{First: 2, Last: 2}, {First: 4, Last: 4}}, nil, 2)
@@ -115,6 +115,7 @@ func testFilterStopsWhileCommitsAreBlocked(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 0 }, 10*time.Second, time.Millisecond)
 }
 
+// A subscription with a filter that cannot be evaluated rejects consumers until the filter is valid.
 func TestInvalidFilter(t *testing.T) { synctest.Test(t, testInvalidFilter) }
 
 func testInvalidFilter(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A subscription stores a bounded number of groups, and never evicts a group with a message out.
+// A subscription stores a bounded number of groups, and never evicts a group with a message in flight.
 func TestManyGroups(t *testing.T) {
 	var s groups
 	c := new(Consumer)
@@ -30,17 +30,17 @@ func TestManyGroups(t *testing.T) {
 	n := len(s.byHash) // several are evicted at a time
 	require.InDelta(t, maxGroups, n, 64)
 	require.LessOrEqual(t, n, maxGroups)
-	require.Equal(t, n, c.groups, "and the consumer has only these")
+	require.Equal(t, n, c.groups, "number of groups of the consumer")
 	require.Equal(t, busy, len(s.outs)) //nolint:testifylint // it would print all of them
 	rec, err := txn.AppendMessage(nil, 1, &txn.Attributes{Group: "7"}, nil, nil)
 	require.NoError(t, err)
 	g := s.of(&Message{Sequence: all + 1, Record: rec})
-	require.Equal(t, uint64(8), g.out, "its message blocks it")
+	require.Equal(t, uint64(8), g.out, "the message in flight of the group")
 	s.park(g, 4, all+1)
 	s.park(g, 4, all+1)
 	s.park(g, 9, all+2)
 	s.park(g, 4, all)
-	require.Equal(t, 3, s.parked, "each once")
+	require.Equal(t, 3, s.parked, "a message is parked once")
 	for i, want := range []uint64{all + 2, all, all + 1} { // by priority, then by sequence
 		next, lane, more := s.done([]uint64{8, all + 2, all}[i])
 		require.True(t, more)
@@ -54,7 +54,7 @@ func TestManyGroups(t *testing.T) {
 	require.False(t, more, "it is no longer in flight")
 }
 
-// TestDeferredSet compares the set with a map.
+// After random operations, a deferredSet contains the same sequences as a map.
 func TestDeferredSet(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var s deferredSet

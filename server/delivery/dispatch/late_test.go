@@ -21,7 +21,7 @@ func TestLateSet(t *testing.T) {
 	l.add([]uint64{2, 1}, 2)
 	require.Equal(t, []uint64{1, 2}, late())
 	l.add([]uint64{1}, 2)
-	require.Equal(t, []uint64{1}, late(), "2 was the oldest")
+	require.Equal(t, []uint64{1}, late(), "2 has the oldest expiry")
 	l.add([]uint64{3}, 2)
 	require.Equal(t, []uint64{1, 3}, late())
 	l.add([]uint64{4}, 2)

@@ -71,7 +71,8 @@ func testHigherPrioritiesFirst(t *testing.T) {
 	f.nothing(c)
 }
 
-// TestHighPriorityIsNextInBusyQueue uses a consumer with permanent credit, so that the dispatcher never becomes idle.
+// While a consumer always has credit, so that the dispatcher never becomes idle, a new message with the highest
+// priority is delivered next.
 func TestHighPriorityIsNextInBusyQueue(t *testing.T) {
 	synctest.Test(t, testHighPriorityIsNextInBusyQueue)
 }
@@ -97,8 +98,8 @@ func testHighPriorityIsNextInBusyQueue(t *testing.T) {
 	}
 }
 
-// TestHighPriorityBeforeCredit publishes a message and then adds credit, between the dispatcher's checks of the
-// queue and of the consumers.
+// A message published before credit is added is delivered first, even if both happen between the dispatcher's checks of
+// the queue and of the consumers.
 func TestHighPriorityBeforeCredit(t *testing.T) { synctest.Test(t, testHighPriorityBeforeCredit) }
 
 func testHighPriorityBeforeCredit(t *testing.T) {
@@ -119,7 +120,7 @@ func testHighPriorityBeforeCredit(t *testing.T) {
 	body := message(t, txn.Attributes{Priority: &high}, "")
 	act := func() {
 		f.queue.publish(body)
-		_ = c.AddCredit(1) // it has none; if this failed, nothing would be delivered
+		_ = c.AddCredit(1) // if this fails, no message is delivered
 	}
 	between.Store(&act)
 	require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)})) // triggers the dispatcher
@@ -128,6 +129,8 @@ func testHighPriorityBeforeCredit(t *testing.T) {
 	require.Equal(t, []uint64{2}, sequences(f.take(c, 1)))
 }
 
+// One message of a group is in flight at a time, at the consumer of the group. A requeued message blocks its group, and
+// a rejected one does not.
 func TestGroupIsDeliveredInOrder(t *testing.T) { synctest.Test(t, testGroupIsDeliveredInOrder) }
 
 func testGroupIsDeliveredInOrder(t *testing.T) {
@@ -137,26 +140,26 @@ func testGroupIsDeliveredInOrder(t *testing.T) {
 	f.grouped("a", "a", "b", "a", "b")
 	inX, inY := sequences(f.take(x, 1)), sequences(f.take(y, 1))
 	require.Equal(t, []uint64{1}, inX, "the first group goes to the first consumer")
-	require.Equal(t, []uint64{3}, inY, "the second one to the consumer with fewer")
+	require.Equal(t, []uint64{3}, inY, "the second group goes to the consumer with fewer groups")
 	f.nothing(x)
 	f.nothing(y)
 	// A requeued message blocks its group.
-	again := f.confirm(y, nil, one(3), 1) // it may come with the confirmation
+	again := f.confirm(y, nil, one(3), 1) // it may arrive with the confirmation
 	again = append(again, f.take(y, 1-len(again))...)
-	require.Equal(t, []uint64{3}, sequences(again), "it stays with its consumer")
+	require.Equal(t, []uint64{3}, sequences(again), "the group stays with its consumer")
 	require.NoError(t, x.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)}))
 	require.Equal(t, []uint64{2}, sequences(f.take(x, 1)))
-	// A rejected message does not.
+	// A rejected message does not block its group.
 	require.NoError(t, y.Settle(f.ctx, dispatch.Outcomes{Rejects: one(3)}))
 	require.Equal(t, []uint64{5}, sequences(f.take(y, 1)))
-	// When the consumer is lost, the other one continues with the message in flight.
+	// When a consumer is lost, its group moves to the other one, beginning with the message in flight.
 	x.Close()
 	require.Equal(t, []uint64{2}, sequences(f.take(y, 1)))
 	require.NoError(t, y.Settle(f.ctx, dispatch.Outcomes{Acks: one(2)}))
 	require.Equal(t, []uint64{4}, sequences(f.take(y, 1)))
 }
 
-// TestGroupContinuesAfterRemoteAck acknowledges the message that is out in a separate transaction.
+// A group continues after another transaction acknowledges its message in flight.
 func TestGroupContinuesAfterRemoteAck(t *testing.T) {
 	synctest.Test(t, testGroupContinuesAfterRemoteAck)
 }
@@ -173,8 +176,7 @@ func testGroupContinuesAfterRemoteAck(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "3 was requeued")
 }
 
-// TestGroupsContinueWhileOneConsumerIsFull verifies that messages of other groups overtake the messages of a consumer
-// at its limit.
+// Messages of other groups are delivered before earlier messages of a group at a consumer without credit.
 func TestGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
 	synctest.Test(t, testGroupsContinueWhileOneConsumerIsFull)
 }
@@ -195,6 +197,8 @@ func testGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequences(f.take(x, 1)))
 }
 
+// Only the first consumer of an exclusive queue receives messages. When it closes, the next consumer becomes active.
+// The setting can be altered at any time.
 func TestExclusiveConsumer(t *testing.T) { synctest.Test(t, testExclusiveConsumer) }
 
 func testExclusiveConsumer(t *testing.T) {
@@ -206,7 +210,7 @@ func testExclusiveConsumer(t *testing.T) {
 	f.nothing(y)
 	require.NoError(t, x.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)}))
 	x.Close()
-	require.Equal(t, []uint64{2, 3}, sequences(f.take(y, 2)), "the next in line takes over")
+	require.Equal(t, []uint64{2, 3}, sequences(f.take(y, 2)), "the next consumer becomes active")
 	f.nothing(z)
 	// The setting can be altered at any time.
 	f.queue.set(func() { f.queue.exclusive = false })
@@ -220,8 +224,8 @@ func testExclusiveConsumer(t *testing.T) {
 	require.Equal(t, []uint64{6}, sequences(f.take(y, 1)))
 }
 
-// TestExclusiveBeforePublish alters the queue and then publishes, between the dispatcher's check of the configuration
-// and its read: only the active consumer receives the message.
+// If a queue becomes exclusive before a publish, only the active consumer receives the message, even if both happen
+// between the dispatcher's check of the configuration and its read.
 func TestExclusiveBeforePublish(t *testing.T) { synctest.Test(t, testExclusiveBeforePublish) }
 
 func testExclusiveBeforePublish(t *testing.T) {
@@ -237,13 +241,15 @@ func testExclusiveBeforePublish(t *testing.T) {
 			f.queue.records = append(f.queue.records, []byte("2"))
 		}
 	})
-	f.queue.publish() // nothing, but the dispatcher checks the queue
+	f.queue.publish() // no message, but the dispatcher checks the queue
 	require.NoError(t, y.AddCredit(1))
 	f.nothing(y)
 	require.NoError(t, x.AddCredit(1))
 	require.Equal(t, []uint64{2}, sequences(f.take(x, 1)))
 }
 
+// A consumer with a filter receives only matching messages, also those of a lost consumer. Messages that match no
+// filter remain for other consumers.
 func TestConsumersWithFilters(t *testing.T) { synctest.Test(t, testConsumersWithFilters) }
 
 func testConsumersWithFilters(t *testing.T) {
@@ -323,10 +329,10 @@ func groupsWithRandomConsumers(t *testing.T, seed uint64) {
 	}
 	running.Wait()
 	require.Empty(t, w.wrong)
-	require.Zero(t, w.left, "all are answered eventually")
+	require.Zero(t, w.left, "all messages are settled")
 }
 
-// consume runs one consumer. It reports whether all messages are answered.
+// consume runs one consumer. It reports whether all messages are settled.
 func (w *randomConsumers) consume(ctx context.Context, f *fixture, rng *rand.Rand) (end bool) {
 	var accepts func(*dispatch.Message) bool
 	if rng.IntN(4) == 0 {
@@ -363,7 +369,7 @@ func (w *randomConsumers) consume(ctx context.Context, f *fixture, rng *rand.Ran
 				continue
 			}
 			delete(held, sequence)
-			if w.answer(f, c, rng, sequence) {
+			if w.settle(f, c, rng, sequence) {
 				return true
 			}
 		}
@@ -377,7 +383,7 @@ func (w *randomConsumers) delivered(sequence uint64) {
 	defer w.mu.Unlock()
 	g := w.group[sequence]
 	if other := w.out[g]; other != 0 {
-		w.wrong = fmt.Sprintf("%d was delivered while %d of its group %s was with a consumer", sequence, other, g)
+		w.wrong = fmt.Sprintf("%d was delivered while %d of its group %s was in flight", sequence, other, g)
 	}
 	w.out[g] = sequence
 	next := slices.IndexFunc(w.inOrder[g], func(s uint64) bool { return !w.done[s] })
@@ -386,7 +392,7 @@ func (w *randomConsumers) delivered(sequence uint64) {
 	}
 }
 
-func (w *randomConsumers) answer(f *fixture, c *dispatch.Consumer, rng *rand.Rand, sequence uint64) (end bool) {
+func (w *randomConsumers) settle(f *fixture, c *dispatch.Consumer, rng *rand.Rand, sequence uint64) (end bool) {
 	a := dispatch.Outcomes{Nacks: one(sequence)}
 	w.mu.Lock()
 	w.out[w.group[sequence]] = 0

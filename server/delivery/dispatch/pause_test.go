@@ -62,7 +62,7 @@ func TestPausedSubscriptionDeliversNothing(t *testing.T) {
 	}
 }
 
-// A drain of a paused subscription is answered without messages.
+// A drain of a paused subscription completes without messages.
 func TestDrainOfPausedSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())

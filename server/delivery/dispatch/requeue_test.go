@@ -27,10 +27,10 @@ func (q *memoryQueue) hide(hidden bool, sequences ...uint64) {
 	}
 }
 
-// Messages excluded from delivery are delivered once, whether or not the read position has passed them.
-func TestReturn(t *testing.T) { synctest.Test(t, testReturn) }
+// Return delivers messages that were excluded from delivery once, whether or not the read position has passed them.
+func TestReturnDeliversOnce(t *testing.T) { synctest.Test(t, testReturnDeliversOnce) }
 
-func testReturn(t *testing.T) {
+func testReturnDeliversOnce(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2", "3", "4", "5")
 	f.queue.hide(true, 2, 5)
@@ -41,13 +41,13 @@ func testReturn(t *testing.T) {
 	require.NoError(t, f.registry.Return(key, both, func() error {
 		f.queue.hide(false, 2, 5)
 		f.queue.publish("6") // triggers a read
-		require.Equal(t, []uint64{6}, sequences(f.take(c, 1)), "not before it ends")
+		require.Equal(t, []uint64{6}, sequences(f.take(c, 1)), "no returned message is delivered before the callback returns")
 		return nil
 	}))
 	require.Equal(t, []uint64{2, 5}, sequences(f.take(c, 2)))
 	f.nothing(c)
 
-	// A failed call makes nothing deliverable.
+	// After an error, the message stays excluded.
 	f.queue.publish("7")
 	f.queue.hide(true, 7)
 	broken := errors.New("broken")
@@ -56,10 +56,10 @@ func testReturn(t *testing.T) {
 	require.NoError(t, f.registry.Return(key, nil, func() error { return nil }))
 }
 
-// The first consumer attaches while messages are returned.
-func TestRequeueToNewDispatcher(t *testing.T) { synctest.Test(t, testRequeueToNewDispatcher) }
+// A returned message is delivered once if the first consumer attaches during Return.
+func TestReturnDuringFirstAttach(t *testing.T) { synctest.Test(t, testReturnDuringFirstAttach) }
 
-func testRequeueToNewDispatcher(t *testing.T) {
+func testReturnDuringFirstAttach(t *testing.T) {
 	f := newFixture(t, limits())
 	f.queue.publish("1", "2")
 	f.queue.hide(true, 1)
@@ -74,10 +74,10 @@ func testRequeueToNewDispatcher(t *testing.T) {
 	f.nothing(c)
 }
 
-// Each message is delivered once, regardless of concurrent reads.
-func TestRequeueAtAnyTime(t *testing.T) { synctest.Test(t, testRequeueAtAnyTime) }
+// Return delivers each message once, regardless of concurrent reads.
+func TestReturnDuringReads(t *testing.T) { synctest.Test(t, testReturnDuringReads) }
 
-func testRequeueAtAnyTime(t *testing.T) {
+func testReturnDuringReads(t *testing.T) {
 	f := newFixture(t, limits())
 	key := dispatch.Key{Queue: 1, Sub: 1}
 	c := f.attach(1000)

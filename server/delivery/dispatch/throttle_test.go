@@ -21,7 +21,7 @@ func ofBytes(messages, bytes int) []Message {
 	return out
 }
 
-// All turns together use the configured fraction. Dispatchers use equal parts, with large and with small turns.
+// All dispatchers together use the configured CPU fraction, in equal parts, with large and with small turns.
 func TestThrottleShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const share, dispatchers = 0.25, 20
@@ -83,7 +83,7 @@ func TestThrottleKeepsUp(t *testing.T) {
 }
 
 // A dispatcher with little to deliver does not wait for busy ones.
-func TestThrottleLittle(t *testing.T) {
+func TestThrottleSmallTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newThrottle(func() bool { return true }, 0.1)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -95,7 +95,7 @@ func TestThrottleLittle(t *testing.T) {
 				}
 			})
 		}
-		<-time.After(time.Second) // the bubble's clock does not wait
+		<-time.After(time.Second) // simulated
 		begin := time.Now()
 		p.wait(ctx, ofBytes(1, 200), 0)
 		little := time.Since(begin)
@@ -132,7 +132,7 @@ func TestThrottleIdle(t *testing.T) {
 }
 
 // Without Busy, dispatchers do not wait.
-func TestThrottleWithoutOtherLoad(t *testing.T) {
+func TestThrottleWithoutBusy(t *testing.T) {
 	p := newThrottle(nil, 0)
 	p.wait(t.Context(), ofBytes(batchCPUMessages, 200), 0)
 	require.False(t, p.isBusy())

@@ -30,7 +30,7 @@ func (f *fixture) holdCommits() (release func()) {
 
 // InFlight includes messages with an uncommitted outcome, so that they are not dead-lettered after processing.
 func TestInFlightDuringAck(t *testing.T) {
-	for name, answer := range map[string]func(uint64) dispatch.Outcomes{
+	for name, outcome := range map[string]func(uint64) dispatch.Outcomes{
 		"ack":    func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Acks: one(s)} },
 		"nack":   func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Nacks: one(s)} },
 		"reject": func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Rejects: one(s)} },
@@ -43,9 +43,9 @@ func TestInFlightDuringAck(t *testing.T) {
 				c := f.attach(3)
 				f.take(c, 3)
 				release := f.holdCommits()
-				require.NoError(t, c.Settle(f.ctx, answer(1)))
+				require.NoError(t, c.Settle(f.ctx, outcome(1)))
 				synctest.Wait() // it is being committed
-				require.NoError(t, c.Settle(f.ctx, answer(2)))
+				require.NoError(t, c.Settle(f.ctx, outcome(2)))
 				require.ElementsMatch(t, []uint64{1, 2, 3}, f.registry.InFlight(1, []uint64{1, 2, 3, 4}))
 				release()
 				synctest.Wait()
@@ -82,7 +82,7 @@ func TestWithdraw(t *testing.T) {
 					require.NoError(t, late.AddCredit(10))
 					synctest.Wait()
 					n, _ := f.registry.Stats(key)
-					require.Equal(t, uint64(1), n, "nothing is delivered")
+					require.Equal(t, uint64(1), n, "no message is delivered during the removal")
 					late.Close()
 					f.queue.mu.Lock()
 					f.queue.acked[3], f.queue.acked[4] = true, true
@@ -136,7 +136,7 @@ func TestRejectsInBatches(t *testing.T) {
 		for moved := uint64(100); ; moved += 100 {
 			dead := f.queue.moved()
 			require.Len(t, dead, int(moved))
-			require.Equal(t, moved, dead[moved-1].Sequence, "the oldest go first")
+			require.Equal(t, moved, dead[moved-1].Sequence, "the oldest are moved first")
 			if moved == 300 {
 				break
 			}
@@ -177,7 +177,7 @@ func TestRejectsStayPending(t *testing.T) {
 		require.Equal(t, uint64(1), confirmed)
 		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Rejects: one(2), Acks: one(3), Confirm: 2}))
 		waiting, confirmed = next()
-		require.Equal(t, []uint64{2}, waiting, "also while it is not tried again")
+		require.Equal(t, []uint64{2}, waiting, "also between two retries of the move")
 		require.Equal(t, uint64(2), confirmed)
 		require.True(t, f.queue.isAcked(3))
 		time.Sleep(10 * time.Second) //nolint:forbidigo // the clock is that of synctest

@@ -74,7 +74,7 @@ func TestTemporaryQueues(t *testing.T) {
 		require.Equal(t, []uint64{3}, slices.Compact(slices.Clone(commits.deleted)))
 		queues = queues[:2]
 		run(27 * time.Second)
-		require.Equal(t, []uint64{3}, slices.Compact(slices.Clone(commits.deleted)), "the other one had a consumer since")
+		require.Equal(t, []uint64{3}, slices.Compact(slices.Clone(commits.deleted)), "queue 2 had a consumer in the meantime")
 		run(3 * time.Second)
 		require.Contains(t, commits.deleted, uint64(2))
 		require.NotContains(t, commits.deleted, uint64(1))

@@ -15,9 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// A standby is in sync some milliseconds before its announcement is visible. In between it does not count as an older
-// release: a request that needs a feature waits for the announcement.
-func TestRequire(t *testing.T) {
+// A standby can be in sync before its announcement is visible. A request that requires a feature waits for the
+// announcement, and does not treat the standby as an older release.
+func TestRequireWaitsForAnnouncement(t *testing.T) {
 	a := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "a:1", Features: failover.KnownFeatures()}
 	b := failover.NodeInfo{ID: uuid.New(), Name: "b", Address: "b:1", Features: failover.KnownFeatures()}
 	older := b
@@ -33,9 +33,9 @@ func TestRequire(t *testing.T) {
 		text         string
 	}{
 		{name: "reported", first: reported(b)},
-		{name: "reported shortly after", later: reported(b), took: time.Second},
+		{name: "reported later", later: reported(b), took: time.Second},
 		{
-			name: "an older release, a moment later", later: reported(older), took: time.Second, want: apierror.ErrFeature,
+			name: "older release, reported later", later: reported(older), took: time.Second, want: apierror.ErrFeature,
 			text: "runs 0.1.0",
 		},
 		{

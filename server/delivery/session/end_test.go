@@ -23,15 +23,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Each task of a session waits for a commit that never happens, since the standby is missing. End still returns, and
-// none of the commits is applied: their outcome is unknown.
+// End returns although each task of the session waits for a commit that requires the missing standby. None of the
+// commits is applied, and their outcome is unknown.
 func TestEndWhileCommitsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startFixture(t)
 		for _, task := range waitingTasks {
 			task.prepare(f)
 		}
-		// From now on nothing is committed: the required standby never connects.
+		// From now on no transaction is committed: the required standby never connects.
 		f.primary.Configure(replication.PrimaryConfig{
 			Config: 2, Serve: true, RequireStandby: true,
 			Standby: replication.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}, Requirement: 1,
@@ -68,7 +68,7 @@ func TestEndWhileCommitsWait(t *testing.T) {
 		select {
 		case <-ended:
 		default:
-			t.Error("a task waits for a commit that only the end of the primary answers")
+			t.Error("a task waits for its commit until the primary stops")
 		}
 		f.primary.Stop()
 		<-ended
@@ -146,21 +146,21 @@ var waitingTasks = []waitingTask{
 		name: "acknowledgements of a consumer", waits: "ack acked",
 		prepare: func(f *fixture) { f.publish(f.queue("acked", txn.Config{}), nil, 1) },
 		begin: func(f *fixture, s *Session) {
-			f.answer(s, "acked", dispatch.Outcomes{Acks: []dispatch.Range{{First: 1, Last: 1}}})
+			f.receiveAndSettle(s, "acked", dispatch.Outcomes{Acks: []dispatch.Range{{First: 1, Last: 1}}})
 		},
 	},
 	{
 		name: "messages requeued by a consumer", waits: "release nacked",
 		prepare: func(f *fixture) { f.publish(f.queue("nacked", txn.Config{}), nil, 1) },
 		begin: func(f *fixture, s *Session) {
-			f.answer(s, "nacked", dispatch.Outcomes{Nacks: []dispatch.Range{{First: 1, Last: 1}}})
+			f.receiveAndSettle(s, "nacked", dispatch.Outcomes{Nacks: []dispatch.Range{{First: 1, Last: 1}}})
 		},
 	},
 	{
 		name: "dead letters of a consumer", waits: "move rejected",
 		prepare: func(f *fixture) { f.publish(f.queue("rejected", txn.Config{DeadLetter: f.dead}), nil, 1) },
 		begin: func(f *fixture, s *Session) {
-			f.answer(s, "rejected", dispatch.Outcomes{Rejects: []dispatch.Range{{First: 1, Last: 1}}})
+			f.receiveAndSettle(s, "rejected", dispatch.Outcomes{Rejects: []dispatch.Range{{First: 1, Last: 1}}})
 		},
 	},
 }
@@ -223,8 +223,8 @@ func (f *fixture) publish(id uint64, a *txn.Attributes, n int) {
 	})
 }
 
-// answer receives a message of a queue and settles it.
-func (f *fixture) answer(s *Session, name string, answers dispatch.Outcomes) {
+// receiveAndSettle receives a message of a queue and settles it.
+func (f *fixture) receiveAndSettle(s *Session, name string, outcomes dispatch.Outcomes) {
 	f.t.Helper()
 	for id := range f.names {
 		if f.names[id] != name {
@@ -237,7 +237,7 @@ func (f *fixture) answer(s *Session, name string, answers dispatch.Outcomes) {
 		event, err := c.Next(f.t.Context())
 		require.NoError(f.t, err)
 		require.Len(f.t, event.Messages, 1)
-		require.NoError(f.t, c.Settle(f.t.Context(), answers))
+		require.NoError(f.t, c.Settle(f.t.Context(), outcomes))
 	}
 }
 

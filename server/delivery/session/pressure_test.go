@@ -46,8 +46,8 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// The runtime supports the metric that pressure uses.
-func TestPressureSeesGoroutines(t *testing.T) {
+// The runtime provides the metric of goroutines that wait for a CPU.
+func TestWaitingGoroutinesAreMeasured(t *testing.T) {
 	p := newPressure(func() uint64 { return 0 })
 	var stop atomic.Bool
 	var running sync.WaitGroup

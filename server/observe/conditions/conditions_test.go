@@ -17,24 +17,24 @@ import (
 
 // A condition is raised once, when it has lasted as long as its definition requires, and cleared when no node reports
 // it.
-func TestBook(t *testing.T) {
-	var heard []string
+func TestBookRaisesAndClears(t *testing.T) {
+	var changes []string
 	b := conditions.NewBook(func(c conditions.Condition, raised bool) {
-		heard = append(heard, fmt.Sprintf("%s %s %v", c.Definition.Kind, c.Details, raised))
+		changes = append(changes, fmt.Sprintf("%s %s %v", c.Definition.Kind, c.Details, raised))
 	})
 	start := time.Unix(1_700_000_000, 0)
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
-	away := conditions.Report{Kind: conditions.StandbyAbsent, Details: "b"}
+	absent := conditions.Report{Kind: conditions.StandbyAbsent, Details: "b"}
 	after := int(conditions.Find(conditions.StandbyAbsent).After / time.Second)
 	require.Positive(t, after, "requires a kind with a hold time")
 	paused := conditions.Report{Kind: conditions.Paused}
 
-	b.Set(at(0), []conditions.Report{away, paused, {Kind: "no-such-kind"}})
-	require.Equal(t, []string{"paused  true"}, heard)
-	b.Set(at(after-1), []conditions.Report{away, paused})
+	b.Set(at(0), []conditions.Report{absent, paused, {Kind: "no-such-kind"}})
+	require.Equal(t, []string{"paused  true"}, changes)
+	b.Set(at(after-1), []conditions.Report{absent, paused})
 	require.Len(t, b.Now(), 1)
-	b.Set(at(after), []conditions.Report{away, away, paused})
-	require.Equal(t, []string{"paused  true", "standby-absent b true"}, heard)
+	b.Set(at(after), []conditions.Report{absent, absent, paused})
+	require.Equal(t, []string{"paused  true", "standby-absent b true"}, changes)
 	now := b.Now()
 	require.Len(t, now, 2)
 	require.Equal(t, conditions.StandbyAbsent, now[0].Definition.Kind, "most severe first")
@@ -43,13 +43,13 @@ func TestBook(t *testing.T) {
 
 	b.Set(at(after+1), nil)
 	require.Empty(t, b.Now())
-	require.Len(t, heard, 4)
+	require.Len(t, changes, 4)
 	// An interruption restarts the wait; a condition that was never raised is not cleared.
-	b.Set(at(after+2), []conditions.Report{away})
+	b.Set(at(after+2), []conditions.Report{absent})
 	b.Set(at(after+3), nil)
-	b.Set(at(2*after+2), []conditions.Report{away})
+	b.Set(at(2*after+2), []conditions.Report{absent})
 	require.Empty(t, b.Now())
-	require.Len(t, heard, 4)
+	require.Len(t, changes, 4)
 }
 
 // Conditions reported by the other node keep their start time, and are raised per node.
@@ -67,7 +67,7 @@ func TestBookOfTwoNodes(t *testing.T) {
 	require.Equal(t, now.Add(-2*time.Hour), all[0].Since)
 }
 
-// The table is complete, and names are stable for monitoring.
+// Each condition of the table has a kebab-case name, a severity, a scope, a cause and an action.
 func TestTable(t *testing.T) {
 	kebab := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
 	seen := make(map[string]bool)
@@ -88,9 +88,8 @@ func TestTable(t *testing.T) {
 	require.Nil(t, conditions.Find("no-such-kind"))
 }
 
-// TestResponses checks that docs/how-to/respond-to-conditions.md has a section for each kind, with its severity and a
-// command, and no other.
-func TestResponses(t *testing.T) {
+// docs/how-to/respond-to-conditions.md has one section for each kind, with its severity and a command.
+func TestConditionsAreDocumented(t *testing.T) {
 	const page = "docs/how-to/respond-to-conditions.md"
 	raw, err := os.ReadFile("../../../" + page)
 	require.NoError(t, err)
@@ -128,13 +127,13 @@ func TestEachKindHasARule(t *testing.T) {
 }
 
 // A state that occurs during a healthy restart is not reported. A state that lasts is reported with its start time.
-func TestSettle(t *testing.T) {
+func TestShortStatesAreNotReported(t *testing.T) {
 	for _, k := range []conditions.Kind{conditions.OneCopyOnly, conditions.MinInSyncNotMet} {
 		changes := 0
 		b := conditions.NewBook(func(conditions.Condition, bool) { changes++ })
 		start := time.Unix(1_700_000_000, 0)
 		report := []conditions.Report{{Kind: k}}
-		for ms := range 1500 { // a moment of load, 1.5 s
+		for ms := range 1500 {
 			b.Set(start.Add(time.Duration(ms)*time.Millisecond), report)
 		}
 		b.Set(start.Add(1500*time.Millisecond), nil)
@@ -149,8 +148,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// The announcement of a dead node expires with its lease before the node is reported as a third node.
-func TestReplacedNode(t *testing.T) {
+// The announcement of a stopped node expires with its lease before the node can be reported as a foreign node.
+func TestForeignNodeHoldTime(t *testing.T) {
 	const lease = 3*time.Second + time.Second // of the coordinators, including rounding
 	require.Greater(t, conditions.Find(conditions.ForeignNode).After, lease)
 }

@@ -70,12 +70,12 @@ func TestFromFailover(t *testing.T) {
 		require.Len(t, got, 1, want)
 		require.Equal(t, want, got[0].Kind)
 		scope := conditions.Find(want).Scope
-		require.Equal(t, scope == conditions.OfNode, got[0].Node.ID != "", "%s has the scope node if the table defines it",
+		require.Equal(t, scope == conditions.OfNode, got[0].Node.ID != "", "the node in the report of %s",
 			want)
 	}
 	st := healthy()
 	st.Record.InSync, st.Record.MinInSync = st.Record.InSync[:1], 2
-	require.Len(t, conditions.FromFailover(st), 2, "one copy only, and writes are refused")
+	require.Len(t, conditions.FromFailover(st), 2, "one-copy-only and min-in-sync-not-met")
 }
 
 // Each condition of package failover is a kind.

@@ -30,14 +30,14 @@ func TestPrimarySiteConditions(t *testing.T) {
 		site Site
 		want []Kind
 	}{
-		"with its replica":      {Site{Role: primary, Remote: other(replica, 3)}, nil},
-		"without an answer yet": {Site{Role: primary}, nil},
+		"with its replica": {Site{Role: primary, Remote: other(replica, 3)}, nil},
+		"no response yet":  {Site{Role: primary}, nil},
 		"lag above the limit": {
 			Site{Role: primary, Remote: other(replica, 3), WritesHeld: true, WriteLag: time.Minute, MaxLag: time.Second},
 			[]Kind{SiteLag},
 		},
 		"replica does not respond": {Site{Role: primary, Err: errNoResponse}, []Kind{SiteUnreachable}},
-		"replica does not respond any longer": {
+		"replica stops responding": {
 			Site{Role: primary, Remote: other(replica, 3), Err: errNoResponse},
 			[]Kind{SiteUnreachable},
 		},
@@ -52,15 +52,15 @@ func TestPrimarySiteConditions(t *testing.T) {
 		"second primary":      {Site{Role: primary, Remote: other(primary, 2)}, []Kind{TwoPrimaries}},
 		"pair without sites":  {Site{Role: primary, Remote: other(none, 0)}, []Kind{TwoPrimaries}},
 		"stopped old primary": {Site{Role: primary, Remote: other(stopped, 2)}, nil},
-		"second primary, then no answer": {
+		"second primary stops responding": {
 			Site{Role: primary, Remote: other(primary, 2), Err: errNoResponse},
 			[]Kind{SiteUnreachable},
 		},
-		"before the set-up":            {Site{Role: none, Remote: other(none, 0)}, nil},
-		"before the set-up, no answer": {Site{Role: none, Err: errNoResponse}, nil},
-		"before the demotion":          {Site{Role: none, Remote: other(primary, 1)}, []Kind{TwoPrimaries}},
-		"stopped":                      {Site{Role: stopped, Remote: other(replica, 3)}, []Kind{SiteStopped}},
-		"stopped, without an answer":   {Site{Role: stopped, Err: errNoResponse}, []Kind{SiteStopped}},
+		"before the set-up":              {Site{Role: none, Remote: other(none, 0)}, nil},
+		"before the set-up, no response": {Site{Role: none, Err: errNoResponse}, nil},
+		"before the demotion":            {Site{Role: none, Remote: other(primary, 1)}, []Kind{TwoPrimaries}},
+		"stopped":                        {Site{Role: stopped, Remote: other(replica, 3)}, []Kind{SiteStopped}},
+		"stopped, no response":           {Site{Role: stopped, Err: errNoResponse}, []Kind{SiteStopped}},
 		"stopped, promoted other site": {
 			Site{Role: stopped, Remote: other(primary, 4), Superseded: true, Err: errNoResponse},
 			[]Kind{SupersededBySite},
@@ -76,34 +76,34 @@ func TestPrimarySiteConditions(t *testing.T) {
 	require.Empty(t, siteConditions(&Rules{}, nil), "no sites")
 }
 
-// A replica reports its lag while it is connected, and otherwise the reason.
+// A connected replica reports its lag. Otherwise it reports the reason why it is not connected.
 func TestReplicaSiteConditions(t *testing.T) {
 	var r Rules
-	look := func(p SiteReplication, fault Kind, err error) []Kind {
+	report := func(p SiteReplication, fault Kind, err error) []Kind {
 		return siteConditions(&r, &Site{
 			Active: true, Role: queue.SiteReplica, Replication: p, Err: err, Behind: fault == SiteBehind,
 			Diverged: fault == SiteDiverged,
 		})
 	}
 	connected := SiteReplication{Connected: true, Lag: MaxSiteLag}
-	require.Empty(t, look(connected, "", nil))
+	require.Empty(t, report(connected, "", nil))
 	connected.Lag++
-	require.Equal(t, []Kind{SiteLag}, look(connected, "", nil))
-	require.Equal(t, []Kind{SiteUnreachable}, look(SiteReplication{Lag: time.Hour}, "", nil), "the lag is not known")
-	require.Equal(t, []Kind{SiteUnreachable}, look(SiteReplication{}, "", errNoResponse))
+	require.Equal(t, []Kind{SiteLag}, report(connected, "", nil))
+	require.Equal(t, []Kind{SiteUnreachable}, report(SiteReplication{Lag: time.Hour}, "", nil), "the lag is not known")
+	require.Equal(t, []Kind{SiteUnreachable}, report(SiteReplication{}, "", errNoResponse))
 
-	require.Equal(t, []Kind{SiteBehind}, look(SiteReplication{}, SiteBehind, errNoResponse))
-	require.Equal(t, []Kind{SiteBehind}, look(SiteReplication{}, "", nil), "the next attempt is in progress")
-	require.Equal(t, []Kind{SiteBehind}, look(SiteReplication{}, "", errNoResponse), "the reason is permanent")
-	require.Equal(t, []Kind{SiteDiverged}, look(SiteReplication{}, SiteDiverged, errNoResponse))
-	require.Equal(t, []Kind{SiteDiverged}, look(SiteReplication{}, "", nil))
+	require.Equal(t, []Kind{SiteBehind}, report(SiteReplication{}, SiteBehind, errNoResponse))
+	require.Equal(t, []Kind{SiteBehind}, report(SiteReplication{}, "", nil), "during the next attempt")
+	require.Equal(t, []Kind{SiteBehind}, report(SiteReplication{}, "", errNoResponse), "until the site connects")
+	require.Equal(t, []Kind{SiteDiverged}, report(SiteReplication{}, SiteDiverged, errNoResponse))
+	require.Equal(t, []Kind{SiteDiverged}, report(SiteReplication{}, "", nil))
 	connected.Lag = 0
-	require.Empty(t, look(connected, "", nil))
-	require.Equal(t, []Kind{SiteUnreachable}, look(SiteReplication{}, "", nil), "the earlier reason has ended")
+	require.Empty(t, report(connected, "", nil))
+	require.Equal(t, []Kind{SiteUnreachable}, report(SiteReplication{}, "", nil), "the previous reason no longer applies")
 
-	require.Equal(t, []Kind{SiteBehind}, look(SiteReplication{}, SiteBehind, errNoResponse))
+	require.Equal(t, []Kind{SiteBehind}, report(SiteReplication{}, SiteBehind, errNoResponse))
 	require.Empty(t, siteConditions(&r, nil))
-	require.Equal(t, []Kind{SiteUnreachable}, look(SiteReplication{}, "", nil), "the role has changed in between")
+	require.Equal(t, []Kind{SiteUnreachable}, report(SiteReplication{}, "", nil), "after a change of role")
 }
 
 // The details of a replica that is not connected contain the last known error.
@@ -118,7 +118,7 @@ func TestSiteUnreachableDetails(t *testing.T) {
 	}
 }
 
-// Rules.Reports includes the conditions of the sites.
+// Reports includes the conditions of sites.
 func TestReportsIncludeSites(t *testing.T) {
 	c := config.Default()
 	c.Coordinator.Type = config.CoordinatorNone
@@ -127,8 +127,8 @@ func TestReportsIncludeSites(t *testing.T) {
 	}
 	var r Rules
 	found := false
-	for _, report := range r.Reports(in) {
-		found = found || report.Kind == SiteStopped && report.Node == Node{}
+	for _, reported := range r.Reports(in) {
+		found = found || reported.Kind == SiteStopped && reported.Node == Node{}
 	}
 	require.True(t, found)
 }

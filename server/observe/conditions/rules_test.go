@@ -39,7 +39,7 @@ func TestJobConditions(t *testing.T) {
 		runs   []maintenance.Run
 		want   []Kind
 	}{
-		"fine": {
+		"successful": {
 			kind: maintenance.JobBackup, put: 100,
 			runs: []maintenance.Run{ran(1, maintenance.RunOK)},
 		},
@@ -57,21 +57,21 @@ func TestJobConditions(t *testing.T) {
 			runs: []maintenance.Run{ran(1, maintenance.RunFailed), ran(13, maintenance.RunOK)},
 			want: []Kind{JobFailed, BackupOld},
 		},
-		"never": {
+		"no run": {
 			kind: maintenance.JobBackup, put: 100,
 			want: []Kind{BackupMissing},
 		},
-		"put a moment ago": {kind: maintenance.JobBackup, put: 1},
+		"recently created": {kind: maintenance.JobBackup, put: 1},
 		"paused": {
 			kind: maintenance.JobBackup, put: 100, paused: true,
 			runs: []maintenance.Run{ran(50, maintenance.RunFailed)},
 		},
-		"no backup": {kind: maintenance.JobScan, put: 100},
-		"runs": {
+		"not a backup": {kind: maintenance.JobScan, put: 100},
+		"running": {
 			kind: maintenance.JobScan, put: 100,
 			runs: []maintenance.Run{ran(1, maintenance.RunRunning)},
 		},
-		"runs past the next one": {
+		"running at the next start": {
 			kind: maintenance.JobScan, put: 100,
 			runs: []maintenance.Run{ran(7, maintenance.RunRunning)}, want: []Kind{JobStuck},
 		},
@@ -90,31 +90,31 @@ func TestJobConditions(t *testing.T) {
 	}
 }
 
-// A plan is reported after some time without progress. A plan with progress is not.
+// A plan without progress for planStuckAfter, or with repeated failures, is reported. A plan with progress is not.
 func TestPlanConditions(t *testing.T) {
 	var r Rules
 	now := time.Unix(1_700_000_000, 0)
-	look := func(after time.Duration, p maintenance.Plan) []Kind {
+	report := func(after time.Duration, p maintenance.Plan) []Kind {
 		now = now.Add(after)
 		var f findings
 		r.plan(&f, &p, now)
 		return kinds(&f)
 	}
 	p := maintenance.Plan{ID: "1", State: "scanning", Progress: &checkpoint.Progress{Bytes: 1}}
-	require.Empty(t, look(0, p))
-	require.Empty(t, look(planStuckAfter, p))
-	require.Equal(t, []Kind{PlanStuck}, look(time.Second, p))
+	require.Empty(t, report(0, p))
+	require.Empty(t, report(planStuckAfter, p))
+	require.Equal(t, []Kind{PlanStuck}, report(time.Second, p))
 	p.Progress.Bytes++
-	require.Empty(t, look(time.Second, p))
+	require.Empty(t, report(time.Second, p))
 	p.Retries = planRetries
-	require.Equal(t, []Kind{PlanStuck}, look(time.Second, p))
+	require.Equal(t, []Kind{PlanStuck}, report(time.Second, p))
 	p.State = maintenance.PlanFailed
-	require.Equal(t, []Kind{PlanFailed}, look(time.Second, p))
+	require.Equal(t, []Kind{PlanFailed}, report(time.Second, p))
 	p.State = maintenance.PlanDone
-	require.Empty(t, look(time.Hour, p))
+	require.Empty(t, report(time.Hour, p))
 }
 
-// The expiry of a certificate is reported two weeks in advance, and when it has expired.
+// A certificate is reported two weeks before its expiry, and after it.
 func TestCertificateConditions(t *testing.T) {
 	now := time.Now()
 	c := config.Default()
@@ -150,7 +150,7 @@ func TestMachineConditions(t *testing.T) {
 	require.Empty(t, f.all)
 }
 
-// A transaction that was prepared a long time ago is reported with its XID.
+// A transaction that was prepared more than an hour ago is reported with its XID.
 func TestPreparedCondition(t *testing.T) {
 	now := time.Now()
 	var f findings
@@ -197,11 +197,11 @@ func TestClockConditions(t *testing.T) {
 		offset, unsure time.Duration
 		want           bool
 	}{
-		"the same":     {0, 0, false},
-		"ahead":        {3 * time.Second, 0, true},
-		"behind":       {-3 * time.Second, 0, true},
-		"a slow way":   {3 * time.Second, 2 * time.Second, false},
-		"almost right": {-time.Second, 0, false},
+		"equal":                  {0, 0, false},
+		"ahead":                  {3 * time.Second, 0, true},
+		"behind":                 {-3 * time.Second, 0, true},
+		"latency may explain it": {3 * time.Second, 2 * time.Second, false},
+		"below the limit":        {-time.Second, 0, false},
 	} {
 		o := &Other{Node: Node{ID: "2"}, At: now, Offset: tt.offset, Unsure: tt.unsure}
 		var f findings
@@ -209,7 +209,7 @@ func TestClockConditions(t *testing.T) {
 		require.Equal(t, tt.want, len(f.all) == 1 && f.all[0].Kind == ClockSkew, name)
 		var late findings
 		late.other(&Input{Now: now.Add(answerAge + time.Second)}, o)
-		require.Empty(t, late.all, "the response is too old")
+		require.Empty(t, late.all, "an old response is ignored")
 	}
 }
 
@@ -236,26 +236,26 @@ func TestRecordTakesPrecedence(t *testing.T) {
 		CoordinatorReachable: true, Self: failover.NodeInfo{ID: b, Name: "b"},
 		Record: &failover.Record{Active: a, InSync: []failover.Member{{Node: a}, {Node: b}}},
 	}}
-	look := func() []Kind {
+	report := func() []Kind {
 		f := findings{self: Node{ID: b.String(), Name: "b"}}
 		f.other(&in, o)
 		return kinds(&f)
 	}
-	require.Equal(t, []Kind{PlanStuck}, look())
+	require.Equal(t, []Kind{PlanStuck}, report())
 	in.Pair.CoordinatorReachable = false
-	require.Equal(t, []Kind{OneCopyOnly, PlanStuck}, look(), "the record of this node may be the older one")
+	require.Equal(t, []Kind{OneCopyOnly, PlanStuck}, report(), "the record of this node may be outdated")
 }
 
-// A refused foreign node is reported until some time after its last attempt.
+// A foreign node is reported for some time after its last rejected attempt.
 func TestForeignNodes(t *testing.T) {
 	now := time.Now()
-	look := func(err error, ago time.Duration) []Kind {
+	report := func(err error, ago time.Duration) []Kind {
 		var f findings
 		f.foreignNode(now, &replication.ForeignNode{At: now.Add(-ago), Err: err})
 		return kinds(&f)
 	}
 	same := fmt.Errorf("%w: %w", replication.ErrProtocol, replication.ErrSameNode)
-	require.Equal(t, []Kind{DuplicateProcess}, look(same, 0))
-	require.Equal(t, []Kind{ForeignNode}, look(replication.ErrOtherPair, 0))
-	require.Empty(t, look(replication.ErrOtherPair, time.Minute))
+	require.Equal(t, []Kind{DuplicateProcess}, report(same, 0))
+	require.Equal(t, []Kind{ForeignNode}, report(replication.ErrOtherPair, 0))
+	require.Empty(t, report(replication.ErrOtherPair, time.Minute))
 }

@@ -85,6 +85,8 @@ func equal(t *testing.T, want, got []Point) {
 	}
 }
 
+// A point contains the rates since the previous sample, and the depth and age at the sample. Its time is the multiple
+// of the interval that is nearest to the sample.
 func TestPoints(t *testing.T) {
 	r, s := New(), withQueues(1)
 	sample(t, r, s, start)
@@ -176,7 +178,8 @@ func TestMinutesAndGaps(t *testing.T) {
 	require.Len(t, got, 1)
 }
 
-func TestWholeDay(t *testing.T) {
+// The recorder keeps an hour of samples and a day of minutes.
+func TestRecordsWholeDay(t *testing.T) {
 	r, s := New(), withQueues(1)
 	n := int(Day/Interval) + 500
 	for i := range n {
@@ -197,7 +200,7 @@ func TestWholeDay(t *testing.T) {
 	}
 }
 
-// A queue with much more traffic replaces the recorded queue with the least.
+// A queue with more traffic replaces the recorded queue with the least traffic.
 func TestMostActiveQueues(t *testing.T) {
 	r, s := New(), withQueues(MaxQueues+50)
 	recorded := func(id int) bool {
@@ -288,7 +291,7 @@ func TestCopy(t *testing.T) {
 	sample(t, to, next, at)
 	_, got = to.Points(1, time.Hour, at)
 	require.InDelta(t, 2, got[len(got)-1].Published, 0)
-	require.Equal(t, 2*Interval, got[len(got)-1].At.Sub(got[len(got)-2].At), "no point was lost but that of the failover")
+	require.Equal(t, 2*Interval, got[len(got)-1].At.Sub(got[len(got)-2].At), "only the point of the failover is missing")
 }
 
 // Invalid ranges in a copy are ignored, and the number of queues is limited.
@@ -319,7 +322,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// The whole history, with the counters of all other queues, needs at most 8 MiB, and little for few queues.
+// The history of MaxQueues queues and the counters of all other queues use at most 8 MiB. Few queues use less.
 func TestMemory(t *testing.T) {
 	for name, c := range map[string]struct {
 		queues  int
@@ -357,7 +360,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// A sample of 100,000 queues needs few allocations: their number does not depend on queues that are not recorded.
+// The number of allocations of a sample does not depend on queues that are not recorded.
 func TestSampleAllocations(t *testing.T) {
 	r, s := New(), withQueues(100_000)
 	at := start

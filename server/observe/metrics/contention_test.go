@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Lock waits are recorded only during a request with a duration.
-func TestContention(t *testing.T) {
+// Lock waits are recorded only during a profile request with a duration.
+func TestMutexProfileIsOnDemand(t *testing.T) {
 	c := newContention()
 	rate := func() int { return runtime.SetMutexProfileFraction(-1) }
 	require.Zero(t, rate())

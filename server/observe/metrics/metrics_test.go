@@ -65,6 +65,7 @@ func listen(t *testing.T, st *nodestatus.Node, l *metrics.Latencies) string {
 	return m.Address()
 }
 
+// The metrics contain the role of the node, its store, and the progress of maintenance.
 func TestMetrics(t *testing.T) {
 	src := &nodestatus.Node{
 		Pair: failover.Status{Role: failover.RoleStandby, Reason: "follows a"}, StartedAt: time.Now(),
@@ -91,26 +92,27 @@ func siteSamples(body string) map[string]string {
 	return out
 }
 
-// A replica exports its role and lag. The lag grows while it is not connected. A pair without sites exports none of it.
+// A replica exports its role and lag. The lag grows while it is not connected. A pair without sites exports no site
+// metrics.
 func TestSiteMetrics(t *testing.T) {
 	src := &nodestatus.Node{}
 	get := serve(t, src)
-	look := func() map[string]string {
+	samples := func() map[string]string {
 		_, body := get("/metrics")
 		return siteSamples(body)
 	}
-	require.Empty(t, look())
+	require.Empty(t, samples())
 
 	src.Site = &conditions.Site{Active: true, Role: queue.SiteReplica, Epoch: 4}
 	require.Equal(t, map[string]string{
 		`role{role="none"}`: "0", `role{role="primary"}`: "0", `role{role="replica"}`: "1", `role{role="stopped"}`: "0",
 		"epoch": "4", "connected": "0", "received_bytes_total": "0", "connections_total": "0",
-	}, look(), "the lag is unknown")
+	}, samples(), "the lag is unknown")
 	src.Site.Replication = conditions.SiteReplication{
 		Connected: true, HeardAt: time.Now().Add(-time.Hour), Lag: 5 * time.Second, LagRecords: 6, LagBytes: 7,
 		ReceivedBytes: 8, Connections: 9,
 	}
-	got := look()
+	got := samples()
 	for series, want := range map[string]string{
 		"connected": "1", "lag_seconds": "5", "lag_records": "6", "lag_bytes": "7", "received_bytes_total": "8",
 		"connections_total": "9",
@@ -118,12 +120,12 @@ func TestSiteMetrics(t *testing.T) {
 		require.Equal(t, want, got[series], series)
 	}
 	src.Site.Replication.Connected = false
-	lag, err := strconv.ParseFloat(look()["lag_seconds"], 64)
+	lag, err := strconv.ParseFloat(samples()["lag_seconds"], 64)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, lag, time.Hour.Seconds())
 
 	src.Site.Role = queue.SitePrimary
-	require.Len(t, look(), 5, "role and epoch; the progress is of an earlier role")
+	require.Len(t, samples(), 5, "a primary exports role and epoch, without progress")
 }
 
 // A certificate file with several purposes is exported once for each label value.
@@ -143,7 +145,7 @@ func TestSharedCertificateFile(t *testing.T) {
 	}
 }
 
-// A node exports exactly the metrics of the table, and docs/reference/metrics.md is generated from it.
+// docs/reference/metrics.md contains the table of all metrics.
 func TestTable(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| Metric | Type | Labels | Exported | Meaning |\n|---|---|---|---|---|\n")
@@ -238,7 +240,8 @@ func TestNativeHistograms(t *testing.T) {
 	require.ElementsMatch(t, want, native)
 }
 
-func TestNames(t *testing.T) {
+// The names of metrics conform to the conventions of Prometheus.
+func TestNamesPassLint(t *testing.T) {
 	get := serve(t, &nodestatus.Node{})
 	_, body := get("/metrics")
 	problems, err := promlint.New(strings.NewReader(body)).Lint()
@@ -246,15 +249,17 @@ func TestNames(t *testing.T) {
 	require.Empty(t, problems)
 }
 
+// /healthz returns 200 while the node runs. /readyz returns 200 only with a ready role, and otherwise the reason.
+// Profiles are available, except for the command line.
 func TestProbes(t *testing.T) {
 	src := &nodestatus.Node{}
-	src.Pair.Role, src.Pair.Reason = failover.RoleCatchingUp, "it was away"
+	src.Pair.Role, src.Pair.Reason = failover.RoleCatchingUp, "was disconnected"
 	get := serve(t, src)
 	code, _ := get("/healthz")
 	require.Equal(t, http.StatusOK, code)
 	code, body := get("/readyz")
 	require.Equal(t, http.StatusServiceUnavailable, code)
-	require.Equal(t, "CATCHING_UP: it was away\n", body)
+	require.Equal(t, "CATCHING_UP: was disconnected\n", body)
 	code, body = get("/debug/pprof/goroutine?debug=1")
 	require.Equal(t, http.StatusOK, code)
 	require.NotEmpty(t, body)
@@ -265,7 +270,7 @@ func TestProbes(t *testing.T) {
 	ready.Pair.Role = failover.RoleActive
 	code, body = serve(t, ready)("/readyz")
 	require.Equal(t, http.StatusOK, code)
-	require.Equal(t, "ACTIVE\n", body, "nothing to report")
+	require.Equal(t, "ACTIVE\n", body, "no reason")
 }
 
 // /activez returns 200 only on the active, and only while it serves: a standby is ready but not active.
@@ -300,7 +305,7 @@ func TestActiveProbe(t *testing.T) {
 			http.StatusServiceUnavailable,
 			nil,
 		},
-		"is at most": {
+		"not delivering": {
 			failover.Status{Role: failover.RoleActive, Serve: true},
 			http.StatusOK,
 			http.StatusServiceUnavailable,

@@ -33,7 +33,8 @@ func message(n int, sampled bool) *pb.Message {
 	}}
 }
 
-// Each trace of a request's messages gets one span, up to a limit; malformed and unsampled contexts get none.
+// A request creates a span for each trace of its messages, up to a limit. It ignores malformed and unsampled trace
+// contexts.
 func TestRequestOfManyTraces(t *testing.T) {
 	tracer, recorder := newTracer(0)
 	messages := []*pb.Message{{}, message(100, false), {Properties: map[string]string{traceparent: "nonsense"}}}
@@ -54,8 +55,8 @@ func TestRequestOfManyTraces(t *testing.T) {
 		require.Nil(t, tracer.Publish(t.Context(), "q", messages), name)
 	}
 	always, _ := newTracer(1)
-	require.NotNil(t, always.Publish(t.Context(), "q", []*pb.Message{{}}), "the node's own sampling")
-	require.Nil(t, always.Publish(t.Context(), "q", []*pb.Message{message(1, false)}), "the publisher has decided")
+	require.NotNil(t, always.Publish(t.Context(), "q", []*pb.Message{{}}), "sampled by the node")
+	require.Nil(t, always.Publish(t.Context(), "q", []*pb.Message{message(1, false)}), "the publisher did not sample it")
 }
 
 // A batch is a child of its first request, and linked with all others in both directions.
@@ -67,10 +68,10 @@ func TestBatchOfManyRequests(t *testing.T) {
 	}
 	start := time.Now().Add(-time.Second)
 	commit := tracer.Commit(of, start, 7, 512)
-	way := commit.Part("replicate", time.Now())
-	remote := tracer.Append(way.Context(), time.Now(), 7, 512)
+	replicate := commit.Part("replicate", time.Now())
+	remote := tracer.Append(replicate.Context(), time.Now(), 7, 512)
 	require.NotNil(t, remote)
-	for _, s := range append([]replication.Span{remote, way, commit}, of...) {
+	for _, s := range append([]replication.Span{remote, replicate, commit}, of...) {
 		s.End(time.Now(), nil)
 	}
 	spans := recorder.Ended()
@@ -98,7 +99,7 @@ func TestUntracedAllocatesNothing(t *testing.T) {
 	ctx := t.Context()
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		if tracer.Of(ctx) != nil {
-			t.Error("there is no span")
+			t.Error("unexpected span")
 		}
 	}))
 }

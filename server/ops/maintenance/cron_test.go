@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Stored schedules keep the meaning that they had in release 0.1.0.
+// Stored schedules have the same meaning as in release 0.1.0.
 func TestSchedules(t *testing.T) {
 	from := time.Date(2026, time.March, 4, 10, 30, 0, 0, time.UTC) // a Wednesday
 	for schedule, next := range map[string]string{

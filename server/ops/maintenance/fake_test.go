@@ -25,7 +25,7 @@ import (
 const testTimeout = time.Minute
 
 // pair is a real store with the pair's entries, and two simulated nodes: self, where the Manager runs, and the other
-// one, whose operations are functions. After a switchover, the Manager belongs to the other node and continues with
+// node, with functions as its operations. After a switchover, the Manager belongs to the other node and continues with
 // the contents of the store.
 type pair struct {
 	t     *testing.T

@@ -41,7 +41,7 @@ func testCompactRunEndsWithItsPlan(t *testing.T) {
 	require.NotEmpty(t, run.Plan)
 	<-reached
 	require.Equal(t, RunRunning, p.history(m, "pack")[0].Outcome)
-	require.Contains(t, p.history(m, "pack")[0].Detail, string(PlanRewriting), "it reports the state of the plan")
+	require.Contains(t, p.history(m, "pack")[0].Detail, string(PlanRewriting), "the run reports the state of the plan")
 	require.False(t, m.isDue(t, "pack"))
 	p.pass(time.Minute)
 	close(resumePlan)
@@ -90,7 +90,7 @@ func testPlanOfAnotherPair(t *testing.T) {
 	plan := p.planIs(m, PlanCancelled)
 	require.Contains(t, plan.Reason, "another pair")
 	_, err = m.StartPlan(t.Context(), PlanCompact, 0, false)
-	require.NoError(t, err, "it blocks no plan")
+	require.NoError(t, err, "the cancelled plan does not block a new one")
 	p.planIs(m, PlanDone)
 }
 
@@ -160,11 +160,11 @@ func testRestartPlan(t *testing.T) {
 	require.Zero(t, plan.PageSize)
 	require.Len(t, plan.Done, 2)
 	require.Equal(t, int32(6), asked.Load())
-	require.Zero(t, plan.Retries, "its absence is not a failure")
+	require.Zero(t, plan.Retries, "an unreachable node is not a failure")
 	require.Equal(t, 2, p.handovers)
 }
 
-// A requested restart counts as done only in another process.
+// A requested restart is done only when another process runs.
 func TestRestartOnce(t *testing.T) { synctest.Test(t, testRestartOnce) }
 
 func testRestartOnce(t *testing.T) {
@@ -180,7 +180,7 @@ func testRestartOnce(t *testing.T) {
 	require.ErrorIs(t, err, ErrRole, "it is active")
 	p.set(func() { p.role, p.serving = failover.RoleStandby, false })
 	done, err := m.Restart(t.Context(), "plan")
-	require.NoError(t, err, "it is about to follow")
+	require.NoError(t, err, "the node does not follow yet")
 	require.False(t, done)
 	require.Zero(t, restarts)
 	p.follows(m)
@@ -199,10 +199,10 @@ func testRestartOnce(t *testing.T) {
 	require.ErrorIs(t, err, ErrSetting)
 }
 
-// On a node that cannot restart itself, a process started manually after the request counts.
-func TestRestartByHand(t *testing.T) { synctest.Test(t, testRestartByHand) }
+// On a node that cannot restart itself, a process that was started manually after the request counts as the restart.
+func TestManualRestart(t *testing.T) { synctest.Test(t, testManualRestart) }
 
-func testRestartByHand(t *testing.T) {
+func testManualRestart(t *testing.T) {
 	p, fs := newPair(t), memfs.New()
 	open := func() *Manager {
 		m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: fs, DataDir: "/"})

@@ -71,17 +71,17 @@ func TestLocalState(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, scan, l.lastScan())
 	require.True(t, l.done("19", 1))
-	require.False(t, l.done("19", 2), "the store was replaced since")
-	require.False(t, l.done("0", 1), "only the last ones are kept")
+	require.False(t, l.done("19", 2), "the store was replaced")
+	require.False(t, l.done("0", 1), "only the last steps are kept")
 	require.False(t, l.done("", 1))
 	r, _, err = l.config(true, false)
 	require.NoError(t, err)
-	require.False(t, r, "once")
+	require.False(t, r, "a completed request is not repeated")
 	_, _, err = l.config(false, false)
 	require.NoError(t, err)
 	r, _, err = l.config(true, false)
 	require.NoError(t, err)
-	require.True(t, r, "once each time it is enabled")
+	require.True(t, r, "a request that was enabled again")
 
 	require.NoError(t, vfs.WriteFileAtomic(fs, "/d/maintenance.json", []byte("{nonsense")))
 	l, err = openLocal(fs, "/d", zap.NewNop())
@@ -89,7 +89,7 @@ func TestLocalState(t *testing.T) {
 	require.False(t, l.done("19", 1))
 }
 
-// A permanent error ends the plan, and the reason contains the figures.
+// A permanent error fails the plan, and its reason contains the required and the available space.
 func TestPlanFailsPermanently(t *testing.T) { synctest.Test(t, testPlanFailsPermanently) }
 
 func testPlanFailsPermanently(t *testing.T) {
@@ -114,7 +114,7 @@ func testPlanFailsPermanently(t *testing.T) {
 	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
 		delays = append(delays, time.Since(last)/time.Millisecond)
 		last = time.Now()
-		return RewriteResult{}, errors.New("odd")
+		return RewriteResult{}, errors.New("unknown")
 	}
 	_, err = m.StartPlan(t.Context(), PlanCompact, 0, false)
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func testPlanResumes(t *testing.T) {
 	require.Equal(t, started.ID, plan.ID)
 	require.Equal(t, 14, plan.Retries)
 	require.Len(t, plan.Done, 2)
-	require.Equal(t, 2, p.handovers, "there and back")
+	require.Equal(t, 2, p.handovers, "to the other node and back")
 	require.Equal(t, plan.FirstActive, p.Pair().Self.ID)
 }
 
@@ -232,28 +232,28 @@ func testJobRunsOnce(t *testing.T) {
 		return checkpoint.ScanResult{}, nil
 	}
 	m := p.manager()
-	p.put(m, Job{Name: "look", Schedule: "@every 1m", Kind: JobScan})
+	p.put(m, Job{Name: "scan", Schedule: "@every 1m", Kind: JobScan})
 	p.pass(time.Minute)
 	<-begun
 	for range 5 {
 		p.pass(time.Minute)
-		_, err := m.RunJob(t.Context(), "look")
+		_, err := m.RunJob(t.Context(), "scan")
 		require.ErrorIs(t, err, ErrJobRuns)
 	}
 	require.Equal(t, int32(1), calls.Load())
-	require.Equal(t, RunRunning, p.history(m, "look")[0].Outcome)
+	require.Equal(t, RunRunning, p.history(m, "scan")[0].Outcome)
 	resumePlan <- struct{}{}
-	require.Eventually(t, func() bool { return p.history(m, "look")[0].Outcome == RunOK }, testTimeout, time.Millisecond)
-	require.Len(t, p.history(m, "look"), 1)
+	require.Eventually(t, func() bool { return p.history(m, "scan")[0].Outcome == RunOK }, testTimeout, time.Millisecond)
+	require.Len(t, p.history(m, "scan"), 1)
 	close(resumePlan)
 	for range 30 {
 		p.pass(time.Minute)
 		require.Eventually(t, func() bool {
-			h := p.history(m, "look")
-			return h[0].Outcome == RunOK && !m.isDue(t, "look")
+			h := p.history(m, "scan")
+			return h[0].Outcome == RunOK && !m.isDue(t, "scan")
 		}, testTimeout, time.Millisecond)
 	}
-	require.Len(t, p.history(m, "look"), keptRuns)
+	require.Len(t, p.history(m, "scan"), keptRuns)
 	require.Greater(t, calls.Load(), int32(20))
 }
 
@@ -334,7 +334,8 @@ func testClockSetBack(t *testing.T) {
 	runs(5)
 }
 
-// Concurrent readers of the clock do not see it set back: a reader waits until the previous one has finished.
+// Concurrent readers of the clock do not detect that it was set back. A reader waits until the previous one has
+// finished.
 func TestClockIsReadInOrder(t *testing.T) {
 	var reads atomic.Int64
 	m, other := &Manager{}, make(chan struct{})
@@ -348,7 +349,7 @@ func TestClockIsReadInOrder(t *testing.T) {
 			}()
 			select {
 			case <-other:
-			case <-time.After(50 * time.Millisecond): // it waits for this one, as expected
+			case <-time.After(50 * time.Millisecond): // the other reader waits for this one
 			}
 		}
 		return start.Add(time.Duration(n) * time.Second)
@@ -391,9 +392,9 @@ func testJobRunDuringSwitchover(t *testing.T) {
 }
 
 // A verify job fails if the contents of the nodes differ.
-func TestVerifyFindsADifference(t *testing.T) { synctest.Test(t, testVerifyFindsADifference) }
+func TestVerifyJobReportsDifference(t *testing.T) { synctest.Test(t, testVerifyJobReportsDifference) }
 
-func testVerifyFindsADifference(t *testing.T) {
+func testVerifyJobReportsDifference(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
 	p.put(m, Job{Name: "same", Schedule: "@weekly", Kind: JobVerify})
@@ -419,11 +420,11 @@ func (l wrongPeer) Digest(ctx context.Context, at uint64) (checkpoint.Digest, er
 }
 
 // A change that waits for the commit of the previous one ends with its own context.
-func TestChangeWaitsNoLongerThanAsked(t *testing.T) {
-	synctest.Test(t, testChangeWaitsNoLongerThanAsked)
+func TestChangeEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, testChangeEndsWithItsContext)
 }
 
-func testChangeWaitsNoLongerThanAsked(t *testing.T) {
+func testChangeEndsWithItsContext(t *testing.T) {
 	m := newPair(t).manager()
 	require.NoError(t, m.committing.Acquire(t.Context(), 1))
 	ctx, cancel := context.WithCancel(t.Context())

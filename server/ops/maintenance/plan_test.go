@@ -11,9 +11,9 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// A node whose store was replaced is no longer done, regardless of the active node. A node that is missing in the
-// record stays done.
-func TestOutdatedPart(t *testing.T) {
+// A step is no longer done after the store of its node was replaced, regardless of the active node. The step of a node
+// that is missing in the record remains done.
+func TestReplacedStoreIsNotDone(t *testing.T) {
 	a, b := failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1},
 		failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}
 	p := &Plan{Done: []failover.Member{a, b}}

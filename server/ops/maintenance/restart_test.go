@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A node that would not start again is not stopped, and a plan does not start on such an active.
-func TestRestartChecked(t *testing.T) {
+// A node that could not start again is not stopped. A restart plan does not start if this applies to the active.
+func TestRestartIsChecked(t *testing.T) {
 	p, restarts := newPair(t), 0
 	invalid := errors.New("limts is not a setting")
 	m, err := New(Options{
@@ -44,7 +44,7 @@ func TestRestartChecked(t *testing.T) {
 	require.Equal(t, 1, restarts)
 }
 
-// A plan fails immediately if the other node would not start again.
+// A restart plan fails immediately if the other node could not start again.
 func TestRestartRefused(t *testing.T) {
 	p := newPair(t)
 	p.restart = func() (bool, error) { return false, ErrSetting }

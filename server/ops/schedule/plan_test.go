@@ -122,6 +122,7 @@ func TestWildcardHours(t *testing.T) {
 	}
 }
 
+// Invalid expressions, time zones and intervals are rejected. A plan that never occurs has no next time.
 func TestInvalidPlans(t *testing.T) {
 	for _, expression := range []string{
 		"", "* * * *", "* * * * * *", "60 * * * *", "@every 5s", "TZ=UTC 0 0 * * *", "CRON_TZ=UTC 0 0 * * *", "@reboot", "x",
@@ -142,6 +143,7 @@ func TestInvalidPlans(t *testing.T) {
 	require.True(t, p.Next(at(t, "2026-01-01T00:00:00Z")).IsZero(), "February 30")
 }
 
+// A plan with an interval occurs at multiples of the interval after its start.
 func TestEvery(t *testing.T) {
 	p, err := Every(90*time.Second, at(t, "2026-01-01T00:00:10Z"))
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Only transactions that had an effect count, even if the part of the log begins after the site was stopped.
+// Only transactions with an effect are counted, even if the log begins after the stop of the site.
 func TestEffects(t *testing.T) {
 	const (
 		write = iota

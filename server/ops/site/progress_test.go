@@ -11,39 +11,39 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// The lag is the age of the oldest missing record. It includes an outage, in which the replica knows nothing about the
-// log of the primary.
+// The lag is the age of the oldest missing record. It includes an outage, during which the replica receives no position
+// from the primary.
 func TestLag(t *testing.T) {
 	var p progress
 	start := time.Unix(1_700_000_000, 0)
 	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
-	hear := func(end uint64, s int) { p.heard(lsn.Position{Term: 1, LSN: end}, at(s), 0) }
+	receive := func(end uint64, s int) { p.heard(lsn.Position{Term: 1, LSN: end}, at(s), 0) }
 	lag := func() time.Duration { return p.now(start).Lag }
 	p.reset(lsn.Position{Term: 1, LSN: 10}, 1)
-	hear(10, 0)
+	receive(10, 0)
 	require.Zero(t, lag())
-	hear(15, 1)
+	receive(15, 1)
 	require.Zero(t, lag(), "as of the last response")
-	hear(20, 3)
+	receive(20, 3)
 	require.Equal(t, 2*time.Second, lag())
 	p.reached(15, 0)
 	require.Zero(t, lag(), "the record at 20 was first seen in the last response")
 	p.reached(20, 0)
-	hear(20, 4)
+	receive(20, 4)
 
-	hear(30, 64) // after an outage of a minute
+	receive(30, 64) // after an outage of a minute
 	require.Equal(t, time.Minute, lag())
 	require.Equal(t, uint64(10), p.now(start).LagRecords)
-	hear(40, 65)
+	receive(40, 65)
 	p.reached(30, 0)
 	require.Zero(t, lag())
 	p.reached(40, 0)
 	require.Zero(t, p.now(start).LagRecords)
 
-	hear(50, 70)
+	receive(50, 70)
 	p.reset(lsn.Position{Term: 2, LSN: 5}, 2)
-	require.Zero(t, p.now(start).HeardAt, "of the log of another primary")
-	hear(6, 1000)
+	require.Zero(t, p.now(start).HeardAt, "the earlier position is of the log of another primary")
+	receive(6, 1000)
 	require.Zero(t, lag())
 	require.Equal(t, uint64(1), p.now(start).LagRecords)
 }

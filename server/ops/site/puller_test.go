@@ -60,7 +60,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// The end of the stream, and a takeover, end a hold.
+// A hold ends with the end of the stream and with a takeover.
 func TestHoldEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := testPuller(t)

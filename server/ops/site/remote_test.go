@@ -40,7 +40,8 @@ func serveNode(t *testing.T, n *named) string {
 	return l.Addr().String()
 }
 
-// Nodes of this site are not the other site, and their addresses are not learned from it.
+// A node of this site is not treated as the other site. Addresses of this site in the response of the other site are
+// ignored.
 func TestRemoteIsNotThisSite(t *testing.T) {
 	own := serveNode(t, &named{site: "west"})
 	other := serveNode(t, &named{site: "east", addresses: []string{"pod-0:7420", "pod-1:7420"}})

@@ -73,14 +73,14 @@ func (p *pair) stop() {
 	require.NoError(p.t, p.store.Close())
 }
 
-// restart continues as another process with the same disk.
+// restart simulates another process with the same disk.
 func (p *pair) restart() {
 	p.t.Helper()
 	p.stop()
 	p.start()
 }
 
-// setServing lets the pair commit transactions, or not.
+// setServing sets whether the pair commits transactions.
 func (p *pair) setServing(serving bool) {
 	p.primary.Configure(replication.PrimaryConfig{Config: p.term, Serve: serving})
 }
@@ -144,7 +144,7 @@ func cancelTakeover(end lsn.Position) *pb.CancelTakeoverRequest {
 	return &pb.CancelTakeoverRequest{Lineage: uuid.Max.String(), Epoch: 1, End: positionToProto(end)}
 }
 
-// Transactions that the pair of a replica rejects are not applied: a takeover that waits for them fails.
+// Transactions that the pair of a replica rejects are not applied. A takeover that waits for them fails.
 func TestRejectedTransactionsAreNotApplied(t *testing.T) {
 	synctest.Test(t, testRejectedTransactionsAreNotApplied)
 }
@@ -196,7 +196,7 @@ func testTakeoverOfBlockedPair(t *testing.T) {
 	require.Equal(t, queue.SitePrimary, replica.store.Site().Role)
 }
 
-// A takeover is refused unless it is for the stop that the store has applied last.
+// A takeover is refused unless its record is the stop that the store applied last.
 func TestTakeoverOfOtherRecord(t *testing.T) {
 	primary, replica, pull := twoPairs(t)
 	refused := func(end lsn.Position) {
