@@ -44,7 +44,7 @@ func randomMessages(rng *rand.Rand, n int, plain bool) []Message {
 }
 
 // The encoding of a frame is identical to the protobuf encoding of its requests.
-func TestFrame(t *testing.T) {
+func TestFrameEncoding(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		var b frame
