@@ -193,8 +193,8 @@ func TestLostCommit(t *testing.T) {
 		errors []error
 		known  bool
 	}{
-		"found":   {[]error{lost, lost}, true},
-		"unknown": {[]error{lost, refused(codes.FailedPrecondition, "NOT_ACTIVE")}, false},
+		"committed": {[]error{lost, lost}, true},
+		"unknown":   {[]error{lost, refused(codes.FailedPrecondition, "NOT_ACTIVE")}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
