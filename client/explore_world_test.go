@@ -38,8 +38,8 @@ const (
 	canceled                  // executed, but the caller's context ends before the response
 	canceledFirst             // not executed, and the caller's context ends
 	switched                  // not executed: the other site has become the primary, which the response reports
-	promoted                  // executed, and the response is lost: the other site was promoted, the old one is unaware of it
-	lossy                     // not executed, no response: promoted, and the attempts in flight are lost with the old primary
+	promoted                  // executed, response lost: the other site was promoted, the old one is unaware of it
+	lossy                     // not executed, no response: as promoted, and the attempts in flight are lost
 	moves
 )
 

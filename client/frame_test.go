@@ -84,7 +84,7 @@ func TestFrameEncoding(t *testing.T) {
 }
 
 // A message with any field in addition to its body is not plain, so that all fields are sent.
-func TestPlain(t *testing.T) {
+func TestPlainMessage(t *testing.T) {
 	require.True(t, (&Message{Body: []byte("b")}).plain())
 	for i, m := range []Message{
 		{Properties: map[string]string{"k": "v"}},

@@ -34,8 +34,8 @@ func briefly(t *testing.T) context.Context {
 	return ctx
 }
 
-// loseResponse makes the active commit the next transaction, send no response and lose its role. No node is active after
-// that.
+// loseResponse makes the active commit the next transaction, send no response and lose its role. No node is active
+// after that.
 func (p *fakePair) loseResponse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

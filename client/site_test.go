@@ -50,7 +50,8 @@ func (n *fakeNode) members() []*fakeNode {
 	return n.pair.other
 }
 
-// newFakeSites returns a pair that is the primary site a. The nodes of its replica b are in other and have higher terms.
+// newFakeSites returns a pair that is the primary site a. The nodes of its replica b are in other and have higher
+// terms.
 func newFakeSites(t *testing.T) *fakePair {
 	p := newFakePair(t)
 	var addrs []string

@@ -39,7 +39,7 @@ func TestFirstStartLosesSwap(t *testing.T) {
 }
 
 // CATCHING_UP → SYNCING → STANDBY on the standby.
-func TestJoin(t *testing.T) {
+func TestStandbyJoins(t *testing.T) {
 	r := newRig(t, Settings{})
 	effects := r.start(usedIdentity(), recordWith(1, 1), 0, 1)
 	require.Equal(t, testNodes[1], effect[StartFollower](t, effects).Spec.Active)
@@ -409,7 +409,7 @@ func TestTakeoverFromLossyActive(t *testing.T) {
 }
 
 // INV-7: a failure of the store stops the node.
-func TestFailed(t *testing.T) {
+func TestStoreFailureStopsNode(t *testing.T) {
 	for name, r := range map[string]*rig{"active": activePair(t, Settings{}), "standby": standbyPair(t, Settings{})} {
 		err := errors.New("fsync: input/output error")
 		got := effect[Halt](t, r.step(Reported{Event: Failed{Err: err}})).Err

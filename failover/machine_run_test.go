@@ -146,7 +146,7 @@ func TestSuperseded(t *testing.T) {
 
 // If the record no longer lists the generations of a directory, the directory is a copy, or was restored from an older
 // copy. It is treated as one with lost records (INV-6).
-func TestOldCopy(t *testing.T) {
+func TestOldCopyOfDirectory(t *testing.T) {
 	t.Run("the other node is in sync", func(t *testing.T) {
 		r := newGenRig(t)
 		effects := r.start(genIdentity(genBefore, genTried), withGens(recordWith(0, 0, 1), genOther, genOfB), 0, 1)

@@ -13,7 +13,7 @@ import (
 )
 
 // A client may send all frames before it receives a response, and the responses are in order.
-func TestPipelined(t *testing.T) {
+func TestPipelinedFrames(t *testing.T) {
 	p := newPeer(t, Options{})
 	var attached *Link
 	p.on = func(e Event) bool { // the broker responds late

@@ -40,7 +40,7 @@ func TestReceiveNoWait(t *testing.T) {
 }
 
 // Qpid JMS revokes the credit for Connection.stop, keeps messages that cross it, and grants credit again later.
-func TestStopAndStart(t *testing.T) {
+func TestCreditRevokedAndGrantedAgain(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
 	p.send(0, credit(0, 0, 10))
@@ -90,7 +90,7 @@ func TestEndAndCloseWithoutWaiting(t *testing.T) {
 }
 
 // A detach that crosses the other side's detach is the response to it.
-func TestBothDetach(t *testing.T) {
+func TestCrossingDetaches(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
 	l.Detach(true, nil)
@@ -103,7 +103,7 @@ func TestBothDetach(t *testing.T) {
 }
 
 // An end that crosses the other side's end is the response to it.
-func TestBothEnd(t *testing.T) {
+func TestCrossingEnds(t *testing.T) {
 	p := opened(t, Options{})
 	s := p.receiver("a", 0).Session()
 	s.End(nil)

@@ -257,7 +257,7 @@ func TestChannelReuseBeforeEnd(t *testing.T) {
 }
 
 // A refused link has no source or target, and is detached without an event.
-func TestRefuse(t *testing.T) {
+func TestRefusedLink(t *testing.T) {
 	for _, role := range []wire.Role{wire.RoleReceiver, wire.RoleSender} {
 		p := opened(t, Options{})
 		p.on = func(e Event) bool {

@@ -110,7 +110,7 @@ func TestSettledInAnyFrame(t *testing.T) {
 }
 
 // An aborted delivery has no effect, except that it uses its number and its credit.
-func TestAborted(t *testing.T) {
+func TestAbortedDelivery(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
 	l.Window(4)
@@ -141,7 +141,7 @@ func TestDetachedWithinDelivery(t *testing.T) {
 }
 
 // Credit is granted again as deliveries are settled, including presettled ones, half a window at a time.
-func TestWindow(t *testing.T) {
+func TestCreditWindow(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
 	l.Window(10)
@@ -233,7 +233,7 @@ func TestReceiverSecond(t *testing.T) {
 }
 
 // Consecutive deliveries with one state are settled in one frame, regardless of the order of the calls.
-func TestSettlesTogether(t *testing.T) {
+func TestSettlementsAreCombined(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	a, b := p.sender("a", 0), p.sender("b", 1)
 	a.Grant(100)

@@ -64,7 +64,7 @@ func TestMemoryIsBoundedByReceivedBytes(t *testing.T) {
 }
 
 // Values of any type may be nested up to 32 levels.
-func TestDepth(t *testing.T) {
+func TestNestingLimit(t *testing.T) {
 	list := func(v any) any { return wire.List{v} }
 	for name, wrap := range map[string]func(any) any{
 		"lists":  list,
@@ -231,7 +231,7 @@ func TestInvalidFields(t *testing.T) {
 }
 
 // Every type of the specification can be decoded with its symbolic descriptor.
-func TestSymbolicNamesOfAll(t *testing.T) {
+func TestSymbolicDescriptorsOfAllTypes(t *testing.T) {
 	byName := func(name string, fields ...any) wire.Described {
 		return wire.Described{Descriptor: wire.Symbol(name), Value: append(wire.List{}, fields...)}
 	}

@@ -145,7 +145,7 @@ func TestChunks(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-func TestBytes(t *testing.T) {
+func TestQueueBytes(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
 	d.do(func(b *txn.Builder) { publish(b, q.id, 63, 87) }) // 100 bytes each
