@@ -28,7 +28,7 @@ func connect(t *testing.T, n *node) *grpc.ClientConn {
 	return cc
 }
 
-// A node serves messages in any role, to a requester whose log is ahead or behind.
+// A node serves messages in any role, also to a requester with a longer or shorter log.
 func TestFetchMessages(t *testing.T) { synctest.Test(t, testFetchMessages) }
 
 func testFetchMessages(t *testing.T) {
