@@ -24,8 +24,8 @@ func (n *fakeNode) Browse(r *pb.BrowseRequest, stream grpc.ServerStreamingServer
 	return n.pair.browse(r, func(resp *pb.BrowseResponse) { _ = stream.Send(resp) })
 }
 
-// A search continues with the remaining range after a limit of a call, and after an error, with the remaining number of
-// messages.
+// After a call ends at a limit of the node or with an error, the search continues with the remaining range and the
+// remaining number of messages.
 func TestBrowseContinuesSearch(t *testing.T) { synctest.Test(t, testBrowseContinuesSearch) }
 
 func testBrowseContinuesSearch(t *testing.T) {

@@ -32,7 +32,7 @@ func (n *fakeNode) choose() error {
 }
 
 // A call without a response may have been executed. It is retried, and a final error is also ErrOutcomeUnknown.
-func TestChosenWithLostResponse(t *testing.T) {
+func TestMoveAndRemoveWithLostResponse(t *testing.T) {
 	lost, full := refusal(t, codes.Unavailable, "OUTCOME_UNKNOWN"), refusal(t, codes.ResourceExhausted, "QUEUE_FULL")
 	one := []admin.SequenceRange{{First: 1, Last: 1}}
 	for op, call := range map[string]func(context.Context, *client.Client) error{

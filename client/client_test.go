@@ -31,8 +31,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// Invalid addresses are rejected.
-func TestOptionsAreChecked(t *testing.T) {
+func TestOpenRejectsInvalidAddresses(t *testing.T) {
 	var many []string
 	for port := range 17 {
 		many = append(many, fmt.Sprintf("a:%d", port+1))
@@ -85,8 +84,8 @@ func receive[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// publishMeanwhile publishes a message concurrently; the returned function waits for the receipt.
-func publishMeanwhile(t *testing.T, c *client.Client, body string) func() client.Receipt {
+// startPublish publishes a message in a goroutine; the returned function waits for the receipt.
+func startPublish(t *testing.T, c *client.Client, body string) func() client.Receipt {
 	t.Helper()
 	type answer struct {
 		receipt client.Receipt
@@ -107,9 +106,9 @@ func publishMeanwhile(t *testing.T, c *client.Client, body string) func() client
 
 // If the active commits and is killed before it responds, the publish completes once, as soon as the other node is
 // active.
-func TestKill(t *testing.T) { synctest.Test(t, testKill) }
+func TestActiveKilledBeforeResponse(t *testing.T) { synctest.Test(t, testActiveKilledBeforeResponse) }
 
-func testKill(t *testing.T) {
+func testActiveKilledBeforeResponse(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	_, err := c.Publish(soon(t), "q", message("a"))
@@ -122,7 +121,7 @@ func testKill(t *testing.T) {
 		return false
 	}
 	p.mu.Unlock()
-	answer := publishMeanwhile(t, c, "b")
+	answer := startPublish(t, c, "b")
 	receive(t, killed)
 	start := time.Now()
 	p.takeOver(1)
@@ -135,15 +134,17 @@ func testKill(t *testing.T) {
 }
 
 // If the active stops responding without closing connections, the client continues on the node that takes over.
-func TestFrozen(t *testing.T) { synctest.Test(t, testFrozen) }
+func TestFailoverFromUnresponsiveNode(t *testing.T) {
+	synctest.Test(t, testFailoverFromUnresponsiveNode)
+}
 
-func testFrozen(t *testing.T) {
+func testFailoverFromUnresponsiveNode(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{ProbeInterval: 200 * time.Millisecond})
 	_, err := c.Publish(soon(t), "q", message("a"))
 	require.NoError(t, err)
 	p.nodes[0].gate.freeze()
-	answer := publishMeanwhile(t, c, "b")
+	answer := startPublish(t, c, "b")
 	p.takeOver(1)
 	require.Equal(t, p.addrs[1], answer().Address)
 	// After it resumes, the node still claims to be active in its old term: it receives no requests.
@@ -155,10 +156,12 @@ func testFrozen(t *testing.T) {
 	}
 }
 
-// A connection without any response is replaced, without a failover.
-func TestCutOff(t *testing.T) { synctest.Test(t, testCutOff) }
+// A connection on which the node no longer responds is replaced, without a failover.
+func TestUnresponsiveConnectionIsReplaced(t *testing.T) {
+	synctest.Test(t, testUnresponsiveConnectionIsReplaced)
+}
 
-func testCutOff(t *testing.T) {
+func testUnresponsiveConnectionIsReplaced(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{ProbeInterval: 100 * time.Millisecond})
 	_, err := c.Publish(soon(t), "q", message("a"))
@@ -166,7 +169,7 @@ func testCutOff(t *testing.T) {
 	old := p.nodes[0].gate
 	old.freeze()
 	p.nodes[0].gate = newGate()
-	answer := publishMeanwhile(t, c, "b")
+	answer := startPublish(t, c, "b")
 	timer := time.AfterFunc(250*time.Millisecond, old.open) // new connections use the same gate
 	defer timer.Stop()
 	answer()
@@ -211,7 +214,7 @@ func testPipelineKeepsOrder(t *testing.T) {
 
 // Requests to different queues share a frame if the node supports this. Each has its own outcome, and failovers do not
 // change the order.
-func TestManyQueues(t *testing.T) {
+func TestFramesWithSeveralQueues(t *testing.T) {
 	for _, simple := range []bool{false, true} {
 		simulated(t, fmt.Sprint("simple ", simple), func(t *testing.T) {
 			const total, queues = 20_000, 97
@@ -282,10 +285,10 @@ func testConcurrentPublish(t *testing.T) {
 	require.Zero(t, failed.Load())
 }
 
-// The error of one request does not affect other requests.
-func TestRefusals(t *testing.T) { synctest.Test(t, testRefusals) }
+// A request that a node refuses returns its error. Other requests are not affected.
+func TestErrorAffectsOneRequest(t *testing.T) { synctest.Test(t, testErrorAffectsOneRequest) }
 
-func testRefusals(t *testing.T) {
+func testErrorAffectsOneRequest(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{MaxMessageBytes: 100})
 	codesOf := map[string]struct {
@@ -294,7 +297,7 @@ func testRefusals(t *testing.T) {
 	}{
 		"missing": {codes.NotFound, client.ErrQueueNotFound}, "full": {codes.ResourceExhausted, client.ErrLimit},
 		"bad": {codes.InvalidArgument, client.ErrInvalid}, "fenced": {codes.Aborted, client.ErrFenced},
-		"old": {codes.OutOfRange, client.ErrTooOld}, "damaged": {codes.DataLoss, client.ErrDataLoss},
+		"old": {codes.OutOfRange, client.ErrTooOld}, "corrupt": {codes.DataLoss, client.ErrDataLoss},
 	}
 	p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
 		if x, ok := codesOf[r.GetQueue()]; ok {
@@ -321,7 +324,7 @@ func testRefusals(t *testing.T) {
 	require.Len(t, p.bodies("good"), len(codesOf))
 }
 
-// A refused retry does not determine the outcome of the first attempt, which may still be in flight in the log.
+// A refused retry does not determine the outcome of the first attempt, which may be committed.
 func TestRefusedRetry(t *testing.T) { synctest.Test(t, testRefusedRetry) }
 
 func testRefusedRetry(t *testing.T) {
@@ -342,10 +345,10 @@ func testRefusedRetry(t *testing.T) {
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 }
 
-// A node that cannot acknowledge is retried until it can, or until the context ends.
-func TestBlocked(t *testing.T) { synctest.Test(t, testBlocked) }
+// A publish to a node that cannot acknowledge is retried until the node can, or until the context ends.
+func TestPublishRetriedWhileBlocked(t *testing.T) { synctest.Test(t, testPublishRetriedWhileBlocked) }
 
-func testBlocked(t *testing.T) {
+func testPublishRetriedWhileBlocked(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	blocked := &pb.RequestError{Code: uint32(codes.Unavailable), Message: "no standby, no coordinator"}
@@ -382,9 +385,9 @@ func testNoActiveNode(t *testing.T) {
 }
 
 // A producer with the ID and the epoch of an earlier one is rejected. A producer with a higher epoch is accepted.
-func TestReusedProducer(t *testing.T) { synctest.Test(t, testReusedProducer) }
+func TestProducerEpoch(t *testing.T) { synctest.Test(t, testProducerEpoch) }
 
-func testReusedProducer(t *testing.T) {
+func testProducerEpoch(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	_, err := c.NewProducer(t.Context(), client.ProducerOptions{ID: "me"})
@@ -458,13 +461,13 @@ func testEvictedProducer(t *testing.T) {
 	}
 	p.mu.Lock()
 	clear(p.producers)
-	forgotten := func(r *pb.PublishRequest) bool {
+	evicted := func(r *pb.PublishRequest) bool {
 		known := p.producers[fmt.Sprint(r.GetProducer().GetId(), "/", r.GetProducer().GetEpoch())]
 		return known == nil && r.GetProducer().GetSequence() > 2
 	}
 	p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
-		if forgotten(r) {
-			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_UNKNOWN", Message: "who?"}
+		if evicted(r) {
+			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_UNKNOWN", Message: "unknown producer"}
 		}
 		return nil
 	}
@@ -477,9 +480,9 @@ func testEvictedProducer(t *testing.T) {
 }
 
 // A publish that was canceled before it was sent is not stored later.
-func TestWithdrawn(t *testing.T) { synctest.Test(t, testWithdrawn) }
+func TestPublishCanceledBeforeSend(t *testing.T) { synctest.Test(t, testPublishCanceledBeforeSend) }
 
-func testWithdrawn(t *testing.T) {
+func testPublishCanceledBeforeSend(t *testing.T) {
 	p := newFakePair(t)
 	p.setRole(0, pb.Role_ROLE_STANDBY)
 	c := p.client(client.Options{})

@@ -79,11 +79,11 @@ func testConsumeNack(t *testing.T) {
 	require.Equal(t, map[uint64]int{1: 1, 2: 1}, seen)
 }
 
-// After a failover no message is delivered twice: neither those acknowledged and not confirmed, nor those that the
-// application holds. All of them can be acknowledged on the new active.
-func TestConsumerFollows(t *testing.T) { synctest.Test(t, testConsumerFollows) }
+// After a failover, neither messages with an unconfirmed ack nor messages that the application holds are delivered
+// again. All of them can be acknowledged on the new active.
+func TestConsumerAfterFailover(t *testing.T) { synctest.Test(t, testConsumerAfterFailover) }
 
-func testConsumerFollows(t *testing.T) {
+func testConsumerAfterFailover(t *testing.T) {
 	const total = 500
 	p := newFakePair(t)
 	c := p.client(client.Options{})
@@ -120,9 +120,11 @@ func testConsumerFollows(t *testing.T) {
 }
 
 // Consume rejects a missing queue and an invalid prefetch.
-func TestConsumeMissing(t *testing.T) { synctest.Test(t, testConsumeMissing) }
+func TestConsumeRejectsInvalidArguments(t *testing.T) {
+	synctest.Test(t, testConsumeRejectsInvalidArguments)
+}
 
-func testConsumeMissing(t *testing.T) {
+func testConsumeRejectsInvalidArguments(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	_, err := c.Consume(soon(t), "missing", client.ConsumerOptions{})
@@ -132,9 +134,9 @@ func testConsumeMissing(t *testing.T) {
 }
 
 // The iterator ends when the consumer is closed.
-func TestConsumeAll(t *testing.T) { synctest.Test(t, testConsumeAll) }
+func TestAllEndsOnClose(t *testing.T) { synctest.Test(t, testAllEndsOnClose) }
 
-func testConsumeAll(t *testing.T) {
+func testAllEndsOnClose(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	fill(t, c, 5)
@@ -153,10 +155,10 @@ func testConsumeAll(t *testing.T) {
 	require.Equal(t, 5, p.ackedCount("q"))
 }
 
-// A transaction acknowledges and publishes atomically.
-func TestTxnMoves(t *testing.T) { synctest.Test(t, testTxnMoves) }
+// A transaction commits an acknowledgement and a publish.
+func TestTxnAcksAndPublishes(t *testing.T) { synctest.Test(t, testTxnAcksAndPublishes) }
 
-func testTxnMoves(t *testing.T) {
+func testTxnAcksAndPublishes(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	fill(t, c, 3)
@@ -191,7 +193,7 @@ func holdMany(t *testing.T, p *fakePair, total int) (co *client.Consumer, held [
 	return co, held
 }
 
-// More acknowledgements than fit in one request are sent, in random order.
+// Acks in random order that do not fit in one request are sent in several.
 func TestManyAcks(t *testing.T) { synctest.Test(t, testManyAcks) }
 
 func testManyAcks(t *testing.T) {
@@ -205,11 +207,11 @@ func testManyAcks(t *testing.T) {
 	require.Equal(t, total, p.ackedCount("q"))
 }
 
-// A consumer that reattaches, and a transaction that acknowledges, send the ID of the original queue, because
-// another queue may have its name by then.
-func TestQueueID(t *testing.T) { synctest.Test(t, testQueueID) }
+// A consumer that reattaches, and a transaction that acknowledges, send the ID of the original queue: another queue
+// may have its name.
+func TestReattachAndAckSendQueueID(t *testing.T) { synctest.Test(t, testReattachAndAckSendQueueID) }
 
-func testQueueID(t *testing.T) {
+func testReattachAndAckSendQueueID(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	_, err := c.Publish(soon(t), "q", message("a"))

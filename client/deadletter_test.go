@@ -68,7 +68,7 @@ func testReject(t *testing.T) {
 	require.Equal(t, uint64(3), d.Sequence)
 }
 
-// More rejects than fit in one request are sent, in random order.
+// Rejects in random order that do not fit in one request are sent in several.
 func TestManyRejects(t *testing.T) { synctest.Test(t, testManyRejects) }
 
 func testManyRejects(t *testing.T) {
@@ -102,7 +102,7 @@ func testRejectIsNotRetried(t *testing.T) {
 	p.endConsume = func(r *pb.ConsumeRequest) error {
 		if len(r.GetReject()) > 0 && !lost {
 			lost = true
-			return status.Error(codes.Unavailable, "dying")
+			return status.Error(codes.Unavailable, "node failed")
 		}
 		return nil
 	}
@@ -178,9 +178,9 @@ func testStoredDeadLetter(t *testing.T) {
 }
 
 // AlterQueue sends the whole configuration with the mask "*". Invalid configurations are not sent.
-func TestAlterQueueReplaces(t *testing.T) { synctest.Test(t, testAlterQueueReplaces) }
+func TestAlterQueueSendsWholeConfig(t *testing.T) { synctest.Test(t, testAlterQueueSendsWholeConfig) }
 
-func testAlterQueueReplaces(t *testing.T) {
+func testAlterQueueSendsWholeConfig(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	config := admin.QueueConfig{MaxBytes: 5, MaxDeliveries: 3, DeadLetter: "dead"}

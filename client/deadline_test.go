@@ -25,8 +25,8 @@ func requireDeadlineError(t *testing.T, err error) {
 	require.Equal(t, "ACK_DEADLINE_EXPIRED", known.Reason)
 }
 
-// An expired message is removed from the buffer, or cannot be answered if the application holds it. The consumer sends
-// a request, so that the node delivers further messages. A refused ack is reported by AckSync and once by Flush.
+// An expired message is removed from the buffer, and the consumer requests another one. If the application holds an
+// expired message, it cannot answer it. A refused ack is reported by AckSync and once by Flush.
 func TestExpiredDelivery(t *testing.T) { synctest.Test(t, testExpiredDelivery) }
 
 func testExpiredDelivery(t *testing.T) {
@@ -63,7 +63,7 @@ func testExpiredDelivery(t *testing.T) {
 	require.NoError(t, co.Flush(soon(t)))
 }
 
-// Run extends all messages of the consumer, even after the deadline has changed.
+// Run extends the deadlines of all messages of the consumer, also after the ack timeout has changed.
 func TestRunExtends(t *testing.T) { synctest.Test(t, testRunExtends) }
 
 func testRunExtends(t *testing.T) {

@@ -82,13 +82,13 @@ func TestFailFast(t *testing.T) {
 		tls     *tls.Config
 		want    string
 	}{
-		"nothing listens": {"127.0.0.1:1", nil, "connection refused"},
-		"no such host":    {"no-such-host.invalid:7420", nil, "no such host"},
-		"plain at TLS":    {secure, nil, "it requires TLS"},
-		"TLS at plain":    {plain, trusting, "the node does not use TLS"},
-		"AMQP with TLS":   {other.Addr().String(), trusting, "not a client port"},
-		"no certificate":  {secure, trusting, "the node requires a client certificate"},
-		"unknown CA":      {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
+		"nothing listens":            {"127.0.0.1:1", nil, "connection refused"},
+		"no such host":               {"no-such-host.invalid:7420", nil, "no such host"},
+		"plaintext client, TLS node": {secure, nil, "it requires TLS"},
+		"TLS client, plaintext node": {plain, trusting, "the node does not use TLS"},
+		"AMQP with TLS":              {other.Addr().String(), trusting, "not a client port"},
+		"no certificate":             {secure, trusting, "the node requires a client certificate"},
+		"unknown CA":                 {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cl, err := client.OpenWith(t.Context(), client.Options{
@@ -107,11 +107,13 @@ func TestFailFast(t *testing.T) {
 	}
 }
 
-// The client waits for a process that accepts connections and does not respond, such as a stopped or hung one. The
-// error does not mention certificates.
-func TestSilentNode(t *testing.T) { synctest.Test(t, testSilentNode) }
+// With FailFast, the client waits for a process that accepts connections and does not respond, such as a stopped one.
+// The error does not mention TLS.
+func TestFailFastWaitsForUnresponsiveNode(t *testing.T) {
+	synctest.Test(t, testFailFastWaitsForUnresponsiveNode)
+}
 
-func testSilentNode(t *testing.T) {
+func testFailFastWaitsForUnresponsiveNode(t *testing.T) {
 	network := simnet.New(simnet.Options{})
 	ln, err := network.NewProcess("silent").Listen(t.Context(), "silent:1")
 	require.NoError(t, err)
@@ -132,7 +134,7 @@ func testSilentNode(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	_, err = admin.New(c).GetQueue(ctx, "q")
-	require.ErrorIs(t, err, context.DeadlineExceeded, "it may respond at any moment")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "the node may still respond")
 	require.NotContains(t, err.Error(), "TLS")
 	require.Contains(t, err.Error(), "not respond")
 }
@@ -165,7 +167,7 @@ func (c *counting) dials() []time.Time {
 // rate limit for all clients at its address.
 func TestDialBackoff(t *testing.T) {
 	for name, trusted := range map[string]func(ca *certs.CA) *tls.Config{
-		"plain at TLS": func(*certs.CA) *tls.Config { return nil },
+		"plaintext client": func(*certs.CA) *tls.Config { return nil },
 		"no certificate": func(ca *certs.CA) *tls.Config {
 			return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ca.Pool()}
 		},

@@ -32,7 +32,7 @@ func (p *fakePair) promoteLocked(epoch uint64, keep int) {
 	}
 }
 
-// hold publishes messages, and receives all of them.
+// hold publishes messages and receives each of them, without an answer.
 func (p *fakePair) hold(t *testing.T, c *client.Client, co *client.Consumer, bodies ...string) []*client.Delivery {
 	t.Helper()
 	var ds []*client.Delivery
@@ -60,7 +60,7 @@ func (p *fakePair) ackedSequences(queue string) []uint64 {
 }
 
 // The new primary has lost the second message, and assigns its sequence to another message. The consumer delivers that
-// message, and answers of the lost message do not apply to it.
+// message, and answers to the lost message do not apply to it.
 func TestLossyPromotion(t *testing.T) { synctest.Test(t, testLossyPromotion) }
 
 func testLossyPromotion(t *testing.T) {
@@ -153,7 +153,7 @@ func testLossyPromotionWithPendingAcks(t *testing.T) {
 	require.Empty(t, p.ackedSequences("q"))
 }
 
-// A transaction is not sent to the new primary after an attempt without a response.
+// A transaction with an unknown outcome is not sent to the new primary.
 func TestLossyPromotionDuringCommit(t *testing.T) { synctest.Test(t, testLossyPromotionDuringCommit) }
 
 func testLossyPromotionDuringCommit(t *testing.T) {
@@ -184,7 +184,7 @@ func testLossyPromotionDuringCommit(t *testing.T) {
 	require.Equal(t, 1, p.commits)
 }
 
-// After a planned switch, and in later epochs than that of the loss, deliveries remain valid.
+// Deliveries remain valid after planned switches, also if an earlier promotion had a loss.
 func TestDeliveriesAfterSwitch(t *testing.T) { synctest.Test(t, testDeliveriesAfterSwitch) }
 
 func testDeliveriesAfterSwitch(t *testing.T) {
@@ -215,8 +215,8 @@ func (p *fakePair) setLossy(epoch, lossy uint64) {
 	}
 }
 
-// The status of the node is outdated: it was demoted and promoted with a loss after the status was received. The node
-// refuses answers of earlier deliveries, and the consumer discards them.
+// A node was demoted and promoted with a loss, and the client has not received its new status. The node refuses answers
+// to earlier deliveries, and the consumer discards these deliveries.
 func TestOutdatedSiteEpoch(t *testing.T) { synctest.Test(t, testOutdatedSiteEpoch) }
 
 func testOutdatedSiteEpoch(t *testing.T) {
@@ -268,7 +268,8 @@ func testOutdatedSiteEpoch(t *testing.T) {
 	require.Zero(t, p.lastQueueID())
 }
 
-// A transaction without a response is lost if the node then refuses it because of the epoch.
+// The outcome of a transaction is lost if the first attempt has no response and the node refuses the second because of
+// the epoch.
 func TestOutdatedSiteEpochAfterUnknownOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newFakeSites(t)

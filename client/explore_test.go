@@ -39,9 +39,9 @@ type operation struct {
 }
 
 func operations() []operation {
-	answered := []move{refused, refusedNow, denied, notActive, blocked, forgotten, switched}
+	answered := []move{refused, refusedNow, denied, notActive, blocked, evicted, switched}
 	published := func(w *world) []int { return []int{w.stored["q/a"]} }
-	inStream := []move{refused, refusedNow, blocked, forgotten} // the others end the stream and may concern any request
+	inStream := []move{refused, refusedNow, blocked, evicted} // the others end the stream and may concern any request
 	return []operation{
 		{
 			name: "Publish", once: true, parts: published, answers: inStream,
@@ -122,7 +122,7 @@ func operations() []operation {
 				d, err := consumer.Receive(ctx)
 				return func(ctx context.Context) error { return d.AckSync(ctx) }, err
 			},
-			impossible: []move{refusedNow, forgotten},
+			impossible: []move{refusedNow, evicted},
 		},
 	}
 }
@@ -169,7 +169,7 @@ func TestExplore(t *testing.T) {
 			t.Logf("%d runs", runs)
 			for m := range moves {
 				if op.may(m) {
-					require.Positive(t, fired[m], "%s never happened", m)
+					require.Positive(t, fired[m], "%s did not occur", m)
 				}
 			}
 		})
@@ -178,9 +178,9 @@ func TestExplore(t *testing.T) {
 
 func (op *operation) may(m move) bool { return !slices.Contains(op.impossible, m) }
 
-// knows reports whether every attempt had a definite response.
-func (op *operation) knows(met []move) bool {
-	return len(op.answers) > 0 && !slices.ContainsFunc(met,
+// allAnswered reports whether every attempt had a definite response.
+func (op *operation) allAnswered(done []move) bool {
+	return len(op.answers) > 0 && !slices.ContainsFunc(done,
 		func(m move) bool { return !slices.Contains(op.answers, m) })
 }
 
@@ -195,14 +195,14 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 		call, err := op.begin(ctx, c)
 		require.NoError(t, err)
 		cancel()
-		var told []string
+		var results []string
 		for range calls {
 			ctx, cancel := w.call(t.Context())
 			ctx, expire := context.WithTimeout(ctx, time.Minute)
 			err = call(ctx)
 			expire()
 			cancel()
-			told = append(told, fmt.Sprint(err))
+			results = append(results, fmt.Sprint(err))
 			if err == nil {
 				break
 			}
@@ -211,20 +211,20 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 		synctest.Wait()
 		w.end()
 		parts := op.parts(w)
-		wrong := judge(parts, err)
-		if met := script[:len(script)-len(w.script)]; wrong == "" && errors.Is(err, client.ErrOutcomeUnknown) &&
-			op.knows(met) {
+		wrong := checkOutcome(parts, err)
+		if done := script[:len(script)-len(w.script)]; wrong == "" && errors.Is(err, client.ErrOutcomeUnknown) &&
+			op.allAnswered(done) {
 			wrong = "outcome unknown although every attempt received a response"
 		}
 		if w.stale > 0 {
 			wrong = "request sent to a replica or a superseded primary"
 		}
 		if w.reused > 0 {
-			wrong = "acknowledged a message of an earlier era"
+			wrong = "acknowledged a message of an earlier epoch"
 		}
 		if wrong != "" {
 			t.Fatalf("%s: %s\nmoves: %v, early: %v\nresults: %s\nparts: %v", op.name, wrong, script, early,
-				strings.Join(told, "\n      "), parts)
+				strings.Join(results, "\n      "), parts)
 		}
 		for m := range moves {
 			fired[m] += w.fired[m]
@@ -232,8 +232,8 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 	})
 }
 
-// judge compares the last result of the application with the final state.
-func judge(parts []int, err error) string {
+// checkOutcome compares the last result of the application with the final state.
+func checkOutcome(parts []int, err error) string {
 	for _, n := range parts {
 		if n != parts[0] {
 			return "partially stored"

@@ -24,29 +24,29 @@ import (
 type move int
 
 const (
-	lost       move = iota // executed; the response is lost
-	never                  // not executed, no response
-	late                   // no response; executed before the next attempt
-	later                  // no response; executed after everything else
-	refused                // refused by a check of the queue, by a node without support for retries
-	refusedNow             // the same, by a node that checks the log for retries
-	denied                 // refused before any check of the state
-	notActive              // the node has lost its role
-	blocked                // the node may not acknowledge; on a stream it reports its progress
-	gone                   // not executed, and no node is active until the next call of the application
-	forgotten              // the node has evicted the producer, and reports it
-	cut                    // executed, but the caller's context ends before the response
-	cutNever               // not executed, and the caller's context ends
-	switched               // not executed: the other site has become the primary, which the response reports
-	promoted               // executed, and the response is lost: the other site was promoted, the old one is unaware of it
-	lossy                  // not executed, no response: the same, and the attempts in flight are lost with the old primary
+	lost          move = iota // executed; the response is lost
+	never                     // not executed, no response
+	late                      // no response; executed before the next attempt
+	later                     // no response; executed after everything else
+	refused                   // refused by a check of the queue, on a node that does not check the log for retries
+	refusedNow                // the same, on a node that checks the log for retries
+	denied                    // refused before any check of the state
+	notActive                 // the node has lost its role
+	blocked                   // the node may not acknowledge; on a stream it reports its progress
+	noActive                  // not executed, and no node is active until the next call of the application
+	evicted                   // the node has evicted the producer, and reports it
+	canceled                  // executed, but the caller's context ends before the response
+	canceledFirst             // not executed, and the caller's context ends
+	switched                  // not executed: the other site has become the primary, which the response reports
+	promoted                  // executed, response lost: the other site was promoted, the old one is unaware of it
+	lossy                     // not executed, no response: as promoted, and the attempts in flight are lost
 	moves
 )
 
 func (m move) String() string {
 	return [...]string{
-		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "blocked", "gone",
-		"forgotten", "cut", "cut-never", "switched", "promoted", "lossy",
+		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "blocked", "no-active",
+		"evicted", "canceled", "canceled-first", "switched", "promoted", "lossy",
 	}[m]
 }
 
@@ -67,10 +67,10 @@ type world struct {
 	stale   int                     // attempts at a site that is not the primary, although the client was notified
 	lossy   uint64                  // last epoch that began with a loss
 	reused  int                     // acks after a loss: the sequence may belong to another message
-	impatience
+	currentCall
 
 	producers map[string]map[uint64]*outcome
-	forgot    map[string]bool // evicted producers
+	evicted   map[string]bool // producers
 	// early means that the sequences are a producer's first: a node accepts an unknown producer as a new one.
 	early   bool
 	delayed []func()
@@ -81,8 +81,8 @@ type world struct {
 	purged int
 }
 
-// impatience cancels the current call's context.
-type impatience struct{ giveUp context.CancelFunc }
+// currentCall cancels the context of the application's current call.
+type currentCall struct{ cancelCall context.CancelFunc }
 
 // outcome is the result of a sequence in the log.
 type outcome struct{ refused bool }
@@ -96,7 +96,7 @@ func newWorld(early bool, script []move) *world {
 	}
 	return &world{
 		sites: sites, script: script, active: true, changed: make(chan struct{}),
-		producers: make(map[string]map[uint64]*outcome), forgot: make(map[string]bool), early: early,
+		producers: make(map[string]map[uint64]*outcome), evicted: make(map[string]bool), early: early,
 		stored: make(map[string]int), acked: make(map[uint64]bool),
 	}
 }
@@ -111,7 +111,7 @@ func (w *world) call(ctx context.Context) (context.Context, context.CancelFunc) 
 	ctx, cancel := context.WithCancel(ctx)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.giveUp = cancel
+	w.cancelCall = cancel
 	w.setActive(true)
 	return ctx, cancel
 }
@@ -163,15 +163,15 @@ func (w *world) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.arrive()
-	for _, carryOut := range w.atEnd {
-		carryOut()
+	for _, execute := range w.atEnd {
+		execute()
 	}
 	w.atEnd = nil
 }
 
 func (w *world) arrive() {
-	for _, carryOut := range w.delayed {
-		carryOut()
+	for _, execute := range w.delayed {
+		execute()
 	}
 	w.delayed = nil
 }
@@ -186,8 +186,8 @@ func (w *world) next() (m move, ok bool) {
 	return m, true
 }
 
-// errSilence means that the attempt gets no response.
-var errSilence = fmt.Errorf("silence")
+// errNoResponse means that the attempt gets no response.
+var errNoResponse = fmt.Errorf("no response")
 
 // attempt executes the next move at a node. apply changes the state, once for each sequence. The caller holds mu.
 func (w *world) attempt(node string, p *pb.Producer, apply func()) (duplicate bool, err error) {
@@ -202,18 +202,18 @@ func (w *world) attempt(node string, p *pb.Producer, apply func()) (duplicate bo
 	}
 	m, ok := w.next()
 	if !ok {
-		return w.carryOut(p, true, false, apply)
+		return w.execute(p, true, false, apply)
 	}
-	carryOut := func() { _, _ = w.carryOut(p, true, false, apply) } // the response is lost
+	execute := func() { _, _ = w.execute(p, true, false, apply) } // the response is lost
 	switch m {
 	case lost:
-		carryOut()
+		execute()
 	case late:
-		w.delayed = append(w.delayed, carryOut)
+		w.delayed = append(w.delayed, execute)
 	case later:
-		w.atEnd = append(w.atEnd, carryOut)
+		w.atEnd = append(w.atEnd, execute)
 	case refused, refusedNow:
-		return w.carryOut(p, m == refusedNow, true, apply)
+		return w.execute(p, m == refusedNow, true, apply)
 	case denied:
 		return false, answer(codes.PermissionDenied, "DENIED", false)
 	case notActive:
@@ -224,26 +224,26 @@ func (w *world) attempt(node string, p *pb.Producer, apply func()) (duplicate bo
 		return false, st.Err()
 	case blocked:
 		return false, answer(codes.Unavailable, "BLOCKED", false)
-	case gone:
+	case noActive:
 		w.setActive(false)
-		w.giveUp()
-	case forgotten:
+		w.cancelCall()
+	case evicted:
 		// An eviction requires very many other producers: by then, attempts in flight have arrived or never will.
 		w.atEnd = nil
 		delete(w.producers, p.GetId())
-		w.forgot[p.GetId()] = true
-		return w.carryOut(p, true, false, apply)
-	case cut, cutNever:
-		if m == cut {
-			carryOut()
+		w.evicted[p.GetId()] = true
+		return w.execute(p, true, false, apply)
+	case canceled, canceledFirst:
+		if m == canceled {
+			execute()
 		}
-		w.giveUp()
-		return false, errSilence
+		w.cancelCall()
+		return false, errNoResponse
 	case switched:
 		w.promote(true)
 		return false, replicaError(w.primary())
 	case promoted:
-		carryOut()
+		execute()
 		w.promote(false)
 	case lossy:
 		w.delayed, w.atEnd = nil, nil
@@ -254,11 +254,11 @@ func (w *world) attempt(node string, p *pb.Producer, apply func()) (duplicate bo
 	return false, status.Error(codes.Unavailable, "connection reset")
 }
 
-// carryOut executes a request as a node does: it returns a known result, refuses the request, or applies it.
-func (w *world) carryOut(p *pb.Producer, knowsRetries, full bool, apply func()) (duplicate bool, err error) {
+// execute executes a request as a node does: it returns a known result, refuses the request, or applies it.
+func (w *world) execute(p *pb.Producer, knowsRetries, full bool, apply func()) (duplicate bool, err error) {
 	retry := p.GetRetry() && knowsRetries
 	known := w.producers[p.GetId()]
-	if known == nil && (w.forgot[p.GetId()] && !w.early || len(w.forgot) > 0 && retry) {
+	if known == nil && (w.evicted[p.GetId()] && !w.early || len(w.evicted) > 0 && retry) {
 		return false, answer(codes.OutOfRange, "PRODUCER_UNKNOWN", false)
 	}
 	if before := known[p.GetSequence()]; before != nil {
@@ -349,7 +349,7 @@ func (w *world) unary(
 
 // reply returns the response, or waits for the end of the caller's context.
 func (w *world) reply(ctx context.Context, reply any, resp proto.Message, err error) error {
-	if err == errSilence { //nolint:errorlint // it is never wrapped
+	if err == errNoResponse { //nolint:errorlint // it is never wrapped
 		w.mu.Unlock()
 		<-ctx.Done()
 		w.mu.Lock()
@@ -476,7 +476,7 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 		duplicate, err := s.world.attempt(s.node, r.GetPublish().GetProducer(), func() {
 			s.world.publish(r.GetPublish().GetQueue(), r.GetPublish().GetMessages())
 		})
-		if err == errSilence { //nolint:errorlint // it is never wrapped
+		if err == errNoResponse { //nolint:errorlint // it is never wrapped
 			return
 		}
 		st := status.Convert(err)
@@ -520,7 +520,7 @@ func (s *worldStream) consume(r *pb.ConsumeRequest) {
 	_, err := s.world.attempt(s.node, &pb.Producer{Id: fmt.Sprintf("%p", r), Sequence: 1, Retry: false},
 		func() { s.world.ack(r.GetAck()) })
 	switch {
-	case err == errSilence: //nolint:errorlint // it is never wrapped
+	case err == errNoResponse: //nolint:errorlint // it is never wrapped
 	case err != nil:
 		s.end(err)
 	default:

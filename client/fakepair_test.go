@@ -273,7 +273,7 @@ func (p *fakePair) publish(r *pb.PublishRequest) *pb.PublishResponse {
 	if old := pr.results[seq]; old != nil {
 		return &pb.PublishResponse{FirstSequence: old.GetFirstSequence(), Lsn: old.GetLsn(), Duplicate: true}
 	}
-	require.Greater(p.t, seq, pr.last, "sequences of a producer must grow")
+	require.Greater(p.t, seq, pr.last, "sequences of a producer increase")
 	pr.last = seq
 	resp := &pb.PublishResponse{
 		FirstSequence: uint64(len(p.messages[r.GetQueue()]) + 1),
@@ -371,7 +371,7 @@ func (n *fakeNode) publishOne(r *pb.PublishStreamRequest) (*pb.PublishStreamResp
 	}
 	resp.Published = n.pair.publish(r.GetPublish())
 	if n.pair.onPublish != nil && !n.pair.onPublish(n, r.GetPublish()) {
-		return nil, status.Error(codes.Unavailable, "dying")
+		return nil, status.Error(codes.Unavailable, "node failed")
 	}
 	return resp, nil
 }
@@ -396,7 +396,7 @@ func (n *fakeNode) Commit(_ context.Context, r *pb.CommitRequest) (*pb.CommitRes
 			done := n.pair.publish(&pb.PublishRequest{Queue: p.GetQueue(), Messages: p.GetMessages(), Producer: pr})
 			res.FirstSequence, out.Duplicate = done.GetFirstSequence(), done.GetDuplicate()
 			if n.pair.onPublish != nil && !n.pair.onPublish(n, nil) {
-				return nil, status.Error(codes.Unavailable, "dying")
+				return nil, status.Error(codes.Unavailable, "node failed")
 			}
 		}
 		n.pair.ack(op.GetAck().GetQueue(), op.GetAck().GetRanges())

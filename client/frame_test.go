@@ -44,7 +44,7 @@ func randomMessages(rng *rand.Rand, n int, plain bool) []Message {
 }
 
 // The encoding of a frame is identical to the protobuf encoding of its requests.
-func TestFrame(t *testing.T) {
+func TestFrameEncoding(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		var b frame
@@ -84,7 +84,7 @@ func TestFrame(t *testing.T) {
 }
 
 // A message with any field in addition to its body is not plain, so that all fields are sent.
-func TestPlain(t *testing.T) {
+func TestPlainMessage(t *testing.T) {
 	require.True(t, (&Message{Body: []byte("b")}).plain())
 	for i, m := range []Message{
 		{Properties: map[string]string{"k": "v"}},

@@ -34,9 +34,9 @@ func briefly(t *testing.T) context.Context {
 	return ctx
 }
 
-// losesReply makes the active commit the next transaction, send no response and lose its role. No node is active after
-// that.
-func (p *fakePair) losesReply() {
+// loseResponse makes the active commit the next transaction, send no response and lose its role. No node is active
+// after that.
+func (p *fakePair) loseResponse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onPublish = func(n *fakeNode, _ *pb.PublishRequest) bool {
@@ -49,9 +49,9 @@ func (p *fakePair) losesReply() {
 
 // unknownOutcome returns a transaction that was committed although its first Commit received no response.
 func unknownOutcome(t *testing.T, p *fakePair, c *client.Client) *client.Txn {
-	p.losesReply()
+	p.loseResponse()
 	txn := c.Begin().Publish("q", message("a"))
-	// Longer than briefly: on a busy machine the client may need that time to detect the node that does not respond.
+	// Longer than briefly: the client needs this time to detect that the node does not respond.
 	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
 	defer cancel()
 	_, err := txn.Commit(ctx)
@@ -59,7 +59,7 @@ func unknownOutcome(t *testing.T, p *fakePair, c *client.Client) *client.Txn {
 	return txn
 }
 
-// A Commit without an active node does not determine the outcome of the previous one, which may be committed.
+// A Commit without an active node does not determine the outcome of the previous attempt, which may be committed.
 func TestCommitOutcomeUnknown(t *testing.T) { synctest.Test(t, testCommitOutcomeUnknown) }
 
 func testCommitOutcomeUnknown(t *testing.T) {
@@ -76,7 +76,8 @@ func testCommitOutcomeUnknown(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// A node may refuse a retry before it checks the log, which may contain the first attempt.
+// A refused Commit does not determine the outcome of the previous attempt: the node may refuse it before it checks the
+// log.
 func TestCommitRefusedAfterUnknownOutcome(t *testing.T) {
 	synctest.Test(t, testCommitRefusedAfterUnknownOutcome)
 }
@@ -129,7 +130,7 @@ func testCommitEvictedAfterUnknownOutcome(t *testing.T) {
 	require.Equal(t, before+1, p.commits, "another commit was sent")
 }
 
-// A request that was never sent before is sent under another identity if the node has evicted its producer.
+// If the node has evicted the producer, a first attempt is repeated under another identity.
 func TestCommitWithEvictedProducer(t *testing.T) { synctest.Test(t, testCommitWithEvictedProducer) }
 
 func testCommitWithEvictedProducer(t *testing.T) {
@@ -159,7 +160,7 @@ func testSettledRefusal(t *testing.T) {
 	p.refuseCommit = func(r *pb.CommitRequest) error {
 		if attempts++; attempts == 1 {
 			require.False(t, r.GetProducer().GetRetry())
-			return status.Error(codes.Unavailable, "dying")
+			return status.Error(codes.Unavailable, "node failed")
 		}
 		require.True(t, r.GetProducer().GetRetry(), "retry flag")
 		st, err := status.New(codes.NotFound, "gone").WithDetails(&errdetails.ErrorInfo{
@@ -197,7 +198,7 @@ func testRefusedUntilTheDeadline(t *testing.T) {
 	require.FailNow(t, "outcome unknown")
 }
 
-// After an error from gRPC itself or from a proxy, the outcome is unknown: it is not a response from a node.
+// An error without a reason is from gRPC or a proxy, not from a node: the outcome is unknown.
 func TestErrorWithoutReason(t *testing.T) { synctest.Test(t, testErrorWithoutReason) }
 
 func testErrorWithoutReason(t *testing.T) {
@@ -255,7 +256,7 @@ func testOperationsAfterRefusal(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
 }
 
-// An evicted producer with a request of unknown outcome must not continue under a new identity.
+// An evicted producer with a request of unknown outcome does not continue under a new identity.
 func TestProducerEvictedAfterUnknownOutcome(t *testing.T) {
 	synctest.Test(t, testProducerEvictedAfterUnknownOutcome)
 }
@@ -269,7 +270,7 @@ func testProducerEvictedAfterUnknownOutcome(t *testing.T) {
 		p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
 			p.refuse = nil
 			require.True(t, r.GetProducer().GetRetry(), "retry flag")
-			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_UNKNOWN", Message: "who?"}
+			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_UNKNOWN", Message: "unknown producer"}
 		}
 		return false
 	}
@@ -309,10 +310,10 @@ func testProducerSettledRefusal(t *testing.T) {
 	}
 }
 
-// A consumer that has ended acknowledges nothing, and AckSync returns an error.
-func TestAckSyncAfterTheEnd(t *testing.T) { synctest.Test(t, testAckSyncAfterTheEnd) }
+// A closed consumer sends no acks. AckSync returns an error for messages that were not acknowledged before.
+func TestAckSyncAfterClose(t *testing.T) { synctest.Test(t, testAckSyncAfterClose) }
 
-func testAckSyncAfterTheEnd(t *testing.T) {
+func testAckSyncAfterClose(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	for i := range 3 {
@@ -335,15 +336,15 @@ func testAckSyncAfterTheEnd(t *testing.T) {
 	err = ds[2].AckSync(soon(t))
 	require.ErrorIs(t, err, client.ErrClosed)
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown, "was sent")
-	require.NoError(t, ds[0].AckSync(soon(t)), "nacked")
+	require.NoError(t, ds[0].AckSync(soon(t)), "acknowledged")
 	require.Equal(t, 1, p.ackedCount("q"))
 }
 
 // An administrative call that is retried with the same Request uses the same sequence; other arguments are rejected.
-func TestRequest(t *testing.T) { synctest.Test(t, testRequest) }
+func TestRetryWithSameRequest(t *testing.T) { synctest.Test(t, testRetryWithSameRequest) }
 
-func testRequest(t *testing.T) {
-	w := newWorld(false, []move{cut, gone})
+func testRetryWithSameRequest(t *testing.T) {
+	w := newWorld(false, []move{canceled, noActive})
 	c, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
@@ -354,7 +355,7 @@ func testRequest(t *testing.T) {
 		_, err := admin.New(c).As(&r).PurgeQueue(ctx, queue, "")
 		return err
 	}
-	for range 2 { // moves cut and gone
+	for range 2 { // moves canceled and noActive
 		require.ErrorIs(t, purge("q"), client.ErrOutcomeUnknown)
 		err = purge("other")
 		require.ErrorIs(t, err, client.ErrInvalid)

@@ -13,8 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Closing a consumer reports the messages that the application has received and not answered. The others do not count
-// as delivered.
+// Closing a consumer reports the messages that the application has received and not answered. Other messages do not
+// count as delivered.
 func TestCloseReportsReceived(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
@@ -63,8 +63,8 @@ func TestReceiveWithEndedContext(t *testing.T) {
 	require.Equal(t, uint64(3), d.Sequence, "messages lost")
 }
 
-// A reject that waits for a full dead-letter queue does not delay other answers. Flush reports it once.
-func TestRejectsThatWait(t *testing.T) {
+// A reject that waits for space in the dead-letter queue does not delay other answers. Flush reports it once.
+func TestRejectWaitsForSpace(t *testing.T) {
 	p := newFakePair(t)
 	p.noRoom = true
 	c := p.client(client.Options{})

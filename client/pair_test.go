@@ -22,7 +22,7 @@ type report struct {
 }
 
 // The target is the active node of the primary with the highest epoch; terms are compared only within a pair.
-func TestChoose(t *testing.T) {
+func TestTargetSelection(t *testing.T) {
 	const (
 		none    = -1
 		primary = pb.SiteRole_SITE_ROLE_PRIMARY
@@ -42,9 +42,9 @@ func TestChoose(t *testing.T) {
 		"stale active": {[]report{
 			{node: 0, pair: "p", term: 4}, {node: 0, pair: "p", term: 4, role: standby}, {node: 1, pair: "p", term: 3},
 		}, none},
-		"blocked, higher": {[]report{{node: 0, pair: "p", term: 4, role: blocked}, {node: 1, pair: "p", term: 3}}, 0},
-		"replica":         {[]report{{node: 0, pair: "p", term: 1, site: replica, lineage: "l", epoch: 1}}, none},
-		"stopped":         {[]report{{node: 0, pair: "p", term: 1, site: stopped, lineage: "l", epoch: 1}}, none},
+		"blocked, higher term": {[]report{{node: 0, pair: "p", term: 4, role: blocked}, {node: 1, pair: "p", term: 3}}, 0},
+		"replica":              {[]report{{node: 0, pair: "p", term: 1, site: replica, lineage: "l", epoch: 1}}, none},
+		"stopped":              {[]report{{node: 0, pair: "p", term: 1, site: stopped, lineage: "l", epoch: 1}}, none},
 		"primary, lower term": {[]report{
 			{node: 0, pair: "p", term: 9, site: replica, lineage: "l", epoch: 1},
 			{node: 1, pair: "q", term: 2, site: primary, lineage: "l", epoch: 1},
@@ -119,8 +119,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A promotion on the same node begins a new target, since its sessions have ended.
-func TestEpochEndsTarget(t *testing.T) {
+// A promotion of the target's site replaces the target, because the sessions of the node have ended.
+func TestPromotionReplacesTarget(t *testing.T) {
 	l := &locator{opts: Options{FixedAddresses: true}, changed: make(chan struct{}), pairs: newPairs()}
 	n := &node{locator: l}
 	l.nodes = []*node{n}
@@ -134,8 +134,8 @@ func TestEpochEndsTarget(t *testing.T) {
 	}
 }
 
-// Pairs and lineages that no node belongs to any longer are removed.
-func TestPairsAreLimited(t *testing.T) {
+// Pairs and lineages without a node are removed.
+func TestUnusedPairsAreRemoved(t *testing.T) {
 	p, n := newPairs(), &node{role: pb.Role_ROLE_ACTIVE}
 	for _, id := range []string{"a", "b", "c"} {
 		n.pairID, n.site = id, &pb.SiteInfo{Lineage: id, Epoch: 1}

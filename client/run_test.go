@@ -55,7 +55,7 @@ func testRunAnswers(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, co.Flush(soon(t)))
 	require.Equal(t, map[uint64]int{1: 1, 2: 2, 3: 1, 4: 1, 5: 1}, deliveries)
-	require.Equal(t, 5, p.ackedCount("q"), "the rejected one counts")
+	require.Equal(t, 5, p.ackedCount("q"), "includes the rejected message")
 	p.mu.Lock()
 	require.Equal(t, []uint64{1}, p.rejected["q"])
 	p.mu.Unlock()
@@ -63,7 +63,7 @@ func testRunAnswers(t *testing.T) {
 	require.EqualError(t, client.Reject(nil), "message rejected")
 }
 
-// Run returns after its handlers, without an error if the consumer was closed.
+// Run returns after its handlers have returned, and without an error if the consumer was closed.
 func TestRunEnds(t *testing.T) { synctest.Test(t, testRunEnds) }
 
 func testRunEnds(t *testing.T) {

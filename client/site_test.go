@@ -50,7 +50,8 @@ func (n *fakeNode) members() []*fakeNode {
 	return n.pair.other
 }
 
-// newFakeSites returns a pair that is the primary a. Its replica b has the nodes other, and higher terms.
+// newFakeSites returns a pair that is the primary site a. The nodes of its replica b are in other and have higher
+// terms.
 func newFakeSites(t *testing.T) *fakePair {
 	p := newFakePair(t)
 	var addrs []string
@@ -113,7 +114,7 @@ func testSiteSwitch(t *testing.T) {
 		return false
 	}
 	p.mu.Unlock()
-	answer := publishMeanwhile(t, c, "b")
+	answer := startPublish(t, c, "b")
 	synctest.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -140,7 +141,7 @@ func testSiteSwitch(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, client.Active{Address: p.other[0].addr, Term: 50}, a)
 
-	p.setSites(primary, 3, stopped, 2) // back
+	p.setSites(primary, 3, stopped, 2) // switch back
 	r, err = c.Publish(soon(t), "q", message("d"))
 	require.NoError(t, err)
 	require.Equal(t, p.addrs[0], r.Address)
@@ -182,7 +183,7 @@ func testSiteSwitchesUnderLoad(t *testing.T) {
 	require.Greater(t, epoch, uint64(4))
 }
 
-// A switch that is rolled back leaves the primary in its epoch; waiting requests continue there.
+// After a switch is rolled back, waiting requests continue on the old primary, in its old epoch.
 func TestSiteSwitchRolledBack(t *testing.T) { synctest.Test(t, testSiteSwitchRolledBack) }
 
 func testSiteSwitchRolledBack(t *testing.T) {
@@ -191,7 +192,7 @@ func testSiteSwitchRolledBack(t *testing.T) {
 	_, err := c.Publish(soon(t), "q", message("a"))
 	require.NoError(t, err)
 	p.setSites(stopped, 1, replica, 1)
-	answer := publishMeanwhile(t, c, "b")
+	answer := startPublish(t, c, "b")
 	synctest.Wait()
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 	p.setSites(primary, 1, replica, 1)
@@ -215,7 +216,7 @@ func testSupersededPrimary(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, p.other[0].addr, r.Address)
 
-	// Nor after the new primary has failed.
+	// The superseded primary is not used after the new one has failed either.
 	for _, n := range p.other {
 		n.server.Stop()
 	}
@@ -318,7 +319,7 @@ func testAnySite(t *testing.T) {
 	require.Equal(t, "REPLICA", e.Reason)
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 
-	// A promotion of the other site has no effect, nor have the addresses of its nodes.
+	// Neither a promotion of the other site nor the addresses of its nodes have an effect.
 	p.setSites(primary, 3, primary, 2)
 	synctest.Wait()
 	a, err = c.WaitActive(soon(t))

@@ -13,9 +13,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestCostOfAMessage limits the memory per published or delivered message: apart from the message itself, this is the
-// main cost of the client.
-func TestCostOfAMessage(t *testing.T) {
+// TestMemoryPerMessage limits the memory that the client uses for a published or delivered message, in addition to the
+// message.
+func TestMemoryPerMessage(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Pending{}), uintptr(128))
 	require.LessOrEqual(t, unsafe.Sizeof(Delivery{}), uintptr(288))
 	ms := []Message{{Body: make([]byte, 512)}}

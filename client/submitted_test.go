@@ -27,8 +27,7 @@ func blockedAfter(t *testing.T, through uint64) error {
 	return st.Err()
 }
 
-// endsStreams sets endStream.
-func (p *fakePair) endsStreams(with func(*pb.PublishStreamRequest) error) {
+func (p *fakePair) setEndStream(with func(*pb.PublishStreamRequest) error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.endStream = with
@@ -41,8 +40,8 @@ func TestNotSubmittedOutcomeIsKnown(t *testing.T) {
 		err     error
 		unknown bool
 	}{
-		"said":        {blockedAfter(t, 0), false},
-		"an old node": {refusal(t, codes.Unavailable, "BLOCKED"), true},
+		"reported":   {blockedAfter(t, 0), false},
+		"older node": {refusal(t, codes.Unavailable, "BLOCKED"), true},
 	} {
 		simulated(t, name, func(t *testing.T) {
 			p := newFakePair(t)
@@ -51,7 +50,7 @@ func TestNotSubmittedOutcomeIsKnown(t *testing.T) {
 			if c.unknown {
 				want = []string{"a", "b"} // it is still in flight
 			}
-			p.endsStreams(func(*pb.PublishStreamRequest) error {
+			p.setEndStream(func(*pb.PublishStreamRequest) error {
 				attempts.Add(1)
 				return c.err
 			})
@@ -59,7 +58,7 @@ func TestNotSubmittedOutcomeIsKnown(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Equal(t, c.unknown, errors.Is(err, client.ErrOutcomeUnknown), err)
 			require.Positive(t, attempts.Load())
-			p.endsStreams(nil)
+			p.setEndStream(nil)
 			_, err = c1.Publish(soon(t), "q", message("b"))
 			require.NoError(t, err)
 			require.Equal(t, want, p.bodies("q"), "an abandoned message is not stored")
@@ -69,18 +68,18 @@ func TestNotSubmittedOutcomeIsKnown(t *testing.T) {
 
 // Requests that were not submitted are sent again after the submitted ones, in the order of the calls, and without the
 // retry flag.
-func TestNotSubmittedKeepsTheOrder(t *testing.T) { synctest.Test(t, testNotSubmittedKeepsTheOrder) }
+func TestNotSubmittedKeepsOrder(t *testing.T) { synctest.Test(t, testNotSubmittedKeepsOrder) }
 
-func testNotSubmittedKeepsTheOrder(t *testing.T) {
+func testNotSubmittedKeepsOrder(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{BatchMessages: 2})
 	require.NoError(t, err)
 	failures := 5
-	var repeated []uint64
-	p.endsStreams(func(r *pb.PublishStreamRequest) error {
+	var retried []uint64
+	p.setEndStream(func(r *pb.PublishStreamRequest) error {
 		if r.GetPublish().GetProducer().GetRetry() {
-			repeated = append(repeated, r.GetCorrelation())
+			retried = append(retried, r.GetCorrelation())
 		}
 		if failures > 0 && r.GetCorrelation() > 3 {
 			failures--
@@ -96,7 +95,7 @@ func testNotSubmittedKeepsTheOrder(t *testing.T) {
 	}
 	require.NoError(t, producer.Flush(soon(t)))
 	require.Equal(t, want, p.bodies("q"))
-	require.Empty(t, repeated)
+	require.Empty(t, retried)
 }
 
 // A request of an earlier stream may be stored, regardless of the status with which the last stream ended.
@@ -117,7 +116,7 @@ func testEarlierOutcomeStaysUnknown(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// With FailFast, calls and publishes do not wait for another node to return.
+// With FailFast, calls and publishes do not wait while fewer nodes than MinInSync are in sync.
 func TestFailFastWithTooFewNodes(t *testing.T) { synctest.Test(t, testFailFastWithTooFewNodes) }
 
 func testFailFastWithTooFewNodes(t *testing.T) {
@@ -127,7 +126,7 @@ func testFailFastWithTooFewNodes(t *testing.T) {
 			p.minInSync = 2
 		}
 		c := p.client(client.Options{FailFast: true})
-		p.endsStreams(func(*pb.PublishStreamRequest) error { return blockedAfter(t, 0) })
+		p.setEndStream(func(*pb.PublishStreamRequest) error { return blockedAfter(t, 0) })
 		p.mu.Lock()
 		p.refuseCommit = func(*pb.CommitRequest) error { return refusal(t, codes.Unavailable, "BLOCKED") }
 		p.mu.Unlock()

@@ -254,10 +254,10 @@ func TestTokenIsRenewed(t *testing.T) {
 	}
 }
 
-// While a source fails, calls wait as if the node were unreachable.
-func TestSourceFails(t *testing.T) { synctest.Test(t, testSourceFails) }
+// While the token source fails, calls wait as they do for an unreachable node.
+func TestTokenSourceFails(t *testing.T) { synctest.Test(t, testTokenSourceFails) }
 
-func testSourceFails(t *testing.T) {
+func testTokenSourceFails(t *testing.T) {
 	p := newFakePair(t)
 	p.auth.accept("lsk_good")
 	var broken atomic.Bool

@@ -24,7 +24,7 @@ func TestPrepareOutcomeUnknown(t *testing.T) { synctest.Test(t, testPrepareOutco
 func testPrepareOutcomeUnknown(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
-	p.losesReply()
+	p.loseResponse()
 	x := c.Begin().Publish("q", message("a"))
 	require.ErrorIs(t, x.Prepare(briefly(t), "xid"), client.ErrOutcomeUnknown)
 	_, err := x.Commit(soon(t))
@@ -37,10 +37,11 @@ func testPrepareOutcomeUnknown(t *testing.T) {
 	require.ErrorIs(t, x.Prepare(soon(t), "xid"), client.ErrInvalid, "prepared")
 }
 
-// A message that was processed elsewhere ends the transaction, and nothing is stored.
-func TestTransactionOfProcessed(t *testing.T) { synctest.Test(t, testTransactionOfProcessed) }
+// If another consumer has processed a message of the transaction, Commit fails, nothing is stored, and the transaction
+// ends.
+func TestCommitWithProcessedMessage(t *testing.T) { synctest.Test(t, testCommitWithProcessedMessage) }
 
-func testTransactionOfProcessed(t *testing.T) {
+func testCommitWithProcessedMessage(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})
 	p.mu.Lock()
@@ -56,8 +57,8 @@ func testTransactionOfProcessed(t *testing.T) {
 	x.Rollback() // has no effect
 }
 
-// The last error contains the cause even if the next attempt ended with the deadline: a node detects the client's
-// deadline slightly earlier than the client.
+// The returned error contains the cause even if the last attempt ended with the deadline: a node may detect the
+// client's deadline before the client does.
 func TestLastErrorContainsCause(t *testing.T) { synctest.Test(t, testLastErrorContainsCause) }
 
 func testLastErrorContainsCause(t *testing.T) {
@@ -75,8 +76,8 @@ func testLastErrorContainsCause(t *testing.T) {
 	require.Contains(t, err.Error(), "only one")
 }
 
-// A message that a transaction has acknowledged is not delivered again by a stream that was opened before the commit. A
-// prepared transaction may be rolled back, so its messages are.
+// A message that a transaction has acknowledged is not delivered again by a stream that was opened before the commit.
+// Messages of a prepared transaction are delivered again, because it may be rolled back.
 func TestAcknowledgedByTransactionDuringFailover(t *testing.T) {
 	simulated(t, "committed", func(t *testing.T) {
 		lateDelivery(t, func(c *client.Client, d *client.Delivery) error {

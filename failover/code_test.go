@@ -17,7 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-func TestCodes(t *testing.T) {
+// Each role change, and each removal of the standby from in_sync, has a code for its cause.
+func TestRoleChangeCodes(t *testing.T) {
 	b := testNodes[1].ID
 	lost := func(c LostCause) StandbyLost { return StandbyLost{Node: b, Cause: c} }
 	record := func(rec Record, config, term uint64) Record {
@@ -105,8 +106,8 @@ func TestCodes(t *testing.T) {
 		{"rolled back", standbyOf, func(r *rig) {
 			r.report(FollowerIncomplete{Config: 5, Common: 3, Committed: 9})
 		}, []string{"RECOVERING store-rolled-back"}},
-		{"forced", func(t *testing.T) *rig { t.Helper(); return left(t, Settings{}) }, func(r *rig) {
-			r.step(asked(r))
+		{"forced", func(t *testing.T) *rig { t.Helper(); return leftStandby(t, Settings{}) }, func(r *rig) {
+			r.step(forceRequest(r))
 			r.won()
 		}, []string{"CATCHING_UP record", "CANDIDATE forced", "ACTIVATING forced"}},
 		{"adopted", func(t *testing.T) *rig { t.Helper(); return waiting(t, usedIdentity()) }, func(r *rig) {

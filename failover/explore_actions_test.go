@@ -46,7 +46,7 @@ func (w *world) actions() []action {
 				as = append(as, action{"crash-loss", i, len(n.log) - 1})
 			}
 		}
-		if _, ok := n.st.Deadline(); ok && w.left.tick > 0 && n.asks == "" { // responses are faster than timers
+		if _, ok := n.st.Deadline(); ok && w.left.tick > 0 && n.query == "" { // responses are faster than timers
 			as = append(as, action{"tick", i, 0})
 		}
 		if w.left.switchover > 0 && n.st.known {
@@ -81,7 +81,7 @@ func (w *world) coordinatorActions(as []action, i int) []action {
 			as = append(as, action{"swap-unknown", i, 0})
 		}
 	}
-	if n.asks != "" {
+	if n.query != "" {
 		as = append(as, action{"handshake", i, 0})
 	}
 	if p := n.primary; p != nil && w.left.mark > 0 && p.commit > 0 && uint64(n.log[p.commit-1].term) == p.term {
@@ -105,7 +105,7 @@ func (w *world) streamActions(as []action, i int) []action {
 	}
 	switch {
 	case f.connected && !f.alive:
-		as = append(as, action{"follower-notices", i, 0})
+		as = append(as, action{"follower-detects", i, 0})
 	case f.connected:
 		if o.primary != nil && (len(n.log) != len(o.log) ||
 			n.fence != Fence{Config: o.primary.cfg.Config, Term: o.primary.term}) {
@@ -137,7 +137,7 @@ func (w *world) activeActions(as []action, i int) []action {
 		as = append(as, action{"ack", i, 0})
 	}
 	if p.open && !p.alive {
-		as = append(as, action{"active-notices", i, 0})
+		as = append(as, action{"active-detects", i, 0})
 	}
 	if p.cfg.Serve && !n.held && w.left.write > 0 {
 		as = append(as, action{"write", i, 0})
@@ -198,7 +198,7 @@ func (w *world) act(a action) error {
 		n.queue = slices.Clone(n.queue[1:])
 		w.learn(i, ev)
 		return w.feed(i, Reported{Epoch: n.st.epoch, Event: ev})
-	case "follower-notices":
+	case "follower-detects":
 		f := *n.follow
 		f.connected, f.cause = false, LostReset
 		n.follow = &f
@@ -234,7 +234,7 @@ func (w *world) actActive(a action, n *whost) error {
 	case "ack":
 		p.acked = p.sent
 		n.primary = &p
-	case "active-notices":
+	case "active-detects":
 		p.open = false
 		n.primary = &p
 		n.post(StandbyLost{Node: p.session.Node, Cause: LostReset})
@@ -279,17 +279,17 @@ func (w *world) actCoordinator(a action, n *whost) error {
 		}
 		return w.feed(i, Loaded{Record: *w.rec, Revision: w.rev, Mark: w.mark})
 	case "handshake":
-		n.asked = true
-		done := HandshakeDone{Address: n.asks, Gone: true, Err: ErrGone}
-		if o := hostAt(n.asks); o >= 0 && w.hosts[o].up {
+		n.queried = true
+		done := HandshakeDone{Address: n.query, Gone: true, Err: ErrGone}
+		if o := hostAt(n.query); o >= 0 && w.hosts[o].up {
 			p := &w.hosts[o]
 			w.reach(i, o)
-			done = HandshakeDone{Address: n.asks, Peer: Peer{
+			done = HandshakeDone{Address: n.query, Peer: Peer{
 				Node: p.nodeID(), Store: storeOf(p.store), Process: p.process(o),
 				End: p.identity().End,
 			}}
 		}
-		n.asks = ""
+		n.query = ""
 		return w.feed(i, done)
 	case "mark":
 		w.left.mark--
@@ -325,9 +325,9 @@ func (w *world) actCoordinator(a action, n *whost) error {
 	}
 }
 
-// quiet lists the actions that happen without a failure.
-var quiet = []string{
+// regular lists the actions that occur without a failure.
+var regular = []string{
 	"resume", "observe-live", "observe-missing", "handshake", "event", "swap", "load", "observe", "ready", "connect",
 	"replicate", "ack", "commit", "drained",
-	"follower-notices", "active-notices", "rejected", "refused", "late-swap",
+	"follower-detects", "active-detects", "rejected", "refused", "late-swap",
 }

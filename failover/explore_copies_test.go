@@ -16,7 +16,7 @@ import (
 
 // This file explores worlds with copied, restored or moved disks.
 
-// must returns the world after the actions, with all quiet actions after each write.
+// must returns the world after the actions. An action that violates an invariant fails the test.
 func must(t *testing.T, w world, as ...action) world {
 	t.Helper()
 	for _, a := range as {
@@ -59,7 +59,7 @@ func imaged(t *testing.T, of int, sealed bool) world {
 	w = written(t, written(t, w, 0), 0)
 	if sealed {
 		for i := range testNodes {
-			w.hosts[i].known = w.heard(i)
+			w.hosts[i].known = w.knownCommit(i)
 		}
 	}
 	return w
@@ -76,7 +76,7 @@ func marked(t *testing.T, w world, i int) world {
 func placed(t *testing.T, w world, i int) world {
 	t.Helper()
 	w.left = budget{place: 1}
-	require.True(t, w.mayReplace(i, w.copies.image), "this would be an undetectable loss")
+	require.True(t, w.mayReplace(i, w.copies.image), "undetectable loss")
 	w = must(t, w, action{"place", i, 0})
 	w.left = budget{}
 	return w
@@ -99,7 +99,7 @@ func diskStarts(t *testing.T) map[string]world {
 			add(name+" restored, faults"+suffix, back, budget{tick: 2, cut: 1, unknown: 1, crash: 1, write: 1})
 			add(name+" restored, marked"+suffix, placed(t, down(t, marked(t, w, 0), 0, 1), of),
 				budget{tick: 3, write: 1})
-			add(name+" restored under the other"+suffix, placed(t, down(t, w, of), of),
+			add(name+" restored while the other runs"+suffix, placed(t, down(t, w, of), of),
 				budget{tick: 3, write: 1, cut: 1})
 			add(name+" resumed"+suffix, w, budget{resume: 1, tick: 2, write: 1})
 		}
@@ -118,13 +118,13 @@ func diskStarts(t *testing.T) map[string]world {
 	add("alone, copied to the other's host, marked", placed(t, marked(t, alone, 0), 1),
 		budget{tick: 3, write: 1, crash: 1})
 	add("standby copied next to the original, which is listed later", copiedStandby(t), budget{crash: 1, cut: 1, tick: 2})
-	add("disks changed places", must(t, withLeft(down(t, pairWorld(t), 0, 1), budget{swap: 1}),
+	add("disks swapped", must(t, withLeft(down(t, pairWorld(t), 0, 1), budget{swap: 1}),
 		action{"swap-disks", 0, 0}), budget{tick: 3, write: 1})
 	add("standby empty", must(t, withLeft(down(t, pairWorld(t), 1), budget{empty: 1}), action{"empty", 1, 0}),
 		budget{tick: 2, write: 1})
 	add("active empty", must(t, withLeft(down(t, pairWorld(t), 0), budget{empty: 1}), action{"empty", 0, 0}),
 		budget{tick: 2, write: 1})
-	add("anything", pairWorld(t), budget{image: 1, seal: 1, place: 1, crash: 2, write: 1, tick: 2, mark: 1})
+	add("any fault", pairWorld(t), budget{image: 1, seal: 1, place: 1, crash: 2, write: 1, tick: 2, mark: 1})
 	return starts
 }
 
@@ -159,7 +159,7 @@ func copiedStandby(t *testing.T) world {
 				return
 			}
 			for _, a := range w.actions() {
-				if a.node == host && slices.Contains(kinds, a.kind) || a.node == 0 && slices.Contains(quiet, a.kind) {
+				if a.node == host && slices.Contains(kinds, a.kind) || a.node == 0 && slices.Contains(regular, a.kind) {
 					w = must(t, w, a)
 					break
 				}
@@ -188,7 +188,7 @@ func TestWalkDisks(t *testing.T) {
 	walks, seed := envInt("LOCKSTEP_WALKS", tier.Count(1500, 2000)), envInt("LOCKSTEP_SEED", 1)
 	starts := diskStarts(t)
 	names := slices.Sorted(maps.Keys(starts))
-	taken, excused, kinds := 0, 0, map[string]int{}
+	taken, undetectable, kinds := 0, 0, map[string]int{}
 	for k := range walks {
 		k += seed
 		rng := rand.New(rand.NewPCG(uint64(k), 1))
@@ -205,15 +205,15 @@ func TestWalkDisks(t *testing.T) {
 			}
 			if rng.IntN(4) > 0 {
 				if good := slices.DeleteFunc(slices.Clone(as),
-					func(a action) bool { return !slices.Contains(quiet, a.kind) }); len(good) > 0 {
+					func(a action) bool { return !slices.Contains(regular, a.kind) }); len(good) > 0 {
 					as = good
 				}
 			}
 			a := as[rng.IntN(len(as))]
 			path = append(path, a)
 			var err error
-			if w, err = w.do(a); errors.Is(err, errExcused) {
-				excused++
+			if w, err = w.do(a); errors.Is(err, errUndetectable) {
+				undetectable++
 				break
 			}
 			require.NoError(t, err, "LOCKSTEP_SEED=%d LOCKSTEP_WALKS=1, from %q, after %v", k, names[k%len(names)],
@@ -222,11 +222,11 @@ func TestWalkDisks(t *testing.T) {
 			kinds[a.kind]++
 		}
 	}
-	t.Logf("%d walks, %d steps, %d ended by an undetectable loss: %v", walks, taken, excused, kinds)
+	t.Logf("%d walks, %d steps, %d ended by an undetectable loss: %v", walks, taken, undetectable, kinds)
 	for _, kind := range diskMoves {
 		// A machine that loses its pending coordinator requests has too many states: it is only explored near the
 		// starting points.
-		if kind != "wake-old" && !testing.Short() {
+		if kind != "resume-old" && !testing.Short() {
 			require.NotZero(t, kinds[kind], "no walk had the action %q", kind)
 		}
 	}

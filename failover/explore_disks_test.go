@@ -14,7 +14,7 @@ import (
 // and memory.
 
 // diskMoves are the actions of this file.
-var diskMoves = []string{"image", "seal", "place", "swap-disks", "empty", "wake-old"}
+var diskMoves = []string{"image", "seal", "place", "swap-disks", "empty", "resume-old"}
 
 // copies is the part of a world that this file models.
 type copies struct {
@@ -37,12 +37,12 @@ func (h *worldHash) addCopies(c *copies) {
 	}
 }
 
-// errExcused ends a path with an undetectable loss: the only complete copy was replaced, or no node with more records
-// was running.
-var errExcused = errors.New("undetectable loss")
+// errUndetectable ends a path with an undetectable loss: the only complete copy was replaced, or no node with more
+// records was running.
+var errUndetectable = errors.New("undetectable loss")
 
 // ends reports whether the outcome of a swap ends the path.
-func ends(err error) bool { return errors.Is(err, errViolated) || errors.Is(err, errExcused) }
+func ends(err error) bool { return errors.Is(err, errViolated) || errors.Is(err, errUndetectable) }
 
 // nodeOf returns a node by its index: one of the pair, or one that starts with an empty disk.
 func nodeOf(k int) NodeInfo {
@@ -59,8 +59,8 @@ func storeOf(k int) uuid.UUID {
 	return uuid.UUID{0xd0 + byte(k)}
 }
 
-// whole reports whether a disk has everything that was acknowledged.
-func (w *world) whole(d *wdisk) bool { return commonPrefix(d.log, w.committed) == len(w.committed) }
+// complete reports whether a disk has all acknowledged records.
+func (w *world) complete(d *wdisk) bool { return commonPrefix(d.log, w.committed) == len(w.committed) }
 
 // belongs reports whether a disk belongs to an in-sync store, regardless of its generation.
 func belongs(rec *Record, d *wdisk) bool {
@@ -80,7 +80,7 @@ func (w *world) diskActions(as []action) []action {
 				as = append(as, action{"image", i, n.durable})
 			}
 		}
-		if n.up && w.heard(i) > n.known && w.left.seal > 0 {
+		if n.up && w.knownCommit(i) > n.known && w.left.seal > 0 {
 			as = append(as, action{"seal", i, 0})
 		}
 		if !n.up && c.image != nil && w.left.place > 0 && w.mayReplace(i, c.image) {
@@ -90,8 +90,8 @@ func (w *world) diskActions(as []action) []action {
 			as = append(as, action{"empty", i, 0})
 		}
 		if m := c.memory; m != nil && c.of == i && w.left.resume > 0 && m.st.rev == w.rev && m.swap == nil &&
-			w.mayWake(i) {
-			as = append(as, action{"wake-old", i, 0})
+			w.mayResume(i) {
+			as = append(as, action{"resume-old", i, 0})
 		}
 	}
 	if w.left.swap > 0 && len(w.inflight) == 0 && !w.hosts[0].up && !w.hosts[1].up {
@@ -109,18 +109,18 @@ func (w *world) mayReplace(i int, by *wdisk) bool {
 	left := *w
 	left.hosts[i].wdisk, left.hosts[i].bare = *by, false
 	for j := range left.hosts {
-		if d := &left.hosts[j]; !d.bare && belongs(w.rec, &d.wdisk) && w.whole(&d.wdisk) {
+		if d := &left.hosts[j]; !d.bare && belongs(w.rec, &d.wdisk) && w.complete(&d.wdisk) {
 			return true
 		}
 	}
 	return !w.highMark().Reached(by.identity().End) && len(by.log) > 0
 }
 
-// mayWake reports whether a machine may resume from its snapshot: only the other node can detect that the snapshot is
-// old.
-func (w *world) mayWake(i int) bool {
+// mayResume reports whether a machine may resume from its snapshot. Only the other node can detect that the snapshot
+// is old.
+func (w *world) mayResume(i int) bool {
 	return slices.ContainsFunc(w.hosts[:], func(n whost) bool {
-		return !n.bare && n.node != w.copies.image.node && belongs(w.rec, &n.wdisk) && w.whole(&n.wdisk)
+		return !n.bare && n.node != w.copies.image.node && belongs(w.rec, &n.wdisk) && w.complete(&n.wdisk)
 	}) && w.mayReplace(i, w.copies.image)
 }
 
@@ -132,8 +132,8 @@ func (w *world) highMark() Mark {
 	return w.mark
 }
 
-// heard returns the committed position known to the process of a host.
-func (w *world) heard(i int) int {
+// knownCommit returns the committed position known to the process of a host.
+func (w *world) knownCommit(i int) int {
 	n := &w.hosts[i]
 	switch {
 	case n.primary != nil:
@@ -162,7 +162,7 @@ func (w *world) actDisk(a action) error {
 		}
 	case "seal":
 		w.left.seal--
-		n.known = w.heard(i)
+		n.known = w.knownCommit(i)
 	case "place":
 		w.left.place--
 		w.put(i, *c.image)
@@ -175,7 +175,7 @@ func (w *world) actDisk(a action) error {
 		w.left.empty--
 		k := len(testNodes) + int(w.left.empty)
 		w.put(i, wdisk{node: k, store: k})
-	case "wake-old":
+	case "resume-old":
 		w.left.resume--
 		w.resume(i)
 	}
@@ -196,7 +196,7 @@ func (w *world) resume(i int) {
 		w.crash(i, len(n.log))
 	}
 	n := *w.copies.memory
-	n.copied, n.woken, n.reached = true, true, [3]int{}
+	n.copied, n.resumed, n.reached = true, true, [3]int{}
 	if n.follow != nil {
 		f := *n.follow
 		f.alive = false
@@ -220,7 +220,7 @@ func (w *world) losing(e wswap) error {
 	}
 	for i := range w.hosts {
 		n := &w.hosts[i]
-		if !n.bare && w.whole(&n.wdisk) && slices.ContainsFunc(next.InSync, n.named) {
+		if !n.bare && w.complete(&n.wdisk) && slices.ContainsFunc(next.InSync, n.named) {
 			return nil
 		}
 	}
@@ -230,24 +230,24 @@ func (w *world) losing(e wswap) error {
 	for i := range w.hosts {
 		n := &w.hosts[i]
 		if n.up && e.reached[i] == n.starts && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) &&
-			w.whole(&n.wdisk) {
+			w.complete(&n.wdisk) {
 			return violated("INV-13: host %d writes %v, in which no store has %v; host %d has it, but "+
 				"was not queried", by, next.InSync, w.committed, i)
 		}
 	}
-	asked := e.asked || w.hosts[by].woken || w.rec.Active != w.hosts[by].nodeID()
+	queried := e.queried || w.hosts[by].resumed || w.rec.Active != w.hosts[by].nodeID()
 	for i := range w.hosts {
-		if n := &w.hosts[i]; !asked && n.up && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) &&
-			w.whole(&n.wdisk) {
+		if n := &w.hosts[i]; !queried && n.up && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) &&
+			w.complete(&n.wdisk) {
 			return violated("INV-13: host %d resumes the role without a query; host %d has %v", by, i,
 				w.committed)
 		}
 	}
-	if d := &w.hosts[by].wdisk; !w.hosts[by].woken && !e.mark.Reached(d.identity().End) {
+	if d := &w.hosts[by].wdisk; !w.hosts[by].resumed && !e.mark.Reached(d.identity().End) {
 		return violated("INV-12: host %d takes the role with a log that ends at %s; the mark was %s", by,
 			d.identity().End, e.mark)
 	}
-	return errExcused
+	return errUndetectable
 }
 
 // refusal returns why the active rejects a follower or vice versa; 0 if they connect.
@@ -336,7 +336,7 @@ func (w *world) refuse(i int, cause LostCause) {
 func (w *world) clearCopied() {
 	for i := range w.hosts {
 		n := &w.hosts[i]
-		if !n.copied || !n.up || w.rec == nil || !w.whole(&n.wdisk) {
+		if !n.copied || !n.up || w.rec == nil || !w.complete(&n.wdisk) {
 			continue
 		}
 		if me, ok := w.rec.Member(n.nodeID()); ok && me == n.st.me() && me.Generation == n.st.proc.id {

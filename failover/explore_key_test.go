@@ -48,8 +48,8 @@ func (w *world) key() uint64 {
 		if n.bare {
 			continue
 		}
-		h.add(n.known, n.copied, n.woken, n.reached, n.asked, n.up, n.starts, n.fence, n.loss, n.load, n.drain, n.held,
-			n.told.Fence, n.durable, n.inc, n.node, n.store, n.announced, n.asks, n.generation, n.claimed,
+		h.add(n.known, n.copied, n.resumed, n.reached, n.queried, n.up, n.starts, n.fence, n.loss, n.load, n.drain, n.held,
+			n.fed.Fence, n.durable, n.inc, n.node, n.store, n.announced, n.query, n.generation, n.claimed,
 			n.swap != nil, n.primary != nil, n.follow != nil)
 		h.addLog(n.log)
 		h.add(len(n.queue))

@@ -178,9 +178,9 @@ func (w *world) force(i int, next Record) error {
 	return nil
 }
 
-// isVoid reports whether acknowledgements of node i are already lost, because it was replaced by force without having
-// detected it yet. This is only allowed if its lease expired while it was running.
-func (w *world) isVoid(i int) (bool, error) {
+// acksDiscarded reports whether acknowledgements of node i are lost, because a forced failover has replaced it and it
+// has not detected this. This is allowed only if its lease expired while it was running.
+func (w *world) acksDiscarded(i int) (bool, error) {
 	if p := w.hosts[i].primary; p == nil || p.term >= w.forcedTerm {
 		return false, nil
 	}
@@ -213,8 +213,8 @@ func goneWorld(t *testing.T) world {
 	return w
 }
 
-// operatorHelps returns the world after the operator actions without which the pair cannot recover.
-func operatorHelps(t *testing.T, w world) world {
+// recoverByOperator returns the world after the operator actions without which the pair cannot recover.
+func recoverByOperator(t *testing.T, w world) world {
 	t.Helper()
 	if w.rec == nil && (w.hosts[0].loss || w.hosts[1].loss) {
 		return w // possibly, no store is complete

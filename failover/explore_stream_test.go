@@ -66,7 +66,7 @@ func (w *world) cut(i, keep int) error {
 	n := &w.hosts[i]
 	if c := commonPrefix(n.log, w.committed); keep < c {
 		if w.copies.moved && keep >= n.keeps() {
-			return errExcused // the last acknowledged record, which this disk does not know to be committed
+			return errUndetectable // the last acknowledged record, which this disk does not know to be committed
 		}
 		return violated("host %d truncates %v to %d records, but %v was acknowledged", i, n.log, keep, w.committed)
 	}
@@ -157,7 +157,7 @@ func (n *whost) commitPoint() int {
 // commit acknowledges everything up to the commit point.
 func (w *world) commit(i int) error {
 	n := &w.hosts[i]
-	void, err := w.isVoid(i)
+	discarded, err := w.acksDiscarded(i)
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (w *world) commit(i int) error {
 	n.durable = max(n.durable, p.commit)
 	n.primary = &p
 	prefix := n.log[:p.commit]
-	if void {
+	if discarded {
 		return nil
 	}
 	if c := commonPrefix(prefix, w.committed); c < len(prefix) && c < len(w.committed) {

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
-// settle applies all quiet actions, and timers if nothing else is possible, until done returns true.
+// settle applies all regular actions, and timers if nothing else is possible, until done returns true.
 func settle(t *testing.T, w world, done func(*world) bool) world {
 	t.Helper()
 	w.left.tick = 50
@@ -28,7 +28,7 @@ func settle(t *testing.T, w world, done func(*world) bool) world {
 			return w
 		}
 		as := w.actions()
-		i := slices.IndexFunc(as, func(a action) bool { return slices.Contains(quiet, a.kind) })
+		i := slices.IndexFunc(as, func(a action) bool { return slices.Contains(regular, a.kind) })
 		if i < 0 {
 			i = slices.IndexFunc(as, func(a action) bool { return a.kind == "tick" })
 		}
@@ -172,10 +172,10 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 	level := []world{start}
 	ids := []int{0}
 	steps := []step{{}}
-	excused := 0
+	undetectable := 0
 	defer func() {
-		if excused > 0 {
-			t.Logf("%d paths end with an undetectable loss", excused)
+		if undetectable > 0 {
+			t.Logf("%d paths end with an undetectable loss", undetectable)
 		}
 	}()
 	for len(level) > 0 {
@@ -184,8 +184,8 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 		for k, w := range level {
 			for _, a := range w.actions() {
 				v, err := w.do(a)
-				if errors.Is(err, errExcused) {
-					excused++
+				if errors.Is(err, errUndetectable) {
+					undetectable++
 					continue
 				}
 				if err != nil {
@@ -314,7 +314,7 @@ func TestWalk(t *testing.T) {
 			}
 			if rng.IntN(4) > 0 { // mostly without failures, so that records exist that can be lost
 				if good := slices.DeleteFunc(slices.Clone(as),
-					func(a action) bool { return !slices.Contains(quiet, a.kind) }); len(good) > 0 {
+					func(a action) bool { return !slices.Contains(regular, a.kind) }); len(good) > 0 {
 					as = good
 				}
 			}
@@ -340,7 +340,7 @@ func requireRecovers(t *testing.T, w world, seed int) {
 			require.NoError(t, w.restart(i))
 		}
 	}
-	if w = operatorHelps(t, w); w.rec == nil {
+	if w = recoverByOperator(t, w); w.rec == nil {
 		return
 	}
 	if common := commonPrefix(w.hosts[0].log, w.hosts[1].log); w.forcedTerm != 0 && w.rec.Forced == nil &&

@@ -52,7 +52,7 @@ type wswap struct {
 	SwapRecord
 	host    int
 	reached [3]int // processes that had responded to the sender when it sent the swap
-	asked   bool   // the sender had queried at least one process
+	queried bool   // the sender had queried at least one process
 	mark    Mark   // the coordinator's mark
 }
 
@@ -75,21 +75,21 @@ type wdisk struct {
 // whost is a machine with an address, its disk, and its process.
 type whost struct {
 	wdisk
-	bare   bool // without a disk
-	hidden bool // its lease has expired while its process runs, and only the active reaches it
-	woken  bool // the process resumed from an old memory snapshot
-	up     bool
-	starts int
+	bare    bool // without a disk
+	hidden  bool // its lease has expired while its process runs, and only the active reaches it
+	resumed bool // the process resumed from an old memory snapshot
+	up      bool
+	starts  int
 	// announced is true while the process has a lease.
 	announced bool
 	st        State
-	told      Identity // last identity fed to the machine
+	fed       Identity // last identity fed to the machine
 	queue     []DataEvent
 	swap      *wswap
 	load      bool
-	asks      string // address of the pending identity query
+	query     string // address of the pending identity query
 	reached   [3]int // number of the process in each host that has responded
-	asked     bool   // this process has queried another one
+	queried   bool   // this process has queried another one
 	drain     uint64 // number of the current drain
 	held      bool   // drained: nothing is appended
 	primary   *wprimary
@@ -174,24 +174,24 @@ func (d *wdisk) identity() Identity {
 // feed feeds one event to a node's machine and executes its effects.
 func (w *world) feed(i int, ev Event) error {
 	_, first := ev.(Started)
-	if err := w.tell(i, !first); err != nil {
+	if err := w.feedIdentity(i, !first); err != nil {
 		return err
 	}
 	if err := w.stepNode(i, ev); err != nil {
 		return err
 	}
-	return w.tell(i, true)
+	return w.feedIdentity(i, true)
 }
 
-// tell feeds identity changes of the store to the machine.
-func (w *world) tell(i int, started bool) error {
+// feedIdentity feeds identity changes of the store to the machine.
+func (w *world) feedIdentity(i int, started bool) error {
 	n := &w.hosts[i]
 	id := n.identity()
-	if id.End, id.Committed = n.told.End, n.told.Committed; id == n.told || !started {
-		n.told = id
+	if id.End, id.Committed = n.fed.End, n.fed.Committed; id == n.fed || !started {
+		n.fed = id
 		return nil
 	}
-	n.told = id
+	n.fed = id
 	return w.stepNode(i, IdentityChanged{Identity: n.identity()})
 }
 
@@ -205,20 +205,20 @@ func (w *world) stepAt(i int, now time.Duration, ev Event) error {
 	}
 	n.st = st
 	for _, e := range effects {
-		if err := w.carryOut(i, e); err != nil {
+		if err := w.execute(i, e); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *world) carryOut(i int, e Effect) error {
+func (w *world) execute(i int, e Effect) error {
 	n := &w.hosts[i]
 	switch e := e.(type) {
 	case LoadRecord:
 		n.load = true
 	case SwapRecord:
-		n.swap = &wswap{e, i, n.reached, n.asked, w.highMark()}
+		n.swap = &wswap{e, i, n.reached, n.queried, w.highMark()}
 		if e.Next.Active == n.nodeID() && e.Next.Term > n.st.rec.Term && n.follow != nil {
 			return violated("INV-4: node %d swaps while it follows", i)
 		}
@@ -250,7 +250,7 @@ func (w *world) carryOut(i int, e Effect) error {
 	case Announce:
 		n.announced = true
 	case Handshake:
-		n.asks = e.Address
+		n.query = e.Address
 	case StartActive:
 		if n.follow != nil || n.primary != nil {
 			return violated("node %d starts as active while another role runs", i)

@@ -15,7 +15,7 @@ import (
 // count, so it is not considered connected: it is dropped, and joins again.
 func TestDowngradedStandbyIsDropped(t *testing.T) {
 	r := newRig(t, Settings{})
-	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
+	r.start(genIdentity(genBefore, uuid.Nil), withGens(recordWith(0, 0, 1), genBefore, genOfB), 0, 1)
 	r.won()
 	r.report(ActiveReady{})
 	older := memberOf(1) // no generation
@@ -41,11 +41,11 @@ func TestDowngradedStandbyIsDropped(t *testing.T) {
 // in the record. Earlier acks do not make the active list the previous generation again, which would supersede the new
 // one.
 func TestFormerGenerationIsNotListedAgain(t *testing.T) {
-	r := newRunRig(t)
-	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
+	r := newGenRig(t)
+	r.start(genIdentity(genBefore, uuid.Nil), withGens(recordWith(0, 0, 1), genBefore, genOfB), 0, 1)
 	r.won()
 	r.report(ActiveReady{})
-	former := memberOf(1).WithGeneration(runOfB)
+	former := memberOf(1).WithGeneration(genOfB)
 	r.report(StandbyConnected{Member: former})
 	r.report(StandbyCaughtUp{Member: former})
 	r.report(StandbySynced{Member: former, Requirement: r.s.act.sent.Requirement})
@@ -56,19 +56,19 @@ func TestFormerGenerationIsNotListedAgain(t *testing.T) {
 		require.True(t, ok, r.s.Reason())
 		require.Equal(t, run, other.Generation)
 	}
-	names(runOfB)
+	names(genOfB)
 
-	r.seeRecord(next(inRuns(r.s.rec, r.s.proc.id, runTried), "b/7/0"), 200)
+	r.seeRecord(next(withGens(r.s.rec, r.s.proc.id, genTried), "b/7/0"), 200)
 	for range 5 {
 		if r.s.swapping != "" {
 			swap := r.s.pending[len(r.s.pending)-1]
 			b, _ := swap.Member(testNodes[1].ID)
-			require.NotEqual(t, runOfB, b.Generation, "the former generation is listed again")
+			require.NotEqual(t, genOfB, b.Generation, "the former generation is listed again")
 			r.won()
 		}
 		r.report(StandbySynced{Member: former, Requirement: r.s.act.sent.Requirement})
 	}
-	later := memberOf(1).WithGeneration(runTried)
+	later := memberOf(1).WithGeneration(genTried)
 	r.report(StandbyConnected{Member: later})
 	r.report(StandbyCaughtUp{Member: later})
 	for range 5 {
@@ -78,7 +78,7 @@ func TestFormerGenerationIsNotListedAgain(t *testing.T) {
 		r.report(StandbySynced{Member: later, Requirement: r.s.act.sent.Requirement})
 	}
 	require.Equal(t, RoleActive, r.s.Role(), r.s.Reason())
-	names(runTried)
+	names(genTried)
 }
 
 // The mark outlives the record. An adopted record has a term above the mark, because otherwise each restart would treat
@@ -105,14 +105,14 @@ func TestAdoptAboveTheMark(t *testing.T) {
 
 // After an operator has accepted the loss, the directory is no longer reported as an older copy.
 func TestForcedRolledBack(t *testing.T) {
-	r := newRunRig(t)
-	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0), runOther, uuid.Nil), 0)
+	r := newGenRig(t)
+	r.start(genIdentity(genBefore, uuid.Nil), withGens(recordWith(0, 0), genOther, uuid.Nil), 0)
 	require.NotEmpty(t, r.s.proc.rolledBack)
-	effect[SwapRecord](t, r.step(asked(r)))
+	effect[SwapRecord](t, r.step(forceRequest(r)))
 	effect[ClearLoss](t, r.won())
-	healed := r.s.ident
-	healed.MayHaveLost, healed.Incarnation = false, healed.Incarnation+1
-	effects := r.step(IdentityChanged{Identity: healed})
+	cleared := r.s.ident
+	cleared.MayHaveLost, cleared.Incarnation = false, cleared.Incarnation+1
+	effects := r.step(IdentityChanged{Identity: cleared})
 	effect[StartActive](t, effects)
 	effect[ConfirmGeneration](t, effects)
 	require.Empty(t, r.s.proc.rolledBack)
@@ -122,15 +122,15 @@ func TestForcedRolledBack(t *testing.T) {
 // A swap of a killed generation is applied after the next generation was claimed. If that one is also killed before it
 // is listed, the following one still recognizes the generation in the record.
 func TestLateSwapOfPreviousGeneration(t *testing.T) {
-	r := newRunRig(t)
-	r.start(ranIdentity(runBefore, runTried), inRuns(recordWith(0, 0), runBefore, uuid.Nil), 0)
+	r := newGenRig(t)
+	r.start(genIdentity(genBefore, genTried), withGens(recordWith(0, 0), genBefore, uuid.Nil), 0)
 	require.NotEmpty(t, r.s.swapping)
-	late := next(inRuns(r.s.rec, runTried, uuid.Nil), "late")
+	late := next(withGens(r.s.rec, genTried, uuid.Nil), "late")
 	late.Term++
 	r.seeRecord(late, 101)
 	disk := r.s.ident
 
-	r = newRunRig(t)
+	r = newGenRig(t)
 	r.s.process, r.s.proc.id = "q", generationOf("q")
 	effects := r.start(disk, late, 0)
 	requireNo[MarkLoss](t, effects)
@@ -180,7 +180,7 @@ func TestExcludedProcessIsNotActivated(t *testing.T) {
 	t.Run("force", func(t *testing.T) {
 		r := begin(t, Loaded{Record: recordWith(1, 1), Revision: 100})
 		r.step(HandshakeDone{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
-		failure := effect[ForceEnded](t, r.step(asked(r))).Failure
+		failure := effect[ForceEnded](t, r.step(forceRequest(r))).Failure
 		require.ErrorIs(t, failure, ErrForce)
 		require.Equal(t, "a:2", r.s.proc.copyOf)
 		require.Contains(t, failure.Error(), "duplicate")
@@ -217,13 +217,13 @@ func TestRollbackEndsWithOlderRelease(t *testing.T) {
 	r.step(Loaded{Record: recordWith(1, 0, 1), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}})
 	require.NotEmpty(t, r.s.proc.rolledBack)
 	effect[ClearLoss](t, r.won())
-	healed := r.s.ident
-	healed.MayHaveLost, healed.Incarnation = false, healed.Incarnation+1
-	r.step(IdentityChanged{Identity: healed})
+	cleared := r.s.ident
+	cleared.MayHaveLost, cleared.Incarnation = false, cleared.Incarnation+1
+	r.step(IdentityChanged{Identity: cleared})
 	require.NotEmpty(t, r.s.proc.rolledBack, "the node has left in_sync, and has not fetched records yet")
 	rec := next(r.s.rec, "b/7/0")
 	me := memberOf(0)
-	me.Incarnation = healed.Incarnation
+	me.Incarnation = cleared.Incarnation
 	rec.InSync = append(slices.Clone(rec.InSync), me)
 	r.seeRecord(rec, 102)
 	require.Empty(t, r.s.proc.rolledBack)
@@ -244,8 +244,8 @@ func TestRecordReturnsBeforeAdoption(t *testing.T) {
 
 // While the coordinator is out of space, a restarted standby reports why it does not follow.
 func TestStandbyNotListedYet(t *testing.T) {
-	r := newRunRig(t)
-	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
+	r := newGenRig(t)
+	r.start(genIdentity(genBefore, uuid.Nil), withGens(recordWith(1, 0, 1), genBefore, genOfB), 0, 1)
 	r.step(Swapped{OpID: r.s.swapping, Err: ErrRefused})
 	require.Contains(t, r.s.Reason(), "process generation")
 	require.Contains(t, r.s.Reason(), ErrRefused.Error())
@@ -253,12 +253,12 @@ func TestStandbyNotListedYet(t *testing.T) {
 
 // Pending operator requests fail when this process is superseded.
 func TestSupersededFailsPendingRequests(t *testing.T) {
-	r := newRunRig(t)
-	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
+	r := newGenRig(t)
+	r.start(genIdentity(genBefore, uuid.Nil), withGens(recordWith(1, 0, 1), genBefore, genOfB), 0, 1)
 	r.won()
 	r.report(FollowerConnected{Config: 6, Term: 2})
 	require.Equal(t, RoleStandby, r.s.Role())
 	r.step(SwitchoverRequested{ID: "s"})
-	effects := r.seeRecord(next(inRuns(r.s.rec, runOther, runOfB), "c"), 102)
+	effects := r.seeRecord(next(withGens(r.s.rec, genOther, genOfB), "c"), 102)
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "superseded")
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// left returns a standby a that is not in sync. Its active b has terminated, and b's lease has expired.
-func left(t *testing.T, set Settings) *rig {
+// leftStandby returns a standby a that is not in sync. Its active b has terminated, and b's lease has expired.
+func leftStandby(t *testing.T, set Settings) *rig {
 	t.Helper()
 	r := newRig(t, set)
 	r.start(usedIdentity(), recordWith(1, 1), 0)
@@ -21,19 +21,19 @@ func left(t *testing.T, set Settings) *rig {
 	return r
 }
 
-// asked returns a request with the config of the node's record.
-func asked(r *rig) ForceRequested {
+// forceRequest returns a request with the config of the node's record.
+func forceRequest(r *rig) ForceRequested {
 	return ForceRequested{
 		ID: "x", Config: r.s.rec.Config, End: usedIdentity().End, Committed: 7,
-		At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down",
+		At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b is lost",
 	}
 }
 
 // Apart from the membership, a forced failover is a takeover: the node stops following, raises its fence, swaps in a
 // new term, and only then becomes active.
 func TestForced(t *testing.T) {
-	r := left(t, Settings{})
-	effects := r.step(asked(r))
+	r := leftStandby(t, Settings{})
+	effects := r.step(forceRequest(r))
 	require.Equal(t, []string{"stop-follower", "fence", "swap"}, kinds(effects), "INV-4, except for the in-sync set")
 	require.Contains(t, effect[Warn](t, effects).Text, "by ann")
 	require.Equal(t, Fence{Config: 5, Term: 3}, effect[SetFence](t, effects).Fence)
@@ -44,11 +44,11 @@ func TestForced(t *testing.T) {
 	require.Equal(t, Fence{Config: 6, Term: 3}, swap.Next.Fence())
 	require.Equal(t, []Member{memberOf(0)}, swap.Next.InSync)
 	require.Equal(t, Forced{
-		At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down", Node: testNodes[0].ID,
+		At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b is lost", Node: testNodes[0].ID,
 		Term: 3, After: 10,
 	}, *swap.Next.Forced)
 	require.Len(t, swap.Next.Nodes, 2, "the record still describes the lost node")
-	require.ErrorIs(t, effect[ForceEnded](t, r.step(asked(r))).Failure, errForceBusy)
+	require.ErrorIs(t, effect[ForceEnded](t, r.step(forceRequest(r))).Failure, errForceBusy)
 
 	effects = r.won()
 	require.Equal(t, ForceEnded{ID: "x"}, effect[ForceEnded](t, effects))
@@ -64,15 +64,15 @@ func TestForced(t *testing.T) {
 	require.False(t, r.s.rec.Forced.Settled, "a record is not modified in place")
 }
 
-// Conditions that prevent a forced failover.
+// A forced failover and its dry run are rejected in these states.
 func TestForceRefusals(t *testing.T) {
 	fails := func(r *rig, want error) {
 		t.Helper()
 		before := r.s.rec
-		only := asked(r)
+		only := forceRequest(r)
 		only.DryRun = true
 		require.ErrorIs(t, effect[ForceEnded](t, r.step(only)).Failure, want)
-		effects := r.step(asked(r))
+		effects := r.step(forceRequest(r))
 		require.ErrorIs(t, effect[ForceEnded](t, effects).Failure, ErrForce)
 		require.ErrorIs(t, effect[ForceEnded](t, effects).Failure, want)
 		require.Empty(t, kinds(effects))
@@ -88,7 +88,7 @@ func TestForceRefusals(t *testing.T) {
 	r.seeRecord(paused, 101)
 	fails(r, errForcePaused)
 
-	r = left(t, Settings{})
+	r = leftStandby(t, Settings{})
 	r.observe(true, 0, 1)
 	fails(r, ErrOtherLives) // INV-4: only one active
 	r.observe(false, 0)
@@ -99,8 +99,8 @@ func TestForceRefusals(t *testing.T) {
 	r.report(FollowerConnected{Config: 5, Term: 2})
 	fails(r, errForceConnected)
 
-	r = left(t, Settings{})
-	e := asked(r)
+	r = leftStandby(t, Settings{})
+	e := forceRequest(r)
 	e.DryRun = true
 	require.Equal(t, []Effect{ForceEnded{ID: "x"}}, r.step(e), "a dry run changes nothing")
 	e.DryRun = false
@@ -110,8 +110,8 @@ func TestForceRefusals(t *testing.T) {
 
 // If another node has written the record, the forced failover fails, and the node continues as before.
 func TestForceLosesTheSwap(t *testing.T) {
-	r := left(t, Settings{})
-	swap := effect[SwapRecord](t, r.step(asked(r)))
+	r := leftStandby(t, Settings{})
+	swap := effect[SwapRecord](t, r.step(forceRequest(r)))
 	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrConflict})
 	back := recordWith(1, 1)
 	back.Config, back.Term, back.OpID = 6, 3, "it started again"
@@ -125,8 +125,8 @@ func TestForceLosesTheSwap(t *testing.T) {
 // request has timed out, the unchanged record is written again, so that the swap cannot be applied later.
 func TestForceUnknownOutcome(t *testing.T) {
 	unknown := func() (*rig, Record) {
-		r := left(t, Settings{})
-		swap := effect[SwapRecord](t, r.step(asked(r)))
+		r := leftStandby(t, Settings{})
+		swap := effect[SwapRecord](t, r.step(forceRequest(r)))
 		effect[LoadRecord](t, r.step(Swapped{OpID: swap.Next.OpID, Err: ErrUnknownOutcome}))
 		return r, swap.Next
 	}
@@ -152,7 +152,7 @@ func TestForceUnknownOutcome(t *testing.T) {
 	require.Contains(t, kinds(effects), "start-follower")
 	require.Equal(t, forcing{}, r.s.forces)
 
-	// … or it was applied late: this node has the role.
+	// The swap was applied late: this node has the role.
 	r, next = unknown()
 	r.step(Loaded{Err: ErrUnreachable})
 	r.after(time.Minute)
@@ -161,8 +161,8 @@ func TestForceUnknownOutcome(t *testing.T) {
 
 // The coordinator rejects the swap: the operator receives the reason, and nothing is applied later.
 func TestForceRefusedByCoordinator(t *testing.T) {
-	r := left(t, Settings{})
-	swap := effect[SwapRecord](t, r.step(asked(r)))
+	r := leftStandby(t, Settings{})
+	swap := effect[SwapRecord](t, r.step(forceRequest(r)))
 	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrRefused})
 	for range 3 {
 		if e := r.after(time.Second); len(e) > 0 {
@@ -186,7 +186,7 @@ func TestForceAfterALoss(t *testing.T) {
 	r.start(id, recordWith(0, 0), 0)
 	require.Equal(t, RoleRecovering, r.s.Role())
 	require.Contains(t, r.s.Reason(), "failover --force")
-	effects := r.step(asked(r))
+	effects := r.step(forceRequest(r))
 	requireNo[ClearLoss](t, effects) // MayHaveLost must persist if the attempt fails
 	swap := effect[SwapRecord](t, effects)
 	effects = r.won()
@@ -219,7 +219,7 @@ func TestForcedInALaterTerm(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), rec, 0)
 	r.report(FollowerLost{Cause: LostRefused})
-	require.Equal(t, uint64(7), effect[SwapRecord](t, r.step(asked(r))).Next.Forced.After)
+	require.Equal(t, uint64(7), effect[SwapRecord](t, r.step(forceRequest(r))).Next.Forced.After)
 }
 
 // After two forced failovers without an in-sync standby in between, a returning node may have records from before the
@@ -231,6 +231,6 @@ func TestForcedTwice(t *testing.T) {
 		r := newRig(t, Settings{})
 		r.start(usedIdentity(), rec, 0)
 		r.report(FollowerLost{Cause: LostRefused})
-		require.Equal(t, after, effect[SwapRecord](t, r.step(asked(r))).Next.Forced.After)
+		require.Equal(t, after, effect[SwapRecord](t, r.step(forceRequest(r))).Next.Forced.After)
 	}
 }

@@ -84,7 +84,7 @@ func TestStandbyIsIncomplete(t *testing.T) {
 }
 
 // A process does not participate while another process with its identity is running.
-func TestDuplicate(t *testing.T) {
+func TestDuplicateProcess(t *testing.T) {
 	elsewhere := testNodes[0]
 	elsewhere.Address = "a:2"
 	stale := Live{Node: elsewhere, Process: "other"}

@@ -92,7 +92,7 @@ func TestMarkWritten(t *testing.T) {
 // A machine that resumes from an older memory snapshot has not restarted, so its log is not compared with the mark. It
 // detects a mark with its term that it has not written.
 func TestResumedMemorySnapshot(t *testing.T) {
-	woken := func(t *testing.T) (r *rig, mark func(lsn uint64) Mark) {
+	resumed := func(t *testing.T) (r *rig, mark func(lsn uint64) Mark) {
 		t.Helper()
 		r = newRig(t, Settings{})
 		r.start(usedIdentity(), recordWith(0, 0), 0)
@@ -113,27 +113,27 @@ func TestResumedMemorySnapshot(t *testing.T) {
 		requireNo[SwapRecord](t, r.after(time.Hour))
 	}
 	t.Run("it writes the next mark", func(t *testing.T) {
-		r, mark := woken(t)
+		r, mark := resumed(t)
 		r.s.proc.mark = mark(20)
 		effect[WriteMark](t, r.step(Committed{Term: r.s.act.term, LSN: 25}))
 		stopped(t, r, r.step(MarkWritten{Before: mark(40)}))
 	})
 	t.Run("it reads the record again", func(t *testing.T) {
-		r, mark := woken(t)
+		r, mark := resumed(t)
 		stopped(t, r, r.step(Loaded{Record: r.s.rec, Revision: r.s.rev, Mark: mark(41)}))
 	})
 	t.Run("its own mark is sent twice", func(t *testing.T) {
-		r, mark := woken(t)
+		r, mark := resumed(t)
 		require.Empty(t, r.step(MarkWritten{Before: mark(40)}))
 	})
 	t.Run("the previous mark has an earlier term, or is missing", func(t *testing.T) {
-		r, _ := woken(t)
+		r, _ := resumed(t)
 		require.Empty(t, r.step(MarkWritten{Before: Mark{Pair: testPair, By: 2, Term: 2, LSN: 99}}))
 		require.Empty(t, r.step(MarkWritten{}))
 		require.True(t, r.s.act.sent.Serve)
 	})
 	t.Run("its own mark, while the coordinator loses its data", func(t *testing.T) {
-		r, mark := woken(t)
+		r, mark := resumed(t)
 		r.step(Loaded{Err: ErrNoRecord}) // and no mark
 		require.Equal(t, mark(40), r.s.proc.mark, "a missing mark proves nothing")
 		r.step(MarkWritten{Before: mark(40)}) // the response to an earlier write

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The standby and the coordinator are lost. The standby reconnects with all records while the swap that removes it is
-// in progress, and StandbySynced precedes StandbyCaughtUp. In either order, it is added to in_sync again.
+// A lost standby reconnects with all records while the swap that removes it is in progress. It is added to in_sync
+// again, also if StandbySynced precedes StandbyCaughtUp.
 func TestStandbyIsSyncedBeforeItIsCaughtUp(t *testing.T) {
 	for _, caughtUpFirst := range []bool{false, true} {
 		r := activePair(t, Settings{})

@@ -55,7 +55,7 @@ func TestMissingFeature(t *testing.T) {
 	var st Status
 	_, lacks := st.MissingFeature(FeatureAttributes)
 	require.False(t, lacks, "without a record there is no other node")
-	rec := knowing(recordWith(0, 0, 1))
+	rec := withFeatures(recordWith(0, 0, 1))
 	st.Record = &rec
 	_, lacks = st.MissingFeature(FeatureAttributes)
 	require.False(t, lacks)

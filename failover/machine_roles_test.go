@@ -27,7 +27,7 @@ func TestFirstStart(t *testing.T) {
 	require.Equal(t, RoleActiveAlone, r.s.Role())
 }
 
-func TestFirstStartLost(t *testing.T) {
+func TestFirstStartLosesSwap(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1}})
 	r.observe(true)
@@ -39,7 +39,7 @@ func TestFirstStartLost(t *testing.T) {
 }
 
 // CATCHING_UP → SYNCING → STANDBY on the standby.
-func TestJoin(t *testing.T) {
+func TestStandbyJoins(t *testing.T) {
 	r := newRig(t, Settings{})
 	effects := r.start(usedIdentity(), recordWith(1, 1), 0, 1)
 	require.Equal(t, testNodes[1], effect[StartFollower](t, effects).Spec.Active)
@@ -171,7 +171,7 @@ func TestNoTakeoverWithoutCoordinator(t *testing.T) {
 	require.Equal(t, []string{"stop-follower", "fence", "swap"}, kinds(r.step(Loaded{Record: r.s.rec, Revision: 100})))
 }
 
-func TestTakeoverLost(t *testing.T) {
+func TestTakeoverLosesSwap(t *testing.T) {
 	r := standbyPair(t, Settings{})
 	r.report(FollowerLost{Cause: LostSilence})
 	require.Equal(t, []Effect{LoadRecord{}}, r.step(Swapped{OpID: r.s.swapping, Err: ErrConflict}))
@@ -186,7 +186,7 @@ func TestTakeoverLost(t *testing.T) {
 }
 
 // INV-8 for a candidate: the swap is retried with the same OpID until the record has changed.
-func TestTakeoverUnknown(t *testing.T) {
+func TestTakeoverUnknownOutcome(t *testing.T) {
 	r := standbyPair(t, Settings{})
 	first := effect[SwapRecord](t, r.report(FollowerLost{Cause: LostSilence}))
 	require.Equal(t, []Effect{LoadRecord{}}, r.step(Swapped{OpID: r.s.swapping, Err: ErrUnknownOutcome}))
@@ -199,7 +199,7 @@ func TestTakeoverUnknown(t *testing.T) {
 }
 
 // ACTIVE → FENCED → CATCHING_UP.
-func TestFenced(t *testing.T) {
+func TestActiveIsFenced(t *testing.T) {
 	r := activePair(t, Settings{})
 	rec := recordWith(1, 1)
 	rec.Config, rec.Term, rec.OpID = 7, 4, "takeover"
@@ -212,7 +212,7 @@ func TestFenced(t *testing.T) {
 	require.Equal(t, RoleCatchingUp, r.s.Role())
 }
 
-func TestLostSwapFences(t *testing.T) {
+func TestLostSwapFencesActive(t *testing.T) {
 	r := activePair(t, Settings{})
 	r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence})
 	require.Equal(t, []Effect{LoadRecord{}}, r.step(Swapped{OpID: r.s.swapping, Err: ErrConflict}))
@@ -258,8 +258,8 @@ func TestRestartOfStandbyAlone(t *testing.T) {
 	require.Contains(t, r.s.Reason(), r.s.waiting())
 }
 
-// Records with which a starting node stops. machine_adopt_test.go tests records with which it waits (INV-9).
-func TestRefusals(t *testing.T) {
+// A starting node halts on these records. machine_adopt_test.go tests records on which it waits (INV-9).
+func TestStartHaltsOnInvalidRecord(t *testing.T) {
 	other := recordWith(1, 1)
 	other.PairID = uuid.New()
 	foreign := usedIdentity()
@@ -320,11 +320,11 @@ func TestRestoredStoreBeginsPair(t *testing.T) {
 	require.Equal(t, []Member{restored.Member()}, effect[SwapRecord](t, effects).Next.InSync)
 }
 
-// A running pair survives a reverted or lost record; its roles do not change.
+// The roles of a running pair do not change when its record is reverted or lost, and no node writes the record.
 func TestRecordRevertedOrLost(t *testing.T) {
 	for name, ev := range map[string]func(r *rig) Event{
-		"vanished": func(*rig) Event { return Loaded{Err: ErrNoRecord} },
-		"older":    func(*rig) Event { return Loaded{Record: recordWith(1, 1), Revision: 300} },
+		"missing": func(*rig) Event { return Loaded{Err: ErrNoRecord} },
+		"older":   func(*rig) Event { return Loaded{Record: recordWith(1, 1), Revision: 300} },
 		"forked": func(r *rig) Event {
 			rec := r.s.rec
 			rec.OpID = "another's"
@@ -409,7 +409,7 @@ func TestTakeoverFromLossyActive(t *testing.T) {
 }
 
 // INV-7: a failure of the store stops the node.
-func TestFailed(t *testing.T) {
+func TestStoreFailureStopsNode(t *testing.T) {
 	for name, r := range map[string]*rig{"active": activePair(t, Settings{}), "standby": standbyPair(t, Settings{})} {
 		err := errors.New("fsync: input/output error")
 		got := effect[Halt](t, r.step(Reported{Event: Failed{Err: err}})).Err
@@ -428,7 +428,7 @@ func TestEventsOfAStoppedRoleAreIgnored(t *testing.T) {
 	require.Equal(t, RoleActivating, r.s.Role())
 }
 
-func TestActiveMoves(t *testing.T) {
+func TestActiveChangesAddress(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 1), 0)
 	moved := testNodes[1]

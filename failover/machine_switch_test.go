@@ -102,7 +102,7 @@ func TestSwitchoverStandbyLostWhileDraining(t *testing.T) {
 
 // The handover's swap has an unknown outcome: the active serves nothing until a read, and retries the swap until the
 // deadline. Then it keeps the role, and requires the standby's acks, because the swap may still be applied.
-func TestSwitchoverUnknown(t *testing.T) {
+func TestSwitchoverUnknownOutcome(t *testing.T) {
 	r := activePair(t, Settings{})
 	drain := effect[BeginDrain](t, r.step(SwitchoverRequested{ID: "x"}))
 	first := effect[SwapRecord](t, r.step(DrainEnded{Drain: drain.Drain}))

@@ -71,19 +71,19 @@ func TestRecordClone(t *testing.T) {
 }
 
 func TestRecordInvalid(t *testing.T) {
-	for name, spoil := range map[string]func(*Record){
-		"version 0":     func(r *Record) { r.Version = 0 },
-		"no pair":       func(r *Record) { r.PairID = uuid.Nil },
-		"no active":     func(r *Record) { r.Active = uuid.Nil },
-		"config 0":      func(r *Record) { r.Config = 0 },
-		"term 0":        func(r *Record) { r.Term = 0 },
-		"none in sync":  func(r *Record) { r.InSync = nil },
-		"three":         func(r *Record) { r.InSync = append(r.InSync, Member{}) },
-		"twice":         func(r *Record) { r.InSync[1] = r.InSync[0] },
-		"min_in_sync 3": func(r *Record) { r.MinInSync = 3 },
+	for name, change := range map[string]func(*Record){
+		"version 0":         func(r *Record) { r.Version = 0 },
+		"no pair":           func(r *Record) { r.PairID = uuid.Nil },
+		"no active":         func(r *Record) { r.Active = uuid.Nil },
+		"config 0":          func(r *Record) { r.Config = 0 },
+		"term 0":            func(r *Record) { r.Term = 0 },
+		"none in sync":      func(r *Record) { r.InSync = nil },
+		"three in sync":     func(r *Record) { r.InSync = append(r.InSync, Member{}) },
+		"same member twice": func(r *Record) { r.InSync[1] = r.InSync[0] },
+		"min_in_sync 3":     func(r *Record) { r.MinInSync = 3 },
 	} {
 		rec := recordWith(0, 0, 1)
-		spoil(&rec)
+		change(&rec)
 		_, err := rec.Encode()
 		require.ErrorIs(t, err, ErrRecordInvalid, name)
 	}

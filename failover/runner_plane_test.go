@@ -39,7 +39,7 @@ type plane struct {
 	lostPost time.Time // when FollowerLost{Refused} was posted
 }
 
-func (p *plane) note(call string) { p.calls = append(p.calls, call) }
+func (p *plane) addCall(call string) { p.calls = append(p.calls, call) }
 
 func (p *plane) Identity() failover.Identity {
 	p.hub.mu.Lock()
@@ -51,7 +51,7 @@ func (p *plane) JoinPair(_ context.Context, pair uuid.UUID) error {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	p.id.PairID = pair
-	p.note("join")
+	p.addCall("join")
 	return nil
 }
 
@@ -62,7 +62,7 @@ func (p *plane) SetFence(_ context.Context, f failover.Fence) error {
 		return nil
 	}
 	p.id.Fence = f
-	p.note("fence")
+	p.addCall("fence")
 	if _, err := p.file.WriteAt([]byte(f.String()), 0); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (p *plane) ClearLoss(context.Context) error {
 	defer p.hub.mu.Unlock()
 	p.id.MayHaveLost = false
 	p.id.Incarnation++
-	p.note("clear-loss")
+	p.addCall("clear-loss")
 	return nil
 }
 
@@ -82,7 +82,7 @@ func (p *plane) MarkLoss(context.Context) error {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	p.id.MayHaveLost = true
-	p.note("mark-loss")
+	p.addCall("mark-loss")
 	return nil
 }
 
@@ -123,7 +123,7 @@ func (p *plane) StartActive(_ context.Context, spec failover.ActiveSpec, post fu
 	defer p.hub.mu.Unlock()
 	p.active, p.post, p.started = &spec, post, time.Now()
 	p.id.End = lsn.Position{Term: spec.Term, LSN: p.id.End.LSN + 1}
-	p.note("start-active")
+	p.addCall("start-active")
 	post(failover.ActiveReady{})
 	p.hub.connectAll()
 	return nil
@@ -148,7 +148,7 @@ func (p *plane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig) er
 func (p *plane) StopActive(context.Context, failover.NodeInfo) error {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
-	p.note("stop-active")
+	p.addCall("stop-active")
 	p.hub.disconnect(p, failover.LostReset)
 	p.active, p.post = nil, nil
 	p.hub.connectAll()
@@ -159,7 +159,7 @@ func (p *plane) StartFollower(_ context.Context, spec failover.FollowSpec, post 
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	p.follow, p.post = &spec, post
-	p.note("start-follower")
+	p.addCall("start-follower")
 	p.hub.connectAll()
 	return nil
 }
@@ -167,7 +167,7 @@ func (p *plane) StartFollower(_ context.Context, spec failover.FollowSpec, post 
 func (p *plane) StopFollower(context.Context) error {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
-	p.note("stop-follower")
+	p.addCall("stop-follower")
 	p.hub.disconnect(p, failover.LostReset)
 	p.follow, p.post = nil, nil
 	return nil
@@ -176,7 +176,7 @@ func (p *plane) StopFollower(context.Context) error {
 func (p *plane) Drain(ctx context.Context) (lsn.Position, error) {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
-	p.note("drain")
+	p.addCall("drain")
 	if p.drain != nil {
 		return lsn.Position{}, p.drain
 	}
@@ -186,7 +186,7 @@ func (p *plane) Drain(ctx context.Context) (lsn.Position, error) {
 func (p *plane) Resume(context.Context) error {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
-	p.note("resume")
+	p.addCall("resume")
 	return nil
 }
 

@@ -63,11 +63,11 @@ func adoptAfterRollback(t *testing.T, p *pair, by int) {
 // INV-9: the coordinator of a running pair is restored to an older state. The active continues while the standby
 // acknowledges. Without the standby, it blocks: the coordinator's record differs from the pair's state, so no node may
 // be removed from in_sync.
-func TestCoordinatorRolledBackStandbyDies(t *testing.T) {
-	synctest.Test(t, testCoordinatorRolledBackStandbyDies)
+func TestCoordinatorRolledBackStandbyFails(t *testing.T) {
+	synctest.Test(t, testCoordinatorRolledBackStandbyFails)
 }
 
-func testCoordinatorRolledBackStandbyDies(t *testing.T) {
+func testCoordinatorRolledBackStandbyFails(t *testing.T) {
 	p, s := rolledBackPair(t)
 	c := s.Connect()
 	defer c.Close()
@@ -86,11 +86,11 @@ func testCoordinatorRolledBackStandbyDies(t *testing.T) {
 }
 
 // INV-9: when the active fails, the standby does not take over with a record below its fence.
-func TestCoordinatorRolledBackActiveDies(t *testing.T) {
-	synctest.Test(t, testCoordinatorRolledBackActiveDies)
+func TestCoordinatorRolledBackActiveFails(t *testing.T) {
+	synctest.Test(t, testCoordinatorRolledBackActiveFails)
 }
 
-func testCoordinatorRolledBackActiveDies(t *testing.T) {
+func testCoordinatorRolledBackActiveFails(t *testing.T) {
 	p, s := rolledBackPair(t)
 	c := s.Connect()
 	defer c.Close()

@@ -185,9 +185,9 @@ func etcdPair(t *testing.T) (*pair, *etcdServer) {
 }
 
 // A takeover after a refused connection starts the active role without waiting.
-func TestTakeoverIsFast(t *testing.T) { synctest.Test(t, testTakeoverIsFast) }
+func TestTakeoverDoesNotWait(t *testing.T) { synctest.Test(t, testTakeoverDoesNotWait) }
 
-func testTakeoverIsFast(t *testing.T) {
+func testTakeoverDoesNotWait(t *testing.T) {
 	p, _ := memoryPair(t)
 	p.both(failover.Settings{})
 	var times []time.Duration
@@ -218,7 +218,7 @@ func testTakeoverIsFast(t *testing.T) {
 }
 
 // While both nodes are running, an outage of the coordinator and its end only change the status.
-func TestEtcdStopped(t *testing.T) {
+func TestCoordinatorStopped(t *testing.T) {
 	t.Run("etcd", func(t *testing.T) {
 		p, e := etcdPair(t)
 		addr := e.srv.Address()
@@ -266,11 +266,11 @@ func coordinatorStops(t *testing.T, p *pair, stop, start func()) {
 	require.Equal(t, before.Record.Term, p.nodes[0].run.Status().Record.Term)
 }
 
-// Without etcd and the standby, nothing is acknowledged, and after the lease has expired, nothing is delivered. When
-// etcd returns, the active continues alone.
-func TestEtcdAndStandbyGone(t *testing.T) { synctest.Test(t, testEtcdAndStandbyGone) }
+// Without the coordinator and the standby, nothing is acknowledged, and after the lease has expired, nothing is
+// delivered. When the coordinator returns, the active continues alone.
+func TestCoordinatorAndStandbyLost(t *testing.T) { synctest.Test(t, testCoordinatorAndStandbyLost) }
 
-func testEtcdAndStandbyGone(t *testing.T) {
+func testCoordinatorAndStandbyLost(t *testing.T) {
 	p, s := memoryPair(t)
 	p.both(failover.Settings{})
 	s.SetDown(true)
@@ -405,6 +405,7 @@ func testLostReply(t *testing.T) {
 	require.Equal(t, uint64(2), st.Record.Term)
 }
 
+// Run stops the role when its context ends, rejects a second call, and returns the error of a failed store.
 func TestRunEnds(t *testing.T) { synctest.Test(t, testRunEnds) }
 
 func testRunEnds(t *testing.T) {
@@ -444,12 +445,12 @@ func testStandalone(t *testing.T) {
 	}
 }
 
-func TestOptions(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	c := memory.NewServer(0).Connect()
 	good := failover.Options{Coordinator: c, Data: &plane{}, Self: failover.NodeInfo{ID: uuid.New(), Address: "a"}}
 	_, err := failover.New(good)
 	require.NoError(t, err)
-	for _, spoil := range []func(*failover.Options){
+	for _, change := range []func(*failover.Options){
 		func(o *failover.Options) { o.Coordinator = nil },
 		func(o *failover.Options) { o.Data = nil },
 		func(o *failover.Options) { o.Self.ID = uuid.Nil },
@@ -457,7 +458,7 @@ func TestOptions(t *testing.T) {
 		func(o *failover.Options) { o.Settings.MinInSync = 3 },
 	} {
 		bad := good
-		spoil(&bad)
+		change(&bad)
 		_, err := failover.New(bad)
 		require.Error(t, err)
 	}

@@ -40,7 +40,7 @@ func (n *node) sealedImage() (image *memfs.FS) {
 		require.NoError(n.w.t, err)
 		defer func() { _ = st.Close() }()
 		return st.Committed() == n.store.End().LSN
-	}, patience, 20*time.Millisecond)
+	}, waitLimit, 20*time.Millisecond)
 	return image
 }
 
@@ -53,7 +53,7 @@ func (n *node) rollBack(image *memfs.FS) {
 	n.disk = image
 	n.open()
 	n.listen()
-	n.forget()
+	n.clearEvents()
 }
 
 // oldActive is a dialer to an active of release 0.1.0, which does not support the Committed field.
@@ -165,8 +165,8 @@ func TestRolledBackActive(t *testing.T) {
 					a.publish(1, c.writes, 50, 4)
 				}
 				// The active reports its log end, which advances when the term-start record is written.
-				require.Eventually(t, func() bool { return a.store.End().Term == 2 }, patience, time.Millisecond)
-				b.forget()
+				require.Eventually(t, func() bool { return a.store.End().Term == 2 }, waitLimit, time.Millisecond)
+				b.clearEvents()
 				d := w.dialer()
 				if c.old {
 					d = oldActive{d}
@@ -199,7 +199,7 @@ func TestRolledBackActive(t *testing.T) {
 	}
 }
 
-// The standby redials slowly, because the response does not change.
+// A standby that a rolled-back active has rejected redials once per BehindRetry, and reports the loss once.
 func TestRolledBackActiveIsRedialedSlowly(t *testing.T) {
 	synctest.Test(t, testRolledBackActiveIsRedialedSlowly)
 }
@@ -236,7 +236,7 @@ func testRolledBackActiveIsRedialedSlowly(t *testing.T) {
 	require.Equal(t, 1, n, "the standby reports it once")
 }
 
-// The standby started from a snapshot, and the active is restored from a copy older than that.
+// A standby that started from a snapshot rejects an active restored from a copy older than the snapshot.
 func TestRolledBackActiveWithoutCommonRecord(t *testing.T) {
 	for _, release := range []string{"this", "old"} {
 		simulated(t, release, func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestRolledBackActiveWithoutCommonRecord(t *testing.T) {
 			a.rollBack(old)
 			end := b.store.End()
 			a.lead(10, 2, b)
-			b.forget()
+			b.clearEvents()
 			d := w.dialer()
 			if release == "old" {
 				d = oldActive{d}
@@ -275,7 +275,8 @@ func TestRolledBackActiveWithoutCommonRecord(t *testing.T) {
 	}
 }
 
-// A forced failover discards the records after one position, and none before it.
+// A forced failover discards only the records after its position: the standby rejects an active that lacks earlier
+// committed records.
 func TestRolledBackForcedActive(t *testing.T) { synctest.Test(t, testRolledBackForcedActive) }
 
 func testRolledBackForcedActive(t *testing.T) {
@@ -291,7 +292,7 @@ func testRolledBackForcedActive(t *testing.T) {
 	b.rollBack(old)
 	require.Less(t, b.store.End().LSN, after)
 	b.lead(30, 4, nil)
-	a.forget()
+	a.clearEvents()
 	f := replication.StartFollower(replication.FollowerOptions{
 		Store: a.store, Dialer: w.dialer(), Address: b.address, Events: a.event, Tuning: a.tuning,
 		DiscardedRange: replication.DiscardedRange{Term: 3, After: after},
@@ -315,9 +316,9 @@ func testRolledBackActiveOfCorruptStandby(t *testing.T) {
 	a.rollBack(old)
 	a.lead(10, 2, b)
 	end := b.store.End()
-	b.forget()
+	b.clearEvents()
 	f := b.follow(a)
-	f.Resync(errors.New("a page is damaged"))
+	f.Resync(errors.New("a page is corrupt"))
 	require.Eventually(t, func() bool {
 		for _, e := range b.seen() {
 			if e, ok := e.(replication.FollowerLost); ok && e.Cause == replication.LostBehind {
@@ -325,7 +326,7 @@ func testRolledBackActiveOfCorruptStandby(t *testing.T) {
 			}
 		}
 		return false
-	}, patience, time.Millisecond)
+	}, waitLimit, time.Millisecond)
 	requireUntouched(b, end)
 }
 
@@ -343,13 +344,13 @@ func testCorruptStandbyOfAnOldActive(t *testing.T) {
 	a.lead(10, 2, nil)
 	a.publish(1, 10, 50, 1)
 	b.follow(a)
-	requireEqual(a, b) // the digests create its checkpoints
+	requireEqual(a, b) // also creates a checkpoint
 	a.publish(1, 10, 50, 1)
-	require.Eventually(t, func() bool { return b.store.Committed() == a.store.End().LSN }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.store.Committed() == a.store.End().LSN }, waitLimit, time.Millisecond)
 	b.stop()
-	b.forget()
+	b.clearEvents()
 	f := b.followVia(oldActive{w.dialer()}, a.address)
-	f.Resync(errors.New("a page is damaged"))
+	f.Resync(errors.New("a page is corrupt"))
 	await[replication.FollowerLost](b, nil)
 	for _, e := range b.seen() {
 		if e, ok := e.(replication.FollowerLost); ok {
@@ -359,7 +360,7 @@ func testCorruptStandbyOfAnOldActive(t *testing.T) {
 	_, err := a.store.Checkpoint(t.Context())
 	require.NoError(t, err)
 	await[replication.SnapshotInstalled](b, nil)
-	require.Eventually(t, func() bool { return b.store.End() == a.store.End() }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.store.End() == a.store.End() }, waitLimit, time.Millisecond)
 }
 
 // A standby of an old release sends no committed position and is accepted as before.
@@ -384,8 +385,7 @@ func testStandbyOfAnOldRelease(t *testing.T) {
 	require.NoError(t, err, "its records are not reported as missing")
 }
 
-// A standby that may have lost records follows as another member. The active must still have everything that the
-// standby knows to be committed.
+// After ClearLoss, a standby still rejects an active that lacks records that the standby knows to be committed.
 func TestClearedLossKeepsCommittedRecords(t *testing.T) {
 	synctest.Test(t, testClearedLossKeepsCommittedRecords)
 }
@@ -406,8 +406,8 @@ func testClearedLossKeepsCommittedRecords(t *testing.T) {
 	requireUntouched(b, end)
 }
 
-// The active was restored from an older copy, continued alone, and was refused; the operator forces the standby's
-// history. The records that the other node acknowledged alone are kept in a file, wherever its log ends (INV-13).
+// An active was restored from an older copy, continued alone, and was rejected by its standby. After a forced failover
+// to the standby, the records that the old active acknowledged alone are saved in a file (INV-13).
 func TestForcedAfterHistoriesDiffer(t *testing.T) {
 	for name, c := range map[string]struct {
 		writes    int
@@ -432,14 +432,14 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 				if c.restarted {
 					a.rollBack(a.sealedImage())
 				}
-				void := replication.DiscardedRange{Term: 3, After: after}
-				a.forget()
+				discarded := replication.DiscardedRange{Term: 3, After: after}
+				a.clearEvents()
 				f := replication.StartFollower(replication.FollowerOptions{
 					Store: a.store, Dialer: w.dialer(), Address: b.address, Events: a.event, Tuning: a.tuning,
-					DiscardedRange: void,
+					DiscardedRange: discarded,
 				})
 				defer f.Stop()
-				require.Eventually(t, func() bool { return a.store.Applied() == b.store.Applied() }, patience,
+				require.Eventually(t, func() bool { return a.store.Applied() == b.store.Applied() }, waitLimit,
 					time.Millisecond)
 				requireEqual(a, b)
 				require.Len(t, a.messages(), 100)
@@ -450,8 +450,8 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 	}
 }
 
-// A standby restored from an older copy detects that the pair has committed more than its log holds.
-func TestLacks(t *testing.T) {
+// A standby restored from an older copy detects that the pair has committed records that its log lacks.
+func TestRolledBackStandbyReportsIncomplete(t *testing.T) {
 	for _, required := range []bool{true, false} {
 		simulated(t, fmt.Sprintf("its acks are required: %t", required), func(t *testing.T) {
 			w := newWorld(t)
@@ -460,7 +460,7 @@ func TestLacks(t *testing.T) {
 			b.follow(a)
 			a.createQueue()
 			a.sync(b)
-			b.forget() // earlier events do not count: it was not in sync yet
+			b.clearEvents() // events from before it was in sync do not count
 			a.publish(a.queueID, 10, 10, 1)
 			image, had := b.image(), b.store.End().LSN
 			a.publish(a.queueID, 10, 10, 1)

@@ -30,7 +30,7 @@ func testNewConnectionReplacesTheOld(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := old.Recv()
 		return errors.Is(err, replication.ErrReplaced)
-	}, patience, time.Millisecond)
+	}, waitLimit, time.Millisecond)
 	for _, e := range a.seen() {
 		_, is := e.(replication.StandbyLost)
 		require.False(t, is, "%+v", e)
@@ -54,7 +54,7 @@ func testStandbyLostAcknowledgedRecords(t *testing.T) {
 	a.publish(a.queueID, 10, 10, 1)
 	b.stop()
 	await[replication.StandbyLost](a, nil)
-	a.forget()
+	a.clearEvents()
 	// It restarts without its last records and reports the loss.
 	s := w.handshake(b, a, func(m *replication.StandbyMessage) {
 		m.Hello.LogEnd, m.Hello.Applied, m.Hello.TermEnds = lsn.Position{}, lsn.Position{}, nil
@@ -66,11 +66,11 @@ func testStandbyLostAcknowledgedRecords(t *testing.T) {
 }
 
 // Only acks of the member listed in the cluster record count (INV-6).
-func TestAnotherIncarnationDoesNotCount(t *testing.T) {
-	synctest.Test(t, testAnotherIncarnationDoesNotCount)
+func TestAckOfAnotherIncarnationDoesNotCount(t *testing.T) {
+	synctest.Test(t, testAckOfAnotherIncarnationDoesNotCount)
 }
 
-func testAnotherIncarnationDoesNotCount(t *testing.T) {
+func testAckOfAnotherIncarnationDoesNotCount(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	other := b.member()
@@ -78,7 +78,7 @@ func testAnotherIncarnationDoesNotCount(t *testing.T) {
 	a.leadWith(1, replication.PrimaryConfig{Config: 1, Serve: true, RequireStandby: true, Standby: other})
 	b.follow(a)
 	await[replication.StandbyCaughtUp](a, nil)
-	require.Eventually(t, func() bool { return b.store.End().LSN == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.store.End().LSN == 1 }, waitLimit, time.Millisecond)
 	await(a, lostStandby(replication.LostSilence))
 	require.Zero(t, a.primary.CommitLSN())
 	a.configure(func(c *replication.PrimaryConfig) { c.Standby = b.member() })
@@ -86,17 +86,19 @@ func testAnotherIncarnationDoesNotCount(t *testing.T) {
 	await[replication.ActiveReady](a, nil)
 }
 
-// Acks under a withdrawn requirement do not count later (INV-3).
-func TestUnrequireDropsTheSession(t *testing.T) { synctest.Test(t, testUnrequireDropsTheSession) }
+// When the acks of a standby are no longer required, its session ends, so that its acks do not count later (INV-3).
+func TestDroppedRequirementEndsSession(t *testing.T) {
+	synctest.Test(t, testDroppedRequirementEndsSession)
+}
 
-func testUnrequireDropsTheSession(t *testing.T) {
+func testDroppedRequirementEndsSession(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)
 	b.follow(a)
 	a.createQueue()
 	a.sync(b)
-	a.forget()
+	a.clearEvents()
 	a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	await[replication.StandbyLost](a, nil)
 	await[replication.StandbyCaughtUp](a, nil)

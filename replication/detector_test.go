@@ -21,12 +21,12 @@ func TestDetector(t *testing.T) {
 	}{
 		{"nothing was received", func(*detecting) {}},
 		{"always in time", steady},
-		{"late before", func(d *detecting) {
+		{"one late message before", func(d *detecting) {
 			steady(d)
 			d.beats(500*time.Millisecond, time.Millisecond)
 			steady(d)
 		}},
-		{"over another connection", func(d *detecting) {
+		{"after a reconnect", func(d *detecting) {
 			steady(d)
 			d.restart()
 			d.beats(DefaultHeartbeat, time.Second)
@@ -113,6 +113,6 @@ func (d *detecting) silent() time.Duration {
 			return d.now.Sub(began)
 		}
 	}
-	require.Fail(d.t, "never")
+	require.Fail(d.t, "no error")
 	return 0
 }

@@ -45,10 +45,10 @@ func (n *node) followDiscarded(active *node, after uint64) {
 	n.mu.Unlock()
 }
 
-// returns makes a follow b. a knows of the forced failover.
-func (n *node) returns(active *node, after uint64) {
+// rejoin makes n the standby of the forced active, and waits until both are equal.
+func (n *node) rejoin(active *node, after uint64) {
 	n.followDiscarded(active, after)
-	require.Eventually(n.w.t, func() bool { return n.store.Applied() == active.store.Applied() }, patience,
+	require.Eventually(n.w.t, func() bool { return n.store.Applied() == active.store.Applied() }, waitLimit,
 		time.Millisecond)
 	requireEqual(n, active)
 }
@@ -97,7 +97,7 @@ func testDiscardedTailIsSavedBeforeSnapshot(t *testing.T) {
 	after := forced(a, b)
 	end := a.store.End().LSN
 	b.publish(b.queueID, 5, 50, 1)
-	a.returns(b, after)
+	a.rejoin(b, after)
 	await[replication.SnapshotInstalled](a, nil)
 	first, last, bodies := a.kept()
 	require.Equal(t, after+1, first)
@@ -119,19 +119,19 @@ func testDiscardedTailIsSavedByTruncation(t *testing.T) {
 	a.disk = a.disk.CrashClone(nil)
 	_ = a.store.Close()
 	a.open()
-	a.returns(b, after)
+	a.rejoin(b, after)
 	first, last, bodies := a.kept()
 	require.Equal(t, after+1, first)
 	require.Equal(t, end, last)
 	require.Equal(t, 40, bodies)
 }
 
-// The active's log no longer reaches back to the divergence point. The cluster record's forced failover defines it.
-func TestDiscardedTailIsSavedFarBehind(t *testing.T) {
-	synctest.Test(t, testDiscardedTailIsSavedFarBehind)
+// If the active's log no longer contains the divergence point, the forced failover in the cluster record defines it.
+func TestDiscardedTailIsSavedWithTrimmedLog(t *testing.T) {
+	synctest.Test(t, testDiscardedTailIsSavedWithTrimmedLog)
 }
 
-func testDiscardedTailIsSavedFarBehind(t *testing.T) {
+func testDiscardedTailIsSavedWithTrimmedLog(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b", smallLog)
 	after := forced(a, b)
@@ -142,7 +142,7 @@ func testDiscardedTailIsSavedFarBehind(t *testing.T) {
 		_, err := b.store.Checkpoint(t.Context())
 		require.NoError(t, err)
 	}
-	a.returns(b, after)
+	a.rejoin(b, after)
 	first, last, bodies := a.kept()
 	require.Equal(t, after+1, first)
 	require.Equal(t, end, last)
@@ -170,7 +170,7 @@ func testStandbyFarBehindSavesNothing(t *testing.T) {
 		_, err := b.store.Checkpoint(t.Context())
 		require.NoError(t, err)
 	}
-	a.returns(b, end+1000)
+	a.rejoin(b, end+1000)
 	await[replication.SnapshotInstalled](a, nil)
 	first, _, _ := a.kept()
 	require.Zero(t, first)
@@ -189,7 +189,7 @@ func testCommitLSNOfLostActive(t *testing.T) {
 	a.publish(a.queueID, 10, 50, 4)
 	var commit uint64
 	require.Eventually(t, func() bool { commit = f.Status().ActiveCommitLSN; return commit == a.store.End().LSN },
-		patience, time.Millisecond)
+		waitLimit, time.Millisecond)
 	a.close()
 	a.stop()
 	await[replication.FollowerLost](b, nil)

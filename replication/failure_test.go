@@ -140,8 +140,8 @@ func (s *breakingStream) Recv() (*replication.SnapshotChunk, error) {
 	return s.SnapshotStream.Recv()
 }
 
-// A snapshot transfer under load that breaks repeatedly resumes at its offset, although the log is gone.
-func TestSnapshotTransfer(t *testing.T) {
+// A snapshot transfer that breaks repeatedly under load resumes at its offset, although the active has deleted the log.
+func TestBrokenSnapshotTransferResumes(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		small := func(n *node) {
 			smallLog(n)
@@ -196,7 +196,7 @@ func TestFencedActiveGetsNoAck(t *testing.T) {
 		requireEqual(a, b)
 		commit := a.primary.CommitLSN()
 		// b tries to take over: it raises the term under its known configuration.
-		require.Eventually(t, func() bool { return b.store.Identity().Fence.Config == a.config }, patience,
+		require.Eventually(t, func() bool { return b.store.Identity().Fence.Config == a.config }, waitLimit,
 			time.Millisecond)
 		id := b.store.Identity()
 		require.NoError(t, b.store.SetFence(identity.Fence{Config: id.Fence.Config, Term: id.Fence.Term + 1}))
@@ -241,7 +241,7 @@ func (n *node) leadAgainAt(config uint64) {
 	n.configure(func(*replication.PrimaryConfig) {})
 }
 
-// Nothing is acknowledged until failover has removed the standby from in_sync (INV-2, INV-3).
+// After the loss of the standby, nothing is acknowledged until failover has removed it from in_sync (INV-2, INV-3).
 func TestStandbyLoss(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
@@ -257,7 +257,7 @@ func TestStandbyLoss(t *testing.T) {
 			require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "p", uint64(i+1), nil),
 				func(_ *txn.Result, err error) { errs <- err }))
 		}
-		require.Eventually(t, func() bool { return a.store.Durable().LSN >= a.primary.CommitLSN()+10 }, patience,
+		require.Eventually(t, func() bool { return a.store.Durable().LSN >= a.primary.CommitLSN()+10 }, waitLimit,
 			time.Millisecond)
 		require.Empty(t, errs)
 		require.Equal(t, a.primary.CommitLSN(), a.store.Applied().LSN)
@@ -265,8 +265,8 @@ func TestStandbyLoss(t *testing.T) {
 		for range 10 {
 			require.NoError(t, <-errs)
 		}
-		// It reconnects and is added again.
-		a.forget()
+		// The standby reconnects and is added again.
+		a.clearEvents()
 		b.follow(a)
 		a.sync(b)
 		a.publish(a.queueID, 100, 50, 4)
@@ -286,7 +286,7 @@ func testSilentStandby(t *testing.T) {
 	require.Equal(t, b.member(), e.Member)
 	b.follow(a)
 	await[replication.StandbySynced](a, nil)
-	a.forget()
+	a.clearEvents()
 	start := time.Now()
 	w.net.Cut("a")
 	e = await(a, lostStandby(replication.LostSilence))
@@ -332,7 +332,7 @@ func TestFailureDetection(t *testing.T) {
 				require.Equal(t, replication.LostSilence, e.Cause)
 			}
 		}
-		b.forget()
+		b.clearEvents()
 		w.net.Heal("a")
 		await[replication.FollowerConnected](b, nil)
 	})
@@ -342,7 +342,7 @@ func TestFailureDetection(t *testing.T) {
 		a.lead(1, 1, nil)
 		b.follow(a)
 		await[replication.FollowerConnected](b, nil)
-		b.forget()
+		b.clearEvents()
 		w.net.Reset("a")
 		await(b, lost(replication.LostReset))
 		await[replication.FollowerConnected](b, nil)
@@ -427,7 +427,7 @@ func TestStalledDisk(t *testing.T) {
 		await[replication.StandbySynced](a, nil)
 		release := b.hold(faultfs.OpSync)
 		defer release()
-		a.forget()
+		a.clearEvents()
 		submit(a)
 		start := time.Now()
 		e := await[replication.StandbyLost](a, nil)
@@ -504,18 +504,18 @@ func testFollowerStopIsFinal(t *testing.T) {
 			}
 		})
 		at := b.store.End().LSN
-		require.Eventually(t, func() bool { return b.store.End().LSN > at+20 }, patience, 100*time.Microsecond)
+		require.Eventually(t, func() bool { return b.store.End().LSN > at+20 }, waitLimit, 100*time.Microsecond)
 		b.stop()
 		end := b.store.End()
 		if st := a.primary.Status().Standby; st != nil {
 			require.LessOrEqual(t, st.Durable.LSN, b.store.Durable().LSN, "round %d", round)
 		}
 		at = a.store.End().LSN
-		require.Eventually(t, func() bool { return a.store.End().LSN > at+20 }, patience, 100*time.Microsecond)
+		require.Eventually(t, func() bool { return a.store.End().LSN > at+20 }, waitLimit, 100*time.Microsecond)
 		require.Equal(t, end, b.store.End())
 		flood.Store(false)
 		g.Wait()
-		b.forget()
+		b.clearEvents()
 	}
 	b.follow(a)
 	requireEqual(a, b)

@@ -32,8 +32,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// patience limits every wait of these tests, in simulated time.
-const patience = time.Minute
+// waitLimit is the timeout of every wait of these tests, in simulated time.
+const waitLimit = time.Minute
 
 // world is the environment of a pair in a synctest bubble: a network and the pair ID.
 type world struct {
@@ -242,8 +242,8 @@ func (n *node) stop() {
 	}
 }
 
-// forget drops the recorded events.
-func (n *node) forget() {
+// clearEvents drops the recorded events.
+func (n *node) clearEvents() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.events = nil
@@ -260,7 +260,7 @@ func (n *node) seen() []replication.Event {
 func await[T replication.Event](n *node, fits func(T) bool) T {
 	n.w.t.Helper()
 	var found T
-	timeout := time.NewTimer(patience)
+	timeout := time.NewTimer(waitLimit)
 	defer timeout.Stop()
 	for {
 		n.mu.Lock()
@@ -335,7 +335,7 @@ func (n *node) createQueue() {
 	b.CreateQueue("q", txn.Config{}, "s")
 	raw, err := b.Finish()
 	require.NoError(n.w.t, err)
-	ctx, cancel := context.WithTimeout(n.w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(n.w.t.Context(), waitLimit)
 	defer cancel()
 	r, err := n.primary.Commit(ctx, raw)
 	require.NoError(n.w.t, err)
@@ -346,7 +346,7 @@ func (n *node) createQueue() {
 // publish commits count messages of size bytes from parallel goroutines.
 func (n *node) publish(queue uint64, count, size, parallel int) {
 	n.w.t.Helper()
-	ctx, cancel := context.WithTimeout(n.w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(n.w.t.Context(), waitLimit)
 	defer cancel()
 	errs := make(chan error, parallel)
 	for g := range parallel {
@@ -378,7 +378,7 @@ func requireEqual(a, b *node) {
 	require.Eventually(t, func() bool {
 		end := a.store.End()
 		return a.store.Applied() == end && b.store.End() == end && b.store.Applied() == end
-	}, patience, time.Millisecond, "a end %v applied %v, b end %v applied %v", a.store.End(), a.store.Applied(),
+	}, waitLimit, time.Millisecond, "a end %v applied %v, b end %v applied %v", a.store.End(), a.store.Applied(),
 		b.store.End(), b.store.Applied())
 	var digests [2]checkpoint.Digest
 	for i, n := range []*node{a, b} {

@@ -33,8 +33,8 @@ func (n *node) hold(kind faultfs.OpKind) (release func()) {
 	return release
 }
 
-// patient sets the disk-stall and ack timeouts to an hour.
-func patient(n *node) { n.tuning.DiskStallTimeout, n.tuning.AckTimeout = time.Hour, time.Hour }
+// longTimeouts sets the disk-stall and ack timeouts to an hour.
+func longTimeouts(n *node) { n.tuning.DiskStallTimeout, n.tuning.AckTimeout = time.Hour, time.Hour }
 
 // Records that the active acknowledged before it required the standby's acks must be durable on the standby before it
 // may be added to in_sync (INV-3).
@@ -44,7 +44,7 @@ func TestSyncedOnlyWithCommitsOfActive(t *testing.T) {
 
 func testSyncedOnlyWithCommitsOfActive(t *testing.T) {
 	w := newWorld(t)
-	a, b := w.node("a", patient), w.node("b", patient)
+	a, b := w.node("a", longTimeouts), w.node("b", longTimeouts)
 	a.lead(1, 1, nil)
 	b.follow(a)
 	a.createQueue()
@@ -73,7 +73,7 @@ func testSyncedOnlyWithCommitsOfActive(t *testing.T) {
 // It has not lost records and must not truncate any.
 func TestStandbyMayBeAheadOfTheActivesLog(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
-		a, b := w.node("a", patient), w.node("b", patient)
+		a, b := w.node("a", longTimeouts), w.node("b", longTimeouts)
 		a.lead(1, 1, nil)
 		b.follow(a)
 		a.createQueue()
@@ -87,10 +87,10 @@ func TestStandbyMayBeAheadOfTheActivesLog(t *testing.T) {
 		require.Eventually(t, func() bool {
 			st := a.primary.Status().Standby
 			return st != nil && st.Durable.LSN == end+1
-		}, patience, time.Millisecond, "the standby has it first")
+		}, waitLimit, time.Millisecond, "the standby has it first")
 		require.Equal(t, end, a.store.End().LSN)
 		b.stop()
-		a.forget()
+		a.clearEvents()
 		b.follow(a)
 		for range 60 {
 			pause(time.Second)

@@ -87,7 +87,7 @@ func (n *memNetwork) Heal(address string) {
 }
 
 // open waits until the link to the address is not cut.
-func (n *memNetwork) open(address string, giveUp <-chan struct{}) bool {
+func (n *memNetwork) open(address string, done <-chan struct{}) bool {
 	for {
 		n.mu.Lock()
 		healed := n.cut[address]
@@ -97,7 +97,7 @@ func (n *memNetwork) open(address string, giveUp <-chan struct{}) bool {
 		}
 		select {
 		case <-healed:
-		case <-giveUp:
+		case <-done:
 			return false
 		}
 	}

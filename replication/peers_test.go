@@ -39,7 +39,7 @@ func (w *world) handshake(b, a *node, change ...func(*replication.StandbyMessage
 }
 
 // The active rejects invalid messages from a peer with an error and keeps running.
-func TestBadPeers(t *testing.T) {
+func TestActiveRejectsInvalidStandby(t *testing.T) {
 	refused := func(name string, test func(t *testing.T, w *world, a, b *node)) {
 		simulated(t, name, func(t *testing.T) {
 			w := newWorld(t)
@@ -88,9 +88,9 @@ func TestBadPeers(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := s.Recv()
 			return errors.Is(err, replication.ErrProtocol)
-		}, patience, time.Millisecond)
+		}, waitLimit, time.Millisecond)
 	})
-	refused("nothing at all", func(t *testing.T, w *world, a, _ *node) {
+	refused("no message", func(t *testing.T, w *world, a, _ *node) {
 		conn, err := w.dialer().Dial(t.Context(), a.address)
 		require.NoError(t, err)
 		s, err := conn.Replicate(t.Context())
@@ -135,7 +135,7 @@ func (f *fakeActive) FetchSnapshot(
 }
 
 // Records that fail verification are neither appended nor acknowledged.
-func TestFollowerRefusesBadRecords(t *testing.T) {
+func TestFollowerRejectsInvalidRecords(t *testing.T) {
 	good, end := frameAll(lsn.Position{}, 1, [][]byte{payload(1, "", 0, []byte("x")), payload(1, "", 0, []byte("y"))})
 	flipped := append([]byte{}, good...)
 	flipped[len(flipped)/2] ^= 4
@@ -180,7 +180,7 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 				require.False(t, failed, "the message must not reach the store: %+v", e)
 			}
 			pause(10 * time.Second)
-			require.Less(t, fake.connections.Load(), int64(220), "reconnects are paced")
+			require.Less(t, fake.connections.Load(), int64(220), "reconnects are delayed")
 			b.stop()
 			require.True(t, b.store.End().IsZero())
 			for len(fake.received) > 0 {
@@ -201,7 +201,7 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 		l := w.net.Listen("fake", func() (replication.Service, error) { return fake, nil })
 		defer l.Close()
 		b.followVia(w.dialer(), "fake")
-		require.Eventually(t, func() bool { return (<-fake.received).Durable == end }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return (<-fake.received).Durable == end }, waitLimit, time.Millisecond)
 		require.Zero(t, b.store.Applied().LSN, "durable, but not reported as committed (INV-2)")
 	})
 }

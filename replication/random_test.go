@@ -24,8 +24,8 @@ import (
 )
 
 var (
-	seeds     = flag.Int("seeds", 8, "how many random histories TestRandomHistories runs")
-	firstSeed = flag.Uint64("seed", 1, "the first of them")
+	seeds     = flag.Int("seeds", 8, "number of random histories of TestRandomHistories")
+	firstSeed = flag.Uint64("seed", 1, "first seed of TestRandomHistories")
 )
 
 // TestRandomHistories runs random crashes, cuts, resets, promotions, switchovers and restores from older disk images
@@ -38,7 +38,7 @@ func TestRandomHistories(t *testing.T) {
 		simulated(t, fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			h := newHistory(t, seed)
 			h.run(25)
-			refused, rollBack = refused+h.refused, rollBack+h.putBacks
+			refused, rollBack = refused+h.refused, rollBack+h.rollBacks
 		})
 	}
 	t.Logf("%d nodes were restored from older images, and %d of them were refused as the active", rollBack, refused)
@@ -47,7 +47,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// number of concurrent clients
+// clients is the number of concurrent clients.
 const clients = 3
 
 // ack is an acknowledgement received by a client.
@@ -69,8 +69,8 @@ type history struct {
 	inSync       bool
 	config, term uint64
 	// images are older states of the nodes' disks.
-	images            [2][]*memfs.FS
-	putBacks, refused int
+	images             [2][]*memfs.FS
+	rollBacks, refused int
 
 	// current is the primary used by the clients.
 	current atomic.Pointer[endpoint]
@@ -160,7 +160,7 @@ func (h *history) run(steps int) {
 
 // client publishes its sequence numbers in order and retries each until success.
 func (h *history) client(c int) {
-	// Rate-limited: on one busy core an active without a standby can outrun one that catches up through a tiny
+	// The rate is limited: an active without a standby could commit faster than a standby catches up through a small
 	// window.
 	pace := time.NewTicker(200 * time.Microsecond)
 	defer pace.Stop()
@@ -218,7 +218,7 @@ func (h *history) step() {
 		{"checkpoint", h.checkpoint},
 		{"drop-standby", h.drop},
 		{"image", h.takeImage},
-		{"put-back", h.rollBack},
+		{"roll-back", h.rollBack},
 	}
 	a := actions[h.rng.Intn(len(actions))]
 	h.steps = append(h.steps, a.name)
@@ -230,7 +230,7 @@ func (h *history) step() {
 func (h *history) progress(records uint64) {
 	n := h.lead()
 	at := n.store.End().LSN
-	require.Eventually(h.t, func() bool { return n.store.End().LSN >= at+records || h.blocked() }, patience,
+	require.Eventually(h.t, func() bool { return n.store.End().LSN >= at+records || h.blocked() }, waitLimit,
 		100*time.Microsecond)
 }
 
@@ -263,17 +263,17 @@ func (h *history) ensureSync() {
 		member = st.Standby.Member
 		return member == s.member()
 	}
-	for until := time.Now().Add(patience); !caughtUp(); {
+	for until := time.Now().Add(waitLimit); !caughtUp(); {
 		require.True(h.t, time.Now().Before(until), "%s does not catch up with %s: %s; events %+v", s.name, n.name,
 			state, s.seen())
 		time.Sleep(time.Millisecond) //nolint:forbidigo // a poll
 	}
-	n.forget()
+	n.clearEvents()
 	h.config++
 	h.configure(replication.PrimaryConfig{Config: h.config, Serve: true, RequireStandby: true, Standby: member})
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitLimit)
 	for {
-		require.True(h.t, time.Now().Before(deadline), "never synced")
+		require.True(h.t, time.Now().Before(deadline), "not synced")
 		if h.saw(func(e replication.Event) bool { _, ok := e.(replication.StandbySynced); return ok }) {
 			h.config++
 			h.configure(replication.PrimaryConfig{Config: h.config, Serve: true, RequireStandby: true, Standby: member})
@@ -328,7 +328,7 @@ func (h *history) crash(n *node) {
 	n.disk = disk
 	n.open()
 	n.listen()
-	n.forget()
+	n.clearEvents()
 }
 
 func (h *history) crashActive() {
@@ -395,7 +395,7 @@ func (h *history) checkpoint() {
 func (h *history) switchover() {
 	h.ensureSync()
 	n := h.lead()
-	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(h.t.Context(), waitLimit)
 	defer cancel()
 	end, err := n.primary.Drain(ctx)
 	require.NoError(h.t, err)
@@ -421,7 +421,7 @@ func (h *history) rollBack() {
 	}
 	h.ensureSync()
 	victim, other := h.nodes[i], h.nodes[1-i]
-	h.rest(other)
+	h.quiesce(other)
 	if h.rng.Intn(2) == 0 {
 		other.rollBack(other.disk.CrashClone(h.rng))
 	}
@@ -432,7 +432,7 @@ func (h *history) rollBack() {
 	victim.rollBack(image.CrashClone(nil))
 	h.w.net.Heal(victim.name)
 	h.w.net.Heal(other.name)
-	h.putBacks++
+	h.rollBacks++
 
 	committed, ok := other.store.PositionOf(other.store.Committed())
 	require.True(h.t, ok)
@@ -444,7 +444,7 @@ func (h *history) rollBack() {
 	h.active, h.inSync = i, true
 	victim.lead(h.config, h.term, other)
 	old := h.rng.Intn(3) == 0
-	other.forget()
+	other.clearEvents()
 	if old {
 		other.followVia(oldActive{h.w.dialer()}, victim.address)
 	} else {
@@ -462,9 +462,9 @@ func (h *history) rollBack() {
 	h.promote()
 }
 
-// rest waits until both nodes know all acknowledged records to be committed, and stops further acknowledgements.
-// Records whose commit a node did not learn of before it stopped are outside of this check.
-func (h *history) rest(n *node) {
+// quiesce stops further acknowledgements and waits until the node knows all acknowledged records to be committed. The
+// test cannot check records that a node did not know to be committed when it stopped.
+func (h *history) quiesce(n *node) {
 	e := h.current.Load()
 	e.mu.Lock()
 	e.dead = true
@@ -475,7 +475,7 @@ func (h *history) rest(n *node) {
 	for _, a := range h.acks {
 		last = max(last, a.lsn)
 	}
-	require.Eventually(h.t, func() bool { return n.store.Committed() >= last }, patience, time.Millisecond)
+	require.Eventually(h.t, func() bool { return n.store.Committed() >= last }, waitLimit, time.Millisecond)
 	n.close() // an idle log records its commit position before the close
 	n.stop()
 	require.NoError(h.t, n.store.Close())

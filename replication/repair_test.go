@@ -28,7 +28,7 @@ func connect(t *testing.T, n *node) *grpc.ClientConn {
 	return cc
 }
 
-// Both nodes serve messages in any role, whether the requester is ahead or behind.
+// A node serves messages in any role, also to a requester with a longer or shorter log.
 func TestFetchMessages(t *testing.T) { synctest.Test(t, testFetchMessages) }
 
 func testFetchMessages(t *testing.T) {
@@ -39,15 +39,15 @@ func testFetchMessages(t *testing.T) {
 	b.follow(a)
 	a.createQueue()
 	a.publish(a.queueID, 50, 100_000, 8) // sent in many parts
-	require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, patience,
+	require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, waitLimit,
 		time.Millisecond)
 	want := a.messages()
 	for _, pair := range [][2]*node{{a, b}, {b, a}} {
-		who, whom := pair[0], pair[1]
-		cc, have := connect(t, whom), 0
+		requester, server := pair[0], pair[1]
+		cc, have := connect(t, server), 0
 		for first := uint64(1); first <= 50; {
-			found, err := replication.FetchMessages(t.Context(), cc, who.store, a.queueID, first, 50,
-				who.store.Applied())
+			found, err := replication.FetchMessages(t.Context(), cc, requester.store, a.queueID, first, 50,
+				requester.store.Applied())
 			require.NoError(t, err)
 			require.Empty(t, found.Damaged)
 			require.GreaterOrEqual(t, found.Last, first)
@@ -65,8 +65,8 @@ func testFetchMessages(t *testing.T) {
 	require.Equal(t, repair.FoundMessages{Last: 5}, found)
 }
 
-// Messages are only served to a node of the same pair with the same history. For any other node the sequence may be a
-// different message.
+// Messages are served only to a node of the same pair with the same history. In another history, the sequence may
+// belong to a different message.
 func TestFetchMessagesRefused(t *testing.T) { synctest.Test(t, testFetchMessagesRefused) }
 
 func testFetchMessagesRefused(t *testing.T) {
@@ -81,9 +81,9 @@ func testFetchMessagesRefused(t *testing.T) {
 	b.createQueue()
 	b.publish(b.queueID, 7, 100, 1)
 	for _, pair := range [][2]*node{{a, b}, {b, a}} {
-		who, whom := pair[0], pair[1]
-		_, err := replication.FetchMessages(t.Context(), connect(t, whom), who.store, a.queueID, 1, 5,
-			who.store.Applied())
+		requester, server := pair[0], pair[1]
+		_, err := replication.FetchMessages(t.Context(), connect(t, server), requester.store, a.queueID, 1, 5,
+			requester.store.Applied())
 		require.ErrorIs(t, err, replication.ErrHistory)
 	}
 	_, err := replication.FetchMessages(t.Context(), connect(t, a), a.store, a.queueID, 1, 5, a.store.Applied())
@@ -106,16 +106,16 @@ func TestResync(t *testing.T) {
 		f := b.follow(a)
 		a.createQueue()
 		a.publish(a.queueID, 20, 1000, 4)
-		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, patience,
+		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, waitLimit,
 			time.Millisecond)
 		before := b.store.Identity().Incarnation
-		reason := errors.New("its index is damaged")
+		reason := errors.New("its index is corrupt")
 		f.Resync(reason)
 		f.Resync(reason)
 		await(b, func(replication.SnapshotInstalled) bool { return true })
 		require.Equal(t, before+1, b.store.Identity().Incarnation)
 		a.publish(a.queueID, 20, 1000, 4)
-		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, patience,
+		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, waitLimit,
 			time.Millisecond)
 		requireEqual(a, b)
 	})

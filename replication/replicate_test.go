@@ -32,8 +32,7 @@ func TestSteadyReplication(t *testing.T) {
 	})
 }
 
-// The active periodically sends its commit latency to the standby.
-func TestStandbyKnowsCommitTime(t *testing.T) {
+func TestCommitLatencyIsSentToStandby(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
 		a.lead(1, 1, nil)
@@ -93,9 +92,9 @@ func TestLargeTransactionIsSentInFragments(t *testing.T) {
 	})
 }
 
-func TestTooLarge(t *testing.T) { synctest.Test(t, testTooLarge) }
+func TestTooLargeTransaction(t *testing.T) { synctest.Test(t, testTooLargeTransaction) }
 
-func testTooLarge(t *testing.T) {
+func testTooLargeTransaction(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", func(n *node) { n.tuning.MaxTxnBytes = 1000 })
 	a.lead(1, 1, nil)
@@ -156,11 +155,11 @@ func TestCommitLSNReachesAnIdleStandby(t *testing.T) {
 		for range 5 {
 			r, err := a.primary.Commit(t.Context(), payload(a.queueID, "", 0, []byte("x")))
 			require.NoError(t, err)
-			require.Eventually(t, func() bool { return b.store.Applied().LSN >= r.LSN }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return b.store.Applied().LSN >= r.LSN }, waitLimit, time.Millisecond)
 			require.Eventually(t, func() bool { // the active receives the applied LSN
 				st := a.primary.Status().Standby
 				return st != nil && st.AppliedLSN >= r.LSN
-			}, patience, time.Millisecond)
+			}, waitLimit, time.Millisecond)
 		}
 	})
 }
@@ -215,10 +214,12 @@ func testAsyncOrder(t *testing.T) {
 	requireEqual(a, b)
 }
 
-// Under load there are far fewer writes than transactions.
-func TestBatchesFormUnderLoad(t *testing.T) { synctest.Test(t, testBatchesFormUnderLoad) }
+// Concurrent transactions are synced in batches.
+func TestConcurrentTransactionsAreBatched(t *testing.T) {
+	synctest.Test(t, testConcurrentTransactionsAreBatched)
+}
 
-func testBatchesFormUnderLoad(t *testing.T) {
+func testConcurrentTransactionsAreBatched(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", func(n *node) { n.tuning.CommitDelay = 2 * time.Millisecond })
 	a.lead(1, 1, nil)
@@ -234,6 +235,7 @@ func testBatchesFormUnderLoad(t *testing.T) {
 	require.Less(t, a.fault.Count(faultfs.OpSync)-before, uint64(400))
 }
 
+// Submit waits for space while the queue is full.
 func TestBackpressure(t *testing.T) { synctest.Test(t, testBackpressure) }
 
 func testBackpressure(t *testing.T) {
@@ -261,12 +263,14 @@ func testBackpressure(t *testing.T) {
 	a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	answered.Wait()
 	_, err := a.primary.Commit(t.Context(), payload(1, "", 0, make([]byte, 200<<10)))
-	require.NoError(t, err, "larger than the queue: alone it may pass")
+	require.NoError(t, err, "a transaction larger than the queue is accepted if the queue is empty")
 }
 
-func TestStopFailsWaiters(t *testing.T) { synctest.Test(t, testStopFailsWaiters) }
+func TestStopFailsPendingTransactions(t *testing.T) {
+	synctest.Test(t, testStopFailsPendingTransactions)
+}
 
-func testStopFailsWaiters(t *testing.T) {
+func testStopFailsPendingTransactions(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, b)
@@ -277,7 +281,7 @@ func testStopFailsWaiters(t *testing.T) {
 			func(_ *txn.Result, err error) { errs <- err }))
 	}
 	end := a.store.End()
-	require.Eventually(t, func() bool { end = a.store.End(); return end.LSN == n+1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { end = a.store.End(); return end.LSN == n+1 }, waitLimit, time.Millisecond)
 	a.primary.Stop()
 	for range n {
 		err := <-errs
@@ -304,7 +308,7 @@ func testCommitContextEnds(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// Serve=false fails all waiting transactions; they may still commit later.
+// Serve=false fails all pending transactions with an unknown outcome; they may still commit later.
 func TestBlockedFailsPendingTransactions(t *testing.T) {
 	synctest.Test(t, testBlockedFailsPendingTransactions)
 }
@@ -322,7 +326,7 @@ func testBlockedFailsPendingTransactions(t *testing.T) {
 		_, err := a.primary.Commit(context.Background(), payload(a.queueID, "p", 1, []byte("first")))
 		errs <- err
 	}()
-	require.Eventually(t, func() bool { return a.store.Durable().LSN > a.store.Applied().LSN }, patience,
+	require.Eventually(t, func() bool { return a.store.Durable().LSN > a.store.Applied().LSN }, waitLimit,
 		time.Millisecond)
 	const unknownActive = "it is not known which node is active"
 	a.configure(func(c *replication.PrimaryConfig) { c.Serve, c.Reason = false, unknownActive })
@@ -365,6 +369,7 @@ func testStartRefused(t *testing.T) {
 	require.NoError(t, start(4, 6))
 }
 
+// When Drain returns, both nodes have applied the same log. Transactions are held until Resume.
 func TestDrain(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
@@ -386,23 +391,24 @@ func TestDrain(t *testing.T) {
 				}
 			})
 		}
-		require.Eventually(t, func() bool { return a.store.Applied().LSN > 500 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return a.store.Applied().LSN > 500 }, waitLimit, time.Millisecond)
 		end, err := a.primary.Drain(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, end, a.store.End())
 		require.Equal(t, end, b.store.Applied())
 		require.Equal(t, end, b.store.Durable())
 		a.primary.Resume()
-		require.Eventually(t, func() bool { return a.store.Applied().LSN > end.LSN+100 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return a.store.Applied().LSN > end.LSN+100 }, waitLimit, time.Millisecond)
 		cancel()
 		load.Wait()
 		requireEqual(a, b)
 	})
 }
 
-func TestDrainNeedsTheStandby(t *testing.T) { synctest.Test(t, testDrainNeedsTheStandby) }
+// Drain does not succeed without a standby. Held transactions continue after Resume and fail after Stop.
+func TestDrainNeedsStandby(t *testing.T) { synctest.Test(t, testDrainNeedsStandby) }
 
-func testDrainNeedsTheStandby(t *testing.T) {
+func testDrainNeedsStandby(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a")
 	a.lead(1, 1, nil)

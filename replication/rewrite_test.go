@@ -30,16 +30,16 @@ func testConnectionLostDuringRewrite(t *testing.T) {
 	a.publish(a.queueID, 200, 500, 4)
 
 	// The rewrite hangs before it writes to the new file.
-	hangs, goOn := make(chan struct{}), make(chan struct{})
+	hangs, resume := make(chan struct{}), make(chan struct{})
 	var once, free sync.Once
 	b.fault.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
 			once.Do(func() { close(hangs) })
-			<-goOn
+			<-resume
 		}
 		return nil
 	})
-	defer free.Do(func() { close(goOn) })
+	defer free.Do(func() { close(resume) })
 	var rewriting sync.WaitGroup
 	rewriting.Go(func() {
 		if _, err := b.store.Maintenance().Rewrite(context.WithoutCancel(t.Context()),
@@ -50,8 +50,8 @@ func testConnectionLostDuringRewrite(t *testing.T) {
 	<-hangs
 	before := b.store.Applied()
 	a.publish(a.queueID, 100, 500, 4) // each one is acknowledged by the standby
-	b.forget()
-	a.forget()
+	b.clearEvents()
+	a.clearEvents()
 	w.net.Reset("a")
 	await(b, lost(replication.LostReset))
 	await[replication.FollowerConnected](b, nil)
@@ -63,7 +63,7 @@ func testConnectionLostDuringRewrite(t *testing.T) {
 			require.NotEqual(t, replication.LostSilence, e.Cause, "it was detected immediately")
 		}
 	}
-	free.Do(func() { close(goOn) })
+	free.Do(func() { close(resume) })
 	rewriting.Wait()
 	requireEqual(a, b)
 }

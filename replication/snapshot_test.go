@@ -28,8 +28,8 @@ func diverge(a, b *node) {
 	a.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	a.publish(a.queueID, 30, 50, 4)
 	a.stop()
-	a.forget()
-	b.forget()
+	a.clearEvents()
+	b.clearEvents()
 	b.lead(20, 2, a)
 }
 
@@ -43,7 +43,7 @@ func (n *node) dropLog() {
 	}
 }
 
-// lastOfStandby returns the last event about the presence of a standby.
+// lastOfStandby returns the last StandbyConnected or StandbyLost event.
 func lastOfStandby(n *node) (last replication.Event) {
 	for _, e := range n.seen() {
 		switch e.(type) {
@@ -64,7 +64,7 @@ func testRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
 	diverge(a, b)
-	// It stops after it has received the redirect to a snapshot.
+	// The standby stops after the response that requires a snapshot.
 	s := w.handshake(a, b, func(*replication.StandbyMessage) {})
 	m, err := s.Recv()
 	require.NoError(t, err)
@@ -92,11 +92,11 @@ func testStandbyLostDuringSnapshot(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, is := lastOfStandby(a).(replication.StandbyLost)
 		return is
-	}, patience, time.Millisecond)
+	}, waitLimit, time.Millisecond)
 }
 
-// A standby that fails between the redirect and the fetch has no session that could end. It is still reported as
-// lost, and as connected when it fetches later.
+// A standby that fails between the response that requires a snapshot and its request has no session that could end. It
+// is reported as lost, and as connected when it requests the snapshot later.
 func TestStandbyThatDoesNotFetchIsLost(t *testing.T) {
 	synctest.Test(t, testStandbyThatDoesNotFetchIsLost)
 }
@@ -127,7 +127,7 @@ func testStandbyThatDoesNotFetchIsLost(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, is := lastOfStandby(a).(replication.StandbyConnected)
 		return is
-	}, patience, time.Millisecond)
+	}, waitLimit, time.Millisecond)
 }
 
 // fetchSnapshot requests a snapshot for an otherwise disconnected node.
@@ -136,8 +136,8 @@ func (n *node) fetchSnapshot(send func(*replication.SnapshotChunk) error) error 
 		replication.SnapshotRequest{Pair: n.store.Identity().PairID, Node: uuid.New()}, send)
 }
 
-// isSignOfLife reports whether a chunk is a heartbeat.
-func isSignOfLife(c *replication.SnapshotChunk) bool {
+// isHeartbeat reports whether a chunk is a heartbeat.
+func isHeartbeat(c *replication.SnapshotChunk) bool {
 	return c.Header == nil && len(c.Data) == 0 && !c.Finished
 }
 
@@ -169,8 +169,8 @@ type stalledStream struct {
 	ended <-chan struct{}
 }
 
-// awaitsAcks disables the timeouts for a standby that acknowledges nothing.
-func awaitsAcks(n *node) {
+// longAckTimeouts disables the timeouts for a standby that acknowledges nothing.
+func longAckTimeouts(n *node) {
 	n.tuning.StandbyTimeout, n.tuning.AckTimeout = time.Hour, time.Hour
 }
 
@@ -235,13 +235,13 @@ func (s *stalledStream) Send(m *replication.ActiveMessage) error {
 	}
 }
 
-// When the standby reconnects with the snapshot, the snapshot is closed and checkpoints continue. Log that the
-// standby needs must not be deleted before it was sent. Otherwise the standby would fetch snapshots repeatedly.
-func TestLogAfterTheSnapshotStays(t *testing.T) { synctest.Test(t, testLogAfterTheSnapshotStays) }
+// When the standby reconnects with the snapshot, the active closes the snapshot and continues checkpoints. It keeps the
+// log that the standby needs until it is sent. Otherwise the standby would fetch snapshots repeatedly.
+func TestLogAfterSnapshotIsKept(t *testing.T) { synctest.Test(t, testLogAfterSnapshotIsKept) }
 
-func testLogAfterTheSnapshotStays(t *testing.T) {
+func testLogAfterSnapshotIsKept(t *testing.T) {
 	w := newWorld(t)
-	a := w.node("a", smallLog, awaitsAcks, func(n *node) { n.tuning.TailBytes = 64 << 10 })
+	a := w.node("a", smallLog, longAckTimeouts, func(n *node) { n.tuning.TailBytes = 64 << 10 })
 	a.lead(1, 1, nil)
 	a.createQueue()
 	a.dropLog()
@@ -266,7 +266,7 @@ func testLogAfterTheSnapshotStays(t *testing.T) {
 	require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter)
 	s.take(a, has)
 	// The acknowledged log can be deleted.
-	require.Eventually(t, func() bool { return a.store.FirstLSN() > has.LSN+200 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return a.store.FirstLSN() > has.LSN+200 }, waitLimit, time.Millisecond)
 }
 
 // A standby can connect before the transfer of its snapshot has ended on the active. The active releases the snapshot,
@@ -277,7 +277,7 @@ func TestStandbyConnectsBeforeItsTransferEnds(t *testing.T) {
 
 func testStandbyConnectsBeforeItsTransferEnds(t *testing.T) {
 	w := newWorld(t)
-	a := w.node("a", smallLog, awaitsAcks, func(n *node) { n.tuning.TailBytes = 64 << 10 })
+	a := w.node("a", smallLog, longAckTimeouts, func(n *node) { n.tuning.TailBytes = 64 << 10 })
 	a.lead(1, 1, nil)
 	a.createQueue()
 	a.dropLog()
@@ -303,17 +303,17 @@ func testStandbyConnectsBeforeItsTransferEnds(t *testing.T) {
 	}
 	require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter)
 	s.take(a, has)
-	require.Eventually(t, func() bool { return a.store.FirstLSN() > has.LSN+100 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return a.store.FirstLSN() > has.LSN+100 }, waitLimit, time.Millisecond)
 }
 
 // A standby that starts from a snapshot receives some of the following log, does not acknowledge it, and loses its
 // connection. Checkpoints continue in the meantime. After a reconnect it resumes with the log, without another
 // snapshot.
-func TestLogStaysOverAReconnect(t *testing.T) { synctest.Test(t, testLogStaysOverAReconnect) }
+func TestLogIsKeptAcrossReconnect(t *testing.T) { synctest.Test(t, testLogIsKeptAcrossReconnect) }
 
-func testLogStaysOverAReconnect(t *testing.T) {
+func testLogIsKeptAcrossReconnect(t *testing.T) {
 	w := newWorld(t)
-	a := w.node("a", smallLog, awaitsAcks, func(n *node) { n.tuning.TailBytes = 64 << 10 })
+	a := w.node("a", smallLog, longAckTimeouts, func(n *node) { n.tuning.TailBytes = 64 << 10 })
 	a.lead(1, 1, nil)
 	a.createQueue()
 	a.dropLog()
@@ -333,10 +333,10 @@ func testLogStaysOverAReconnect(t *testing.T) {
 		}
 	}
 	for range 2 {
-		a.forget()
+		a.clearEvents()
 		checkpoint()
 		s, cut := a.stall(has, member)
-		require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter, "it continues with the log")
+		require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter, "resumes with the log")
 		for sent := 0; sent < 2<<20; sent += len((<-s.sent).Records) {
 			checkpoint()
 		}
@@ -345,39 +345,39 @@ func testLogStaysOverAReconnect(t *testing.T) {
 	}
 	checkpoint()
 	s, _ := a.stall(has, member)
-	require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter, "it continues with the log")
+	require.Equal(t, has, (<-s.sent).HelloResponse.ResumeAfter, "resumes with the log")
 	s.take(a, has)
 }
 
 // transferBusy is the duration of a chunk in tests of a pausing transfer: the pauses are 19 times as long.
 const transferBusy = 10 * time.Millisecond
 
-// A transfer that slows commits down pauses for up to a second, which is the standby's timeout. Heartbeats are sent
-// during the pause.
-func TestTransferPausesWithSignsOfLife(t *testing.T) {
-	synctest.Test(t, testTransferPausesWithSignsOfLife)
+// A transfer that slows commits down pauses for up to a second, which is the standby's timeout. During the pause, the
+// active sends heartbeats.
+func TestHeartbeatsDuringTransferPause(t *testing.T) {
+	synctest.Test(t, testHeartbeatsDuringTransferPause)
 }
 
-func testTransferPausesWithSignsOfLife(t *testing.T) {
+func testHeartbeatsDuringTransferPause(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", smallLog)
 	a.lead(1, 1, nil)
 	a.createQueue()
 	a.dropLog()
 	a.slowCommits()
-	var data, signs int
+	var data, heartbeats int
 	require.NoError(t, a.fetchSnapshot(func(c *replication.SnapshotChunk) error {
 		switch {
 		case len(c.Data) > 0:
 			data++
 			<-time.After(transferBusy)
-		case isSignOfLife(c):
-			signs++
+		case isHeartbeat(c):
+			heartbeats++
 		}
 		return nil
 	}))
 	require.NotZero(t, data)
-	require.GreaterOrEqual(t, signs, data)
+	require.GreaterOrEqual(t, heartbeats, data)
 }
 
 // A connection that breaks during a pause of the transfer is reported as lost, and not treated as replaced by another
@@ -392,7 +392,7 @@ func testStandbyLostDuringPause(t *testing.T) {
 	a.dropLog()
 	a.slowCommits()
 	require.ErrorIs(t, a.fetchSnapshot(func(c *replication.SnapshotChunk) error {
-		if isSignOfLife(c) {
+		if isHeartbeat(c) {
 			return io.ErrClosedPipe
 		}
 		<-time.After(transferBusy)
@@ -401,10 +401,12 @@ func testStandbyLostDuringPause(t *testing.T) {
 	await(a, lostStandby(replication.LostReset))
 }
 
-// A standby with a low snapshot rate receives nothing while it waits, and must not report the active as lost.
-func TestSlowRateIsNotSilence(t *testing.T) { synctest.Test(t, testSlowRateIsNotSilence) }
+// A standby that receives nothing because of its low snapshot rate does not report the active as lost.
+func TestLowSnapshotRateIsNotReportedAsLoss(t *testing.T) {
+	synctest.Test(t, testLowSnapshotRateIsNotReportedAsLoss)
+}
 
-func testSlowRateIsNotSilence(t *testing.T) {
+func testLowSnapshotRateIsNotReportedAsLoss(t *testing.T) {
 	w := newWorld(t)
 	a := w.node("a", smallLog)
 	b := w.node("b")

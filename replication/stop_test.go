@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// A store that applies nothing (during a rewrite on a hung disk) does not delay the end of a role. Unapplied
-// transactions have an unknown outcome and are applied in the next role.
+// Stop returns although the store applies nothing, as during a rewrite on a hung disk. Unapplied transactions have an
+// unknown outcome and are applied in the next role.
 func TestStopWhileNothingIsApplied(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
@@ -26,23 +26,23 @@ func TestStopWhileNothingIsApplied(t *testing.T) {
 	b.follow(a)
 	a.createQueue()
 	a.sync(b)
-	goOnA, rewroteA := hangRewrite(t, a)
-	goOnB, rewroteB := hangRewrite(t, b)
-	defer goOnB()
-	defer goOnA()
+	resumeA, rewroteA := hangRewrite(t, a)
+	resumeB, rewroteB := hangRewrite(t, b)
+	defer resumeB()
+	defer resumeA()
 	outcome := make(chan error, 1)
 	require.NoError(t, p.Submit(t.Context(), payload(a.queueID, "", 0, []byte("x")),
 		func(_ *txn.Result, err error) { outcome <- err }))
 	require.Eventually(t, func() bool {
 		return p.CommitLSN() > a.store.Applied().LSN && b.store.End() == a.store.End()
-	}, patience, time.Millisecond)
+	}, waitLimit, time.Millisecond)
 
 	a.stop() // must return
 	b.stop()
 	require.ErrorIs(t, <-outcome, replication.ErrOutcomeUnknown)
 	require.Less(t, a.store.Applied().LSN, a.store.End().LSN)
-	goOnA()
-	goOnB()
+	resumeA()
+	resumeB()
 	rewroteA.Wait()
 	rewroteB.Wait()
 	a.lead(a.config+1, 2, nil)
@@ -52,9 +52,9 @@ func TestStopWhileNothingIsApplied(t *testing.T) {
 	requireEqual(a, b)
 }
 
-// hangRewrite starts a rewrite of a node's page file that hangs before it writes to the new file, until goOn is
+// hangRewrite starts a rewrite of a node's page file that hangs before it writes to the new file, until resume is
 // called.
-func hangRewrite(t *testing.T, n *node) (goOn func(), rewrote *sync.WaitGroup) {
+func hangRewrite(t *testing.T, n *node) (resume func(), rewrote *sync.WaitGroup) {
 	t.Helper()
 	hangs, released := make(chan struct{}), make(chan struct{})
 	var once sync.Once

@@ -20,7 +20,7 @@ func TestThirdNodeIsRefused(t *testing.T) {
 		b.follow(a)
 		a.createQueue()
 		a.sync(b)
-		a.forget()
+		a.clearEvents()
 		_, err := w.handshake(c, a).Recv()
 		require.ErrorIs(t, err, replication.ErrSecondStandby)
 		require.Contains(t, err.Error(), b.member().Node.String())
@@ -29,7 +29,7 @@ func TestThirdNodeIsRefused(t *testing.T) {
 	})
 }
 
-// A required standby replaces a node with acks that are not required.
+// The required standby replaces a connected node with acks that are not required.
 func TestRequiredStandbyReplacesAThirdNode(t *testing.T) {
 	synctest.Test(t, testRequiredStandbyReplacesAThirdNode)
 }
@@ -54,7 +54,7 @@ func testRequiredStandbyReplacesAThirdNode(t *testing.T) {
 			}
 		}
 		return len(order) >= 3
-	}, patience, time.Millisecond)
+	}, waitLimit, time.Millisecond)
 	require.Equal(t, []replication.Event{
 		replication.StandbyConnected{Member: c.member()},
 		replication.StandbyLost{Member: c.member()},

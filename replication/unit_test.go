@@ -166,7 +166,7 @@ func TestQueueWakesTheCommitter(t *testing.T) {
 		}
 	}
 	require.True(t, woken(0))
-	require.False(t, woken(0), "the committer is already awake")
+	require.False(t, woken(0), "the committer was woken before")
 	require.True(t, woken(1000), "the batch is full")
 	q.take(nil)
 	require.True(t, woken(0))
@@ -193,11 +193,11 @@ func TestQueueCompletesEachOnce(t *testing.T) {
 	done, free := q.complete(9) // of an earlier term
 	require.Nil(t, done)
 	require.Zero(t, free)
-	room := int64(0)
+	freed := int64(0)
 	for n := uint64(11); n <= 15; n++ {
 		done, free := q.complete(n)
 		done(nil, nil)
-		room += free
+		freed += free
 	}
 	require.Equal(t, []int{0, 1, 2, 3, 4}, got)
 
@@ -206,18 +206,18 @@ func TestQueueCompletesEachOnce(t *testing.T) {
 	logged, unlogged, free := q.block(refuse)
 	require.Len(t, logged, 5)
 	require.Len(t, unlogged, 1)
-	room += free
+	freed += free
 	require.ErrorIs(t, addTo(t.Context(), q, nil, nil), refuse)
 	q.unblock()
 	for n := uint64(16); n <= 20; n++ {
 		done, free := q.complete(n)
 		require.Nil(t, done, "completed by block")
-		room += free
+		freed += free
 	}
-	require.EqualValues(t, 11, room, "all space was released, once")
+	require.EqualValues(t, 11, freed, "all space is released once")
 }
 
-func TestQueueGate(t *testing.T) {
+func TestQueueHold(t *testing.T) {
 	q := newQueue(1, 1000, lsn.Position{})
 	q.hold()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -247,7 +247,8 @@ func TestSilenceIgnoresOwnStop(t *testing.T) {
 	require.Zero(t, s.step(now, step, true))
 }
 
-func TestStatusCodesSurviveTheWire(t *testing.T) {
+// An error converted to a gRPC status and back is the same error.
+func TestErrorsAsStatus(t *testing.T) {
 	for _, c := range statusCodes {
 		require.ErrorIs(t, fromStatus(toStatus(c.err)), c.err)
 	}
@@ -290,7 +291,7 @@ func FuzzVerifyFrames(f *testing.F) {
 	})
 }
 
-// When the applier fails, the committer may still log queued transactions, so their outcome is unknown.
+// When the applier fails, the outcome of queued transactions is unknown: the committer may still log them.
 func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	synctest.Test(t, testAppliersFailureLeavesOutcomesUnknown)
 }

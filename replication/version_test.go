@@ -26,7 +26,7 @@ func TestNegotiate(t *testing.T) {
 			[]string{strings.Repeat("x", maxFeatureBytes+1)},
 			0,
 		},
-		"unknown features": {ProtocolVersion, OldestProtocol, []string{"teleport"}, ProtocolVersion},
+		"unknown features": {ProtocolVersion, OldestProtocol, []string{"unknown"}, ProtocolVersion},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := negotiate(c.newest, c.oldest, c.features)

@@ -71,7 +71,7 @@ func next[T wire.Performative](p *peer) (body T) {
 }
 
 // Messages sent before the end of a link, session or connection are stored when the client receives the response.
-func TestMessagesBeforeTheEnd(t *testing.T) {
+func TestMessagesBeforeEndAreStored(t *testing.T) {
 	const count = 600
 	for name, c := range map[string]struct {
 		last     wire.Performative
@@ -89,7 +89,7 @@ func TestMessagesBeforeTheEnd(t *testing.T) {
 				p := dial(t, s, "c")
 				p.attachSender(0, &wire.Node{Address: "q"})
 				p.write(wire.AppendFrame(transfers(0, 0, count, true, nil), 0, c.last, nil))
-				<-n.asked
+				<-n.called
 				close(n.hold)
 				require.True(t, c.answered(p))
 				require.Len(t, n.stored("q"), count)
@@ -99,10 +99,10 @@ func TestMessagesBeforeTheEnd(t *testing.T) {
 }
 
 // Messages sent before the client breaks the connection are stored.
-func TestMessagesBeforeEOF(t *testing.T) {
+func TestMessagesBeforeDisconnectAreStored(t *testing.T) {
 	const count = 600
-	for name, breakOff := range map[string]func(*net.TCPConn) error{
-		"half": (*net.TCPConn).CloseWrite, "whole": (*net.TCPConn).Close,
+	for name, disconnect := range map[string]func(*net.TCPConn) error{
+		"half-close": (*net.TCPConn).CloseWrite, "close": (*net.TCPConn).Close,
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newStore("q")
@@ -111,10 +111,10 @@ func TestMessagesBeforeEOF(t *testing.T) {
 			p := dial(t, s, "c")
 			p.attachSender(0, &wire.Node{Address: "q"})
 			p.write(transfers(0, 0, count, true, nil))
-			<-n.asked
+			<-n.called
 			raw, ok := p.conn.(*net.TCPConn)
 			require.True(t, ok)
-			require.NoError(t, breakOff(raw))
+			require.NoError(t, disconnect(raw))
 			require.Eventually(t, func() bool { // the end is read
 				left := false
 				for _, c := range s.all(false) {
@@ -131,7 +131,7 @@ func TestMessagesBeforeEOF(t *testing.T) {
 
 // Acknowledgements sent before the end of a link, session or connection are durable when the client receives the
 // response. Unsettled messages are answered before the detach.
-func TestOutcomesBeforeTheEnd(t *testing.T) {
+func TestAcksBeforeEndAreDurable(t *testing.T) {
 	for name, c := range map[string]struct {
 		last     wire.Performative
 		answered func(*peer) bool
@@ -155,7 +155,7 @@ func TestOutcomesBeforeTheEnd(t *testing.T) {
 					State: wire.Accepted{},
 				}, nil)
 				p.write(wire.AppendFrame(b, 0, c.last, nil))
-				<-n.asked
+				<-n.called
 				close(n.hold)
 				require.True(t, c.answered(p))
 				n.mu.Lock()
@@ -171,7 +171,7 @@ func TestOutcomesBeforeTheEnd(t *testing.T) {
 		p := dial(t, s, "c")
 		p.attachSender(0, &wire.Node{Address: "q"})
 		p.write(wire.AppendFrame(transfers(0, 0, 1, false, nil), 0, &wire.Detach{Handle: 0, Closed: true}, nil))
-		<-n.asked
+		<-n.called
 		close(n.hold)
 		d := next[*wire.Disposition](p)
 		require.NotNil(t, d)
@@ -181,7 +181,7 @@ func TestOutcomesBeforeTheEnd(t *testing.T) {
 }
 
 // A transaction that was discharged before the close is committed.
-func TestDischargeBeforeTheClose(t *testing.T) {
+func TestDischargeBeforeCloseIsCommitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q")
 		s, _, stop := serveFor(t, n, inMemory)
@@ -193,7 +193,7 @@ func TestDischargeBeforeTheClose(t *testing.T) {
 		b := transfers(1, 1, 3, true, &wire.TransactionalState{TxnID: id})
 		b = append(b, discharge(0, 4, id)...)
 		p.write(wire.AppendFrame(b, 0, &wire.Close{}, nil))
-		<-n.asked
+		<-n.called
 		close(n.hold)
 		require.True(t, until[*wire.Close](p))
 		require.Equal(t, []string{"1", "2", "3"}, n.stored("q"))
@@ -237,7 +237,7 @@ func TestOutcomesBeforeRoleLoss(t *testing.T) {
 		p := dialAs(t, s, "c", wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}})
 		p.attachSender(0, &wire.Node{Address: "q"})
 		p.write(transfers(0, 0, 1, false, nil))
-		<-n.asked
+		<-n.called
 		synctest.Wait()
 		mu.Lock()
 		role = Role{ActiveAddress: "other:5672"}

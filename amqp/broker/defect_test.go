@@ -176,7 +176,7 @@ func until[T wire.Performative](p *peer) bool {
 
 // A panic in code of a connection, with or without its lock, terminates that connection, is logged and counted, and
 // does not affect state shared with others.
-func TestDefects(t *testing.T) {
+func TestPanicEndsOneConnection(t *testing.T) {
 	s, logs, stop := serve(t, func(o *Options) {
 		var entered atomic.Int64
 		enter := o.Enter
@@ -199,7 +199,7 @@ func TestDefects(t *testing.T) {
 	early := dial(t, s, "early")
 	require.False(t, until[*wire.Begin](early))
 	locked := dial(t, s, "with the lock")
-	require.False(t, until[*wire.Open](locked), "its output may be wrong")
+	require.False(t, until[*wire.Open](locked), "its output may be invalid")
 	attaching := dial(t, s, "attaching")
 	require.True(t, until[*wire.Begin](attaching))
 	attaching.attach(0, "q")

@@ -115,7 +115,7 @@ func TestLargeTransaction(t *testing.T) {
 }
 
 // A transaction with more acknowledgements than the node accepts is rejected with a resource limit error.
-func TestManyAcknowledgements(t *testing.T) {
+func TestTransactionAcknowledgementLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, count := range []int{100_000, maxTaken + 1} {
 			n := newStore().open()
@@ -187,14 +187,14 @@ func TestTransactionCreatesQueues(t *testing.T) {
 
 // A commit without a response is retried under the same identity. If its outcome cannot be determined, the client
 // receives none.
-func TestLostCommit(t *testing.T) {
+func TestCommitWithoutResponse(t *testing.T) {
 	lost := status.Error(codes.Unavailable, "the connection was lost")
 	for name, c := range map[string]struct {
 		errors []error
 		known  bool
 	}{
-		"found":   {[]error{lost, lost}, true},
-		"unknown": {[]error{lost, refused(codes.FailedPrecondition, "NOT_ACTIVE")}, false},
+		"committed": {[]error{lost, lost}, true},
+		"unknown":   {[]error{lost, refused(codes.FailedPrecondition, "NOT_ACTIVE")}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

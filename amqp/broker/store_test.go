@@ -21,8 +21,8 @@ import (
 type store struct {
 	node
 
-	asked chan struct{} // capacity 1: a call waits for hold
-	hold  chan struct{} // publishes and confirmations wait until it is closed
+	called chan struct{} // capacity 1: a call waits for hold
+	hold   chan struct{} // publishes and confirmations wait until it is closed
 
 	commitErrors []error // of the first commits
 
@@ -35,7 +35,7 @@ type store struct {
 }
 
 func newStore(queues ...string) *store {
-	s := &store{asked: make(chan struct{}, 1), hold: make(chan struct{}), queues: map[string][]string{}}
+	s := &store{called: make(chan struct{}, 1), hold: make(chan struct{}), queues: map[string][]string{}}
 	for _, q := range queues {
 		s.queues[q] = nil
 	}
@@ -49,7 +49,7 @@ func (s *store) open() *store {
 }
 
 func (s *store) wait(ctx context.Context) error {
-	poke(s.asked)
+	poke(s.called)
 	select {
 	case <-s.hold:
 		return nil

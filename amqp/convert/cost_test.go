@@ -19,9 +19,9 @@ import (
 
 // TestAllocations limits the number of allocations per message.
 func TestAllocations(t *testing.T) {
-	came := jmsText("hello")
-	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { _, _, _ = Decode(came) }), 13.0)
-	m, _, err := Decode(came)
+	received := jmsText("hello")
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { _, _, _ = Decode(received) }), 13.0)
+	m, _, err := Decode(received)
 	require.NoError(t, err)
 	s, out := deliver(t, m), make([]byte, 0, 4096)
 	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, published) }))
@@ -71,11 +71,11 @@ func FuzzDecode(f *testing.F) {
 
 func BenchmarkDecode(b *testing.B) {
 	plain := wire.AppendBinary(section(nil, wire.SectionData), make([]byte, 512))
-	for name, came := range map[string][]byte{"plain": plain, "jms": jmsText("hello")} {
+	for name, received := range map[string][]byte{"plain": plain, "jms": jmsText("hello")} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				_, _, _ = Decode(came)
+				_, _, _ = Decode(received)
 			}
 		})
 	}
@@ -84,9 +84,9 @@ func BenchmarkDecode(b *testing.B) {
 func BenchmarkAppend(b *testing.B) {
 	m, _, err := Decode(jmsText("hello"))
 	require.NoError(b, err)
-	came := deliver(b, m)
+	received := deliver(b, m)
 	for name, s := range map[string]*pb.StoredMessage{
-		"amqp": came, "grpc": {Message: &pb.Message{Body: make([]byte, 512), Properties: map[string]string{"a": "b"}}},
+		"amqp": received, "grpc": {Message: &pb.Message{Body: make([]byte, 512), Properties: map[string]string{"a": "b"}}},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -160,7 +160,7 @@ func TestDeadLetterByAMQP(t *testing.T) {
 }
 
 // A message that cannot be stored is rejected with the reason, and the link remains attached.
-func TestRefusedByTheNode(t *testing.T) {
+func TestUnstorableMessageIsRejected(t *testing.T) {
 	_, address := start(t)
 	p := connect(t, address, "interop")
 	to := p.sender("q")
@@ -208,7 +208,7 @@ func TestSelectorOfALink(t *testing.T) {
 	}
 	_, attached := p.receiver(selected("color LIKE 'r%' AND JMSType = 'odd' AND (n > 4 OR other IS NOT NULL)"), 10)
 	require.NotNil(t, attached)
-	require.Len(t, attached.Filter, 1) // the filter is in force
+	require.Len(t, attached.Filter, 1) // the filter is applied
 	for _, want := range []string{"5", "7", "9"} {
 		got, _, err := convert.Decode(p.receive(wire.Accepted{}))
 		require.NoError(t, err)

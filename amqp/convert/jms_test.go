@@ -142,7 +142,7 @@ func TestJMS(t *testing.T) {
 }
 
 // The type of a gRPC message for a JMS client depends on its content type and annotations.
-func TestForJMS(t *testing.T) {
+func TestGRPCMessageForJMS(t *testing.T) {
 	m := &pb.Message{Body: []byte("hello"), ContentType: "text/plain", ReplyTo: "answers"}
 	out := Append(nil, deliver(t, m), published)
 	a := annotationsOf(t, out)

@@ -155,16 +155,16 @@ func TestInvalidIDs(t *testing.T) {
 
 // The time to live is the remaining one, and the delivery count is the number of failed deliveries.
 func TestHeaderOfADelivery(t *testing.T) {
-	came := []byte{
+	received := []byte{
 		0, codeUlong8, wire.SectionHeader, codeList8, 9, 3, codeTrue, codeUbyte, 200, codeUint, 0, 0, 0x27, 0x10, // 10 s
 		0, codeUlong8, wire.SectionData, codeBinary8, 1, 'x',
 	}
-	m, _, err := Decode(came)
+	m, _, err := Decode(received)
 	require.NoError(t, err)
 	require.Equal(t, uint32(9), m.GetPriority())
 	require.Equal(t, 10*time.Second, m.GetTtl().AsDuration())
 	s := deliver(t, m)
-	require.Equal(t, came, Append(nil, s, published))
+	require.Equal(t, received, Append(nil, s, published))
 	for _, c := range []struct {
 		after time.Duration
 		ttl   int64
@@ -231,13 +231,13 @@ func TestDeadLetter(t *testing.T) {
 	}
 	g := generator{rand.New(rand.NewPCG(1, 2))}
 	for i := range 2000 {
-		came, keep := g.message()
+		received, keep := g.message()
 		if i%4 == 0 {
-			came, keep = nil, nil
+			received, keep = nil, nil
 		}
 		s := &pb.StoredMessage{Message: &pb.Message{Body: []byte("x"), ReplyTo: "r"}}
-		if came != nil {
-			m, _, err := Decode(came)
+		if received != nil {
+			m, _, err := Decode(received)
 			require.NoError(t, err)
 			s = deliver(t, m)
 		}
@@ -261,7 +261,7 @@ func TestDeadLetter(t *testing.T) {
 		again := annotationsOf(t, Append(nil, s, published))
 		require.Equal(t, "other", string(again["x-opt-ORIG-QUEUE"].data))
 		require.Len(t, again, len(a))
-		if came == nil {
+		if received == nil {
 			continue
 		}
 		require.Equal(t, cutAnnotations(t, keep), cutAnnotations(t, cutHeader(t, out)))
@@ -346,8 +346,8 @@ func TestChangedByGRPCClient(t *testing.T) {
 		require.Equal(t, string(m.GetBody()), string(back.GetBody()))
 	}
 	for range 5000 {
-		came, _ := g.message()
-		m, _, err := Decode(came)
+		received, _ := g.message()
+		m, _, err := Decode(received)
 		require.NoError(t, err)
 		v := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue)
 		if v.BytesValue[0]&bodyKind == bodySections {
@@ -362,7 +362,7 @@ func TestChangedByGRPCClient(t *testing.T) {
 }
 
 // Invalid messages, and messages that cannot be stored, are rejected.
-func TestRefused(t *testing.T) {
+func TestInvalidMessages(t *testing.T) {
 	data := func(before ...byte) []byte {
 		return append(before, 0, codeUlong8, wire.SectionData, codeBinary8, 1, 'x')
 	}

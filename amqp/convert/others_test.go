@@ -20,8 +20,8 @@ func TestSectionsWrittenByGRPCClient(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(9, 10))}
 	unchanged := 0
 	for range 20_000 {
-		came, _ := g.message()
-		m, _, err := Decode(came)
+		received, _ := g.message()
+		m, _, err := Decode(received)
 		require.NoError(t, err)
 		v := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue)
 		v.BytesValue = bytes.Clone(v.BytesValue)

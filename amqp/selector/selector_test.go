@@ -172,7 +172,7 @@ func TestBlankSelector(t *testing.T) {
 }
 
 // An invalid selector is rejected with the position of the error.
-func TestRefused(t *testing.T) {
+func TestInvalidSelectors(t *testing.T) {
 	for _, c := range []struct{ selector, want string }{
 		{"i =", "character 4:"},
 		{"= 5", "character 1:"},
@@ -252,7 +252,7 @@ func TestRefused(t *testing.T) {
 }
 
 // A selector within its limits results in a filter within its limits.
-func TestLimitsFit(t *testing.T) {
+func TestLimitsFitFilterLimits(t *testing.T) {
 	for _, s := range []string{
 		strings.Repeat("(", selector.MaxDepth) + "i = 5" + strings.Repeat(")", selector.MaxDepth),
 		strings.Repeat("NOT ", selector.MaxDepth) + "yes",
@@ -298,13 +298,13 @@ func FuzzToCEL(f *testing.F) {
 		if err != nil {
 			return // the negation is too deep or too long
 		}
-		opposite, err := filter.Compile(not)
+		negation, err := filter.Compile(not)
 		if err != nil {
 			return
 		}
 		for _, m := range [][]byte{message, empty} {
-			if compiled.Match(m) && opposite.Match(m) {
-				t.Fatalf("%q and its opposite: %q, %q", s, text, not)
+			if compiled.Match(m) && negation.Match(m) {
+				t.Fatalf("%q and its negation: %q, %q", s, text, not)
 			}
 		}
 	})

@@ -207,7 +207,7 @@ func (c *client) settle(s *clientSession) {
 func (c *client) detach(l *clientLink) {
 	if l.attached && !l.detached && !l.s.ended {
 		l.detached = true
-		c.m.forget(l.name)
+		c.m.exclude(l.name)
 		c.send(l.s, &wire.Detach{Handle: l.handle, Closed: c.rng.IntN(2) == 0}, nil)
 	}
 }
@@ -216,7 +216,7 @@ func (c *client) end(s *clientSession) {
 	if s.begun && !s.ended {
 		s.ended = true
 		for _, l := range s.links {
-			c.m.forget(l.name)
+			c.m.exclude(l.name)
 		}
 		c.send(s, &wire.End{}, nil)
 	}

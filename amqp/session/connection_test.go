@@ -13,7 +13,7 @@ import (
 )
 
 // A client may send all frames before it receives a response, and the responses are in order.
-func TestPipelined(t *testing.T) {
+func TestPipelinedFrames(t *testing.T) {
 	p := newPeer(t, Options{})
 	var attached *Link
 	p.on = func(e Event) bool { // the broker responds late
@@ -30,7 +30,7 @@ func TestPipelined(t *testing.T) {
 	p.send(0, &wire.Flow{IncomingWindow: 10, Handle: some(0), LinkCredit: some(5)}) // before any response
 	require.Empty(t, p.take())
 	p.c.Open(OpenReply{Properties: wire.Fields{{Key: wire.Symbol("product"), Value: "x"}}})
-	require.Empty(t, eventNames[*Credit](p), "the caller has no stream yet")
+	require.Empty(t, eventsOf[*Credit](p), "the caller has no stream yet")
 	attached.Accept(Reply{})
 	p.drain()
 	require.NoError(t, attached.Send(&Message{Ref: 1, Payload: []byte("m")}))
@@ -41,7 +41,7 @@ func TestPipelined(t *testing.T) {
 	require.Equal(t, wire.Some(uint16(0)), got[1].body.(*wire.Begin).RemoteChannel)
 	require.Equal(t, "l", got[2].body.(*wire.Attach).Name)
 	require.Equal(t, "m", got[3].payload)
-	require.Equal(t, uint32(5), eventNames[*Credit](p)[0].Credit)
+	require.Equal(t, uint32(5), eventsOf[*Credit](p)[0].Credit)
 	p.requireOpen()
 }
 
@@ -56,19 +56,19 @@ func TestConnectionErrors(t *testing.T) {
 		"a close first":   {[]*wire.Frame{{Body: &wire.Close{}}}, IllegalState},
 		"a flow first":    {[]*wire.Frame{{Body: &wire.Flow{}}}, ConnectionFramingError},
 		"two opens":       {[]*wire.Frame{{Body: open}, {Body: open}}, IllegalState},
-		"a tiny frame":    {[]*wire.Frame{{Body: &wire.Open{MaxFrameSize: 511}}}, InvalidField},
+		"a small frame":   {[]*wire.Frame{{Body: &wire.Open{MaxFrameSize: 511}}}, InvalidField},
 		"SASL":            {[]*wire.Frame{{Body: open}, {SASL: true, Body: &wire.SASLInit{}}}, ConnectionFramingError},
 		"SASL in AMQP":    {[]*wire.Frame{{Body: open}, {Body: begin()}, {Body: &wire.SASLInit{}}}, ConnectionFramingError},
 		"no such channel": {[]*wire.Frame{{Body: open}, {Channel: 1, Body: &wire.Flow{}}}, ConnectionFramingError},
 		"begun twice":     {[]*wire.Frame{{Body: open}, {Body: begin()}, {Body: begin()}}, ConnectionFramingError},
 		"channel-max":     {[]*wire.Frame{{Body: open}, {Channel: 9, Body: begin()}}, ConnectionFramingError},
-		"an answer": {
+		"a begin that is a response": {
 			[]*wire.Frame{{Body: open}, {Body: &wire.Begin{RemoteChannel: wire.Some(uint16(1))}}}, NotAllowed,
 		},
 		"handle-max": {
 			[]*wire.Frame{{Body: open}, {Body: begin()}, {Body: attach("l", 16, false)}}, ConnectionFramingError,
 		},
-		"an end of none": {[]*wire.Frame{{Body: open}, {Body: &wire.End{}}}, ConnectionFramingError},
+		"an end without a session": {[]*wire.Frame{{Body: open}, {Body: &wire.End{}}}, ConnectionFramingError},
 		"after its own end": {
 			[]*wire.Frame{{Body: open}, {Body: begin()}, {Body: &wire.End{}}, {Body: &wire.Flow{}}}, ConnectionFramingError,
 		},
@@ -84,7 +84,7 @@ func TestConnectionErrors(t *testing.T) {
 			got := p.take()
 			require.IsType(t, &wire.Open{}, got[0].body, "the open precedes the error")
 			require.Equal(t, tc.condition, got[len(got)-1].body.(*wire.Close).Error.Condition)
-			require.Len(t, eventNames[*Closed](p), 1)
+			require.Len(t, eventsOf[*Closed](p), 1)
 
 			for range 3 { // everything except a close is discarded; the error persists
 				require.Error(t, p.c.Receive(&wire.Frame{Body: begin()}, p.now))
@@ -94,7 +94,7 @@ func TestConnectionErrors(t *testing.T) {
 			require.Error(t, p.c.Receive(&wire.Frame{Body: &wire.Close{}}, p.now))
 			require.True(t, p.done())
 			require.Empty(t, p.take())
-			require.Len(t, eventNames[*Closed](p), 1)
+			require.Len(t, eventsOf[*Closed](p), 1)
 		})
 	}
 }
@@ -135,7 +135,7 @@ func TestCloseByCaller(t *testing.T) {
 	require.Len(t, got, 2)
 	require.Equal(t, ConnectionRedirect, got[1].body.(*wire.Close).Error.Condition)
 	p.send(0, &wire.Close{})
-	require.Len(t, eventNames[*Closed](p), 1)
+	require.Len(t, eventsOf[*Closed](p), 1)
 	require.True(t, p.done())
 }
 
@@ -161,9 +161,9 @@ func TestLostConnection(t *testing.T) {
 	p.c.Lost(Errorf(ConnectionForced, "EOF"))
 	p.c.Lost(nil)
 	p.drain()
-	require.Len(t, eventNames[*Detached](p), 1)
-	require.Len(t, eventNames[*Ended](p), 1)
-	require.Len(t, eventNames[*Closed](p), 1)
+	require.Len(t, eventsOf[*Detached](p), 1)
+	require.Len(t, eventsOf[*Ended](p), 1)
+	require.Len(t, eventsOf[*Closed](p), 1)
 	require.ErrorIs(t, l.Send(&Message{}), ErrGone)
 	require.Empty(t, p.take())
 }

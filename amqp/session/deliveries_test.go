@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDeliveries compares deliveries with a map: with wraparound, gaps, stragglers, and arbitrary ranges.
+// TestDeliveries compares deliveries with a map: with wraparound, gaps, late settlements, and arbitrary ranges.
 func TestDeliveries(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))

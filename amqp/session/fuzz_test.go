@@ -166,7 +166,7 @@ func fuzzOne(t *testing.T, input []byte) {
 				e.Link.Refuse(Errorf(NotFound, "x"))
 				return true
 			case 1:
-				p.links[e.Link.Peer().Name] = e.Link // answered never, or by chance
+				p.links[e.Link.Peer().Name] = e.Link // never answered, or later at random
 				return true
 			}
 		case *Began:
@@ -182,7 +182,7 @@ func fuzzOne(t *testing.T, input []byte) {
 		case *Delivery:
 			require.True(t, attached[e.Link])
 			require.LessOrEqual(t, len(e.Payload), 700)
-			return src.byte()%4 == 0 // settled never, or by chance
+			return src.byte()%4 == 0 // never settled, or later at random
 		case *Disposed:
 			require.True(t, attached[e.Link])
 			return src.byte()%4 == 0

@@ -22,7 +22,7 @@ func TestReceiveNoWait(t *testing.T) {
 		f := credit(0, count, 1)
 		f.Drain = true
 		p.send(0, f)
-		require.True(t, eventNames[*Credit](p)[round].Drain)
+		require.True(t, eventsOf[*Credit](p)[round].Drain)
 		if round%2 == 1 {
 			require.NoError(t, l.Send(message(round)))
 		}
@@ -40,7 +40,7 @@ func TestReceiveNoWait(t *testing.T) {
 }
 
 // Qpid JMS revokes the credit for Connection.stop, keeps messages that cross it, and grants credit again later.
-func TestStopAndStart(t *testing.T) {
+func TestCreditRevokedAndGrantedAgain(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
 	p.send(0, credit(0, 0, 10))
@@ -75,14 +75,14 @@ func TestEndAndCloseWithoutWaiting(t *testing.T) {
 				p.send(0, b)
 			}
 			require.NoError(t, p.err)
-			require.Len(t, eventNames[*Detached](p), 2)
-			require.Len(t, eventNames[*Ended](p), 1)
-			require.Len(t, eventNames[*Closed](p), 1)
+			require.Len(t, eventsOf[*Detached](p), 2)
+			require.Len(t, eventsOf[*Ended](p), 1)
+			require.Len(t, eventsOf[*Closed](p), 1)
 			require.IsType(t, &wire.Close{}, p.take()[0].body)
-			for _, d := range eventNames[*Detached](p) { // late responses have no effect
+			for _, d := range eventsOf[*Detached](p) { // late responses have no effect
 				d.Link.Detach(true, nil)
 			}
-			eventNames[*Ended](p)[0].Session.End(nil)
+			eventsOf[*Ended](p)[0].Session.End(nil)
 			require.Empty(t, p.take())
 			require.True(t, p.done())
 		})
@@ -90,12 +90,12 @@ func TestEndAndCloseWithoutWaiting(t *testing.T) {
 }
 
 // A detach that crosses the other side's detach is the response to it.
-func TestBothDetach(t *testing.T) {
+func TestCrossingDetaches(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
 	l.Detach(true, nil)
 	p.send(0, &wire.Detach{Handle: 0})
-	require.Empty(t, eventNames[*Detached](p))
+	require.Empty(t, eventsOf[*Detached](p))
 	require.Len(t, p.take(), 1)
 	require.Zero(t, p.c.links)
 	p.receiver("a", 0) // the name and the handle are free
@@ -103,12 +103,12 @@ func TestBothDetach(t *testing.T) {
 }
 
 // An end that crosses the other side's end is the response to it.
-func TestBothEnd(t *testing.T) {
+func TestCrossingEnds(t *testing.T) {
 	p := opened(t, Options{})
 	s := p.receiver("a", 0).Session()
 	s.End(nil)
 	p.send(0, &wire.End{})
-	require.Empty(t, eventNames[*Ended](p))
+	require.Empty(t, eventsOf[*Ended](p))
 	require.Len(t, p.take(), 1)
 	p.send(0, begin())
 	p.requireOpen()

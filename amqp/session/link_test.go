@@ -29,16 +29,16 @@ func TestSessionErrors(t *testing.T) {
 		"a gap of delivery-ids": {
 			[]wire.Performative{attach("a", 1, false), transfer(1, 7), transfer(1, 9)}, InvalidField,
 		},
-		"a delivery-id again": {
+		"a repeated delivery-id": {
 			[]wire.Performative{attach("a", 1, false), transfer(1, 7), transfer(1, 7)}, InvalidField,
 		},
-		"another delivery within one": {
+		"another delivery-id within a delivery": {
 			[]wire.Performative{
 				attach("a", 1, false), &wire.Transfer{Handle: 1, DeliveryID: some(7), More: true}, transfer(1, 8),
 			},
 			InvalidField,
 		},
-		"another tag within one": {
+		"another tag within a delivery": {
 			[]wire.Performative{
 				attach("a", 1, false),
 				&wire.Transfer{Handle: 1, DeliveryID: some(7), DeliveryTag: []byte("a"), More: true},
@@ -59,7 +59,7 @@ func TestSessionErrors(t *testing.T) {
 			for i, b := range tc.bodies {
 				if i == len(tc.bodies)-1 {
 					p.take()
-					require.Empty(t, eventNames[*Ended](p))
+					require.Empty(t, eventsOf[*Ended](p))
 				}
 				p.send(0, b)
 			}
@@ -147,7 +147,7 @@ func TestLinkErrors(t *testing.T) {
 			p.sender("a", 1)
 			p.send(0, transfer(1, next+1), 'x')
 			p.requireOpen()
-			require.Len(t, eventNames[*Delivery](p), 1)
+			require.Len(t, eventsOf[*Delivery](p), 1)
 			require.Equal(t, 1, p.c.links)
 		})
 	}
@@ -159,7 +159,7 @@ func TestDetach(t *testing.T) {
 		p := opened(t, Options{})
 		l := p.receiver("a", 7)
 		p.send(0, &wire.Detach{Handle: 7, Closed: closed, Error: &wire.Error{Condition: "x"}})
-		e := eventNames[*Detached](p)[0]
+		e := eventsOf[*Detached](p)[0]
 		require.Equal(t, closed, e.Closed)
 		require.False(t, e.Ended)
 		require.Equal(t, wire.Symbol("x"), e.Err.Condition)
@@ -182,7 +182,7 @@ func TestDetachByCaller(t *testing.T) {
 	p.events = nil
 	l.Detach(true, Errorf(ResourceDeleted, "the queue was deleted"))
 	require.Equal(t, ResourceDeleted, one[*wire.Detach](p).Error.Condition)
-	p.send(0, credit(7, 0, 5)) // crosses it
+	p.send(0, credit(7, 0, 5)) // crosses the detach
 	p.send(0, &wire.Disposition{Role: wire.RoleReceiver, Last: 100, Settled: true})
 	require.Empty(t, p.take())
 	require.Empty(t, p.events)
@@ -257,7 +257,7 @@ func TestChannelReuseBeforeEnd(t *testing.T) {
 }
 
 // A refused link has no source or target, and is detached without an event.
-func TestRefuse(t *testing.T) {
+func TestRefusedLink(t *testing.T) {
 	for _, role := range []wire.Role{wire.RoleReceiver, wire.RoleSender} {
 		p := opened(t, Options{})
 		p.on = func(e Event) bool {
@@ -280,9 +280,9 @@ func TestRefuse(t *testing.T) {
 		require.Equal(t, NotFound, d.Error.Condition)
 		require.True(t, d.Closed)
 		require.Equal(t, a.Handle, d.Handle)
-		p.send(0, credit(3, 0, 1)) // crosses it
+		p.send(0, credit(3, 0, 1)) // crosses the detach
 		p.send(0, &wire.Detach{Handle: 3, Closed: true})
-		require.Empty(t, eventNames[*Detached](p))
+		require.Empty(t, eventsOf[*Detached](p))
 		require.Zero(t, p.c.links)
 		p.requireOpen()
 	}
@@ -305,7 +305,7 @@ func TestDetachBeforeAnswer(t *testing.T) {
 	require.Len(t, got, 2)
 	require.IsType(t, &wire.Attach{}, got[0].body)
 	require.IsType(t, &wire.Detach{}, got[1].body)
-	require.True(t, eventNames[*Detached](p)[0].Ended)
+	require.True(t, eventsOf[*Detached](p)[0].Ended)
 	require.False(t, l.Accept(Reply{}))
 	l.Refuse(nil)
 	l.Detach(true, nil)
@@ -329,7 +329,7 @@ func TestTooManyLinks(t *testing.T) {
 		p.send(0, attach("x", uint32(10+i), wire.RoleSender))
 	}
 	require.NoError(t, p.err)
-	require.Equal(t, ResourceLimitExceeded, eventNames[*Ended](p)[0].Err.Condition)
+	require.Equal(t, ResourceLimitExceeded, eventsOf[*Ended](p)[0].Err.Condition)
 	require.Zero(t, p.c.links)
 }
 
@@ -347,7 +347,7 @@ func TestHandleMaxOfPeer(t *testing.T) {
 
 // A link that is attached again under its name replaces the first one, even in another session. The two ends of one
 // name do not conflict (2.6.1).
-func TestStolen(t *testing.T) {
+func TestLinkStolen(t *testing.T) {
 	p := opened(t, Options{})
 	p.send(1, begin())
 	first := p.receiver("a", 0)

@@ -64,8 +64,8 @@ func newModel(t testing.TB, seed uint64) *model {
 	return m
 }
 
-// forget excludes a link from later checks, because both sides may discard its deliveries.
-func (m *model) forget(name string) {
+// exclude removes a link from later checks, because both sides may discard its deliveries.
+func (m *model) exclude(name string) {
 	if b := m.brokers[name]; b != nil {
 		b.gone = true
 	}
@@ -88,7 +88,7 @@ func (m *model) event(e Event) bool {
 	case *Disposed:
 		m.disposed(e)
 	case *Detached:
-		m.forget(e.Link.Peer().Name)
+		m.exclude(e.Link.Peer().Name)
 		if !e.Ended {
 			m.closing = append(m.closing, func() { e.Link.Detach(false, nil) })
 		}
@@ -160,7 +160,7 @@ func (m *model) broker() {
 		b.Drained()
 	case m.ended:
 	case rng.IntN(200) == 0:
-		m.forget(b.Peer().Name)
+		m.exclude(b.Peer().Name)
 		b.Detach(false, nil)
 	case rng.IntN(60) == 0:
 		for _, ref := range b.Recall() {
@@ -291,14 +291,14 @@ func (m *model) check(whole bool) {
 		if b.client == nil {
 			continue
 		}
-		sent, come := b.all, b.client.all
+		sent, received := b.all, b.client.all
 		if !b.Sender() {
-			sent, come = come, sent
+			sent, received = received, sent
 		}
-		require.LessOrEqual(m.t, len(come), len(sent), name)
-		require.True(m.t, slices.Equal(sent[:len(come)], come), "%s: %q from %q", name, come, sent)
+		require.LessOrEqual(m.t, len(received), len(sent), name)
+		require.True(m.t, slices.Equal(sent[:len(received)], received), "%s: %q from %q", name, received, sent)
 		if whole && !b.gone && !b.Gone() {
-			require.Len(m.t, come, len(sent), "%s: %d wait, credit %d", name, b.sender.count(), b.credit)
+			require.Len(m.t, received, len(sent), "%s: %d wait, credit %d", name, b.sender.count(), b.credit)
 			for _, text := range b.refs { // presettled ones that have waited
 				require.NotContains(m.t, m.outcomes, text)
 			}
@@ -306,7 +306,7 @@ func (m *model) check(whole bool) {
 	}
 }
 
-var modelSeeds = flag.Int("seeds", 25, "how many random schedules TestModel runs")
+var modelSeeds = flag.Int("seeds", 25, "number of random schedules of TestModel")
 
 // For any interleaving of frames, broker and client, no message is lost, duplicated or reordered on a link, and every
 // outcome arrives once. No window or credit is exceeded, and no state remains at the end.
@@ -329,7 +329,7 @@ func TestModel(t *testing.T) {
 	for _, k := range []string{
 		"Began", "Attached", "Delivery", "Credit", "Disposed", "Detached", "Ended", "drained", "sent", "recalled", "outcomes",
 	} {
-		require.Positive(t, counts[k], "%s never happened", k)
+		require.Positive(t, counts[k], "%s did not occur", k)
 	}
 }
 

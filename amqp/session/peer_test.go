@@ -184,8 +184,8 @@ func of[T wire.Performative](frames []sent) []T {
 	return all
 }
 
-// eventNames returns the events of a type.
-func eventNames[T Event](p *peer) []T {
+// eventsOf returns the events of a type.
+func eventsOf[T Event](p *peer) []T {
 	var all []T
 	for _, e := range p.events {
 		if e, ok := e.(T); ok {
@@ -214,8 +214,8 @@ func (p *peer) sender(name string, handle uint32) *Link {
 func (p *peer) requireOpen() {
 	p.t.Helper()
 	require.NoError(p.t, p.err)
-	require.Empty(p.t, eventNames[*Closed](p))
-	require.Empty(p.t, eventNames[*Ended](p))
+	require.Empty(p.t, eventsOf[*Closed](p))
+	require.Empty(p.t, eventsOf[*Ended](p))
 }
 
 // requireClosed requires that the last frame has closed the connection with an error.
@@ -224,14 +224,14 @@ func (p *peer) requireClosed(condition wire.Symbol) {
 	var e *wire.Error
 	require.ErrorAs(p.t, p.err, &e)
 	require.Equal(p.t, condition, e.Condition)
-	require.Len(p.t, eventNames[*Closed](p), 1)
+	require.Len(p.t, eventsOf[*Closed](p), 1)
 	require.Equal(p.t, condition, one[*wire.Close](p).Error.Condition)
 }
 
 func (p *peer) requireEnded(condition wire.Symbol) {
 	p.t.Helper()
 	require.NoError(p.t, p.err)
-	ended := eventNames[*Ended](p)
+	ended := eventsOf[*Ended](p)
 	require.Len(p.t, ended, 1)
 	require.True(p.t, ended[0].Ended)
 	require.Equal(p.t, condition, ended[0].Err.Condition)
@@ -241,7 +241,7 @@ func (p *peer) requireEnded(condition wire.Symbol) {
 func (p *peer) requireDetached(condition wire.Symbol) {
 	p.t.Helper()
 	p.requireOpen()
-	gone := eventNames[*Detached](p)
+	gone := eventsOf[*Detached](p)
 	require.Len(p.t, gone, 1)
 	require.True(p.t, gone[0].Ended)
 	require.Equal(p.t, condition, gone[0].Err.Condition)

@@ -37,7 +37,7 @@ func TestReceive(t *testing.T) {
 		State: &wire.TransactionalState{TxnID: []byte("x")},
 	}, 'm')
 	p.send(0, &wire.Transfer{Handle: 4, DeliveryID: some(71), Settled: wire.Some(true)}, 'n')
-	d := eventNames[*Delivery](p)
+	d := eventsOf[*Delivery](p)
 	require.Equal(t, &Delivery{
 		Link: l, ID: 70, State: &wire.TransactionalState{TxnID: []byte("x")}, Payload: []byte("m"),
 	}, d[0])
@@ -61,7 +61,7 @@ func TestReceive(t *testing.T) {
 }
 
 // Messages of several frames may be interleaved with those of another link.
-func TestParts(t *testing.T) {
+func TestInterleavedMessages(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	a, b := p.sender("a", 0), p.sender("b", 1)
 	a.Grant(3)
@@ -82,7 +82,7 @@ func TestParts(t *testing.T) {
 	part(1, -1, false, "")
 	part(0, 2, false, "four")
 	p.requireOpen()
-	d := eventNames[*Delivery](p)
+	d := eventsOf[*Delivery](p)
 	require.Len(t, d, 3)
 	require.Equal(t, "one two three", string(d[0].Payload))
 	require.Equal(t, "uno due ", string(d[1].Payload))
@@ -92,7 +92,7 @@ func TestParts(t *testing.T) {
 }
 
 // The settled flag in any frame settles the delivery (2.7.5), and so does a disposition in between.
-func TestPartsSettledAndState(t *testing.T) {
+func TestSettledInAnyFrame(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
 	l.Grant(3)
@@ -103,14 +103,14 @@ func TestPartsSettledAndState(t *testing.T) {
 	p.send(0, &wire.Transfer{Handle: 0, DeliveryID: some(1), More: true}, 'a')
 	p.send(0, &wire.Disposition{Role: wire.RoleSender, First: 1, Last: 1, Settled: true})
 	p.send(0, &wire.Transfer{Handle: 0}, 'b')
-	d := eventNames[*Delivery](p)
+	d := eventsOf[*Delivery](p)
 	require.True(t, d[0].Settled)
 	require.Equal(t, "t1", string(d[0].State.(*wire.TransactionalState).TxnID))
 	require.True(t, d[1].Settled)
 }
 
 // An aborted delivery has no effect, except that it uses its number and its credit.
-func TestAborted(t *testing.T) {
+func TestAbortedDelivery(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
 	l.Window(4)
@@ -123,8 +123,8 @@ func TestAborted(t *testing.T) {
 	require.Zero(t, l.session.in.live)
 	p.send(0, transfer(0, 2), 'c')
 	p.requireOpen()
-	require.Len(t, eventNames[*Delivery](p), 1)
-	require.Equal(t, "c", string(eventNames[*Delivery](p)[0].Payload))
+	require.Len(t, eventsOf[*Delivery](p), 1)
+	require.Equal(t, "c", string(eventsOf[*Delivery](p)[0].Payload))
 }
 
 // A detach discards an incomplete delivery.
@@ -137,11 +137,11 @@ func TestDetachedWithinDelivery(t *testing.T) {
 	p.sender("b", 0).Grant(1)
 	p.send(0, transfer(0, 1), 'c')
 	p.requireOpen()
-	require.Len(t, eventNames[*Delivery](p), 1)
+	require.Len(t, eventsOf[*Delivery](p), 1)
 }
 
 // Credit is granted again as deliveries are settled, including presettled ones, half a window at a time.
-func TestWindow(t *testing.T) {
+func TestCreditWindow(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
 	l.Window(10)
@@ -186,13 +186,13 @@ func TestCreditRevoked(t *testing.T) {
 		p.send(0, transfer(0, 2))
 		p.requireOpen()
 		require.Zero(t, l.credit)
-		require.Len(t, eventNames[*Delivery](p), 3)
+		require.Len(t, eventsOf[*Delivery](p), 3)
 		p.send(0, transfer(0, 3))
 		p.requireDetached(LinkTransferLimitExceeded)
 	}
 }
 
-// The peer, as a sender, advances its delivery-count.
+// A sender that advances its delivery-count without a transfer uses credit.
 func TestCreditUsedWithoutSending(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.sender("a", 0)
@@ -225,7 +225,7 @@ func TestReceiverSecond(t *testing.T) {
 	require.Equal(t, wire.Accepted{}, d.State)
 	require.Equal(t, 2, l.session.in.live)
 	p.send(0, &wire.Disposition{Role: wire.RoleSender, First: 0, Last: 1, Settled: true})
-	require.Equal(t, 1, l.session.in.live, "1 occupies its slot until the broker is done")
+	require.Equal(t, 1, l.session.in.live, "1 occupies its slot until the broker settles it")
 	require.Equal(t, some(1), one[*wire.Flow](p).LinkCredit)
 	l.Settle(1, wire.Accepted{})
 	require.Empty(t, of[*wire.Disposition](p.take()))
@@ -233,7 +233,7 @@ func TestReceiverSecond(t *testing.T) {
 }
 
 // Consecutive deliveries with one state are settled in one frame, regardless of the order of the calls.
-func TestSettlesTogether(t *testing.T) {
+func TestSettlementsAreCombined(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	a, b := p.sender("a", 0), p.sender("b", 1)
 	a.Grant(100)
@@ -288,7 +288,7 @@ func TestIncomingWindow(t *testing.T) {
 	}
 	p.requireOpen()
 	p.send(0, transfer(0, 6)) // the pending flow was never taken
-	require.Equal(t, SessionWindowViolation, eventNames[*Ended](p)[0].Err.Condition)
+	require.Equal(t, SessionWindowViolation, eventsOf[*Ended](p)[0].Err.Condition)
 }
 
 // More unsettled deliveries than MaxUnsettled end the session if the link has no window.
@@ -325,6 +325,6 @@ func TestEcho(t *testing.T) {
 	require.Equal(t, some(0), flows[0].Available)
 	require.Equal(t, some(7), flows[1].LinkCredit)
 	for _, f := range flows {
-		require.False(t, f.Echo, "an echo of an echo would loop")
+		require.False(t, f.Echo, "a response does not request an echo")
 	}
 }

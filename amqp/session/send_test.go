@@ -41,7 +41,7 @@ func TestSend(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 3)
 	p.send(0, credit(3, 0, 2))
-	require.Equal(t, &Credit{Link: l, Credit: 2}, eventNames[*Credit](p)[0])
+	require.Equal(t, &Credit{Link: l, Credit: 2}, eventsOf[*Credit](p)[0])
 	require.NoError(t, l.Send(&Message{Ref: 1, Payload: []byte("x")}))
 	require.NoError(t, l.Send(&Message{Ref: 2, Settled: true, Payload: []byte("y")}))
 	require.NoError(t, l.Send(message(3)))
@@ -58,11 +58,11 @@ func TestSend(t *testing.T) {
 
 	p.send(0, credit(3, 2, 1))
 	require.Equal(t, []string{"m3"}, p.payloads())
-	require.Zero(t, eventNames[*Credit](p)[1].Credit, "waiting messages have used it")
+	require.Zero(t, eventsOf[*Credit](p)[1].Credit, "waiting messages have used it")
 	require.Zero(t, p.c.Unsent())
 
 	p.send(0, &wire.Disposition{Role: wire.RoleReceiver, First: 0, Last: 2, Settled: true, State: wire.Accepted{}})
-	d := eventNames[*Disposed](p)
+	d := eventsOf[*Disposed](p)
 	require.Len(t, d, 2) // number 1 was sent settled and has no outcome
 	require.Equal(t, &Disposed{Link: l, First: 0, Refs: []uint64{1}, State: wire.Accepted{}, Settled: true}, d[0])
 	require.Equal(t, &Disposed{Link: l, First: 2, Refs: []uint64{3}, State: wire.Accepted{}, Settled: true}, d[1])
@@ -100,16 +100,16 @@ func TestUnsettledOutcome(t *testing.T) {
 	d := &wire.Disposition{Role: wire.RoleReceiver, First: 0, Last: 3, State: wire.Accepted{}}
 	p.send(0, d)
 	p.send(0, d)
-	require.Len(t, eventNames[*Disposed](p), 1)
-	require.Equal(t, []uint64{0, 1, 2, 3}, eventNames[*Disposed](p)[0].Refs)
-	require.False(t, eventNames[*Disposed](p)[0].Settled)
+	require.Len(t, eventsOf[*Disposed](p), 1)
+	require.Equal(t, []uint64{0, 1, 2, 3}, eventsOf[*Disposed](p)[0].Refs)
+	require.False(t, eventsOf[*Disposed](p)[0].Settled)
 	for id := range 4 {
 		l.Settle(uint32(id), wire.Accepted{})
 	}
 	got := one[*wire.Disposition](p)
 	require.Equal(t, wire.Disposition{Role: wire.RoleSender, Last: 3, Settled: true, State: wire.Accepted{}}, *got)
 	p.send(0, d)
-	require.Len(t, eventNames[*Disposed](p), 1)
+	require.Len(t, eventsOf[*Disposed](p), 1)
 	require.Zero(t, l.session.out.live)
 }
 
@@ -127,7 +127,7 @@ func TestDispositionsOfSeveralLinks(t *testing.T) {
 	p.send(0, &wire.Disposition{Role: true, First: 3, Last: 2, Settled: true}) // backwards: empty
 	p.send(0, &wire.Disposition{Role: true, First: 1<<32 - 5, Last: 1000, Settled: true})
 	var got []string
-	for _, d := range eventNames[*Disposed](p) {
+	for _, d := range eventsOf[*Disposed](p) {
 		got = append(got, fmt.Sprintf("%s%d%d%v", d.Link.Peer().Name, d.First, d.Refs, d.State))
 	}
 	require.Equal(t, []string{
@@ -223,7 +223,7 @@ func TestWithdraw(t *testing.T) {
 	require.Equal(t, []*wire.Disposition{{Role: wire.RoleSender, First: 0, Last: 1, Settled: true, State: state}}, got)
 	require.Equal(t, 2, p.c.Unsent())
 	p.send(0, &wire.Disposition{Role: wire.RoleReceiver, First: 0, Last: 2, Settled: true, State: wire.Accepted{}})
-	require.Equal(t, []uint64{2}, eventNames[*Disposed](p)[0].Refs)
+	require.Equal(t, []uint64{2}, eventsOf[*Disposed](p)[0].Refs)
 
 	p.send(0, &wire.Flow{
 		IncomingWindow: 1, NextIncomingID: some(3), Handle: some(0), DeliveryCount: some(3), LinkCredit: some(2),
@@ -266,7 +266,7 @@ func TestDrain(t *testing.T) {
 		p := opened(t, Options{})
 		l := p.receiver("a", 0)
 		p.send(0, drain(0, 10))
-		require.Equal(t, &Credit{Link: l, Credit: 10, Drain: true}, eventNames[*Credit](p)[0])
+		require.Equal(t, &Credit{Link: l, Credit: 10, Drain: true}, eventsOf[*Credit](p)[0])
 		require.Empty(t, p.take())
 		l.Drained()
 		f := one[*wire.Flow](p)
@@ -334,7 +334,7 @@ func TestDrain(t *testing.T) {
 		f = drain(1, 2)
 		f.IncomingWindow = 0
 		p.send(0, f) // the caller has already called Drained
-		require.Len(t, eventNames[*Credit](p), 1)
+		require.Len(t, eventsOf[*Credit](p), 1)
 		p.send(0, &wire.Flow{NextIncomingID: some(1), IncomingWindow: 1})
 		got := p.take()
 		require.Len(t, got, 2)
@@ -348,11 +348,11 @@ func TestDrain(t *testing.T) {
 			f := drain(0, n)
 			f.DeliveryCount = wire.Optional[uint32]{} // the peer does not know it yet
 			p.send(0, f)
-			require.Empty(t, eventNames[*Credit](p))
-			l := eventNames[*Attached](p)[0].Link
+			require.Empty(t, eventsOf[*Credit](p))
+			l := eventsOf[*Attached](p)[0].Link
 			require.True(t, l.Accept(Reply{}))
 			p.drain()
-			require.Len(t, eventNames[*Credit](p), credits)
+			require.Len(t, eventsOf[*Credit](p), credits)
 			l.Drained()
 			require.Equal(t, some(n), one[*wire.Flow](p).DeliveryCount)
 		}
@@ -362,14 +362,14 @@ func TestDrain(t *testing.T) {
 		l := p.receiver("a", 0)
 		p.send(0, drain(0, 3))
 		p.send(0, credit(0, 0, 3))
-		require.False(t, eventNames[*Credit](p)[1].Drain)
+		require.False(t, eventsOf[*Credit](p)[1].Drain)
 		l.Drained()
 		require.Empty(t, p.take())
 		require.Equal(t, uint32(3), l.credit)
 	})
 }
 
-// Credit counts from the deliveries that the receiver had seen when it granted it (2.6.7).
+// Credit is relative to the delivery-count in the flow that grants it (2.6.7).
 func TestCreditIsRelative(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 0)
@@ -381,10 +381,10 @@ func TestCreditIsRelative(t *testing.T) {
 		p.send(0, credit(0, tc.count, tc.credit))
 		require.Equal(t, uint32(tc.want), l.credit, "%+v", tc)
 	}
-	n := len(eventNames[*Credit](p))
+	n := len(eventsOf[*Credit](p))
 	p.send(0, credit(0, 99, 5))
 	p.send(0, &wire.Flow{IncomingWindow: 9, Handle: some(0)})
-	require.Len(t, eventNames[*Credit](p), n, "nothing changed")
+	require.Len(t, eventsOf[*Credit](p), n, "nothing changed")
 	p.requireOpen()
 }
 
@@ -421,7 +421,7 @@ func TestNumbersWrapAround(t *testing.T) {
 		require.Len(t, of[*wire.Transfer](p.take()), 1)
 	}
 	refs := 0
-	for _, d := range eventNames[*Disposed](p) {
+	for _, d := range eventsOf[*Disposed](p) {
 		for i, ref := range d.Refs {
 			require.Equal(t, uint64(refs), ref)
 			require.Equal(t, uint32(first+refs), d.First+uint32(i))
@@ -429,7 +429,7 @@ func TestNumbersWrapAround(t *testing.T) {
 		}
 	}
 	require.Equal(t, 300, refs)
-	require.Len(t, eventNames[*Delivery](p), 300)
+	require.Len(t, eventsOf[*Delivery](p), 300)
 	require.Zero(t, in.session.in.live)
 	require.Zero(t, in.session.out.live)
 }
@@ -452,7 +452,7 @@ func TestUnsettledDeliveryRetainsNoOthers(t *testing.T) {
 	p.c.out = nil
 	p.send(0, &wire.Disposition{Role: true, First: 1, Last: 20000, Settled: true})
 	var refs []uint64
-	for _, d := range eventNames[*Disposed](p) {
+	for _, d := range eventsOf[*Disposed](p) {
 		refs = append(refs, d.Refs...)
 	}
 	require.Equal(t, []uint64{5000, 10000, 15000}, refs)

@@ -41,10 +41,10 @@ func TestMemoryIsBoundedByReceivedBytes(t *testing.T) {
 	}
 	emptyValues := []byte{0xe0, 2, 255, 0x41} // 255 times true, in an array of 4 bytes
 	for name, b := range map[string][]byte{
-		"lists in lists":    nested(0xd0),
-		"maps in maps":      nested(0xd1),
-		"hollow arrays":     compound(0xd0, size/4, bytes.Repeat(emptyValues, size/4)),
-		"an array of those": compound(0xf0, size/3, append([]byte{0xe0}, bytes.Repeat(emptyValues[1:], size/3)...)),
+		"lists in lists":          nested(0xd0),
+		"maps in maps":            nested(0xd1),
+		"arrays without bytes":    compound(0xd0, size/4, bytes.Repeat(emptyValues, size/4)),
+		"an array of such arrays": compound(0xf0, size/3, append([]byte{0xe0}, bytes.Repeat(emptyValues[1:], size/3)...)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var err error
@@ -64,7 +64,7 @@ func TestMemoryIsBoundedByReceivedBytes(t *testing.T) {
 }
 
 // Values of any type may be nested up to 32 levels.
-func TestDepth(t *testing.T) {
+func TestNestingLimit(t *testing.T) {
 	list := func(v any) any { return wire.List{v} }
 	for name, wrap := range map[string]func(any) any{
 		"lists":  list,
@@ -199,21 +199,21 @@ func TestMandatoryFields(t *testing.T) {
 }
 
 // A composite with an invalid field is rejected as a whole.
-func TestBadFields(t *testing.T) {
+func TestInvalidFields(t *testing.T) {
 	u, yes := uint32(1), true
 	in := func(s wire.Described) []byte { return described(0x15, yes, u, u, yes, s) }
 	for name, body := range map[string][]byte{
-		"a transaction in one":          in(state(0x34, []byte{1}, state(0x34, []byte{1}))),
-		"a declared in a transaction":   in(state(0x34, []byte{1}, state(0x33, []byte{1}))),
-		"an accepted with a field":      in(state(0x24, yes)),
-		"a state that is unknown":       in(state(0x2f)),
-		"a state that is a symbol":      described(0x15, yes, u, u, yes, wire.Symbol("amqp:accepted:list")),
-		"a state of another one's name": in(wire.Described{Descriptor: wire.Symbol("x:accepted:list"), Value: wire.List{}}),
-		"a target that is a source":     described(0x12, "l", u, yes, nil, nil, state(0x28), state(0x28)),
-		"capabilities as strings":       described(0x10, "c", nil, nil, nil, nil, nil, nil, wire.Array{"queue"}),
-		"properties as a list":          described(0x10, "c", nil, nil, nil, nil, nil, nil, nil, nil, wire.List{"queue"}),
-		"a boolean of 2":                {0, 0x53, 0x15, 0xc0, 4, 2, 0x56, 2, 0x43},
-		"bytes behind the fields":       {0, 0x53, 0x18, 0xc0, 3, 1, 0x40, 0x40},
+		"a transaction in a transaction": in(state(0x34, []byte{1}, state(0x34, []byte{1}))),
+		"a declared in a transaction":    in(state(0x34, []byte{1}, state(0x33, []byte{1}))),
+		"an accepted with a field":       in(state(0x24, yes)),
+		"a state that is unknown":        in(state(0x2f)),
+		"a state that is a symbol":       described(0x15, yes, u, u, yes, wire.Symbol("amqp:accepted:list")),
+		"a state with an unknown name":   in(wire.Described{Descriptor: wire.Symbol("x:accepted:list"), Value: wire.List{}}),
+		"a target that is a source":      described(0x12, "l", u, yes, nil, nil, state(0x28), state(0x28)),
+		"capabilities as strings":        described(0x10, "c", nil, nil, nil, nil, nil, nil, wire.Array{"queue"}),
+		"properties as a list":           described(0x10, "c", nil, nil, nil, nil, nil, nil, nil, nil, wire.List{"queue"}),
+		"a boolean of 2":                 {0, 0x53, 0x15, 0xc0, 4, 2, 0x56, 2, 0x43},
+		"bytes behind the fields":        {0, 0x53, 0x18, 0xc0, 3, 1, 0x40, 0x40},
 		"an unsettled map of three": {
 			0, 0x53, 0x12, 0xc0, 17, 8, 0xa1, 1, 'l', 0x43, 0x41, 0x40, 0x40, 0x40, 0x40, 0xc1, 5, 3, 0xa0, 0, 0x40, 0x40,
 		},
@@ -231,7 +231,7 @@ func TestBadFields(t *testing.T) {
 }
 
 // Every type of the specification can be decoded with its symbolic descriptor.
-func TestSymbolicNamesOfAll(t *testing.T) {
+func TestSymbolicDescriptorsOfAllTypes(t *testing.T) {
 	byName := func(name string, fields ...any) wire.Described {
 		return wire.Described{Descriptor: wire.Symbol(name), Value: append(wire.List{}, fields...)}
 	}

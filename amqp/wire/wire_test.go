@@ -127,29 +127,29 @@ func TestEncodings(t *testing.T) {
 }
 
 // Invalid values are rejected, without allocating memory for their claimed size.
-func TestBadValues(t *testing.T) {
+func TestInvalidValues(t *testing.T) {
 	for name, b := range map[string][]byte{
-		"nothing":                     {},
-		"no constructor":              {0x01},
-		"no constructor of one byte":  {0x57, 0},
-		"no constructor of 16 bytes":  append([]byte{0x99}, make([]byte, 16)...),
-		"a boolean of 2":              {0x56, 2},
-		"half a uint":                 {0x70, 0, 0},
-		"a string that ends early":    {0xa1, 5, 'a'},
-		"4 GiB of binary":             {0xb0, 0xff, 0xff, 0xff, 0xff},
-		"4 G elements":                {0xd0, 0, 0, 0, 4, 0xff, 0xff, 0xff, 0xff},
-		"4 G elements of no bytes":    {0xf0, 0, 0, 0, 5, 0xff, 0xff, 0xff, 0xff, 0x41},
-		"a list that is longer":       {0xc0, 3, 1, 0x41, 0x41},
-		"a map of three":              {0xc1, 4, 3, 0x41, 0x41, 0x41},
-		"an array without a type":     {0xe0, 1, 0},
-		"an array of no known type":   {0xe0, 2, 0, 0x30},
-		"a string that is not UTF-8":  {0xa1, 1, 0xff},
-		"a symbol that is not ASCII":  {0xa3, 2, 0xc3, 0xa9},
-		"an invalid code point":       {0x73, 0, 0x11, 0, 0},
-		"half of a code point":        {0x73, 0, 0, 0xd8, 0},
-		"a million lists in lists":    bytes.Repeat([]byte{0x00}, 1_000_000),
-		"a million descriptors":       bytes.Repeat([]byte{0x00, 0x41}, 1_000_000),
-		"arrays in arrays, and so on": bytes.Repeat([]byte{0xe0, 0xff, 0x01}, 100),
+		"empty":                      {},
+		"no constructor":             {0x01},
+		"no constructor of one byte": {0x57, 0},
+		"no constructor of 16 bytes": append([]byte{0x99}, make([]byte, 16)...),
+		"a boolean of 2":             {0x56, 2},
+		"a truncated uint":           {0x70, 0, 0},
+		"a string that ends early":   {0xa1, 5, 'a'},
+		"4 GiB of binary":            {0xb0, 0xff, 0xff, 0xff, 0xff},
+		"4 G elements":               {0xd0, 0, 0, 0, 4, 0xff, 0xff, 0xff, 0xff},
+		"4 G elements of no bytes":   {0xf0, 0, 0, 0, 5, 0xff, 0xff, 0xff, 0xff, 0x41},
+		"a list with trailing bytes": {0xc0, 3, 1, 0x41, 0x41},
+		"a map of three":             {0xc1, 4, 3, 0x41, 0x41, 0x41},
+		"an array without a type":    {0xe0, 1, 0},
+		"an array of no known type":  {0xe0, 2, 0, 0x30},
+		"a string that is not UTF-8": {0xa1, 1, 0xff},
+		"a symbol that is not ASCII": {0xa3, 2, 0xc3, 0xa9},
+		"an invalid code point":      {0x73, 0, 0x11, 0, 0},
+		"a surrogate code point":     {0x73, 0, 0, 0xd8, 0},
+		"a million lists in lists":   bytes.Repeat([]byte{0x00}, 1_000_000),
+		"a million descriptors":      bytes.Repeat([]byte{0x00, 0x41}, 1_000_000),
+		"nested arrays":              bytes.Repeat([]byte{0xe0, 0xff, 0x01}, 100),
 	} {
 		_, _, err := wire.DecodeValue(b)
 		var e *wire.Error
@@ -278,7 +278,7 @@ func TestFrames(t *testing.T) {
 }
 
 // Invalid frames are rejected with the condition of the specification.
-func TestBadFrames(t *testing.T) {
+func TestInvalidFrames(t *testing.T) {
 	list := func(code byte, body ...byte) []byte {
 		return append([]byte{0, 0, 0, byte(8 + 3 + len(body)), 2, 0, 0, 0, 0, 0x53, code}, body...)
 	}
@@ -289,8 +289,8 @@ func TestBadFrames(t *testing.T) {
 	}{
 		{"too short", []byte{0, 0, 0, 7, 2, 0, 0, 0}, wire.ConditionFraming},
 		{"too long", []byte{0xff, 0, 0, 0, 2, 0, 0, 0}, wire.ConditionFraming},
-		{"data before its head ends", []byte{0, 0, 0, 8, 1, 0, 0, 0}, wire.ConditionFraming},
-		{"data behind its end", []byte{0, 0, 0, 8, 3, 0, 0, 0}, wire.ConditionFraming},
+		{"data offset within the header", []byte{0, 0, 0, 8, 1, 0, 0, 0}, wire.ConditionFraming},
+		{"data offset behind the end", []byte{0, 0, 0, 8, 3, 0, 0, 0}, wire.ConditionFraming},
 		{"unknown type", []byte{0, 0, 0, 8, 2, 9, 0, 0}, wire.ConditionFraming},
 		{"unknown performative", list(0x19, 0x45), wire.ConditionDecode},
 		{"a state as a performative", list(0x24, 0x45), wire.ConditionDecode},

@@ -112,7 +112,7 @@ func TestLoadAccess(t *testing.T) {
 		"version 0":                 {{[]byte("z"), []byte{1, 0}}},
 		"no name":                   {{[]byte("z"), []byte{1, 5}}, {[]byte("zr"), []byte{1}}},
 		"long value":                {{[]byte("z"), []byte{1, 5}}, {[]byte("zra"), make([]byte, 4098)}},
-		"twice":                     {{[]byte("z"), []byte{1, 5}}, {[]byte("zra"), []byte{1}}, {[]byte("zra"), []byte{1}}},
+		"same entry twice":          {{[]byte("z"), []byte{1, 5}}, {[]byte("zra"), []byte{1}}, {[]byte("zra"), []byte{1}}},
 	} {
 		l := NewLoader()
 		err := l.Put([]byte{keyState}, New().appendState(nil))
@@ -132,5 +132,5 @@ func TestLoadAccess(t *testing.T) {
 	l := NewLoader()
 	require.NoError(t, l.Put([]byte{keyState}, New().appendState(nil)))
 	require.ErrorIs(t, l.Put([]byte("z"), []byte{2, 1}), txn.ErrNewerVersion)
-	require.Greater(t, uint64(AccessQueue), uint64(math.MaxUint64>>1), "no queue has its number")
+	require.Greater(t, uint64(AccessQueue), uint64(math.MaxUint64>>1), "larger than any queue ID")
 }

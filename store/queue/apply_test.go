@@ -51,7 +51,7 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			txn.ErrBeyondEnd, 1,
 			func(b *txn.Builder) { publish(b, q.id, 1, 1); b.Ack(q.id, 1, txn.Range{First: 6, Last: 6}) },
 		},
-		"far beyond": {
+		"far beyond the end": {
 			txn.ErrBeyondEnd, 0,
 			func(b *txn.Builder) { b.Release(q.id, 1, txn.Range{First: 1, Last: 1<<64 - 1}) },
 		},
@@ -124,8 +124,8 @@ func TestChunks(t *testing.T) {
 	require.True(t, sub.acks.slot(1).full)
 	require.Nil(t, sub.acks.slot(1).c)
 	require.Equal(t, uint64(3*ChunkSize), sub.NextUnacked(ChunkSize))
-	require.Equal(t, uint64(0), d.ack(q, 1, ChunkSize, 3*ChunkSize-1), "again")
-	require.Equal(t, uint64(ChunkSize-1), d.ack(q, 1, 1, ChunkSize-1), "up to them")
+	require.Equal(t, uint64(0), d.ack(q, 1, ChunkSize, 3*ChunkSize-1), "acknowledged before")
+	require.Equal(t, uint64(ChunkSize-1), d.ack(q, 1, 1, ChunkSize-1), "before the two chunks")
 	require.Equal(t, uint64(3*ChunkSize), sub.Floor())
 	require.Empty(t, sub.acks.slots)
 	for i := range uint64(ChunkSize) { // one at a time, backwards
@@ -145,7 +145,7 @@ func TestChunks(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-func TestBytes(t *testing.T) {
+func TestQueueBytes(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
 	d.do(func(b *txn.Builder) { publish(b, q.id, 63, 87) }) // 100 bytes each
@@ -165,7 +165,7 @@ func TestSubscriptions(t *testing.T) {
 	require.Zero(t, q.Messages(), "no subscription needs them")
 	require.Zero(t, d.s.TailBytes())
 	d.do(func(b *txn.Builder) { b.CreateSubscription(q.id, "a", txn.StartEarliest) })
-	require.Equal(t, uint64(4), q.SubByName("a").Start(), "dead messages stay dead")
+	require.Equal(t, uint64(4), q.SubByName("a").Start(), "a new subscription does not receive dead messages")
 	d.publish(q, 10)
 	d.ack(q, 1, 4, 5)
 	d.ack(q, 1, 9, 9)
@@ -222,7 +222,7 @@ func TestTooManySubscriptions(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-func TestTouched(t *testing.T) {
+func TestTakeTouched(t *testing.T) {
 	d := newDriver(t)
 	a, b, c := d.queue("a", txn.Config{}, "s"), d.queue("b", txn.Config{}, "s"), d.queue("c", txn.Config{}, "s")
 	require.Empty(t, d.s.TakeTouched(nil))
@@ -354,7 +354,7 @@ func TestFlushOrder(t *testing.T) {
 	require.Len(t, batch.Tails[0].Records, 1)
 }
 
-func TestIdleQueueIsSmall(t *testing.T) {
+func TestIdleQueueMemory(t *testing.T) {
 	const n = 20_000
 	d := newDriver(t)
 	before := heap()
@@ -416,8 +416,7 @@ func TestApplyAllocations(t *testing.T) {
 	require.Equal(t, uint64(2003), q.Sub(1).Floor())
 }
 
-// TestBatchIsReadDuringApply runs under the race detector: a batch is written without the lock while the state
-// changes.
+// A batch can be read without the lock while the state changes. The race detector verifies this.
 func TestBatchIsReadDuringApply(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")

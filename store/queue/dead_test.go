@@ -15,7 +15,7 @@ import (
 
 // A batch being written keeps the messages that were live when it was collected, even if their last subscription is
 // deleted in the meantime.
-func TestBatchOutlivesSubscription(t *testing.T) {
+func TestBatchKeepsMessagesOfDeletedSubscription(t *testing.T) {
 	for _, n := range []int{3, blockEntries + 3} { // in one block and in two
 		d := newDriver(t)
 		q := d.queue("q", txn.Config{}, "a")
@@ -42,14 +42,14 @@ func TestBatchOutlivesSubscription(t *testing.T) {
 	}
 }
 
-// For any acknowledgements and any division of messages into extents, the batches lead to exactly the dead extents.
+// For any acknowledgements and any division of messages into extents, the batches identify exactly the dead extents.
 func TestDeadExtentsAreFound(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		d := newDriver(t)
 		q := d.queue("q", txn.Config{}, "a", "b")
 		var pages fakePages
-		pages.runs = map[uint64][]fakeRun{}
+		pages.extents = map[uint64][]fakeExtent{}
 		// few messages: many acknowledgements per extent
 		published, most := uint64(0), []uint64{300, 2 * ChunkSize, 5 * ChunkSize}[seed%3]
 		for range 60 {
@@ -74,16 +74,16 @@ func TestDeadExtentsAreFound(t *testing.T) {
 				pages.writeTail(t, &b.Tails[i], []int{1, 3, 14, 100, MaxExtentSpan}[rng.IntN(5)])
 				d.s.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
 			}
-			before := slices.Clone(pages.runs[q.id])
+			before := slices.Clone(pages.extents[q.id])
 			pages.write(t, &Batch{Dead: pruned(b.Dead, before)}, 1)
-			want := slices.DeleteFunc(before, func(r fakeRun) bool { return q.AllDead(r.first, r.span) })
-			require.Equal(t, firsts(want), firsts(pages.runs[q.id]))
+			want := slices.DeleteFunc(before, func(r fakeExtent) bool { return q.AllDead(r.first, r.span) })
+			require.Equal(t, firsts(want), firsts(pages.extents[q.id]))
 		}
 	}
 }
 
-// pruned drops the groups that cannot lead to a dead extent, as the owner does with its extent lengths.
-func pruned(ranges []DeadRange, runs []fakeRun) (left []DeadRange) {
+// pruned drops the groups that cannot contain a dead extent, as the store does with its extent lengths.
+func pruned(ranges []DeadRange, extents []fakeExtent) (left []DeadRange) {
 	for _, r := range ranges {
 		chunk, single := r.Single()
 		if !single {
@@ -91,10 +91,10 @@ func pruned(ranges []DeadRange, runs []fakeRun) (left []DeadRange) {
 			continue
 		}
 		var least [GroupsOfChunk]uint8
-		for _, run := range runs {
-			for seq := run.first; seq < run.first+run.span; seq++ {
-				if g := &least[seq&chunkMask>>6]; seq>>chunkBits == chunk && (*g == 0 || run.span < uint64(*g)) {
-					*g = uint8(min(run.span, 255))
+		for _, e := range extents {
+			for seq := e.first; seq < e.first+e.span; seq++ {
+				if g := &least[seq&chunkMask>>6]; seq>>chunkBits == chunk && (*g == 0 || e.span < uint64(*g)) {
+					*g = uint8(min(e.span, 255))
 				}
 			}
 		}
@@ -105,14 +105,14 @@ func pruned(ranges []DeadRange, runs []fakeRun) (left []DeadRange) {
 	return left
 }
 
-func firsts(runs []fakeRun) (list []uint64) {
-	for _, r := range runs {
-		list = append(list, r.first)
+func firsts(extents []fakeExtent) (list []uint64) {
+	for _, e := range extents {
+		list = append(list, e.first)
 	}
 	return list
 }
 
-// After a few acknowledgements of many messages, the store does not scan all of them.
+// After a few acknowledgements of many messages, dead ranges cover few messages, so that the store does not scan all.
 func TestPartsOfFewAcknowledgements(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")
@@ -126,9 +126,9 @@ func TestPartsOfFewAcknowledgements(t *testing.T) {
 	span, parts := uint64(0), 0
 	for _, r := range d.s.Collect(0, true).Dead {
 		few := r
-		require.False(t, few.Prune(&[GroupsOfChunk]uint8{0: 3, 31: 3}), "no run of three messages is dead")
+		require.False(t, few.Prune(&[GroupsOfChunk]uint8{0: 3, 31: 3}), "no extent of three messages is dead")
 		few = r
-		require.True(t, few.Prune(&[GroupsOfChunk]uint8{0: 1, 31: 1}), "each run of one message may be")
+		require.True(t, few.Prune(&[GroupsOfChunk]uint8{0: 1, 31: 1}), "an extent of one message may be dead")
 		for first, last := range r.Parts {
 			span += last - first + 1
 			parts++

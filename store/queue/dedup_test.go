@@ -17,7 +17,7 @@ import (
 
 func duplicates(d ...txn.Duplicate) *txn.Duplicates { return (*txn.Duplicates)(&d) }
 
-// TestDedupWindow also covers a checkpoint and a restart in the middle of the window.
+// A message with the id of an earlier message in the window is a duplicate, also after a checkpoint and a restart.
 func TestDedupWindow(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1000}).id

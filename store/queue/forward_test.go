@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Published messages are in the target in the same transaction; with Move, only in the target. The client receives one
+// A publish also adds its messages to the targets of the queue; with Move, only to the target. The client receives one
 // result per operation of its request.
 func TestForward(t *testing.T) {
 	d := newDriver(t)

@@ -101,7 +101,7 @@ func FuzzApply(f *testing.F) {
 			if p := a.s.Check(); len(p) > 0 {
 				t.Fatal(p)
 			}
-			same(t, allOf(a.s), allOf(b.s), "both hold the same")
+			same(t, allOf(a.s), allOf(b.s), "the states are equal")
 			b.reload()
 		}
 	})

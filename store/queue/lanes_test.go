@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Finding a high-priority message behind very many low-priority ones costs the same as without them.
+// The cost of the search for a high-priority message does not depend on the number of low-priority messages before it.
 func TestNextOfPriorityCost(t *testing.T) {
 	s, lsn := New(), uint64(0)
 	apply := func(fill func(b *txn.Builder)) txn.Result {

@@ -127,7 +127,7 @@ func TestLoaderSkipsTheIndex(t *testing.T) {
 }
 
 // The encoding and digests of version 1 for a fixed history must not change without a new version.
-func TestGolden(t *testing.T) {
+func TestFormatVersion1(t *testing.T) {
 	h := sha256.New()
 	for k, v := range plainKinds(t).s.All {
 		h.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(k))))

@@ -85,7 +85,7 @@ func TestRetentionIsCheckedWhenApplied(t *testing.T) {
 	require.Equal(t, uint64(100), q.Messages())
 	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{}, txn.Retention) })
 	require.Zero(t, q.Messages())
-	require.Zero(t, d.trim(q, decided, short), "there is nothing left to end")
+	require.Zero(t, d.trim(q, decided, short), "the queue has no retention")
 }
 
 // RetainFrom returns the same sequence as a linear search from the end.
@@ -111,7 +111,7 @@ func TestRetainFrom(t *testing.T) {
 			d.trim(q, floor+rng.Uint64N(n/12), q.Config())
 		}
 	}
-	require.Equal(t, q.nextSeq, q.RetainFrom(0, 1), "not even one fits")
+	require.Equal(t, q.nextSeq, q.RetainFrom(0, 1), "no message fits")
 }
 
 func TestSeek(t *testing.T) {
@@ -122,7 +122,7 @@ func TestSeek(t *testing.T) {
 	d.ack(q, 2, 101, 5000)
 	d.do(func(b *txn.Builder) { b.Release(q.id, 1, txn.Range{First: 9500, Last: 9600}) })
 	require.Equal(t, txn.OpResult{FirstSequence: 50, Changed: 51 + 5000}, d.seek(q, 1, 50),
-		"what all have acknowledged is gone without a retention")
+		"without a retention, messages that all subscriptions have acknowledged are deleted")
 	require.Zero(t, q.Sub(1).DeliveryCount(9550))
 	require.Equal(t, uint64(1), q.Sub(1).Start())
 	require.Equal(t, txn.OpResult{FirstSequence: 10_001}, d.seek(q, 1, 10_001))
@@ -136,7 +136,7 @@ func TestSeek(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// A retried seek does not move a subscription twice, since the subscription has advanced in between.
+// A retried seek does not move a subscription again, because the subscription may have advanced.
 func TestSeekRetry(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{RetentionMessages: 100}, "a")
@@ -175,7 +175,7 @@ func TestDropHead(t *testing.T) {
 			r := d.apply(nil, func(b *txn.Builder) { publish(b, q.id, 101, 1) })
 			require.ErrorIs(t, r.Err(), txn.ErrQueueFull, "the batch does not fit into the empty queue")
 			r = d.apply(nil, func(b *txn.Builder) { publish(b, q.id, 60, 1); publish(b, q.id, 60, 1) })
-			require.ErrorIs(t, r.Err(), txn.ErrQueueFull, "it would drop its own messages")
+			require.ErrorIs(t, r.Err(), txn.ErrQueueFull, "the transaction would drop its own messages")
 			require.Equal(t, uint64(100), q.Messages())
 			d.do(func(b *txn.Builder) { publish(b, q.id, 100, 1) })
 			require.Equal(t, uint64(132), q.NextAlive(1))
@@ -219,7 +219,7 @@ func TestDeadLetterHead(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// After seeks of a subscription back and forth, the next checkpoints leave exactly its keys in the tree.
+// After repeated seeks of a subscription, the next checkpoint leaves exactly its keys in the tree.
 func TestSeekAcrossCheckpoints(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -27,8 +27,8 @@ func (m *model) someTimes() *txn.Attributes {
 	return &a
 }
 
-// note records the times of a message just added.
-func (m *model) note(q *modelQueue, sequence uint64, rec []byte) {
+// recordTimes adds the times of a new message to the schedule.
+func (m *model) recordTimes(q *modelQueue, sequence uint64, rec []byte) {
 	if len(q.allSubs()) == 0 {
 		return // the message is not kept
 	}

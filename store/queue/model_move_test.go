@@ -207,7 +207,7 @@ func (m *model) move(
 
 // add appends a message.
 func (m *model) add(q *modelQueue, rec []byte) {
-	m.note(q, q.next, rec)
+	m.recordTimes(q, q.next, rec)
 	q.records[q.next] = rec
 	for _, s := range q.allSubs() {
 		s.needs[q.next] = 0

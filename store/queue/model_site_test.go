@@ -185,7 +185,7 @@ func (s *sites) stop() (stopped bool) {
 func (s *sites) compare() {
 	s.t.Helper()
 	s.pull(1 << 20)
-	same(s.t, withoutSite(s.primary.state), withoutSite(s.replica.state), "both sites hold the same")
+	same(s.t, withoutSite(s.primary.state), withoutSite(s.replica.state), "the sites are equal")
 	require.Equal(s.t, s.primary.state.Digest(), s.replica.state.Digest())
 	require.Equal(s.t, s.primary.messageIDs(), s.replica.messageIDs())
 	require.Equal(s.t, s.primary.state.Site().Logical, s.replica.state.Site().Logical)
@@ -299,7 +299,7 @@ func TestReplicaBeginsEmpty(t *testing.T) {
 		n := uint64(i + 1)
 		require.Equal(t, txn.OK, replica.envelope(txn.Site{Epoch: 1, Upstream: position(n), Logical: n}, payload).Code)
 	}
-	same(t, withoutSite(primary.s), withoutSite(replica.s), "both sites hold the same")
+	same(t, withoutSite(primary.s), withoutSite(replica.s), "the sites are equal")
 	require.Equal(t, primary.s.Digest(), replica.s.Digest())
 	require.True(t, maps.EqualFunc(allOf(replica.s), allOf(reloaded(replica).s), func(a, b []byte) bool {
 		return string(a) == string(b)

@@ -639,7 +639,7 @@ func runModel(t *testing.T, seed uint64, steps int) {
 		}
 		require.Equal(t, nodes[0].state.Digest(), nodes[1].state.Digest())
 		if lsn%50 == 0 {
-			same(t, allOf(nodes[0].state), allOf(nodes[1].state), "both nodes hold the same")
+			same(t, allOf(nodes[0].state), allOf(nodes[1].state), "the nodes are equal")
 			require.Equal(t, nodes[0].messageIDs(), nodes[1].messageIDs())
 			for _, r := range nodes {
 				m.check(t, r)

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-func TestNames(t *testing.T) {
+func TestNameList(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var l nameList
 	have := map[string]*Queue{}

@@ -17,29 +17,29 @@ import (
 
 // fakePages implements the handling of batches in package store without a disk: a tree, and extents.
 type fakePages struct {
-	kv   map[string][]byte
-	runs map[uint64][]fakeRun // by queue, in order
+	kv      map[string][]byte
+	extents map[uint64][]fakeExtent // by queue, in order
 }
 
-type fakeRun struct {
+type fakeExtent struct {
 	first, span uint64
 	records     map[uint64][]byte
 }
 
 func newFakePages() *fakePages {
-	return &fakePages{kv: map[string][]byte{}, runs: map[uint64][]fakeRun{}}
+	return &fakePages{kv: map[string][]byte{}, extents: map[uint64][]fakeExtent{}}
 }
 
 func (p *fakePages) clone() *fakePages {
-	c := &fakePages{kv: maps.Clone(p.kv), runs: map[uint64][]fakeRun{}}
-	for q, runs := range p.runs {
-		c.runs[q] = slices.Clone(runs)
+	c := &fakePages{kv: maps.Clone(p.kv), extents: map[uint64][]fakeExtent{}}
+	for q, extents := range p.extents {
+		c.extents[q] = slices.Clone(extents)
 	}
 	return c
 }
 
-// write applies a batch. dead reports whether a message must not be written.
-func (p *fakePages) write(t *testing.T, b *Batch, perRun int) {
+// write applies a batch. Each extent has at most perExtent messages.
+func (p *fakePages) write(t *testing.T, b *Batch, perExtent int) {
 	t.Helper()
 	deletes := map[string]bool{}
 	for _, key := range b.Deletes {
@@ -72,10 +72,10 @@ func (p *fakePages) write(t *testing.T, b *Batch, perRun int) {
 		p.deleteRange(r)
 	}
 	for i := range b.Tails {
-		p.writeTail(t, &b.Tails[i], perRun)
+		p.writeTail(t, &b.Tails[i], perExtent)
 	}
 	for _, q := range b.DeletedQueues {
-		delete(p.runs, q)
+		delete(p.extents, q)
 		for _, r := range QueueKeys(q) {
 			p.deleteRange(r)
 		}
@@ -84,7 +84,7 @@ func (p *fakePages) write(t *testing.T, b *Batch, perRun int) {
 		d := &b.Dead[i]
 		for first, last := range d.Parts {
 			require.True(t, d.First <= first && first <= last && last <= d.Last)
-			p.runs[d.Queue] = slices.DeleteFunc(p.runs[d.Queue], func(r fakeRun) bool {
+			p.extents[d.Queue] = slices.DeleteFunc(p.extents[d.Queue], func(r fakeExtent) bool {
 				return r.first <= last && r.first+r.span > first && d.AllDead(r.first, r.span)
 			})
 		}
@@ -100,43 +100,44 @@ func (p *fakePages) get(key []byte) (value []byte, ok bool, err error) {
 	return value, ok, nil
 }
 
-func (p *fakePages) writeTail(t *testing.T, run *TailRun, perRun int) {
+func (p *fakePages) writeTail(t *testing.T, run *TailRun, perExtent int) {
 	t.Helper()
 	require.LessOrEqual(t, len(run.Records), MaxExtentSpan)
-	var r fakeRun
+	var r fakeExtent
 	for i, rec := range run.Records {
 		if rec == nil {
 			continue
 		}
 		seq := run.First + uint64(i)
 		if r.records == nil {
-			r = fakeRun{first: seq, records: map[uint64][]byte{}}
+			r = fakeExtent{first: seq, records: map[uint64][]byte{}}
 		}
 		r.records[seq] = rec
 		r.span = seq - r.first + 1
-		if len(r.records) == perRun {
-			p.runs[run.Queue] = append(p.runs[run.Queue], r)
-			r = fakeRun{}
+		if len(r.records) == perExtent {
+			p.extents[run.Queue] = append(p.extents[run.Queue], r)
+			r = fakeExtent{}
 		}
 	}
 	if r.records != nil {
-		p.runs[run.Queue] = append(p.runs[run.Queue], r)
+		p.extents[run.Queue] = append(p.extents[run.Queue], r)
 	}
-	for i, r := range p.runs[run.Queue] {
-		require.True(t, i == 0 || p.runs[run.Queue][i-1].first+p.runs[run.Queue][i-1].span <= r.first, "runs overlap")
+	extents := p.extents[run.Queue]
+	for i, r := range extents {
+		require.True(t, i == 0 || extents[i-1].first+extents[i-1].span <= r.first, "extents overlap")
 	}
 }
 
 func (p *fakePages) read(q, seq uint64) []byte {
-	runs := p.runs[q]
-	i, ok := slices.BinarySearchFunc(runs, seq, func(r fakeRun, s uint64) int { return cmp.Compare(r.first, s) })
+	extents := p.extents[q]
+	i, ok := slices.BinarySearchFunc(extents, seq, func(r fakeExtent, s uint64) int { return cmp.Compare(r.first, s) })
 	if !ok {
 		i--
 	}
 	if i < 0 {
 		return nil
 	}
-	return runs[i].records[seq]
+	return extents[i].records[seq]
 }
 
 func (p *fakePages) load(t *testing.T, lsn uint64) *State {
@@ -243,14 +244,14 @@ func (r *replica) checkCheckpoint(b *Batch) {
 	require.True(r.t, slices.Equal(r.schedule, stored), "the stored schedule is not the collected one")
 	kv := maps.Clone(r.pages.kv)
 	maps.DeleteFunc(kv, func(key string, _ []byte) bool { return key[0] == keySchedule || key[0] == keyIDs })
-	same(r.t, r.want, kv, "the tree after the checkpoint is the state when it was collected")
+	same(r.t, r.want, kv, "the tree is the state when the batch was collected")
 	s := r.pages.load(r.t, b.LSN)
 	for key, value := range r.pages.kv {
 		if key[0] == keyIDs {
 			require.NoError(r.t, s.CheckID([]byte(key), value))
 		}
 	}
-	same(r.t, r.want, allOf(s), "the state that was loaded is the one that was collected")
+	same(r.t, r.want, allOf(s), "the loaded state is the state when the batch was collected")
 	for q := range s.Queues {
 		for seq := q.NextAlive(1); seq < q.NextSequence(); seq = q.NextAlive(seq + 1) {
 			if r.pages.read(q.ID(), seq) == nil {
@@ -258,15 +259,15 @@ func (r *replica) checkCheckpoint(b *Batch) {
 			}
 		}
 	}
-	for id, runs := range r.pages.runs {
+	for id, extents := range r.pages.extents {
 		q := s.Queue(id)
 		if q == nil {
-			require.Empty(r.t, runs, "pages of the deleted queue %d", id)
+			require.Empty(r.t, extents, "pages of the deleted queue %d", id)
 			continue
 		}
-		for _, run := range runs {
-			require.False(r.t, q.AllDead(run.first, run.span), "queue %d: run %d+%d is dead, but not removed", id,
-				run.first, run.span)
+		for _, e := range extents {
+			require.False(r.t, q.AllDead(e.first, e.span), "queue %d: extent %d+%d is dead, but not removed", id,
+				e.first, e.span)
 		}
 	}
 }

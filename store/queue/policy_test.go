@@ -73,7 +73,7 @@ func TestPolicyPrecedence(t *testing.T) {
 
 	d.do(func(b *txn.Builder) { b.AlterQueueWith(ac.id, txn.Config{}, txn.Retention, txn.Retention) })
 	_, retained = ac.Retained()
-	require.False(t, retained, "0 is explicit")
+	require.False(t, retained, "an explicit 0 overrides the policy")
 	d.do(func(b *txn.Builder) { b.AlterQueue(ac.id, txn.Config{}, txn.Retention) })
 	require.Equal(t, uint64(9), ac.Config().RetentionAge, "the options were reset")
 	require.Empty(t, d.s.Check())

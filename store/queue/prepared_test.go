@@ -50,7 +50,7 @@ func TestDecideOnce(t *testing.T) {
 	}
 	require.Equal(t, txn.OK, d.prepare("a", move(1)))
 	require.Equal(t, txn.OK, d.prepare("b", move(2)))
-	require.Zero(t, to.Messages(), "hidden")
+	require.Zero(t, to.Messages(), "not visible before the commit")
 	require.Equal(t, uint64(4), in.Messages())
 	require.Equal(t, uint64(3), in.Sub(1).NextDeliverable(1))
 	require.Equal(t, txn.ErrReserved, d.prepare("c", move(1)))
@@ -77,7 +77,7 @@ func TestDecideOnce(t *testing.T) {
 }
 
 // The coordinator receives a decision made by an operator or the timeout.
-func TestHeuristic(t *testing.T) {
+func TestHeuristicDecision(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")
 	one := func(b *txn.Builder) { publish(b, q.id, 1, 1) }
@@ -88,7 +88,7 @@ func TestHeuristic(t *testing.T) {
 	d.do(func(b *txn.Builder) { b.CommitPrepared("a", txn.ByOperator, 0) })
 	require.Equal(t, txn.ErrXIDNotFound, d.apply(nil, func(b *txn.Builder) {
 		b.RollbackPrepared("b", txn.ByTimeout, number-1)
-	}).Code, "another transaction of that xid")
+	}).Code, "an earlier transaction with that xid")
 	d.do(func(b *txn.Builder) { b.RollbackPrepared("b", txn.ByTimeout, number) })
 	d.reload()
 	committed, by := OutcomeOf(&d.commitPrepared("a").Ops[0])
@@ -101,7 +101,7 @@ func TestHeuristic(t *testing.T) {
 	require.Equal(t, txn.ByTimeout, by)
 }
 
-// A prepared transaction can be committed, regardless of publishes, purges and deletions in the meantime.
+// Publishes, purges and deletions that would prevent the commit of a prepared transaction are rejected.
 func TestPreparedReserves(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{MaxMessages: 5}, "s", "t")
@@ -137,7 +137,7 @@ func TestPreparedReserves(t *testing.T) {
 		b.Move(2, rec)
 		b.EndMove()
 	}).Ops[0].Changed)
-	require.Equal(t, uint64(3), d.commitPrepared("a").Ops[0].Changed, "also into a queue that is too small by now")
+	require.Equal(t, uint64(3), d.commitPrepared("a").Ops[0].Changed, "also above a limit that was lowered later")
 	require.Equal(t, uint64(3), q.Messages())
 	require.Equal(t, uint64(3), d.s.Counts().Published-2, "3, and 2 of the transaction")
 	d.do(func(b *txn.Builder) { b.DeleteQueue(q.id, false) })
@@ -234,7 +234,7 @@ func TestPreparedTimestamps(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(7777), m.TimestampMS)
 	require.Equal(t, "body", string(m.Body))
-	require.Equal(t, prepared, kept.payload, "messages that a batch may have delivered do not change")
+	require.Equal(t, prepared, kept.payload, "the payload, which a batch may share, does not change")
 }
 
 // A transaction larger than a tree value is reloaded unchanged.

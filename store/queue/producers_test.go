@@ -38,7 +38,7 @@ func TestRetryReturnsOriginalResult(t *testing.T) { // INV-10
 	several := d.apply(origin("p", 0, 2), func(b *txn.Builder) { one(b); publish(b, 1, 3, 1) })
 	refused := d.apply(origin("p", 0, 9), func(b *txn.Builder) { publish(b, 1, 5, 1) })
 	require.ErrorIs(t, refused.Err(), txn.ErrQueueFull)
-	d.do(func(b *txn.Builder) { b.Purge(1, 0) }) // it would fit now
+	d.do(func(b *txn.Builder) { b.Purge(1, 0) }) // the refused publish would fit now
 
 	for range 2 {
 		for sequence, want := range map[uint64]txn.Result{1: first, 2: several, 9: refused} {
@@ -49,7 +49,7 @@ func TestRetryReturnsOriginalResult(t *testing.T) { // INV-10
 			require.Equal(t, txn.OK, code)
 			require.Equal(t, want, prior)
 			require.Equal(t, want, d.apply(origin("p", 0, sequence), one))
-			require.Equal(t, before, d.s.Queue(1).NextSequence(), "a retry adds nothing")
+			require.Equal(t, before, d.s.Queue(1).NextSequence(), "a retry adds no messages")
 		}
 		d.reload()
 	}
@@ -61,7 +61,7 @@ func TestRetryReturnsOriginalResult(t *testing.T) { // INV-10
 	require.False(t, r.Duplicate)
 }
 
-func TestEpochs(t *testing.T) {
+func TestProducerEpochs(t *testing.T) {
 	d := newDriver(t)
 	d.queue("q", txn.Config{}, "a")
 	require.False(t, d.apply(origin("p", 1, 1), one).Duplicate)
@@ -79,7 +79,7 @@ func TestEpochs(t *testing.T) {
 	require.Equal(t, uint64(3), d.s.Queue(1).NextSequence())
 }
 
-func TestWindow(t *testing.T) {
+func TestProducerWindow(t *testing.T) {
 	d := newDriver(t)
 	d.queue("q", txn.Config{}, "a")
 	const n = 3 * ProducerWindow
@@ -103,8 +103,8 @@ func TestWindow(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// small returns limits that a test can reach.
-func small() limits {
+// smallLimits returns limits that a test can reach.
+func smallLimits() limits {
 	l := defaultLimits()
 	l.producers, l.producerOps, l.totalOps, l.producerWindow, l.evictionThreshold = 4, 6, 12, 3, 3
 	return l
@@ -112,7 +112,7 @@ func small() limits {
 
 func TestLargeTransactionsShrinkWindow(t *testing.T) {
 	d := newDriver(t)
-	d.s.setLimits(small())
+	d.s.setLimits(smallLimits())
 	d.queue("q", txn.Config{}, "a")
 	two := func(b *txn.Builder) {
 		for range 4 {
@@ -137,7 +137,7 @@ func TestLargeTransactionsShrinkWindow(t *testing.T) {
 
 func TestProducerEviction(t *testing.T) {
 	d := newDriver(t)
-	d.s.setLimits(small())
+	d.s.setLimits(smallLimits())
 	d.queue("q", txn.Config{}, "a")
 	use := func(name string, sequence uint64) txn.Result {
 		return d.apply(origin(name, 0, sequence), func(b *txn.Builder) {
@@ -174,7 +174,7 @@ func TestProducerEviction(t *testing.T) {
 // A transaction of an unknown producer with a low sequence is accepted, unless it is marked as a retry.
 func TestRetryOfForgottenProducer(t *testing.T) { // INV-10
 	d := newDriver(t)
-	d.s.setLimits(small())
+	d.s.setLimits(smallLimits())
 	d.queue("q", txn.Config{}, "a")
 	_, _, code := d.s.CachedResultOfRetry(*origin("early", 0, 1))
 	require.Equal(t, txn.OK, code, "no producer was evicted: the first attempt did not arrive")
@@ -197,7 +197,7 @@ func TestRetryOfForgottenProducer(t *testing.T) { // INV-10
 // TestEvictedProducersAreRemovedFromTree uses batches. The model test has too few producers for an eviction.
 func TestEvictedProducersAreRemovedFromTree(t *testing.T) {
 	d := newDriver(t)
-	d.s.setLimits(small())
+	d.s.setLimits(smallLimits())
 	d.queue("q", txn.Config{}, "a")
 	pages := newFakePages()
 	for i := range 200 {

@@ -54,7 +54,7 @@ func newReplicaDriver(t *testing.T) *driver {
 	return d
 }
 
-// Actions and roles: each action is valid only in some roles, and with the expected epoch.
+// Each action is valid only in some roles, and only with the expected epoch.
 func TestSiteChanges(t *testing.T) {
 	start := txn.SiteChange{Action: txn.SiteStart, Lineage: lineage}
 	stop := txn.SiteChange{Action: txn.SiteStop, Expected: 3}
@@ -150,7 +150,7 @@ func TestSiteChanges(t *testing.T) {
 	}
 }
 
-// A pair without a lineage, such as a restored one, cannot continue before its last transaction.
+// A pair without a lineage, such as a restored one, cannot follow at a number below its last transaction.
 func TestFollowAfterContent(t *testing.T) {
 	follow := txn.SiteChange{Action: txn.SiteFollow, Lineage: lineage, Epoch: 1}
 	for name, fill := range map[string]func(d *driver){
@@ -200,7 +200,7 @@ func TestEnvelopeAppliedOnce(t *testing.T) {
 	d := newReplicaDriver(t)
 	before, digest := allOf(d.s), d.s.Digest()
 	for name, site := range map[string]txn.Site{
-		"repeated":      {Epoch: 3, Upstream: position(21), Logical: 10},
+		"retry":         {Epoch: 3, Upstream: position(21), Logical: 10},
 		"earlier":       {Epoch: 3, Upstream: position(22), Logical: 9},
 		"same position": {Epoch: 3, Upstream: position(21), Logical: 11},
 		"lower epoch":   {Epoch: 2, Upstream: position(22), Logical: 11},
@@ -216,7 +216,7 @@ func TestEnvelopeAppliedOnce(t *testing.T) {
 	require.Equal(t, uint64(11), r.LSN)
 }
 
-// Pairs that are no replica reject envelopes.
+// A pair that is not a replica rejects envelopes.
 func TestEnvelopeWithoutReplica(t *testing.T) {
 	d := newDriver(t)
 	d.queue("q", txn.Config{}, "a")
@@ -231,7 +231,7 @@ func TestEnvelopeWithoutReplica(t *testing.T) {
 	require.Zero(t, d.s.Messages())
 }
 
-// A newer record stops a replica as well, and changes nothing.
+// A replica does not apply a record of a newer version, and its state does not change.
 func TestReplicaOfNewerPrimary(t *testing.T) {
 	d := newReplicaDriver(t)
 	site, applied := d.s.Site(), d.s.Applied()

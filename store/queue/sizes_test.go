@@ -195,7 +195,7 @@ func TestBytesAfterAlter(t *testing.T) {
 	d.do(func(b *txn.Builder) { publishRecords(b, q.id, record(t, 70_000), record(t, 30)) })
 	require.Equal(t, uint64(71_131), q.Bytes())
 	d.ack(q, 1, 1, 1)
-	require.Equal(t, uint64(71_131-551), q.Bytes(), "the share of the first one")
+	require.Equal(t, uint64(71_131-551), q.Bytes(), "without the average of the first message")
 	d.ack(q, 1, 2, 3)
 	require.Equal(t, uint64(30), q.Bytes())
 	d.do(func(b *txn.Builder) { publishRecords(b, q.id, record(t, 40), record(t, 50)) })

@@ -16,7 +16,7 @@ import (
 // A state with known payload checksums is equal to one that computes them, and returns messages with the correct
 // checksums.
 func TestChecksumsAreReused(t *testing.T) {
-	told, computes := New(), New()
+	given, computes := New(), New()
 	next, lsn := uint64(0), uint64(0)
 	apply := func(fill func(b *txn.Builder)) {
 		next++
@@ -26,7 +26,7 @@ func TestChecksumsAreReused(t *testing.T) {
 		fill(&b)
 		payload, err := b.Finish()
 		require.NoError(t, err)
-		one := told.ApplyWith(lsn, payload, txn.Checksum{Known: true, Sum: crc.Of(payload)})
+		one := given.ApplyWith(lsn, payload, txn.Checksum{Known: true, Sum: crc.Of(payload)})
 		other := computes.Apply(lsn, payload)
 		require.NoError(t, one.Err())
 		require.Equal(t, other, one)
@@ -47,16 +47,16 @@ func TestChecksumsAreReused(t *testing.T) {
 					}
 				})
 				p := txn.Producer{ID: []byte("p"), Epoch: 1, Sequence: next}
-				require.Equal(t, computes.Fingerprint(p), told.Fingerprint(p))
-				require.Equal(t, computes.Digest(), told.Digest(), "%v %v", sizes, forwarded)
+				require.Equal(t, computes.Fingerprint(p), given.Fingerprint(p))
+				require.Equal(t, computes.Digest(), given.Digest(), "%v %v", sizes, forwarded)
 				for id := range uint64(2) {
-					require.Equal(t, computes.Queue(id+1).digest, told.Queue(id+1).digest)
+					require.Equal(t, computes.Queue(id+1).digest, given.Queue(id+1).digest)
 				}
 			}
 		}
 	}
 	known := 0
-	for _, tail := range told.Collect(0, true).Tails {
+	for _, tail := range given.Collect(0, true).Tails {
 		for i, record := range tail.Records {
 			sum := tail.Sum(i)
 			if sum == 0 {
@@ -66,5 +66,5 @@ func TestChecksumsAreReused(t *testing.T) {
 			require.Equal(t, crc32.Checksum(record, crc32.MakeTable(crc32.Castagnoli)), sum)
 		}
 	}
-	require.Equal(t, 10*6, known, "large ones in batches of large ones")
+	require.Equal(t, 10*6, known, "large messages in batches of large messages only")
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A temporary queue is deleted with its messages if its grace period is unchanged. A repeated or outdated proposal has
+// A temporary queue is deleted with its messages if its grace period is unchanged. A retried or outdated proposal has
 // no effect (INV-18).
 func TestDeleteTemporary(t *testing.T) {
 	d := newDriver(t)

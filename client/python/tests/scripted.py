@@ -38,7 +38,7 @@ class Node:
         self.replays = 0
         self.on_commit: Callable[[int, Context], Awaitable[queue_pb2.CommitResponse]] | None = None
         self.tokens: list[str] = []
-        self.believes: Callable[[str], bool] = lambda _: True
+        self.accepts_token: Callable[[str], bool] = lambda _: True
         self._changed = asyncio.Event()
         self._server = grpc.aio.server()
 
@@ -79,17 +79,17 @@ class Node:
     ) -> None:
         await self._server.stop(0)
 
-    def becomes(self, role: admin_pb2.Role, term: int) -> None:
+    def set_role(self, role: admin_pb2.Role, term: int) -> None:
         self.role, self.term = role, term
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def becomes_site(self, role: site_pb2.SiteRole, epoch: int, *remote: str, lossy: int = 0) -> None:
+    def set_site(self, role: site_pb2.SiteRole, epoch: int, *remote: str, lossy: int = 0) -> None:
         """Change the role of the site, which has the name of the pair."""
         self.site = admin_pb2.SiteInfo(
             name=self.pair, role=role, lineage="l", epoch=epoch, remote_addresses=remote, lossy_epoch=lossy
         )
-        self.becomes(self.role, self.term)
+        self.set_role(self.role, self.term)
 
     def _status(self) -> admin_pb2.GetStatusResponse:
         pair = admin_pb2.PairStatus(pair_id=self.pair, term=self.term)
@@ -99,7 +99,7 @@ class Node:
         shown = dict(context.invocation_metadata() or ()).get("authorization", "")
         token = str(shown).removeprefix("Bearer ")
         self.tokens.append(token)
-        if not self.believes(token):
+        if not self.accepts_token(token):
             await abort(context, grpc.StatusCode.UNAUTHENTICATED, "TOKEN_EXPIRED")
 
     async def _get_status(self, _: admin_pb2.GetStatusRequest, context: Context) -> admin_pb2.GetStatusResponse:

@@ -32,7 +32,7 @@ async def bodies(client: Client, queue: str, subscription: str = "") -> list[str
     return [m.text async for m in client.browse(queue, subscription=subscription, timeout=BOUND)]
 
 
-async def test_subscriptions_are_altered(client: Client) -> None:
+async def test_alter_subscription(client: Client) -> None:
     admin = client.admin
     await admin.create_queue("sub-dead")
     own = RedeliveryPolicy(max_deliveries=2, redelivery_delay=timedelta(milliseconds=1500), redelivery_multiplier=2.5)
@@ -221,7 +221,7 @@ async def test_extend(client: Client) -> None:
     assert (await client.admin.get_queue("extend")).messages == 0
 
 
-async def test_dead_letters_are_replayed(client: Client) -> None:
+async def test_replay_dead_letters(client: Client) -> None:
     await client.admin.create_queue("r-dead")
     await client.admin.create_queue("r", QueueConfig(dead_letter="r-dead"))
     await client.publish_batch("r", [Message(f"{i}".encode(), properties={"n": i}) for i in range(6)])
@@ -335,7 +335,7 @@ async def test_connections(pair: Pair, client: Client) -> None:
         await client.admin.close_connection("127.0.0.1:1", 1)
 
 
-async def test_timed_out_call_can_be_repeated(pair: Pair, client: Client, clock: Clock) -> None:
+async def test_timed_out_call_can_be_retried(pair: Pair, client: Client, clock: Clock) -> None:
     await asyncio.to_thread(pair.wait_in_sync)
     await client.admin.create_queue("ask-again")
     await client.publish_batch("ask-again", [b"x"] * 5)
@@ -358,14 +358,14 @@ async def test_timed_out_call_can_be_repeated(pair: Pair, client: Client, clock:
             pair.signal(address, signal.SIGCONT)
     await client.publish("ask-again", b"later", timeout=BOUND)
     purged = await client.admin.purge_queue("ask-again", request=request, timeout=BOUND)
-    assert purged in {5, 6}, "the first attempt was executed, or not"
-    assert len(await bodies(client, "ask-again", "default")) == 6 - purged, "and no other attempt"
+    assert purged in {5, 6}, "the first attempt was executed before the publish, or not at all"
+    assert len(await bodies(client, "ask-again", "default")) == 6 - purged, "no other attempt was executed"
     with pytest.raises(errors.InvalidRequest, match="already executed"):
         await client.admin.purge_queue("ask-again", request=request)
     await asyncio.to_thread(pair.wait_in_sync)
 
 
-async def test_request_keeps_its_identity(clock: Clock) -> None:
+async def test_retry_with_same_request_keeps_sequence(clock: Clock) -> None:
     async def purge(n: int, context: Context) -> queue_pb2.PurgeQueueResponse:
         if n == 1:
             await asyncio.Event().wait()  # the client times out

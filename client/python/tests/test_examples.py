@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples run, in the order of the documentation, and so does the code of README.md."""
+"""Runs the examples, in the order of the documentation, and the code blocks of README.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batched publishes, waiting rejects, and consumers that leave, against a real pair."""
+"""Outcomes of batched publishes, of rejects that wait for space, and of closed consumers, with a real pair."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def test_publishes_have_separate_outcomes(client: Client) -> None:
         assert (await consumer.receive(timeout=BOUND)).body == b"49"
 
 
-async def test_rejects_that_wait(client: Client) -> None:
-    """A reject that waits for a full dead-letter queue does not delay other answers, and flush() raises it once."""
+async def test_reject_waits_for_space(client: Client) -> None:
+    """A reject that waits for space in the dead-letter queue does not delay other answers; flush() raises it once."""
     await client.admin.create_queue("full.dead", QueueConfig(max_messages=1))
     await client.publish("full.dead", b"in the way")
     await client.admin.create_queue("full", QueueConfig(dead_letter="full.dead"))
@@ -50,7 +50,7 @@ async def test_rejects_that_wait(client: Client) -> None:
 
 
 async def test_unreceived_messages_are_not_counted(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer that is closed requeues messages that the application has not received without counting them."""
+    """close() requeues messages that the application has not received, and does not count them as delivered."""
     monkeypatch.setattr(consumer_module, "_CLOSE_WAIT", BOUND)
     await client.admin.create_queue("seen")
     for i in range(20):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests against a real pair, with the active killed."""
+"""Tests with a real pair; some kill the active."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockstep_mq.message import Value
 
 
 async def test_no_loss_or_duplicates_with_killed_active(pair: Pair) -> None:
-    """A producer publishes to two queues, and consumers acknowledge, while the active is killed.
+    """The active is killed while a producer publishes to two queues and consumers acknowledge.
 
     Each message is stored once, in order.
     """
@@ -283,7 +283,7 @@ async def test_request_and_reply(client: Client, clock: Clock, monkeypatch: pyte
     assert [q.name async for q in client.admin.list_queues("request/")] == [], "reply queues are deleted"
 
 
-async def test_cancelled_consumers_release_everything(pair: Pair) -> None:
+async def test_cancelled_consumer_releases_messages(pair: Pair) -> None:
     client = Client(pair.addresses)
     await client.admin.create_queue("cancel", timeout=BOUND)
     await client.publish_batch("cancel", [str(i) for i in range(10)])
@@ -292,7 +292,7 @@ async def test_cancelled_consumers_release_everything(pair: Pair) -> None:
     async def work() -> None:
         async with await client.consume("cancel") as consumer:
             async for d in consumer:
-                held.append(d)  # noqa: PERF401 # the test looks at it meanwhile
+                held.append(d)  # noqa: PERF401 # read concurrently
 
     task = asyncio.create_task(work())
     await until(lambda: len(held) == 10)

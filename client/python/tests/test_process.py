@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Effects of a client on its process and others: forks, and connections that are closed without a response."""
+"""Use of a client after a fork, and backoff for connections that are closed without a response."""
 
 from __future__ import annotations
 

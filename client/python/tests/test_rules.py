@@ -130,7 +130,7 @@ async def test_bundle_is_retried_in_order() -> None:
             yield first
         await abort(context, grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN")
 
-    async def hesitates(requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+    async def responds_late(requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
         """Respond after the client has sent the frames that it sends before the first response."""
         first = [await anext(requests) for _ in range(4)]
         for r in first:
@@ -140,7 +140,7 @@ async def test_bundle_is_retried_in_order() -> None:
             yield response
 
     async with Node() as node, steady_client([node.address]) as client, client.producer() as p:
-        node.streams = [breaks, hesitates]
+        node.streams = [breaks, responds_late]
         await p.publish("a", b"first", timeout=BOUND)
         futures = [await p.send("ab"[i % 2], str(i)) for i in range(100)]
         receipts = await asyncio.wait_for(asyncio.gather(*futures), BOUND)
@@ -199,7 +199,7 @@ async def test_evicted_producer_restarts_if_no_outcome_is_unknown() -> None:
         assert (second.sequence, second.retry) == (1, False)
 
 
-async def test_duplicate_of_unrepeated_request_is_sequence_reuse() -> None:
+async def test_duplicate_result_of_first_attempt_is_sequence_reuse() -> None:
     async def duplicates(requests, context):  # type: ignore[no-untyped-def]
         async for r in requests:
             yield queue_pb2.PublishStreamResponse(
@@ -223,14 +223,14 @@ async def test_unsubmitted_requests_are_not_applied() -> None:
         assert all(not retry for sequence, retry in again if sequence > 1)
 
 
-async def test_timeout_states_its_outcome(clock: Clock) -> None:
+async def test_timeout_reports_outcome(clock: Clock) -> None:
     async with Node(role=admin_pb2.ROLE_STANDBY) as node, steady_client([node.address]) as client:
         locator = client._called().locator
         await until(lambda: locator.nodes[0].observed)
         with pytest.raises(errors.Unavailable, match="standby"):
             await client.publish("q", b"1", timeout=0.05)
         node.streams = [takes(2)]  # reads the request and does not respond
-        node.becomes(admin_pb2.ROLE_ACTIVE, 2)
+        node.set_role(admin_pb2.ROLE_ACTIVE, 2)
         with pytest.raises(errors.OutcomeUnknown):
             await clock.expire(client.publish("q", b"2", timeout=TIMEOUT), until(lambda: node.seen and node.seen[0]))
         assert [r.publish.messages[0].body for r in node.seen[0]] == [b"2"]
@@ -273,7 +273,7 @@ async def test_memory_is_bounded() -> None:
         assert not waiting.done(), "no memory is available"
         assert not small.done(), "a small publish does not overtake a waiting one"
         node.streams = [stores]
-        node.becomes(admin_pb2.ROLE_ACTIVE, 2)
+        node.set_role(admin_pb2.ROLE_ACTIVE, 2)
         futures += [await asyncio.wait_for(t, BOUND) for t in (waiting, small)]
         receipts = await asyncio.wait_for(asyncio.gather(*futures), BOUND)
         assert sorted(r.sequence for r in receipts) == [r.sequence for r in receipts], "in the order of the calls"
@@ -290,7 +290,7 @@ async def test_publish_cancelled_before_send_is_not_sent() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         node.streams = [stores]
-        node.becomes(admin_pb2.ROLE_ACTIVE, 2)
+        node.set_role(admin_pb2.ROLE_ACTIVE, 2)
         await p.publish("q", b"kept", timeout=BOUND)
         assert [m.body for r in node.seen[0] for m in r.publish.messages] == [b"kept"]
 
@@ -321,10 +321,10 @@ async def test_node_of_lower_term_is_ignored() -> None:
         old.streams = new.streams = [stores]
         async with steady_client([old.address, new.address]) as client:
             assert await client.wait_active(timeout=BOUND) == old.address
-            new.becomes(admin_pb2.ROLE_ACTIVE, 2)
+            new.set_role(admin_pb2.ROLE_ACTIVE, 2)
             while await client.wait_active(timeout=BOUND) != new.address:
                 await asyncio.sleep(0.005)
-            new.becomes(admin_pb2.ROLE_STANDBY, 2)
+            new.set_role(admin_pb2.ROLE_STANDBY, 2)
             locator = client._called().locator
             await until(lambda: locator.target is None)
             with pytest.raises(errors.Unavailable):
@@ -334,7 +334,7 @@ async def test_node_of_lower_term_is_ignored() -> None:
             assert not old.seen
 
 
-async def test_retried_commit_keeps_its_sequence(clock: Clock) -> None:
+async def test_retried_commit_keeps_sequence(clock: Clock) -> None:
     async def commit(n: int, context: Context) -> queue_pb2.CommitResponse:
         if n == 1:
             await asyncio.Event().wait()  # the client times out
@@ -361,7 +361,7 @@ async def test_retried_commit_keeps_its_sequence(clock: Clock) -> None:
 
 
 async def test_first_refusal_is_reported(clock: Clock) -> None:
-    """An attempt that only timed out does not replace the previous refusal."""
+    """The error of an attempt that timed out does not replace that of an earlier refused attempt."""
 
     async def commit(n: int, context: Context) -> queue_pb2.CommitResponse:
         if n == 1:
@@ -384,7 +384,7 @@ async def test_token_file_is_reread(tmp_path: Path) -> None:
         node.streams = [stores]
         async with Client([node.address], token_file=file) as client:
             await client.publish("q", b"1", timeout=BOUND)
-            node.believes = lambda token: token == "new"
+            node.accepts_token = lambda token: token == "new"
             file.write_text("new\n")
             p = client.producer()
             await p.publish("q", b"2", timeout=BOUND)
@@ -394,11 +394,11 @@ async def test_token_file_is_reread(tmp_path: Path) -> None:
 
 async def test_rejected_token_is_reported() -> None:
     async with Node() as node:
-        node.believes = lambda _: False
+        node.accepts_token = lambda _: False
         async with Client([node.address], token="wrong") as client:
             with pytest.raises(errors.Unauthenticated):
                 await client.publish("q", b"1", timeout=BOUND)
-            node.believes, node.streams = lambda _: True, [stores]
+            node.accepts_token, node.streams = lambda _: True, [stores]
             while True:  # permissions can change: the client retries
                 try:
                     await client.publish("q", b"2", timeout=BOUND)
@@ -408,7 +408,7 @@ async def test_rejected_token_is_reported() -> None:
 
 
 async def test_failing_token_source_is_called_again() -> None:
-    """An exception of the source does not end the retries. All nodes together call it at most once a second."""
+    """An exception of the source does not end the retries. The client calls it at most once a second for all nodes."""
     calls: list[float] = []  # times at which the client decided to call the source
 
     async def source() -> str:
@@ -418,7 +418,7 @@ async def test_failing_token_source_is_called_again() -> None:
         return "old" if len(calls) == 1 else "new"
 
     async with Node() as node:
-        node.believes, node.streams = lambda token: token == "new", [stores]
+        node.accepts_token, node.streams = lambda token: token == "new", [stores]
         async with Client([node.address, "127.0.0.1:1"], token_source=source) as client:
             while True:
                 try:
@@ -440,7 +440,7 @@ def test_invalid_requests_fail_locally() -> None:
         Client(["h:1"], cert="only.pem")
 
 
-async def test_token_is_masked() -> None:
+async def test_token_requires_encryption() -> None:
     with pytest.raises(errors.InvalidRequest, match="unencrypted"):
         async with Client(["node.example.net:7420"], token="secret"):
             pass
@@ -453,7 +453,7 @@ def test_reason_table_has_no_unknown_reasons() -> None:
 
 
 def test_reasons_match_protocol() -> None:
-    """docs/reference/protocol.md has a table that the Go client's tests write."""
+    """The reasons are classified as in docs/reference/protocol.md, which a test of the Go client generates."""
     document = Path(__file__).parents[3] / "docs" / "reference" / "protocol.md"
     if not document.exists():
         pytest.skip("not in a checkout of the whole repository")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two sites: the client follows the primary."""
+"""Clients of two sites, with scripted nodes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ async def observed(client: Client) -> None:
     await until(lambda: all(n.observed for n in nodes))
 
 
-async def test_follows_switch() -> None:
-    """Requests wait during a switch, and are resent to the new primary under their identity."""
+async def test_client_follows_switch() -> None:
+    """Requests wait during a switch, and are retried on the new primary with the same producer ID and sequence."""
     started = asyncio.Event()
     async with Node(term=50) as a, Node(pair="q") as b:
-        a.becomes_site(PRIMARY, 1, b.address)
-        b.becomes_site(REPLICA, 1, a.address)
+        a.set_site(PRIMARY, 1, b.address)
+        b.set_site(REPLICA, 1, a.address)
 
         async def stops(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
             async for _r in requests:
-                a.becomes_site(STOPPED, 1, b.address)
+                a.set_site(STOPPED, 1, b.address)
                 started.set()
             yield queue_pb2.PublishStreamResponse()
 
@@ -47,24 +47,24 @@ async def test_follows_switch() -> None:
                 await client.wait_active(timeout=0.05)
             assert caught.value.reason == "REPLICA"
             assert not publish.done()
-            b.becomes_site(PRIMARY, 2, a.address)
-            a.becomes_site(REPLICA, 2, b.address)
+            b.set_site(PRIMARY, 2, a.address)
+            a.set_site(REPLICA, 2, b.address)
             receipt = await publish
             assert (receipt.address, receipt.duplicate) == (b.address, True)
             assert await client.wait_active(timeout=BOUND) == b.address
 
 
-async def test_ignores_superseded_primary() -> None:
+async def test_superseded_primary_is_not_used() -> None:
     async with Node(term=50) as a, Node(pair="q") as b:
-        a.becomes_site(PRIMARY, 1)
-        b.becomes_site(PRIMARY, 2)
+        a.set_site(PRIMARY, 1)
+        b.set_site(PRIMARY, 2)
         a.streams = b.streams = [stores]
         async with steady_client([a.address, b.address]) as client:
             locator = client._called().locator
             await client.wait_active(timeout=BOUND)
             await observed(client)
             assert (await client.publish("q", b"1", timeout=BOUND)).address == b.address
-            b.becomes(STANDBY, 2)
+            b.set_role(STANDBY, 2)
             await until(lambda: locator.target is None)
             async with client.producer() as p:  # the stream of an earlier producer may not have ended
                 with pytest.raises(errors.Unavailable):
@@ -72,11 +72,11 @@ async def test_ignores_superseded_primary() -> None:
             assert a.seen == []
 
 
-async def test_learns_other_site() -> None:
+async def test_client_learns_addresses_of_other_site() -> None:
     """The client learns the addresses of the other site from the status while the primary serves."""
     async with Node() as a, Node(pair="q") as b:
-        a.becomes_site(PRIMARY, 1, b.address)
-        b.becomes_site(REPLICA, 1, a.address)
+        a.set_site(PRIMARY, 1, b.address)
+        b.set_site(REPLICA, 1, a.address)
         b.streams = [stores]
         async with steady_client([a.address]) as client, steady_client([a.address], follow_hints=False) as fixed:
             for c in (client, fixed):
@@ -84,13 +84,13 @@ async def test_learns_other_site() -> None:
             locator = client._called().locator
             assert [n.address for n in locator.nodes] == [a.address, b.address]
             assert [n.address for n in fixed._called().locator.nodes] == [a.address]
-            a.becomes_site(REPLICA, 2)
-            b.becomes_site(PRIMARY, 2)
+            a.set_site(REPLICA, 2)
+            b.set_site(PRIMARY, 2)
             await until(lambda: locator.target is not None and locator.target.node.address == b.address)
             assert (await client.publish("q", b"1", timeout=BOUND)).address == b.address
 
 
-async def test_retries_refusal_of_replica() -> None:
+async def test_refusal_of_replica_is_retried() -> None:
     """The refusal of a replica proves that the attempt was not executed, and names the primary."""
     async with Node() as a, Node(pair="q", role=STANDBY) as b:
 
@@ -104,11 +104,11 @@ async def test_retries_refusal_of_replica() -> None:
             assert (await client.publish("q", b"1", timeout=BOUND)).address == b.address
 
 
-async def test_only_replicas() -> None:
+async def test_only_replicas_available() -> None:
     async with Node() as a, Node(role=STANDBY) as b:
         for role in (REPLICA, STOPPED):
-            a.becomes_site(role, 1)
-            b.becomes_site(role, 1)
+            a.set_site(role, 1)
+            b.set_site(role, 1)
             async with steady_client([a.address, b.address]) as client:
                 await observed(client)
                 with pytest.raises(errors.Unavailable) as caught:
@@ -146,7 +146,7 @@ def test_choose(reports: list[Report], want: int | None) -> None:
 
 
 def test_choose_keeps_state() -> None:
-    """Terms and epochs are remembered while a node belongs to the pair and the lineage; the current pair is kept."""
+    """Terms and epochs are kept while a node belongs to the pair and the lineage. The current pair is preferred."""
     pairs = Pairs()
     old, new = Report(ACTIVE, 9, "p", site(PRIMARY, 1)), Report(ACTIVE, 2, "q", site(PRIMARY, 2))
     assert pairs.choose([old, new], old) is new
@@ -197,15 +197,15 @@ async def test_lossy_promotion() -> None:
         return queue_pb2.CommitResponse(lsn=1)
 
     async with Node() as a, Node(pair="q") as b:
-        a.becomes_site(PRIMARY, 1, b.address)
-        b.becomes_site(REPLICA, 1, a.address)
+        a.set_site(PRIMARY, 1, b.address)
+        b.set_site(REPLICA, 1, a.address)
         a.consumes, b.consumes, b.on_commit = [held(1, 2, 3)], [second], commit
         async with steady_client([a.address, b.address]) as client:
             consumer = await client.consume("q", timeout=BOUND)
             one, two, three = [await consumer.receive(timeout=BOUND) for _ in range(3)]
             late = client.transaction().take(three).publish("out", b"1")
             one.ack()
-            b.becomes_site(PRIMARY, 2, a.address, lossy=2)
+            b.set_site(PRIMARY, 2, a.address, lossy=2)
             again = [await consumer.receive(timeout=BOUND) for _ in range(3)]
             assert [d.sequence for d in again] == [1, 2, 3]
             with pytest.raises(errors.OutcomeLost):
@@ -237,16 +237,16 @@ async def test_lossy_promotion() -> None:
 async def test_lossy_promotion_during_commit() -> None:
     """A transaction with an unknown outcome is not sent to the new primary."""
     async with Node() as a, Node(pair="q") as b:
-        a.becomes_site(PRIMARY, 1, b.address)
-        b.becomes_site(REPLICA, 1, a.address)
+        a.set_site(PRIMARY, 1, b.address)
+        b.set_site(REPLICA, 1, a.address)
         a.consumes, b.consumes = [held(1)], [held()]
 
-        async def dies(_: int, context: Context) -> queue_pb2.CommitResponse:
-            b.becomes_site(PRIMARY, 2, a.address, lossy=2)
+        async def loses_response(_: int, context: Context) -> queue_pb2.CommitResponse:
+            b.set_site(PRIMARY, 2, a.address, lossy=2)
             await asyncio.Event().wait()
             return queue_pb2.CommitResponse()
 
-        a.on_commit = dies
+        a.on_commit = loses_response
         async with steady_client([a.address, b.address]) as client:
             consumer = await client.consume("q", timeout=BOUND)
             t = client.transaction().take(await consumer.receive(timeout=BOUND))
@@ -258,7 +258,7 @@ async def test_lossy_promotion_during_commit() -> None:
 
 
 async def test_outdated_epoch() -> None:
-    """The node has been promoted with a loss since the last status: the consumer discards its deliveries."""
+    """If the node was promoted with a loss after its last status, the consumer discards earlier deliveries."""
     attached: list[queue_pb2.Attach] = []
 
     async def gone(requests: ConsumeRequests, context: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
@@ -290,7 +290,7 @@ async def test_outdated_epoch() -> None:
         return queue_pb2.CommitResponse()
 
     async with Node() as a:
-        a.becomes_site(PRIMARY, 1)
+        a.set_site(PRIMARY, 1)
         a.consumes, a.on_commit = [gone, outdated, new], refuse
         async with Client([a.address]) as client:
             consumer = await client.consume("q", timeout=BOUND)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS: a pair that requires client certificates, a node that does not, and errors of misconfiguration."""
+"""TLS with a pair that requires client certificates and with a node that does not, and errors of misconfiguration."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_token_over_tls(nodes: tuple[SecureNodes, SecureNodes], tmp_path: 
             pass
 
 
-async def test_invalid_arguments(
+async def test_misconfiguration_is_reported(
     nodes: tuple[SecureNodes, SecureNodes], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     pair, alone = nodes
@@ -132,11 +132,11 @@ async def test_invalid_arguments(
 
         with caplog.at_level(logging.WARNING, "lockstep_mq"):
             await asyncio.gather(*(make(*m) for m in mistakes))
-    told = [r.getMessage() for r in caplog.records if r.name == "lockstep_mq"]
+    logged = [r.getMessage() for r in caplog.records if r.name == "lockstep_mq"]
     for addresses, _, text in mistakes[:-1]:
-        assert any(text in line and addresses[0] in line for line in told)
-    assert not any("connection refused" in line for line in told), "a node may be about to start"
-    assert max(Counter(told).values()) <= 2, "each of the two clients logs the error once"
+        assert any(text in line and addresses[0] in line for line in logged)
+    assert not any("connection refused" in line for line in logged), "a node may be about to start"
+    assert max(Counter(logged).values()) <= 2, "each of the two clients logs the error once"
 
 
 async def test_unusable_files(nodes: tuple[SecureNodes, SecureNodes], tmp_path: Path) -> None:

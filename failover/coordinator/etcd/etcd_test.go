@@ -95,7 +95,7 @@ func TestWatchSurvivesCompaction(t *testing.T) {
 	require.NoError(t, err)
 
 	addr := s.etcd.Address()
-	s.stop(t) // the watch is interrupted …
+	s.stop(t) // interrupts the watch
 	s.run(t, addr)
 	var resp *clientv3.PutResponse
 	require.Eventually(t, func() bool {
@@ -104,7 +104,7 @@ func TestWatchSurvivesCompaction(t *testing.T) {
 		resp, err = raw.Put(ctx, "/other", "x")
 		return err == nil
 	}, time.Minute, 10*time.Millisecond)
-	_, err = raw.Compact(t.Context(), resp.Header.Revision) // … and its resume position is compacted
+	_, err = raw.Compact(t.Context(), resp.Header.Revision) // compacts the resume position of the watch
 	require.NoError(t, err)
 
 	rec.Config, rec.OpID = 2, "op2"

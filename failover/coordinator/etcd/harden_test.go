@@ -76,7 +76,7 @@ func TestLeaderChangeAndMemberLoss(t *testing.T) {
 }
 
 // If no endpoint responds, each call ends with its context, and Close returns immediately.
-func TestOnlyBlackholes(t *testing.T) {
+func TestOnlyUnresponsiveEndpoints(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -98,7 +98,7 @@ func TestTLS(t *testing.T) {
 	ca, other := certs.New(t, "ours"), certs.New(t, "theirs")
 	_, certFile, keyFile := ca.Issue(t, "server")
 	clientCert, _, _ := ca.Issue(t, "client")
-	foreign, _, _ := other.Issue(t, "stranger")
+	foreign, _, _ := other.Issue(t, "foreign")
 	e := members(t, 1, secure(ca.File, certFile, keyFile))[0]
 	at := func(scheme string, cfg *tls.Config) etcd.Options {
 		return etcd.Options{Endpoints: []string{scheme + endpoint(e)}, TLS: cfg}

@@ -33,8 +33,8 @@ func (e *endpoints) call(ctx context.Context) (int, error) {
 	}
 }
 
-// A hedged request returns the expected response time, number of attempts, and unknown outcome. Only with an unknown
-// outcome may a conflict be caused by the request's own write.
+// A request is sent again after each hedgeDelay without a response. If it was sent more than once, the outcome is
+// unknown: a conflict may be caused by the request's own write.
 func TestHedged(t *testing.T) {
 	const silent = -1
 	for _, tt := range []struct {

@@ -66,8 +66,8 @@ func (p *proxy) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	return nil
 }
 
-// A response that proves that etcd was replaced triggers a new list of the keys.
-func TestReplacedBehindAProxy(t *testing.T) {
+// The coordinator lists the keys again when a response proves that etcd was replaced, although the watch remains open.
+func TestEtcdReplacedBehindProxy(t *testing.T) {
 	encoded := func(op string) []byte {
 		rec := coordtest.SampleRecord(op)
 		value, err := rec.Encode()

@@ -21,10 +21,9 @@ func (s *server) empty(t *testing.T) {
 	s.rollBack(t, t.TempDir())
 }
 
-// While the connection is broken, etcd's data is replaced by an older copy, or deleted, so that no request fails. After
-// the reconnect, the current state and later changes are reported. RequestTimeout is long, because the test must not
-// depend on a request timeout.
-func TestReplacedWhileDisconnected(t *testing.T) {
+// If etcd's data is replaced by an older copy or deleted while the connection is broken, the current state and later
+// changes are reported after the reconnect. RequestTimeout is long, so that the test does not depend on it.
+func TestEtcdReplacedWhileDisconnected(t *testing.T) {
 	t.Parallel()
 	type fits = func(failover.Observation) bool
 	for name, replace := range map[string]func(t *testing.T, s *server, image string) fits{
@@ -39,11 +38,11 @@ func TestReplacedWhileDisconnected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t)
-			way, err := cluster.NewProxy(s.etcd.Address())
+			link, err := cluster.NewProxy(s.etcd.Address())
 			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, way.Close()) })
+			t.Cleanup(func() { require.NoError(t, link.Close()) })
 			a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p"})
-			b := open(t, etcd.Options{Endpoints: []string{way.Address()}, Prefix: "/p", RequestTimeout: 10 * time.Minute})
+			b := open(t, etcd.Options{Endpoints: []string{link.Address()}, Prefix: "/p", RequestTimeout: 10 * time.Minute})
 			rec := coordtest.SampleRecord("old")
 			rev, err := a.Swap(t.Context(), 0, rec)
 			require.NoError(t, err)
@@ -54,10 +53,10 @@ func TestReplacedWhileDisconnected(t *testing.T) {
 			coordtest.Await(t, b, "the newest record", func(o failover.Observation) bool {
 				return o.Record != nil && o.Record.OpID == rec.OpID
 			})
-			way.Cut()
-			way.Reset()
+			link.Cut()
+			link.Reset()
 			fits := replace(t, s, image)
-			way.Heal()
+			link.Heal()
 			coordtest.Await(t, b, "the current value", fits)
 
 			// A change at a revision that was assigned before.
@@ -78,7 +77,7 @@ func TestReplacedWhileDisconnected(t *testing.T) {
 }
 
 // After etcd was emptied, an announced process becomes visible again, and a process started later is also visible.
-func TestEmptiedUnderAnnouncement(t *testing.T) {
+func TestAnnouncementAfterEtcdEmptied(t *testing.T) {
 	s := start(t)
 	a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second})
 	b := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second})

@@ -38,9 +38,10 @@ func (s *server) rollBack(t *testing.T, image string) {
 	s.run(t, address)
 }
 
-// etcd is restored to an older state under an open connection, which then reports the restored state. Revisions are
-// assigned a second time, and a lost mark is written again. (The node rejects a record older than its own: INV-9.)
-func TestRolledBackUnderConnection(t *testing.T) {
+// If etcd is restored to an older state while a connection is open, the connection reports the restored state.
+// Revisions are assigned a second time, and a lost mark is written again. (The node rejects a record older than its
+// own: INV-9.)
+func TestEtcdRolledBackWhileConnected(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	a := open(t, etcd.Options{
@@ -123,15 +124,15 @@ func TestRolledBackUnderConnection(t *testing.T) {
 	}
 }
 
-// The connection breaks before etcd stops, as in a machine failure. The client library's watch would resume from a
-// revision that the restored etcd reaches only later, and receive no events until then.
-func TestRolledBackUnderBrokenWatch(t *testing.T) {
+// The connection breaks before etcd is restored, as in a machine failure, and the restored state is reported. A watch
+// of the client library would resume from a revision that the restored etcd reaches only later.
+func TestEtcdRolledBackWithBrokenWatch(t *testing.T) {
 	s := start(t)
-	way, err := cluster.NewProxy(s.etcd.Address())
+	link, err := cluster.NewProxy(s.etcd.Address())
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, way.Close()) })
+	t.Cleanup(func() { require.NoError(t, link.Close()) })
 	a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p"})
-	b := open(t, etcd.Options{Endpoints: []string{way.Address()}, Prefix: "/p", RequestTimeout: 2 * time.Second})
+	b := open(t, etcd.Options{Endpoints: []string{link.Address()}, Prefix: "/p", RequestTimeout: 2 * time.Second})
 	rec := coordtest.SampleRecord("old")
 	rev, err := a.Swap(t.Context(), 0, rec)
 	require.NoError(t, err)
@@ -143,10 +144,10 @@ func TestRolledBackUnderBrokenWatch(t *testing.T) {
 		return o.Record != nil &&
 			o.Record.OpID == rec.OpID
 	})
-	way.Cut()
-	way.Reset()
+	link.Cut()
+	link.Reset()
 	s.rollBack(t, image)
-	way.Heal()
+	link.Heal()
 	coordtest.Await(t, b, "the restored record",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" })
 }

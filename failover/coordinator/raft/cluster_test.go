@@ -150,8 +150,9 @@ func (l *link) lost() bool {
 	return l.n.holes[l.from] || l.n.holes[l.to]
 }
 
-// swallow starts or stops dropping all traffic of a voter silently. On a stop, it closes connections that lost data.
-func (n *network) swallow(name string, on bool) {
+// dropTraffic drops all traffic of a voter silently if on is set. Otherwise it delivers traffic again, and closes the
+// connections that lost data.
+func (n *network) dropTraffic(name string, on bool) {
 	n.mu.Lock()
 	n.holes[name] = on
 	var ends []net.Conn

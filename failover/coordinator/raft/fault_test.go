@@ -46,7 +46,8 @@ func testWitnessIsPreferred(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// A leader is isolated after it accepted a swap. The outcome is unknown until another voter has written.
+// The outcome of a swap is unknown if the leader is isolated after it accepted the swap. After another leader has
+// written, the swap is not applied.
 func TestUnknownOutcome(t *testing.T) { simulate(t, testUnknownOutcome) }
 
 func testUnknownOutcome(t *testing.T) {
@@ -96,9 +97,9 @@ func observed(
 }
 
 // A leader without a majority neither serves reads nor grants leases.
-func TestCutOffLeaderIsUnreachable(t *testing.T) { simulate(t, testCutOffLeaderIsUnreachable) }
+func TestIsolatedLeaderIsUnreachable(t *testing.T) { simulate(t, testIsolatedLeaderIsUnreachable) }
 
-func testCutOffLeaderIsUnreachable(t *testing.T) {
+func testIsolatedLeaderIsUnreachable(t *testing.T) {
 	c := startCluster(t)
 	w := c.connect(witness)
 	_, err := w.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
@@ -118,7 +119,7 @@ func testCutOffLeaderIsUnreachable(t *testing.T) {
 	require.NotNil(t, o.Record)
 }
 
-// A leader that becomes silent is replaced, and every node finds the new one.
+// A leader that stops responding is replaced, and every node finds the new one.
 func TestSilentLeader(t *testing.T) { simulate(t, testSilentLeader) }
 
 func testSilentLeader(t *testing.T) {
@@ -127,7 +128,7 @@ func testSilentLeader(t *testing.T) {
 	rec := coordtest.SampleRecord("op1")
 	rev, err := a.Swap(timed(t), 0, rec)
 	require.NoError(t, err)
-	c.net.swallow(witness, true)
+	c.net.dropTraffic(witness, true)
 	rec.Config, rec.OpID = 2, "op2"
 	_, err = b.Swap(timed(t), rev, rec)
 	require.NoError(t, err)
@@ -137,7 +138,7 @@ func testSilentLeader(t *testing.T) {
 	got, _, err := a.Load(timed(t))
 	require.NoError(t, err)
 	require.Equal(t, rec, got)
-	c.net.swallow(witness, false)
+	c.net.dropTraffic(witness, false)
 	c.awaitLeader(witness)
 }
 
@@ -188,7 +189,7 @@ func testStalledDisk(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// A new leader receives an announced process's renewal, and does not report the process as gone in the meantime.
+// A new leader reports an announced process as running until it has received the process's renewal.
 func TestLivenessOutlivesLeader(t *testing.T) { simulate(t, testLivenessOutlivesLeader) }
 
 func testLivenessOutlivesLeader(t *testing.T) {
@@ -218,7 +219,7 @@ func testLivenessOutlivesLeader(t *testing.T) {
 	})
 }
 
-// The test uses TCP and real time.
+// After a restart of all voters, their IDs and the record are unchanged. The test uses TCP and real time.
 func TestRestartOfAll(t *testing.T) {
 	t.Parallel()
 	c := newClusterOn(t, newNetwork(nil), nil)
@@ -294,7 +295,7 @@ func testLinearizableUnderFaults(t *testing.T) {
 	for i, name := range []string{nodeA, nodeB} {
 		k := c.connect(name)
 		wg.Go(func() {
-			note := func(in input, out output, call int64) {
+			record := func(in input, out output, call int64) {
 				ret := clock.Add(1)
 				if out.unknown {
 					ret = math.MaxInt64 // the swap may be applied at any later time
@@ -311,7 +312,7 @@ func testLinearizableUnderFaults(t *testing.T) {
 					return
 				case <-time.After(10 * time.Millisecond):
 				}
-				swapOnce(k, fmt.Sprintf("%d/%d", i, n), &clock, note)
+				swapOnce(k, fmt.Sprintf("%d/%d", i, n), &clock, record)
 			}
 		})
 	}
@@ -333,7 +334,7 @@ func testLinearizableUnderFaults(t *testing.T) {
 
 // swapOnce loads and replaces the record. clock is a logical clock: the checker requires the order of calls and
 // returns, and simulated time does not advance between them.
-func swapOnce(k *raft.Coordinator, op string, clock *atomic.Int64, note func(input, output, int64)) {
+func swapOnce(k *raft.Coordinator, op string, clock *atomic.Int64, record func(input, output, int64)) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	call := clock.Add(1)
@@ -341,11 +342,11 @@ func swapOnce(k *raft.Coordinator, op string, clock *atomic.Int64, note func(inp
 	if err != nil && !errors.Is(err, failover.ErrNoRecord) {
 		return
 	}
-	note(input{load: true}, output{op: rec.OpID}, call)
+	record(input{load: true}, output{op: rec.OpID}, call)
 	next := coordtest.SampleRecord(op)
 	call = clock.Add(1)
 	_, err = k.Swap(ctx, rev, next)
-	note(input{expect: rec.OpID, next: op}, output{ok: err == nil, unknown: err != nil &&
+	record(input{expect: rec.OpID, next: op}, output{ok: err == nil, unknown: err != nil &&
 		!errors.Is(err, failover.ErrConflict)}, call)
 }
 

@@ -71,7 +71,7 @@ func TestFSM(t *testing.T) {
 	require.Error(t, newFSM().Restore(io.NopCloser(bytes.NewReader([]byte("{")))))
 }
 
-// A mark only rises, is part of the snapshot, and does not affect the record and its revision.
+// A mark never decreases, is part of the snapshot, and does not affect the record and its revision.
 func TestFSMMark(t *testing.T) {
 	t.Parallel()
 	f := newFSM()

@@ -66,7 +66,7 @@ func (c *cluster) lastContact() (last time.Time) {
 	return last
 }
 
-// A voter that has just stopped does not count as a remaining voter of a removal.
+// A removal is rejected if too few of the remaining voters respond; a voter that has just stopped does not count.
 func TestRemoveAfterStop(t *testing.T) { simulate(t, testRemoveAfterStop) }
 
 func testRemoveAfterStop(t *testing.T) {

@@ -22,7 +22,7 @@ func writeMark(t *testing.T, k *raft.Coordinator, m failover.Mark) {
 	}
 }
 
-// A mark is on the voters' disks, and in their snapshots.
+// A mark is durable: it is in the voters' logs and in their snapshots.
 func TestMarkOutlivesRestart(t *testing.T) { simulate(t, testMarkOutlivesRestart) }
 
 func testMarkOutlivesRestart(t *testing.T) {

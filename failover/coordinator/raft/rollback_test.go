@@ -202,8 +202,7 @@ func testRolledBackVoter(t *testing.T, name string) {
 }
 
 // While all three voters are stopped, one of the two with the newest record is restored to an older state. It starts
-// together with the voter that never had the record. The third voter, which has the record, starts a moment later. The
-// record is not lost.
+// together with the voter that never had the record, and the third voter starts later. The record is not lost.
 func TestRolledBackKeepsRecord(t *testing.T) { simulate(t, testRolledBackKeepsRecord) }
 
 func testRolledBackKeepsRecord(t *testing.T) {
@@ -237,29 +236,29 @@ func testRolledBackKeepsRecord(t *testing.T) {
 		}
 	}
 	for _, pair := range [][2]string{{nodeA, nodeB}, {nodeB, nodeA}} {
-		name, ignorant := pair[0], pair[1]
-		use(ignorant)
+		name, outdated := pair[0], pair[1]
+		use(outdated)
 		image := c.image(name)
 		id := c.start(name).ID()
 		c.awaitLeader(witness)
-		c.net.isolate(ignorant, true)
+		c.net.isolate(outdated, true)
 		use(witness)
 		for _, n := range names() {
 			c.stop(n)
 		}
-		c.net.isolate(ignorant, false)
+		c.net.isolate(outdated, false)
 		c.rollBack(name, image)
-		old, behind := c.start(name), c.start(ignorant)
+		old, behind := c.start(name), c.start(outdated)
 		require.Never(t, func() bool { // its last poll may still run when it returns
 			return old.Status().State == "Leader" || behind.Status().State == "Leader"
 		}, 1500*time.Millisecond, 5*time.Millisecond, "voters without the newest record have elected a leader")
 		c.start(witness)
 		c.awaitFenced(name)
-		use(ignorant)
+		use(outdated)
 		c.stop(name)
 		c.wipe(name)
 		c.start(name)
-		_, err := c.voters[ignorant].Replace(timed(t), id, name)
+		_, err := c.voters[outdated].Replace(timed(t), id, name)
 		require.NoError(t, err)
 		c.awaitLeader(witness)
 	}
@@ -267,10 +266,10 @@ func testRolledBackKeepsRecord(t *testing.T) {
 		"the history of loads and swaps is not linearizable")
 }
 
-// Two of three voters are restored to an older state: the third one detects it, and keeps its state.
-func TestTwoRolledBack(t *testing.T) { simulate(t, testTwoRolledBack) }
+// If two of three voters are restored to an older state, the third one detects it, and keeps its state.
+func TestTwoVotersRolledBack(t *testing.T) { simulate(t, testTwoVotersRolledBack) }
 
-func testTwoRolledBack(t *testing.T) {
+func testTwoVotersRolledBack(t *testing.T) {
 	c := startCluster(t)
 	swapNext(t, c.voters[nodeA], "op1")
 	images := map[string]string{}
@@ -307,11 +306,11 @@ func testTwoRolledBack(t *testing.T) {
 	require.Equal(t, rec, got)
 }
 
-// All three voters are restored to the same moment: no voter can detect it, and they continue from there. (The nodes
-// detect it: INV-9.)
-func TestAllRolledBack(t *testing.T) { simulate(t, testAllRolledBack) }
+// If all three voters are restored to the same point in time, no voter can detect it, and they continue from there.
+// (The nodes detect it: INV-9.)
+func TestAllVotersRolledBack(t *testing.T) { simulate(t, testAllVotersRolledBack) }
 
-func testAllRolledBack(t *testing.T) {
+func testAllVotersRolledBack(t *testing.T) {
 	c := startCluster(t)
 	rec := swapNext(t, c.voters[nodeA], "op1")
 	c.awaitSame()

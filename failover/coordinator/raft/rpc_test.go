@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// An error that matches several codes always gets the same one: an unknown outcome stays unknown.
+// An error that matches several codes always has the same code, and an unknown outcome takes precedence.
 func TestErrorWithSeveralCodes(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{

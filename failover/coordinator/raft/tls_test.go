@@ -124,9 +124,9 @@ func testTLSSilentVoter(t *testing.T) {
 }
 
 // A certificate of the voters' CA that does not belong to a voter permits neither votes nor changes.
-func TestTLSOfNonPeer(t *testing.T) { simulate(t, testTLSOfNonPeer) }
+func TestTLSNonPeerIsRejected(t *testing.T) { simulate(t, testTLSNonPeerIsRejected) }
 
-func testTLSOfNonPeer(t *testing.T) {
+func testTLSNonPeerIsRejected(t *testing.T) {
 	ours := certs.New(t, "ours")
 	c := newCluster(t, func(o *raft.Options) {
 		o.TLS = issue(t, ours, o.Advertise)
@@ -165,7 +165,7 @@ func testTLSNeedsBothEnds(t *testing.T) {
 	require.Contains(t, err.Error(), "raft: tls: ")
 }
 
-func TestOptions(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	t.Parallel()
 	for text, tune := range map[string]func(*raft.Options){
 		"no directory":            func(o *raft.Options) { o.Dir = "" },
