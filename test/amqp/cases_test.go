@@ -21,16 +21,16 @@ func cases() []testCase {
 	return []testCase{
 		{name: "publish and consume", run: publishAndConsume},
 		{name: "gRPC to AMQP", run: fromGRPC},
-		{name: "large", run: large},
-		{name: "refused", run: refused},
-		{name: "answers", needs: []string{"answer"}, run: answers},
+		{name: "message of many frames", run: largeMessage},
+		{name: "full queue", run: fullQueue},
+		{name: "delivery outcomes", needs: []string{"answer"}, run: outcomes},
 		{name: "dead letters", needs: []string{"answer"}, run: deadLetters},
 		{name: "browse", needs: []string{"browse"}, run: browse},
 		{name: "selector", needs: []string{"selector"}, run: selector},
 		{name: "transaction", needs: []string{"transact"}, run: transaction},
 		{name: "topic", run: topic},
-		{name: "durable", needs: []string{"durable"}, run: durable},
-		{name: "shared", needs: []string{"shared"}, run: shared},
+		{name: "durable subscription", needs: []string{"durable"}, run: durableSubscription},
+		{name: "shared subscription", needs: []string{"shared"}, run: sharedSubscription},
 		{name: "delay and expiry", long: true, needs: []string{"delay"}, run: delayAndExpiry},
 		{name: "no-local", needs: []string{"no-local"}, run: noLocal},
 		{name: "request and reply", needs: []string{"temporary"}, run: requestAndReply},
@@ -115,8 +115,8 @@ func fromGRPC(r *run) {
 	r.empty(q)
 }
 
-// large: a message of many frames is delivered.
-func large(r *run) {
+// largeMessage: a message of many frames is delivered.
+func largeMessage(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
 	body := strings.Repeat("0123456789abcdef", 3<<16)
@@ -126,8 +126,8 @@ func large(r *run) {
 	r.empty(q)
 }
 
-// refused: a full queue rejects messages with the reason, and accepts messages again when it has space.
-func refused(r *run) {
+// fullQueue: a full queue rejects messages with the reason, and accepts messages again when it has space.
+func fullQueue(r *run) {
 	q := r.queue("", &pb.QueueConfig{MaxMessages: 2})
 	r.open("c", nil)
 	got := r.a.do("send", with(onC, request{"to": q, "messages": bodies(0, 3)}))
@@ -143,8 +143,8 @@ func refused(r *run) {
 	require.Equal(r.t, "m3", r.take(ofC))
 }
 
-// answers: released messages are redelivered, failed deliveries are counted.
-func answers(r *run) {
+// outcomes: released messages are redelivered, failed deliveries are counted.
+func outcomes(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
 	r.send(with(onC, request{"to": q}), bodies(0, 1)...)
@@ -270,13 +270,13 @@ func topic(r *run) {
 	}
 	r.a.do("consumer_close", ofC2)
 	r.a.do("close", onC)
-	eventually(r.t, "the subscriptions are gone", func() bool {
+	eventually(r.t, "the subscriptions are deleted", func() bool {
 		return len(r.get(r.t, name).GetSubscriptions()) == 0
 	})
 }
 
-// durable: a subscription remains while its subscriber is detached, until it is deleted.
-func durable(r *run) {
+// durableSubscription: a subscription remains while its subscriber is detached, until it is deleted.
+func durableSubscription(r *run) {
 	name := r.topic("")
 	id := request{"client_id": r.queueName(".id")}
 	sub := with(ofC, request{"from": name, "kind": "topic", "durable": "audit"})
@@ -297,8 +297,8 @@ func durable(r *run) {
 	require.Empty(r.t, r.get(r.t, name).GetSubscriptions())
 }
 
-// shared: consumers of one subscription share its messages.
-func shared(r *run) {
+// sharedSubscription: consumers of one subscription share its messages.
+func sharedSubscription(r *run) {
 	name := r.topic("")
 	id := request{"client_id": r.queueName(".id")}
 	sub := request{"from": name, "kind": "topic", "durable": "workers", "shared": true}
@@ -376,13 +376,13 @@ func requestAndReply(r *run) {
 	require.Equal(r.t, "1", m.CorrelationID)
 	r.answer(ofC, delivery, "accept")
 	r.a.do("close", onC)
-	r.quiet0(address)
+	r.waitDeleted(address)
 }
 
-// quiet0 waits until a temporary queue is deleted.
-func (r *run) quiet0(address string) {
+// waitDeleted waits until a temporary queue is deleted.
+func (r *run) waitDeleted(address string) {
 	r.t.Helper()
-	eventually(r.t, "the temporary queue is gone", func() bool {
+	eventually(r.t, "the temporary queue is deleted", func() bool {
 		_, err := r.queues(r.t).GetQueue(r.t.Context(), &pb.GetQueueRequest{Name: address})
 		return err != nil
 	})

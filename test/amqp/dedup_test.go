@@ -32,7 +32,7 @@ func killUnderResends(r *run) {
 	require.NoError(r.t, err)
 	q := r.queue("", &pb.QueueConfig{DedupWindow: durationpb.New(24 * time.Hour)})
 	ids := publishes / resenders
-	all, sum := make([]*resender, resenders), &tally{told: map[string]string{}, found: map[string]int{}}
+	all, sum := make([]*resender, resenders), &tally{reported: map[string]string{}, found: map[string]int{}}
 	for n := range all {
 		name := fmt.Sprintf("c%d", n)
 		r.open(name, nil)
@@ -123,7 +123,7 @@ func (p *resender) take() {
 	for i, o := range p.results(s.waiting, len(s.ids)) {
 		if o.Outcome == "accepted" {
 			p.accepted++
-			p.sum.told[s.ids[i]] = o.Outcome
+			p.sum.reported[s.ids[i]] = o.Outcome
 			continue
 		}
 		unknown = append(unknown, s.ids[i])

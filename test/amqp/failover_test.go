@@ -27,7 +27,7 @@ func failovers() []testCase {
 			run: killUnderResends,
 		},
 		{name: "the active is killed while consuming", long: true, run: killWhileConsuming},
-		{name: "the active is killed between two queues", long: true, needs: []string{"transact"}, run: killInChain},
+		{name: "the active is killed while moving messages", long: true, needs: []string{"transact"}, run: killWhileMoving},
 		{name: "the active is killed in a commit", long: true, needs: []string{"transact"}, run: killInCommit},
 		{
 			name: "the active is killed with a durable subscription", long: true, needs: []string{"durable"},
@@ -38,9 +38,9 @@ func failovers() []testCase {
 
 // tally records the client's result for each message, and the number of copies found.
 type tally struct {
-	told  map[string]string // "accepted" or "failed"
-	found map[string]int
-	ids   map[string]bool // message IDs, with their bodies
+	reported map[string]string // "accepted" or "failed"
+	found    map[string]int
+	ids      map[string]bool // message IDs, with their bodies
 }
 
 // take records a found message.
@@ -54,43 +54,43 @@ func (a *tally) take(m *message) {
 
 // problems returns the violations: accepted messages that are missing, messages that were never sent, and, if once is
 // set, duplicates. doubled is the number of duplicated messages.
-func (a *tally) problems(once bool) (all []string, doubled int) {
-	for body, reported := range a.told {
+func (a *tally) problems(once bool) (all []string, duplicated int) {
+	for body, reported := range a.reported {
 		n := a.found[body]
 		if reported == "accepted" && n == 0 {
 			all = append(all, body+" was accepted, and is lost")
 		}
 		if n > 1 {
-			doubled++
+			duplicated++
 			if once {
 				all = append(all, fmt.Sprintf("%s was received %d times", body, n))
 			}
 		}
 	}
 	for body := range a.found {
-		if _, ok := a.told[body]; !ok {
+		if _, ok := a.reported[body]; !ok {
 			all = append(all, body+" was never sent")
 		}
 	}
-	return all, doubled
+	return all, duplicated
 }
 
 // Each violation of the delivery guarantees is reported.
 func TestTallyReportsErrors(t *testing.T) {
 	for name, c := range map[string]struct {
-		told  map[string]string
-		found map[string]int
-		once  bool
-		bad   int
+		reported map[string]string
+		found    map[string]int
+		once     bool
+		bad      int
 	}{
 		"lost":              {map[string]string{"a": "accepted"}, map[string]int{}, false, 1},
-		"doubled":           {map[string]string{"a": "accepted"}, map[string]int{"a": 2}, true, 1},
+		"duplicated":        {map[string]string{"a": "accepted"}, map[string]int{"a": 2}, true, 1},
 		"may be duplicated": {map[string]string{"a": "accepted"}, map[string]int{"a": 2}, false, 0},
-		"foreign":           {map[string]string{"a": "accepted"}, map[string]int{"a": 1, "b": 1}, false, 1},
+		"never sent":        {map[string]string{"a": "accepted"}, map[string]int{"a": 1, "b": 1}, false, 1},
 		"failed, missing":   {map[string]string{"a": "failed"}, map[string]int{}, true, 0},
 		"failed, stored":    {map[string]string{"a": "failed"}, map[string]int{"a": 1}, true, 0},
 	} {
-		got, _ := (&tally{told: c.told, found: c.found}).problems(c.once)
+		got, _ := (&tally{reported: c.reported, found: c.found}).problems(c.once)
 		require.Len(t, got, c.bad, name)
 	}
 }
@@ -113,7 +113,7 @@ func killWhilePublishing(r *run) {
 func killUnderDedup(r *run) {
 	q := r.queue("", &pb.QueueConfig{DedupWindow: durationpb.New(time.Hour)})
 	r.open("c", nil)
-	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	sum := &tally{reported: map[string]string{}, found: map[string]int{}}
 	kills := 6
 	if env := os.Getenv("LOCKSTEP_AMQP_KILLS"); env != "" {
 		var err error
@@ -135,7 +135,7 @@ func killUnderDedup(r *run) {
 			require.NoError(r.t, standby.Wake())
 		}
 		for i, o := range r.results(waiting, batch) {
-			sum.told[fmt.Sprintf("m%d", batch*n+i)] = o.Outcome
+			sum.reported[fmt.Sprintf("m%d", batch*n+i)] = o.Outcome
 		}
 	}
 	r.inSync(r.t)
@@ -143,13 +143,13 @@ func killUnderDedup(r *run) {
 	r.drain(q, sum)
 	problems, _ := sum.problems(true)
 	require.Empty(r.t, problems)
-	r.t.Logf("%d messages with %d kills: %d duplicates discarded", len(sum.told), kills, discarded)
+	r.t.Logf("%d messages with %d kills: %d duplicates discarded", len(sum.reported), kills, discarded)
 }
 
 func (r *run) killWhilePublishingTo(q string) {
 	r.inSync(r.t)
 	r.open("c", nil)
-	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	sum := &tally{reported: map[string]string{}, found: map[string]int{}}
 	send := func(n int) <-chan answer {
 		return r.a.begin("send", with(onC, request{"to": q, "messages": bodies(10*n, 10*n+10)}))
 	}
@@ -161,7 +161,7 @@ func (r *run) killWhilePublishingTo(q string) {
 			r.kill()
 		}
 		for i, o := range r.results(waiting, 10) {
-			sum.told[fmt.Sprintf("m%d", 10*n+i)] = o.Outcome
+			sum.reported[fmt.Sprintf("m%d", 10*n+i)] = o.Outcome
 			if o.Outcome != "accepted" {
 				failed++
 			}
@@ -169,14 +169,14 @@ func (r *run) killWhilePublishingTo(q string) {
 	}
 	r.inSync(r.t)
 	r.drain(q, sum)
-	problems, doubled := sum.problems(false)
+	problems, duplicated := sum.problems(false)
 	require.Empty(r.t, problems)
 	require.Less(r.t, failed, 10*batches/4, "the client did not continue")
 	copies := 0
 	for _, n := range sum.found {
 		copies += n
 	}
-	r.t.Logf("%d messages: failed %d, stored twice %d; %d copies have the same id", 10*batches, failed, doubled,
+	r.t.Logf("%d messages: failed %d, stored twice %d; %d copies have the same id", 10*batches, failed, duplicated,
 		copies-len(sum.ids))
 }
 
@@ -228,9 +228,9 @@ func killWhileConsuming(r *run) {
 	r.open("c", nil)
 	const messages = 300
 	r.send(with(onC, request{"to": q}), bodies(0, messages)...)
-	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	sum := &tally{reported: map[string]string{}, found: map[string]int{}}
 	for _, m := range bodies(0, messages) {
-		sum.told[m["body"].(string)] = "accepted"
+		sum.reported[m["body"].(string)] = "accepted"
 	}
 	r.a.do("consume", with(ofC, request{"from": q}))
 	received := 0
@@ -250,23 +250,23 @@ func killWhileConsuming(r *run) {
 		_, _ = r.a.try("answer", with(ofC, request{"delivery": one.Delivery, "how": "accept"}))
 		return false
 	})
-	problems, doubled := sum.problems(false)
+	problems, duplicated := sum.problems(false)
 	require.Empty(r.t, problems)
-	require.Less(r.t, doubled, messages/4, "an accepted message was redelivered")
-	r.t.Logf("%d messages: delivered twice %d", messages, doubled)
+	require.Less(r.t, duplicated, messages/4, "an accepted message was redelivered")
+	r.t.Logf("%d messages: delivered twice %d", messages, duplicated)
 	r.inSync(r.t)
 }
 
-// killInChain: a transacted session moves messages from one queue to another. Each message is moved exactly once.
-func killInChain(r *run) {
+// killWhileMoving: a transacted session moves messages from one queue to another. Each message is moved exactly once.
+func killWhileMoving(r *run) {
 	in, out := r.queue(".in", nil), r.queue(".out", nil)
 	r.inSync(r.t)
 	r.open("p", nil)
 	const messages, each = 200, 5
 	r.send(request{"client": "p", "to": in}, bodies(0, messages)...)
-	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	sum := &tally{reported: map[string]string{}, found: map[string]int{}}
 	for _, m := range bodies(0, messages) {
-		sum.told[m["body"].(string)] = "accepted"
+		sum.reported[m["body"].(string)] = "accepted"
 	}
 	r.open("c", nil)
 	tx := request{"client": "c", "session": "t"}
@@ -340,16 +340,16 @@ func killInCommit(r *run) {
 	const kills, each = 4, 3
 	r.open("p", nil)
 	r.send(request{"client": "p", "to": in}, bodies(0, kills*each)...)
-	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	sum := &tally{reported: map[string]string{}, found: map[string]int{}}
 	for _, m := range bodies(0, kills*each) {
-		sum.told[m["body"].(string)] = "accepted"
+		sum.reported[m["body"].(string)] = "accepted"
 	}
 	r.open("c", nil)
 	tx := request{"client": "c", "session": "t"}
 	k := with(tx, request{"consumer": "k"})
 	r.a.do("session", with(tx, request{"transacted": true}))
 	r.a.do("consume", with(k, request{"from": in}))
-	committed, carriedOut, not := 0, 0, 0
+	committed, executed, not := 0, 0, 0
 	for n := range kills {
 		active, standby := r.inSync(r.t)
 		before := r.get(r.t, in).GetMessages()
@@ -378,7 +378,7 @@ func killInCommit(r *run) {
 			committed++
 			require.Equal(r.t, before-each, left, "the commit was acknowledged")
 		case left < before:
-			carriedOut++
+			executed++
 		default:
 			not++
 		}
@@ -389,7 +389,7 @@ func killInCommit(r *run) {
 	}
 	r.inSync(r.t)
 	for end := time.Now().Add(bound); r.get(r.t, in).GetMessages() > 0; {
-		require.True(r.t, time.Now().Before(end), "operations that were not executed have no effect")
+		require.True(r.t, time.Now().Before(end), "messages remain in the first queue")
 		if !r.move(tx, k, out, each) {
 			_, _ = r.a.try("consumer_close", k)
 			_, _ = r.a.try("consume", with(k, request{"from": in}))
@@ -399,7 +399,7 @@ func killInCommit(r *run) {
 	problems, _ := sum.problems(true)
 	require.Empty(r.t, problems)
 	r.t.Logf("%d commits under a kill: acknowledged %d, executed without response %d, not executed %d", kills,
-		committed, carriedOut, not)
+		committed, executed, not)
 }
 
 // killUnderDurable: a durable subscription receives all messages while the roles change.
@@ -409,14 +409,14 @@ func killUnderDurable(r *run) {
 	r.open("c", request{"client_id": r.queueName(".id")})
 	r.a.do("consume", with(ofC, request{"from": name, "kind": "topic", "durable": "audit"}))
 	r.open("p", nil)
-	sum := &tally{told: map[string]string{}, found: map[string]int{}}
+	sum := &tally{reported: map[string]string{}, found: map[string]int{}}
 	for n := range 10 {
 		waiting := r.a.begin("send", request{"client": "p", "to": name, "kind": "topic", "messages": bodies(10*n, 10*n+10)})
 		if n == 4 {
 			r.kill()
 		}
 		for i, o := range r.results(waiting, 10) {
-			sum.told[fmt.Sprintf("m%d", 10*n+i)] = o.Outcome
+			sum.reported[fmt.Sprintf("m%d", 10*n+i)] = o.Outcome
 		}
 	}
 	r.until("the subscription has received all messages", func() bool {

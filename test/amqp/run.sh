@@ -6,7 +6,7 @@
 # language or packages are missing is skipped and listed; if all others pass, the exit code is then 3. Usage:
 #   test/amqp/run.sh                    everything
 #   test/amqp/run.sh rhea joram         only these: go-amqp, qpid-jms-1, qpid-jms-2, proton-python, rhea, joram, spring
-#   LOCKSTEP_AMQP_CASE=chain ...        only cases with this name part; LOCKSTEP_JORAM_ONLY="Selector Browser" for Joram's
+#   LOCKSTEP_AMQP_CASE=commit ...       only cases with this name part; LOCKSTEP_JORAM_ONLY="Selector Browser" for Joram's
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -107,7 +107,7 @@ func TestForeignClientsSecured(t *testing.T) {
 				{"a token", s.withToken(s.token), s.canUseOneQueue},
 				{"a certificate", s.withCertificate("bob"), s.canUseOneQueue},
 				{"an invalid token", s.withToken("lsk_" + hex.EncodeToString(make([]byte, 32))[:43]), s.refused},
-				{"nothing", request{"tls": s.ca}, s.refused},
+				{"no credentials", request{"tls": s.ca}, s.refused},
 				{"a certificate without rights", s.withCertificate("carol"), s.refused},
 				{"a token while the active is killed", s.withToken(s.token), s.failsOver},
 			} {

@@ -28,8 +28,8 @@ import (
 const (
 	// accessRounds is the default number of kills.
 	accessRounds = 5
-	// connectionQueue is the queue to which the rules of TestChaosAccess grant access.
-	connectionQueue = "guests"
+	// guestQueue is the queue to which the rules of TestChaosAccess grant access.
+	guestQueue = "guests"
 )
 
 // Access changes survive kills of nodes in a pair with TLS, rules and tokens. After each failover, an acknowledged
@@ -43,15 +43,15 @@ func TestChaosAccess(t *testing.T) {
 		"access.operators": "lockstep://root.test", "access.mode": "deny",
 		"checkpoint.bytes": "1MiB", "checkpoint.interval": "500ms",
 	}}))
-	newQueue(t, p, connectionQueue)
+	newQueue(t, p, guestQueue)
 	w := work(t, p, cluster.WorkloadOptions{Seed: s, PerSecond: 200})
-	d := &listener{t: t, p: p}
+	d := &accessChanger{t: t, p: p}
 	ctx, stop := context.WithCancel(t.Context())
 	var working sync.WaitGroup
 	defer working.Wait()
 	defer stop()
 	working.Go(func() { d.change(ctx) })
-	working.Go(func() { d.dial(ctx) })
+	working.Go(func() { d.publishLoop(ctx) })
 
 	rounds := accessRounds
 	if testing.Short() {
@@ -82,41 +82,41 @@ func TestChaosAccess(t *testing.T) {
 	stop()
 	working.Wait()
 	d.compare(limited(t))
-	require.Positive(t, d.served, "an issued token was never accepted")
-	require.Positive(t, d.refused, "no revoked token was used")
-	t.Logf("%d tokens, %d revoked; tokens were accepted %d times, revoked ones were rejected %d times", len(d.connections),
+	require.Positive(t, d.accepted, "an issued token was never accepted")
+	require.Positive(t, d.rejected, "no revoked token was used")
+	t.Logf("%d tokens, %d revoked; tokens were accepted %d times, revoked ones were rejected %d times", len(d.grants),
 		d.gone(),
-		d.served, d.refused)
+		d.accepted, d.rejected)
 	verify(t, p, w)
 }
 
-type connection struct {
+type grant struct {
 	name, token string
-	// given: creation is acknowledged. leaving: revocation may have started. left: revocation is acknowledged.
-	given, leaving, left bool
-	byToken              bool // the token is revoked, not the rule
+	// granted: creation is acknowledged. revoking: revocation may have started. revoked: revocation is acknowledged.
+	granted, revoking, revoked bool
+	byToken                    bool // the token is revoked, not the rule
 }
 
-// listener grants and revokes access, and checks the effect.
-type listener struct {
+// accessChanger grants and revokes access, and checks the effect.
+type accessChanger struct {
 	t *testing.T
 	p *cluster.Pair
 
-	mu              sync.Mutex // guards all fields below
-	connections     []*connection
-	done            int // acknowledged changes
-	served, refused int
+	mu                 sync.Mutex // guards all fields below
+	grants             []*grant
+	done               int // acknowledged changes
+	accepted, rejected int
 }
 
-func (d *listener) changes() int {
+func (d *accessChanger) changes() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.done
 }
 
-func (d *listener) gone() (n int) {
-	for _, g := range d.connections {
-		if g.left {
+func (d *accessChanger) gone() (n int) {
+	for _, g := range d.grants {
+		if g.revoked {
 			n++
 		}
 	}
@@ -124,7 +124,7 @@ func (d *listener) gone() (n int) {
 }
 
 // until retries a call on the active node until it succeeds. It returns false if ctx is done first.
-func (d *listener) until(ctx context.Context, call func(context.Context, *cluster.Node) error) bool {
+func (d *accessChanger) until(ctx context.Context, call func(context.Context, *cluster.Node) error) bool {
 	for ctx.Err() == nil {
 		n, err := d.p.WaitActive(ctx)
 		if err == nil {
@@ -156,13 +156,13 @@ func notActive(err error) bool {
 }
 
 // change grants access to new principals, and revokes the access of every second one.
-func (d *listener) change(ctx context.Context) {
+func (d *accessChanger) change(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
-		g := &connection{name: fmt.Sprintf("guest-%d", i), byToken: i%4 == 0}
+		g := &grant{name: fmt.Sprintf("guest-%d", i), byToken: i%4 == 0}
 		g.token = admin.TokenPrefix + crand.Text() + crand.Text()
 		sum := sha256.Sum256([]byte(g.token))
 		rule := &pb.AccessRule{
-			Principal: g.name, Queue: connectionQueue, Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH},
+			Principal: g.name, Queue: guestQueue, Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH},
 		}
 		ok := d.until(ctx, func(ctx context.Context, n *cluster.Node) error {
 			_, err := pb.NewAccessServiceClient(n.Conn()).CreateToken(ctx, &pb.CreateTokenRequest{
@@ -180,8 +180,8 @@ func (d *listener) change(ctx context.Context) {
 			return
 		}
 		d.mu.Lock()
-		g.given, g.leaving = true, i%2 == 0
-		d.connections = append(d.connections, g)
+		g.granted, g.revoking = true, i%2 == 0
+		d.grants = append(d.grants, g)
 		d.done++
 		d.mu.Unlock()
 		if i%2 != 0 {
@@ -204,19 +204,19 @@ func (d *listener) change(ctx context.Context) {
 			return
 		}
 		d.mu.Lock()
-		g.left = true
+		g.revoked = true
 		d.done++
 		d.mu.Unlock()
 	}
 }
 
-// dial publishes continuously with valid and revoked tokens.
-func (d *listener) dial(ctx context.Context) {
+// publishLoop publishes continuously with valid and revoked tokens.
+func (d *accessChanger) publishLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		d.mu.Lock()
-		var g connection
-		if len(d.connections) > 0 {
-			g = *d.connections[max(0, len(d.connections)-1-rand.IntN(40))]
+		var g grant
+		if len(d.grants) > 0 {
+			g = *d.grants[max(0, len(d.grants)-1-rand.IntN(40))]
 		}
 		d.mu.Unlock()
 		n, err := d.p.WaitActive(ctx)
@@ -226,31 +226,31 @@ func (d *listener) dial(ctx context.Context) {
 		limited, cancel := context.WithTimeout(ctx, bound)
 		_, err = pb.NewQueueServiceClient(n.Conn()).Publish(
 			metadata.AppendToOutgoingContext(limited, "authorization", "Bearer "+g.token),
-			&pb.PublishRequest{Queue: connectionQueue, Messages: []*pb.Message{{Body: []byte(g.name)}}})
+			&pb.PublishRequest{Queue: guestQueue, Messages: []*pb.Message{{Body: []byte(g.name)}}})
 		cancel()
 		code := status.Code(err)
 		no := code == codes.PermissionDenied || code == codes.Unauthenticated
 		d.mu.Lock()
 		switch {
-		case err == nil && g.left:
+		case err == nil && g.revoked:
 			d.t.Errorf("%s published on node %s after its rights were revoked", g.name, n.Name)
 		case err == nil:
-			d.served++
-		case no && !g.leaving:
+			d.accepted++
+		case no && !g.revoking:
 			d.t.Errorf("%s was rejected by node %s although its rights were acknowledged: %v", g.name, n.Name, err)
-		case no && g.left:
-			d.refused++
+		case no && g.revoked:
+			d.rejected++
 		}
 		d.mu.Unlock()
 	}
 }
 
 // compare checks that the active has all acknowledged access rights, and none that were revoked.
-func (d *listener) compare(ctx context.Context) {
+func (d *accessChanger) compare(ctx context.Context) {
 	d.mu.Lock()
-	var connections []connection // copied before the list is read
-	for _, g := range d.connections {
-		connections = append(connections, *g)
+	var grants []grant // copied before the list is read
+	for _, g := range d.grants {
+		grants = append(grants, *g)
 	}
 	d.mu.Unlock()
 	rules, tokens := map[string]bool{}, map[string]bool{}
@@ -264,11 +264,11 @@ func (d *listener) compare(ctx context.Context) {
 		}
 		return err
 	}), "no node responds")
-	for _, g := range connections {
-		if !g.leaving {
+	for _, g := range grants {
+		if !g.revoking {
 			require.True(d.t, rules[g.name] && tokens[g.name], "rights granted to %s are lost", g.name)
 		}
-		if g.left {
+		if g.revoked {
 			require.False(d.t, rules[g.name] && tokens[g.name], "rights revoked from %s are granted again", g.name)
 		}
 	}

@@ -24,7 +24,7 @@ import (
 
 // Messages consumed from one queue and published to another in one transaction are stored exactly once, across kills
 // of the active and reconnecting consumers. LOCKSTEP_ROUNDS sets the number of kills.
-func TestChain(t *testing.T) {
+func TestTransactionalForwardUnderKills(t *testing.T) {
 	t.Parallel() // mostly idle
 	kills := roundsOr(t, 6)
 	p := start(t, cluster.Options{})
@@ -34,7 +34,7 @@ func TestChain(t *testing.T) {
 	defer stop()
 	var workers sync.WaitGroup
 	for range 3 {
-		workers.Go(func() { chainWorker(ctx, t, p) })
+		workers.Go(func() { forwardMessages(ctx, t, p) })
 	}
 	c, err := p.NewClient(t.Context())
 	require.NoError(t, err)
@@ -73,9 +73,9 @@ func TestChain(t *testing.T) {
 	require.Len(t, got, published)
 }
 
-// chainWorker moves messages with one client after another. Each client stops with messages in flight, which are
+// forwardMessages moves messages with one client after another. Each client stops with messages in flight, which are
 // redelivered to other clients.
-func chainWorker(ctx context.Context, t *testing.T, p *cluster.Pair) {
+func forwardMessages(ctx context.Context, t *testing.T, p *cluster.Pair) {
 	for ctx.Err() == nil {
 		c, err := p.NewClient(ctx)
 		if err != nil {

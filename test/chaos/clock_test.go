@@ -96,7 +96,7 @@ func (c *clockJumper) jump(by time.Duration, machines ...machine) {
 	require.Equal(t, pb.Role_ROLE_ACTIVE, s.GetRole(), "the clock of%s jumped by %v: %s", names, by, s.GetReason())
 	require.Equal(t, config, s.GetPair().GetConfig(), "the clock of%s jumped by %v: the record was changed", names, by)
 	for _, n := range c.p.Nodes() {
-		require.False(t, said(t, n, "does not respond", 0),
+		require.False(t, hasLogged(t, n, "does not respond", 0),
 			"the clock of%s jumped by %v: %s reports a stalled disk",
 			names, by, n.Name)
 	}

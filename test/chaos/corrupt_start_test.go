@@ -168,7 +168,7 @@ func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption
 // Files of the only node with all messages are corrupt. The node does not serve, and reports the cause and the action.
 // The other node does not serve either. After the files were restored as in docs/explanation/maintenance.md, the node
 // serves, and nothing is lost.
-func TestCorruptStandalone(t *testing.T) {
+func TestCorruptFilesOfActiveAlone(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
@@ -180,14 +180,14 @@ func TestCorruptStandalone(t *testing.T) {
 	}
 	for _, h := range corruptions() {
 		if slices.Contains(names, h.name) {
-			corruptStandalone(t, p, w, h)
+			corruptActiveAlone(t, p, w, h)
 		}
 	}
 	verify(t, p, w)
 	checkOffline(t, p)
 }
 
-func corruptStandalone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption) {
+func corruptActiveAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption) {
 	t.Helper()
 	checkpointBoth(t, p)
 	victim, other := inSync(t, p)
@@ -210,8 +210,8 @@ func corruptStandalone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h cor
 			strings.Contains(reason, "docs/explanation/maintenance.md")
 	}, bound, 20*time.Millisecond, h.name)
 	t.Logf("%s: %s", h.name, statusOf(t, victim).GetReason())
-	waits.never(logged(t, victim), activeRoles()...)
-	behind.never(logged(t, other), activeRoles()...)
+	waits.never(logSize(t, victim), activeRoles()...)
+	behind.never(logSize(t, other), activeRoles()...)
 
 	// As in docs/explanation/maintenance.md: restore all quarantined files and replace the corrupt one.
 	require.NoError(t, victim.Stop())

@@ -52,8 +52,8 @@ func injected(t *testing.T, n *cluster.Node) {
 	}, bound, 10*time.Millisecond, "the fault was not injected")
 }
 
-// diedBySelf waits until a node exits without a signal from the test, and reaps it.
-func diedBySelf(t *testing.T, n *cluster.Node) {
+// waitExit waits until a node exits without a signal from the test, and reaps it.
+func waitExit(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	select {
 	case <-n.Exited():
@@ -71,10 +71,10 @@ func TestFailedSync(t *testing.T) {
 	active, standby := inSync(t, p)
 	for _, victim := range []*cluster.Node{standby, active} {
 		acked(t, w)
-		since, marked := logged(t, victim), w.History().Now()
+		since, marked := logSize(t, victim), w.History().Now()
 		setDisk(t, victim, faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}})
-		diedBySelf(t, victim)
-		require.True(t, said(t, victim, "input/output error", since), "the node must report the reason")
+		waitExit(t, victim)
+		require.True(t, hasLogged(t, victim, "input/output error", since), "the node must report the reason")
 		ackedSince(t, w, marked, victim)
 		require.NoError(t, victim.Start())
 		inSync(t, p)

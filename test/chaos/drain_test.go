@@ -30,9 +30,9 @@ import (
 // drainQueue is the queue that all clients of a drain test use.
 const drainQueue = "drain"
 
-// customers are clients that publish and consume while a node is stopped. They record every error that an application
-// would receive.
-type customers struct {
+// drainClients are clients that publish and consume while a node is stopped. They record every error that an
+// application would receive.
+type drainClients struct {
 	t    *testing.T
 	stop context.CancelFunc
 	work sync.WaitGroup
@@ -42,12 +42,12 @@ type customers struct {
 	errors []string
 }
 
-// startCustomers starts a synchronous publisher, a pipelining publisher, and two consumers that confirm
+// startDrainClients starts a synchronous publisher, a pipelining publisher, and two consumers that confirm
 // acknowledgements.
-func startCustomers(t *testing.T, open func(context.Context) (*client.Client, error)) *customers {
+func startDrainClients(t *testing.T, open func(context.Context) (*client.Client, error)) *drainClients {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	c := &customers{t: t, stop: stop, acks: map[string][]time.Time{}}
+	c := &drainClients{t: t, stop: stop, acks: map[string][]time.Time{}}
 	k, err := open(ctx)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -64,13 +64,13 @@ func startCustomers(t *testing.T, open func(context.Context) (*client.Client, er
 }
 
 // acked records a response; failed records an error, unless the test is finished.
-func (c *customers) acked(principal string) {
+func (c *drainClients) acked(principal string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.acks[principal] = append(c.acks[principal], time.Now())
 }
 
-func (c *customers) failed(ctx context.Context, principal string, err error) {
+func (c *drainClients) failed(ctx context.Context, principal string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -79,7 +79,7 @@ func (c *customers) failed(ctx context.Context, principal string, err error) {
 	c.errors = append(c.errors, fmt.Sprintf("%s: %v", principal, err))
 }
 
-func (c *customers) publish(ctx context.Context, k *client.Client) {
+func (c *drainClients) publish(ctx context.Context, k *client.Client) {
 	const who = "publisher, one by one"
 	for ctx.Err() == nil {
 		if _, err := k.Publish(ctx, drainQueue, client.Message{Body: make([]byte, 512)}); err != nil {
@@ -90,7 +90,7 @@ func (c *customers) publish(ctx context.Context, k *client.Client) {
 	}
 }
 
-func (c *customers) pipeline(ctx context.Context, k *client.Client) {
+func (c *drainClients) pipeline(ctx context.Context, k *client.Client) {
 	const who = "publisher, pipelined"
 	p, err := k.NewProducer(ctx, client.ProducerOptions{})
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *customers) pipeline(ctx context.Context, k *client.Client) {
 	}
 }
 
-func (c *customers) consume(ctx context.Context, k *client.Client, principal string) {
+func (c *drainClients) consume(ctx context.Context, k *client.Client, principal string) {
 	co, err := k.Consume(ctx, drainQueue, client.ConsumerOptions{})
 	if err != nil {
 		c.failed(ctx, principal, err)
@@ -134,14 +134,14 @@ func (c *customers) consume(ctx context.Context, k *client.Client, principal str
 }
 
 // waitUntilAll waits until each client has the given number of responses after a time.
-func (c *customers) waitUntilAll(since time.Time, answers int) {
+func (c *drainClients) waitUntilAll(since time.Time, responses int) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, times := range c.acks {
 			i, _ := slices.BinarySearchFunc(times, since, time.Time.Compare)
-			if len(times)-i < answers {
+			if len(times)-i < responses {
 				return false
 			}
 		}
@@ -150,7 +150,7 @@ func (c *customers) waitUntilAll(since time.Time, answers int) {
 }
 
 // longest returns, by client, the longest interval without a response that overlaps the given range.
-func (c *customers) longest(from, to time.Time) map[string]time.Duration {
+func (c *drainClients) longest(from, to time.Time) map[string]time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	gaps := map[string]time.Duration{}
@@ -164,7 +164,7 @@ func (c *customers) longest(from, to time.Time) map[string]time.Duration {
 	return gaps
 }
 
-func (c *customers) noErrors(label string) {
+func (c *drainClients) noErrors(label string) {
 	c.t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,9 +230,9 @@ func drainCases() []drainCase {
 	}
 }
 
-// A node of a pair drains on SIGTERM while clients publish and consume. No client receives an error, regardless of the
-// stopped node and of the state of the pair. With a successor in sync, publishers wait less than 50 ms in the median of
-// the rounds (LOCKSTEP_ROUNDS, default 3), and the node stops in bounded time.
+// A node of a pair drains on SIGTERM while clients publish and consume. No client receives an error, regardless of
+// the stopped node and of the state of the pair. If the other node is in sync, publishers wait less than 50 ms in the
+// median of the rounds (LOCKSTEP_ROUNDS, default 3), and the node stops in bounded time.
 func TestDrain(t *testing.T) {
 	rounds := roundsOr(t, 3)
 	for _, coordinator := range []string{"etcd", "raft"} {
@@ -245,7 +245,7 @@ func TestDrain(t *testing.T) {
 			_, _, err = admin.New(k).CreateQueue(limited(t), drainQueue, admin.CreateQueueOptions{})
 			require.NoError(t, err)
 			require.NoError(t, k.Close())
-			c := startCustomers(t, func(ctx context.Context) (*client.Client, error) { return p.NewClient(ctx) })
+			c := startDrainClients(t, func(ctx context.Context) (*client.Client, error) { return p.NewClient(ctx) })
 			for _, s := range drainCases() {
 				drainRepeatedly(t, p, c, s, rounds)
 			}
@@ -254,7 +254,7 @@ func TestDrain(t *testing.T) {
 }
 
 // drainRepeatedly stops the victim of a case in each round.
-func drainRepeatedly(t *testing.T, p *cluster.Pair, c *customers, s drainCase, rounds int) {
+func drainRepeatedly(t *testing.T, p *cluster.Pair, c *drainClients, s drainCase, rounds int) {
 	t.Helper()
 	var pauses []time.Duration
 	for range rounds {
@@ -317,10 +317,10 @@ func serving(t *testing.T, n *harness.Node) {
 	}, bound, 2*time.Millisecond, "the node does not serve: %s", n.LogTail())
 }
 
-// A standalone node restarts while clients publish and consume. They wait, and receive no error.
+// While a standalone node restarts, clients that publish and consume wait, and receive no error.
 func TestDrainStandalone(t *testing.T) {
 	p, n := standalone(t, nil)
-	c := startCustomers(t, func(ctx context.Context) (*client.Client, error) {
+	c := startDrainClients(t, func(ctx context.Context) (*client.Client, error) {
 		return client.OpenWith(ctx, client.Options{Addresses: p.Addresses()})
 	})
 	for range roundsOr(t, 3) {
@@ -338,15 +338,15 @@ func TestDrainStandalone(t *testing.T) {
 
 // A draining node without a successor stores and acknowledges all publishes that it accepted before the stop, pipelined
 // or not. Later publishes are rejected and not stored, so the number of messages equals the number of acknowledgements.
-func TestDrainAnswersInFlight(t *testing.T) {
+func TestDrainAcknowledgesAcceptedPublishes(t *testing.T) {
 	_, n := standalone(t, nil)
-	var answered atomic.Int64
-	refusals := []codes.Code{codes.Unavailable, codes.FailedPrecondition}
+	var acknowledged atomic.Int64
+	rejections := []codes.Code{codes.Unavailable, codes.FailedPrecondition}
 	request := &pb.PublishRequest{Queue: drainQueue, Messages: []*pb.Message{{Body: make([]byte, 512)}}}
 	for round := range roundsOr(t, 3) {
 		var clients sync.WaitGroup
 		publishes := pb.NewQueueServiceClient(n.Conn())
-		before := answered.Load()
+		before := acknowledged.Load()
 		for range 4 {
 			stream, err := publishes.PublishStream(t.Context())
 			require.NoError(t, err)
@@ -361,31 +361,31 @@ func TestDrainAnswersInFlight(t *testing.T) {
 				for {
 					resp, err := stream.Recv()
 					if err != nil {
-						assert.Contains(t, refusals, status.Code(err), "%v", err)
+						assert.Contains(t, rejections, status.Code(err), "%v", err)
 						return
 					}
 					assert.NotNil(t, resp.GetPublished(), "%v", resp)
-					answered.Add(1)
+					acknowledged.Add(1)
 				}
 			})
 			clients.Go(func() {
 				for {
 					if _, err := publishes.Publish(t.Context(), request); err != nil {
-						assert.Contains(t, refusals, status.Code(err), "%v", err)
+						assert.Contains(t, rejections, status.Code(err), "%v", err)
 						return
 					}
-					answered.Add(1)
+					acknowledged.Add(1)
 				}
 			})
 		}
-		require.Eventually(t, func() bool { return answered.Load() > before+1000 }, bound, time.Millisecond)
+		require.Eventually(t, func() bool { return acknowledged.Load() > before+1000 }, bound, time.Millisecond)
 		require.NoError(t, n.Stop())
 		clients.Wait()
 		require.NoError(t, n.Start())
 		serving(t, n)
 		got, err := pb.NewQueueServiceClient(n.Conn()).GetQueue(limited(t), &pb.GetQueueRequest{Name: drainQueue})
 		require.NoError(t, err)
-		t.Logf("round %d: %d responses, %d messages", round, answered.Load(), got.GetQueue().GetMessages())
-		require.EqualValues(t, answered.Load(), got.GetQueue().GetMessages(), "stored messages and responses")
+		t.Logf("round %d: %d responses, %d messages", round, acknowledged.Load(), got.GetQueue().GetMessages())
+		require.EqualValues(t, acknowledged.Load(), got.GetQueue().GetMessages(), "stored messages and responses")
 	}
 }

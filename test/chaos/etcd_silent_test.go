@@ -17,15 +17,15 @@ import (
 
 // A failover uses the second etcd endpoint while the first one accepts connections and requests, but never responds.
 // The test logs the failover time with one and with two healthy endpoints.
-func TestFailoverPastSilentEndpoint(t *testing.T) {
+func TestFailoverWithSilentEtcdEndpoint(t *testing.T) {
 	const rounds = 4
 	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
-	hole, err := cluster.NewProxy(etcd.Address())
+	proxy, err := cluster.NewProxy(etcd.Address())
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, hole.Close()) })
-	p := start(t, cluster.Options{Settings: map[string]string{"coordinator.etcd.endpoints": hole.Address() + "," +
+	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
+	p := start(t, cluster.Options{Settings: map[string]string{"coordinator.etcd.endpoints": proxy.Address() + "," +
 		etcd.Address()}})
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "silent-", Seed: 1})
 	failover := func() time.Duration {
@@ -41,11 +41,11 @@ func TestFailoverPastSilentEndpoint(t *testing.T) {
 	for range rounds {
 		well = append(well, failover())
 		inSync(t, p)
-		hole.Cut()
+		proxy.Cut()
 		silent = append(silent, failover())
 		inSync(t, p) // a node can start while the endpoint is silent
-		hole.Reset()
-		hole.Heal()
+		proxy.Reset()
+		proxy.Heal()
 	}
 	verify(t, p, w)
 	slices.Sort(well)

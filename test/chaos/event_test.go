@@ -26,7 +26,7 @@ type events struct {
 // eventsOf returns the events that a node logs after the call.
 func eventsOf(t *testing.T, n *cluster.Node) *events {
 	t.Helper()
-	return &events{t: t, n: n, at: logged(t, n)}
+	return &events{t: t, n: n, at: logSize(t, n)}
 }
 
 // gone returns the possible codes after a node was killed; the scheduler determines which one occurs.

@@ -25,7 +25,7 @@ import (
 // The active continues without its standby, and is then lost. The standby takes over only after a forced failover. The
 // old active returns as standby, and the messages that only it had acknowledged are saved to a file, which dump-log
 // reads.
-func TestForced(t *testing.T) {
+func TestForcedFailover(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, tt := range []struct {
 		name string

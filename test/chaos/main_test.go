@@ -241,7 +241,7 @@ func verify(t *testing.T, p *cluster.Pair, w *cluster.Workload) {
 	require.NoError(t, err)
 	for i, v := range violations {
 		if i == 20 {
-			t.Errorf("… and %d more", len(violations)-i)
+			t.Errorf("%d more violations", len(violations)-i)
 			break
 		}
 		t.Error(v)

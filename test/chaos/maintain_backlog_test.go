@@ -74,10 +74,10 @@ func fillBacklog(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *backlog
 
 // backlogSize returns a random size: usually small, sometimes a few pages, rarely large.
 func backlogSize(rng *rand.Rand) int {
-	switch dice := rng.IntN(100); {
-	case dice < 2:
+	switch percent := rng.IntN(100); {
+	case percent < 2:
 		return 32<<10 + rng.IntN(200<<10)
-	case dice < 25:
+	case percent < 25:
 		return 2<<10 + rng.IntN(30<<10)
 	default:
 		return 20 + rng.IntN(2<<10)

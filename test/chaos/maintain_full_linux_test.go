@@ -49,7 +49,7 @@ func TestResizeDiskFull(t *testing.T) {
 	r.backlog = fillBacklog(t, p, fullFill, 2)
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 100})
 	_, standby := inSync(t, p)
-	r.restart(t, standby, walking)
+	r.restart(t, standby, rewriteSeconds)
 	inSync(t, p)
 	fill, free := smallDisk(t, standby)
 	inSync(t, p)
@@ -80,10 +80,10 @@ func TestResizeDiskFull(t *testing.T) {
 	acked(t, w)
 	stop()
 	free()
-	revive(t, p)
+	restartExited(t, p)
 	plan = ended(t, p, plan.GetId())
 	t.Logf("%v: %s; restarted %d times", plan.GetState(), plan.GetReason(), plan.GetRetries())
-	revive(t, p)
+	restartExited(t, p)
 	inSync(t, p)
 
 	plan = startResize(t, r, 16<<10)
@@ -121,8 +121,8 @@ func keepFull(fill func(left int64)) (stop func()) {
 	return func() { close(done); filling.Wait() }
 }
 
-// revive starts nodes that have exited.
-func revive(t *testing.T, p *cluster.Pair) {
+// restartExited starts nodes that have exited.
+func restartExited(t *testing.T, p *cluster.Pair) {
 	t.Helper()
 	for _, n := range p.Nodes() {
 		select {

@@ -30,12 +30,12 @@ import (
 const (
 	// scenarioFill is the amount of data that a rewrite in the scenarios copies.
 	scenarioFill = 32 << 20
-	// crawl is the rewrite rate for scenarios that interrupt a rewrite. At this rate, a rewrite takes minutes on any disk,
-	// so a test does not wait for its end. After the interruption, the node restarts with fullSpeed.
-	crawl = "128KiB"
-	// walking is the rate of a rewrite that takes a few seconds, and whose end the test awaits.
-	walking   = "8MiB"
-	fullSpeed = "0"
+	// rewriteSlow is the rewrite rate for scenarios that interrupt a rewrite. At this rate, a rewrite takes minutes on
+	// any disk, so a test does not wait for its end. After the interruption, the node restarts with fullSpeed.
+	rewriteSlow = "128KiB"
+	// rewriteSeconds is the rate of rewrites that finish in a few seconds.
+	rewriteSeconds = "8MiB"
+	fullSpeed      = "0"
 )
 
 // rolling is a pair with a backlog of messages. The subtests rewrite its page files in turn.
@@ -138,15 +138,15 @@ func pageSize(t *testing.T, n *cluster.Node) uint32 {
 	return s.GetStore().GetPageSize()
 }
 
-// said reports whether a node has logged a text after its log had the given number of bytes.
-func said(t *testing.T, n *cluster.Node, text string, since int) bool {
+// hasLogged reports whether a node has logged a text after its log had the given number of bytes.
+func hasLogged(t *testing.T, n *cluster.Node, text string, since int) bool {
 	t.Helper()
 	b, err := os.ReadFile(n.LogFile())
 	require.NoError(t, err)
 	return strings.Contains(string(b[since:]), text)
 }
 
-func logged(t *testing.T, n *cluster.Node) int {
+func logSize(t *testing.T, n *cluster.Node) int {
 	t.Helper()
 	info, err := os.Stat(n.LogFile())
 	require.NoError(t, err)
@@ -192,14 +192,14 @@ func (r *rolling) noFault(t *testing.T, w *cluster.Workload) {
 // activeKilled: the standby cancels its rewrite, applies its backlog and takes over, in a time that does not depend on
 // the store size. The plan continues when the killed node is running again.
 func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
-	plan, size, active, standby := r.resize(t, crawl)
-	begun := logged(t, standby)
+	plan, size, active, standby := r.resize(t, rewriteSlow)
+	begun := logSize(t, standby)
 	since := w.History().Now()
 	require.NoError(t, active.Kill())
 	took := ackedSince(t, w, since, active) // the rewrite would last minutes
 	t.Logf("kill of the active while the standby rewrote, to the next acknowledged publish: %v", took)
-	require.True(t, said(t, standby, "rewrite of page.db canceled", begun),
-		"the standby had finished rewriting: this test proves nothing")
+	require.True(t, hasLogged(t, standby, "rewrite of page.db canceled", begun),
+		"the standby had finished rewriting")
 	require.Equal(t, r.sizes[0], pageSize(t, standby), "a canceled rewrite changes nothing")
 	onlyPageFile(t, standby)
 	s, err := standby.Status(limited(t))
@@ -214,10 +214,10 @@ func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 
 // standbyKilled: the active continues alone. The plan waits for the standby, which restarts its rewrite.
 func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
-	plan, size, active, standby := r.resize(t, crawl)
+	plan, size, active, standby := r.resize(t, rewriteSlow)
 	require.NoError(t, standby.Kill())
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
-		"the standby had finished rewriting: this test proves nothing")
+		"the standby had finished rewriting")
 	acked(t, w)
 	require.NoError(t, r.p.Wait(limited(t), "a waiting plan", func(a, b *pb.GetStatusResponse) bool {
 		return planOf(a, b).GetState() == pb.PlanState_PLAN_STATE_WAITING
@@ -231,10 +231,10 @@ func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
 // standbyKilledThenCancelled: the plan is canceled while the standby is down. The standby returns with its old page
 // file, and incomplete files of the rewrite are removed.
 func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) {
-	_, _, _, standby := r.resize(t, crawl)
+	_, _, _, standby := r.resize(t, rewriteSlow)
 	require.NoError(t, standby.Kill())
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
-		"the standby had finished rewriting: this test proves nothing")
+		"the standby had finished rewriting")
 	acked(t, w)
 	plan, err := admin.New(r.backlog.c).CancelPlan(limited(t))
 	require.NoError(t, err)
@@ -250,11 +250,11 @@ func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) 
 
 // bothKilled: the node that is active after the restart continues the plan.
 func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
-	plan, size, active, standby := r.resize(t, crawl)
+	plan, size, active, standby := r.resize(t, rewriteSlow)
 	require.NoError(t, standby.Kill())
 	require.NoError(t, active.Kill())
 	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
-		"the standby had finished rewriting: this test proves nothing")
+		"the standby had finished rewriting")
 	r.rate(t, standby, fullSpeed)
 	require.NoError(t, standby.Start())
 	require.NoError(t, active.Start())
@@ -264,7 +264,7 @@ func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
 
 // etcdStopped: messages and the rewrite continue; the switchover waits for etcd.
 func (r *rolling) etcdStopped(t *testing.T, w *cluster.Workload) {
-	plan, size, active, standby := r.resize(t, walking)
+	plan, size, active, standby := r.resize(t, rewriteSeconds)
 	require.NoError(t, r.p.StopEtcd())
 	require.NoError(t, r.p.Wait(limited(t), "the standby's rewrite", func(a, b *pb.GetStatusResponse) bool {
 		s := []*pb.GetStatusResponse{a, b}[index(r.p, standby)]
@@ -293,9 +293,9 @@ func index(p *cluster.Pair, n *cluster.Node) int {
 }
 
 // refusedThenCancelled: during a rewrite, another rewrite, another plan and a switchover are rejected with a reason.
-// Then the plan is canceled without any change.
+// The plan is then canceled, and changes nothing.
 func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
-	_, _, active, standby := r.resize(t, crawl)
+	_, _, active, standby := r.resize(t, rewriteSlow)
 	refused := func(label string, err error, codes ...codes.Code) {
 		t.Helper()
 		require.Error(t, err, label)
@@ -312,7 +312,7 @@ func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	plan, err := admin.New(r.backlog.c).CancelPlan(limited(t))
 	require.NoError(t, err)
 	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, plan.GetState())
-	require.Empty(t, plan.GetDoneNodes(), "the rewrite finished too early: this test proves nothing")
+	require.Empty(t, plan.GetDoneNodes(), "the rewrite finished too early")
 	require.NoError(t, r.p.Wait(limited(t), "the end of the canceled rewrite", func(a, b *pb.GetStatusResponse) bool {
 		return a != nil && b != nil && a.GetMaintenance() == nil && b.GetMaintenance() == nil
 	}))
@@ -346,13 +346,13 @@ func (r *rolling) corruptPage(t *testing.T, w *cluster.Workload) {
 	flipBit(t, name, historycheck.Body(historycheck.ID{Producer: backlogProducer, N: r.backlog.messages / 2}, 20)[:16])
 	require.NoError(t, standby.Start())
 	inSync(t, r.p)
-	since := logged(t, standby)
+	since := logSize(t, standby)
 	size := 24<<10 - r.sizes[0]
 	plan, err := admin.New(r.backlog.c).StartPlan(limited(t),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	r.done(t, plan, size)
-	require.True(t, said(t, standby, "repaired a corrupt page", since))
+	require.True(t, hasLogged(t, standby, "repaired a corrupt page", since))
 	acked(t, w)
 }
 
@@ -380,7 +380,7 @@ func TestSnapshotUndoesResize(t *testing.T) {
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 1000})
 	// The second rewrite takes so long that it cannot finish before the first node is killed.
 	_, other := inSync(t, p)
-	r.restart(t, other, crawl)
+	r.restart(t, other, rewriteSlow)
 	inSync(t, p)
 	_, err := pb.NewAdminServiceClient(p.Other(other).Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 	require.NoError(t, err)
@@ -396,7 +396,7 @@ func TestSnapshotUndoesResize(t *testing.T) {
 	has := s.GetStore().GetLogEnd().GetLsn()
 	require.NoError(t, first.Kill())
 	acked(t, w)
-	require.Equal(t, uint32(2<<10), pageSize(t, other), "the other node has also completed: this test proves nothing")
+	require.Equal(t, uint32(2<<10), pageSize(t, other), "the other node has also completed")
 	require.Eventually(t, func() bool {
 		_, err := pb.NewAdminServiceClient(other.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})
 		require.NoError(t, err)
@@ -406,7 +406,7 @@ func TestSnapshotUndoesResize(t *testing.T) {
 	}, bound, 50*time.Millisecond, "the log is not trimmed")
 	require.NoError(t, first.Start())
 	inSync(t, p)
-	require.True(t, said(t, first, "snapshot installed", 0), "no snapshot was sent: this test proves nothing")
+	require.True(t, hasLogged(t, first, "snapshot installed", 0), "no snapshot was sent")
 	r.restart(t, other, fullSpeed)
 	r.done(t, plan, 8<<10)
 	verify(t, p, w)

@@ -22,7 +22,7 @@ import (
 // role before the disk recovers.
 const matrixStall = "500ms"
 
-// diskFaults returns the disk faults of TestMatrix.
+// diskFaults returns the disk faults of TestFaultMatrix.
 func diskFaults() []fault {
 	syncFails := faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}}
 	slow := faultdisk.State{Rules: []faultdisk.Rule{{Delay: 10 * time.Millisecond}}}
@@ -91,10 +91,10 @@ func (m *matrix) diskFaulty(t *testing.T, n *cluster.Node) bool {
 
 // failSync makes an fsync fail, so that the node exits. It works in every role, because every role syncs.
 func (m *matrix) failSync(t *testing.T, n *cluster.Node, s faultdisk.State) bool {
-	since := logged(t, n)
+	since := logSize(t, n)
 	m.breakDisk(t, n, s)
-	diedBySelf(t, n)
-	return said(t, n, "input/output error", since)
+	waitExit(t, n)
+	return hasLogged(t, n, "input/output error", since)
 }
 
 // flipBits flips bits in page file writes of the standby; if a node was killed, of that node after its return. Data

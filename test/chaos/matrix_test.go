@@ -28,8 +28,8 @@ const (
 	matrixRate = "4MiB"
 	// faultTime is the duration of a temporary fault: longer than every timeout of the pair.
 	faultTime = 3500 * time.Millisecond
-	// blink is the duration of a fault that ends before a node detects it.
-	blink = 100 * time.Millisecond
+	// briefFault is the duration of a fault that ends before a node detects it.
+	briefFault = 100 * time.Millisecond
 )
 
 // matrix is one pair that runs all cells in turn.
@@ -77,7 +77,7 @@ func faults() []fault {
 		{"standby killed", killed(standby)},
 		{"both killed", killed(active, standby)},
 		{"active frozen", frozen(faultTime, active)},
-		{"active frozen briefly", frozen(blink, active)},
+		{"active frozen briefly", frozen(briefFault, active)},
 		{"standby frozen", frozen(faultTime, standby)},
 		{"link cut", cut(func(m *matrix) { m.p.Cut() }, (*matrix).heal)},
 		{
@@ -186,7 +186,7 @@ func (m *matrix) cells(list []fault) (cells []cell) {
 
 // After each fault in each phase (see cells), the pair recovers automatically, and the checker finds no violation. A
 // fault without an effect fails the test.
-func TestMatrix(t *testing.T) {
+func TestFaultMatrix(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
 	m := &matrix{rng: rand.New(rand.NewPCG(s, 5)), injected: tally{}}
@@ -220,7 +220,7 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 	<-time.After(time.Duration(m.rng.Int64N(int64(80 * time.Millisecond)))) // an arbitrary moment
 	injected := f.inject(m, t)
 	m.repair(t)
-	require.True(t, injected, "the fault had no effect: this test proves nothing")
+	require.True(t, injected, "the fault had no effect")
 	m.injected.count(f.name)
 	acked(t, w)
 	m.background.Wait()

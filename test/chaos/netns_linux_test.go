@@ -30,9 +30,9 @@ func startNet(t *testing.T) *cluster.Pair {
 	return start(t, cluster.Options{Net: network})
 }
 
-// Packets are dropped in one direction: no connection is reset, and no end is notified. The pair continues to
-// acknowledge, with either node as the active, and recovers when packets are no longer dropped. By default, some random
-// cases run; LOCKSTEP_MATRIX=all runs all.
+// Packets are dropped in one direction, so neither end detects a closed connection. The pair continues to
+// acknowledge, with either node as the active, and recovers when packets are no longer dropped. By default, some
+// random cases run; LOCKSTEP_MATRIX=all runs all.
 func TestNetnsOneWayDrops(t *testing.T) {
 	s := seed(t)
 	p := startNet(t)

@@ -37,7 +37,7 @@ func TestOverload(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Disk: cluster.CanBreakDisks(binary)})
 	for range overloadFactor * runtime.GOMAXPROCS(0) {
-		spin(t)
+		startBusyLoop(t)
 	}
 	o := overload{t: t, p: p, rng: rand.New(rand.NewPCG(s, 3)), longest: map[string]time.Duration{}}
 	defer func() { t.Log(o.summary()) }()
@@ -50,8 +50,8 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// spin runs a busy loop in a separate process until the test ends.
-func spin(t *testing.T) {
+// startBusyLoop runs a busy loop in a separate process until the test ends.
+func startBusyLoop(t *testing.T) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
 	require.NoError(t, c.Start())
@@ -115,13 +115,13 @@ func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
 		}
 		<-time.After(time.Duration(1+o.rng.IntN(4)) * time.Second)
 		acked(o.t, w)
-		o.longest[label] = max(o.longest[label], stopTraffic(w, since))
+		o.longest[label] = max(o.longest[label], longestPause(w, since))
 		o.watch()
 	}
 }
 
-// stopTraffic returns the longest interval without an acknowledgement after a time in the history.
-func stopTraffic(w *cluster.Workload, since time.Duration) (longest time.Duration) {
+// longestPause returns the longest interval without an acknowledgement after a time in the history.
+func longestPause(w *cluster.Workload, since time.Duration) (longest time.Duration) {
 	var at []time.Duration
 	for _, p := range w.History().PublishesSoFar() {
 		if p.Outcome == historycheck.Acked && p.Done > since {

@@ -36,8 +36,9 @@ type plain struct {
 	at       int // index of the node assumed to be active
 	producer string
 	sequence uint64
-	// turned is the number of NotActive responses with an address, which are not errors; broken is the number of errors.
-	turned, broken int
+	// redirects is the number of NotActive responses with an address, which are not errors; broken is the number of
+	// errors.
+	redirects, broken int
 }
 
 func newPlain(t *testing.T, p *cluster.Pair) *plain {
@@ -67,16 +68,16 @@ func (c *plain) publish(ctx context.Context) {
 			return
 		}
 		require.NoError(c.t, ctx.Err(), "last error: %v", err)
-		c.turn(err)
+		c.selectNode(err)
 	}
 }
 
-// turn selects the node for the next attempt.
-func (c *plain) turn(err error) {
+// selectNode selects the node for the next attempt.
+func (c *plain) selectNode(err error) {
 	st := status.Convert(err)
 	for _, d := range st.Details() {
 		if na, ok := d.(*pb.NotActive); ok {
-			c.turned++
+			c.redirects++
 			if i := slices.Index(c.address[:], na.GetActiveAddress()); i >= 0 {
 				c.at = i
 				return
@@ -92,15 +93,15 @@ func (c *plain) turn(err error) {
 	}
 }
 
-// pause publishes during an event on the pair. It returns the longest interval between two acknowledgements, and the
-// numbers of redirects and errors.
-func (c *plain) pause(happen func()) (longest time.Duration, turned, broken int) {
-	turned, broken = c.turned, c.broken
+// pause publishes while a role change is triggered. It returns the longest interval between two acknowledgements, and
+// the numbers of redirects and errors.
+func (c *plain) pause(trigger func()) (longest time.Duration, redirects, broken int) {
+	redirects, broken = c.redirects, c.broken
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		<-time.After(100 * time.Millisecond)
-		happen()
+		trigger()
 	}()
 	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
 	defer cancel()
@@ -118,18 +119,18 @@ func (c *plain) pause(happen func()) (longest time.Duration, turned, broken int)
 		default:
 		}
 	}
-	return longest, c.turned - turned, c.broken - broken
+	return longest, c.redirects - redirects, c.broken - broken
 }
 
 // pausesAreStrict reports whether a pause above its goal fails the test, which requires an otherwise idle machine.
 func pausesAreStrict() bool { return os.Getenv("LOCKSTEP_PAUSES") == "strict" }
 
-// TestPauses measures a client's publish pause when the active is stopped (SIGTERM), hands over its role, or is killed,
-// and checks the reason of the takeover. LOCKSTEP_ROUNDS is the number of rounds, default 2. With
-// LOCKSTEP_PAUSES=strict, the test fails if a median exceeds its goal, or if the client receives an error during a stop
-// or switchover. On a busy machine, the client may detect a stopping node too late. test/timing checks both exactly, in
-// simulated time.
-func TestPauses(t *testing.T) {
+// TestPublishPauses measures a client's publish pause when the active is stopped (SIGTERM), hands over its role, or is
+// killed, and checks the reason of the takeover. LOCKSTEP_ROUNDS is the number of rounds, default 2. With
+// LOCKSTEP_PAUSES=strict, the test fails if a median exceeds its goal, or if the client receives an error during a
+// stop or switchover. On a busy machine, the client may detect a stopping node too late. test/timing checks both
+// exactly, in simulated time.
+func TestPublishPauses(t *testing.T) {
 	rounds := roundsOr(t, 2)
 	switched := []failover.Code{failover.CodeSwitchover}
 	settings := map[string]string{"log.level": "info"}
@@ -165,11 +166,11 @@ func TestPauses(t *testing.T) {
 					active, standby := inSync(t, p)
 					is := eventsOf(t, standby)
 					var failed error
-					longest, turned, broken := c.pause(func() { failed = s.do(active) })
+					longest, redirects, broken := c.pause(func() { failed = s.do(active) })
 					require.NoError(t, failed)
 					is.role(failover.RoleActivating, s.why...)
 					t.Logf("%s: %v without an acknowledgement, redirected %d times, %d errors", s.name, longest,
-						turned, broken)
+						redirects, broken)
 					if s.restart {
 						require.NoError(t, active.Start())
 					}

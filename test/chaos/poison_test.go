@@ -19,7 +19,7 @@ import (
 
 // While the active is killed repeatedly, a message nacked on every delivery, and a rejected message, are moved to the
 // dead-letter queue exactly once. Valid messages are consumed. LOCKSTEP_ROUNDS sets the number of kills.
-func TestPoison(t *testing.T) {
+func TestPoisonMessageIsMovedOnce(t *testing.T) {
 	t.Parallel() // mostly idle
 	kills := roundsOr(t, 6)
 	p := start(t, cluster.Options{})

@@ -55,7 +55,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 	require.NoError(t, standby.Kill())
 	// The active is one of three voters, so it cannot drop the standby.
 	leads.role(failover.RoleBlocked, gone()...)
-	witnessless := logged(t, active)
+	witnessless := logSize(t, active)
 	require.NoError(t, p.Witness.Start())
 	require.Greater(t, leads.dropped(gone()...).End, witnessless)
 	acked(t, w)
@@ -67,7 +67,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 	require.NoError(t, active.Kill())
 	waits.condition(conditions.CoordinatorLost)
 	// The standby may be a candidate until it detects the witness's failure.
-	waits.never(logged(t, standby), failover.RoleActivating, failover.RoleActive, failover.RoleActiveAlone)
+	waits.never(logSize(t, standby), failover.RoleActivating, failover.RoleActive, failover.RoleActiveAlone)
 	require.NoError(t, active.Start())
 	acked(t, w)
 	require.NoError(t, p.Witness.Start())

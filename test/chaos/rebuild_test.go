@@ -24,8 +24,8 @@ func command(t *testing.T, args ...string) (output string, err error) {
 	return string(out), err
 }
 
-// refusing waits until both nodes wait for an operator, and checks that their status shows the required action.
-func refusing(t *testing.T, p *cluster.Pair, reason string) {
+// waitForOperator waits until both nodes wait for an operator, and checks that their status shows the required action.
+func waitForOperator(t *testing.T, p *cluster.Pair, reason string) {
 	t.Helper()
 	states := func(s *pb.GetStatusResponse) bool {
 		return s.GetRole() == pb.Role_ROLE_RECOVERING && strings.Contains(s.GetReason(), reason) &&
@@ -94,7 +94,7 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 	require.NoError(t, p.StartEtcd(t.Context()))
 	require.NoError(t, active.Start())
 	require.NoError(t, standby.Start())
-	refusing(t, p, reason)
+	waitForOperator(t, p, reason)
 
 	rebuilder := ahead(t, p)
 	if alone {
@@ -102,13 +102,13 @@ func rebuildAfter(t *testing.T, restored, alone bool) {
 		out, err := command(t, "--addr", standby.Address, "pair", "adopt", "--yes")
 		require.Error(t, err)
 		require.Contains(t, out, "other node")
-		refusing(t, p, reason)
+		waitForOperator(t, p, reason)
 	}
 	out, err := command(t, "--addr", rebuilder.Address, "pair", "adopt")
 	require.Error(t, err, "without --yes")
 	require.Contains(t, out, "more records")
 	require.Contains(t, out, "--yes")
-	refusing(t, p, reason)
+	waitForOperator(t, p, reason)
 	out, err = command(t, "--addr", rebuilder.Address, "pair", "adopt", "--yes")
 	require.NoError(t, err, out)
 	require.Contains(t, out, "done: node "+rebuilder.Name)

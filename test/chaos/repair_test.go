@@ -94,7 +94,7 @@ func checkpointBoth(t *testing.T, p *cluster.Pair) {
 	}
 }
 
-// scrub makes a node read and verify all data on its disk.
+// scrub reads and verifies all data on a node's disk.
 func scrub(t *testing.T, n *cluster.Node) (*pb.ScrubResponse, error) {
 	t.Helper()
 	return pb.NewAdminServiceClient(n.Conn()).Scrub(limited(t), &pb.ScrubRequest{FullSpeed: true})
@@ -285,14 +285,14 @@ func TestCorruptIndexUnderLoad(t *testing.T) {
 		if which == "active" {
 			victim = active
 		}
-		since := logged(t, victim)
+		since := logSize(t, victim)
 		// Retry until the corruption is detected, because tree nodes written in the meantime are valid.
 		require.Eventually(t, func() bool {
 			flipIndex(t, victim)
 			_, err := scrub(t, victim)
-			return err != nil || said(t, victim, "the store must be replaced", since)
+			return err != nil || hasLogged(t, victim, "the store must be replaced", since)
 		}, bound, 20*time.Millisecond, "round %d", round)
-		require.Eventually(t, func() bool { return said(t, victim, "snapshot installed", since) }, bound,
+		require.Eventually(t, func() bool { return hasLogged(t, victim, "snapshot installed", since) }, bound,
 			20*time.Millisecond, "round %d", round)
 		acked(t, w)
 		now, _ := inSync(t, p)
@@ -333,13 +333,13 @@ func TestCorruptAtStart(t *testing.T) {
 		},
 	} {
 		active, _ := inSync(t, p)
-		since := logged(t, active)
+		since := logSize(t, active)
 		require.NoError(t, active.Kill())
 		acked(t, w)
 		corruption(active)
 		require.NoError(t, active.Start())
 		inSync(t, p)
-		require.True(t, said(t, active, "quarantined", since) || said(t, active, "must be replaced", since))
+		require.True(t, hasLogged(t, active, "quarantined", since) || hasLogged(t, active, "must be replaced", since))
 		require.Empty(t, compare(t, p, true).GetContentError())
 	}
 	verify(t, p, w)
@@ -348,7 +348,7 @@ func TestCorruptAtStart(t *testing.T) {
 }
 
 // If a part of the active's log that only a returning standby requires is corrupt, the standby receives a snapshot.
-func TestCorruptLogOfTheActive(t *testing.T) {
+func TestCorruptActiveLog(t *testing.T) {
 	s := seed(t)
 	settings := maintenanceSettings()
 	settings["wal.keep-bytes"], settings["wal.segment-bytes"] = "256MiB", "1MiB"
@@ -369,10 +369,10 @@ func TestCorruptLogOfTheActive(t *testing.T) {
 	for _, name := range segments[1 : len(segments)-1] {
 		flipAt(t, name, 4096+200)
 	}
-	since := logged(t, standby)
+	since := logSize(t, standby)
 	require.NoError(t, standby.Start())
 	inSync(t, p)
-	require.True(t, said(t, standby, "snapshot installed", since))
+	require.True(t, hasLogged(t, standby, "snapshot installed", since))
 	require.Eventually(t, func() bool {
 		st := statusOf(t, active)
 		return st.GetDamage().GetRepairedLog() > 0 && len(st.GetAlarms()) == 0

@@ -37,8 +37,8 @@ func copyFile(t *testing.T, from, to string) os.FileInfo {
 	return info
 }
 
-// runs returns the executable file of a node's process.
-func runs(t *testing.T, n *cluster.Node) os.FileInfo {
+// executable returns the executable file of a node's process.
+func executable(t *testing.T, n *cluster.Node) os.FileInfo {
 	t.Helper()
 	info, err := os.Stat(fmt.Sprintf("/proc/%d/exe", n.PID()))
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestRollingRestart(t *testing.T) {
 	active, standby := inSync(t, p)
 	pids := map[string]int{}
 	for _, n := range p.Nodes() {
-		require.True(t, os.SameFile(old, runs(t, n)))
+		require.True(t, os.SameFile(old, executable(t, n)))
 		pids[n.Name] = n.PID()
 	}
 	upgraded := copyFile(t, binary, program)
@@ -70,7 +70,7 @@ func TestRollingRestart(t *testing.T) {
 	require.Equal(t, active.Name, nowActive.Name, "the role must return")
 	require.Equal(t, standby.Name, nowStandby.Name)
 	for _, n := range p.Nodes() {
-		require.True(t, os.SameFile(upgraded, runs(t, n)), "node %s runs the old binary", n.Name)
+		require.True(t, os.SameFile(upgraded, executable(t, n)), "node %s runs the old binary", n.Name)
 		require.Equal(t, pids[n.Name], n.PID())
 	}
 	acked(t, w)

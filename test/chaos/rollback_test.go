@@ -33,7 +33,7 @@ type rollback struct {
 	age string
 	// order is the order of the starts, if the copy replaces the original: copy first; original first; together; alone
 	// (the other node stays down); other up (the other node was never down); later (the other node starts after the copy
-	// has decided). For a copy next to a running original: beside; or originalDies.
+	// has decided). For a copy next to a running original: both running; or originalDies.
 	order string
 	// coordinator is true if the coordinator's data is also restored, to the same moment.
 	coordinator bool
@@ -59,7 +59,7 @@ func rollbacks() (all []rollback) {
 			for _, label := range []string{"active", "standby"} {
 				for _, age := range []string{"old", "young"} {
 					for _, order := range []string{
-						"copy first", "original first", "together", "other up", "later",
+						"copy first", "original first", "together", "peer running", "later",
 						"alone",
 					} {
 						want := "serves"
@@ -70,16 +70,16 @@ func rollbacks() (all []rollback) {
 							want = "waits"
 						}
 						all = append(all, rollback{
-							raft: raft, label: label, how: how, location: "back", age: age,
+							raft: raft, label: label, how: how, location: "in place", age: age,
 							order: order, want: want,
 						})
 					}
 				}
-				for _, location := range []string{"at the other's address", "at a third address"} {
+				for _, location := range []string{"at the peer's address", "at a third address"} {
 					if raft && location == "at a third address" {
 						continue // three voters have three addresses
 					}
-					for _, order := range []string{"beside", originalDies} {
+					for _, order := range []string{"both running", originalDies} {
 						all = append(all, rollback{
 							raft: raft, label: label, how: how, location: location, age: "old",
 							order: order, want: "settles",
@@ -87,12 +87,12 @@ func rollbacks() (all []rollback) {
 					}
 					all = append(all, rollback{
 						raft: raft, label: label, how: how, location: location, age: "young",
-						order: "beside", want: "settles",
+						order: "both running", want: "settles",
 					})
 				}
 			}
 			all = append(all, rollback{
-				raft: raft, label: "both", how: how, location: "back", age: "old", order: "together",
+				raft: raft, label: "both", how: how, location: "in place", age: "old", order: "together",
 				want: "waits",
 			})
 		}
@@ -100,7 +100,7 @@ func rollbacks() (all []rollback) {
 	for _, label := range []string{"active", "standby"} {
 		for _, order := range []string{"copy first", "original first", "together"} {
 			all = append(all, rollback{
-				label: label, how: "frozen", location: "back", age: "old", order: order,
+				label: label, how: "frozen", location: "in place", age: "old", order: order,
 				coordinator: true, want: "serves",
 			})
 		}
@@ -111,14 +111,17 @@ func rollbacks() (all []rollback) {
 // reproductions returns the cases that reproduce two fixed bugs; they always run.
 func reproductions() []rollback {
 	return []rollback{
-		{label: "active", how: "stopped", location: "at the other's address", age: "old", order: "beside", want: "settles"},
-		{label: "active", how: "frozen", location: "back", age: "old", order: "copy first", want: "serves"},
-		{label: "active", how: "frozen", location: "back", age: "young", order: "together", want: "serves"},
-		{raft: true, label: "standby", how: "frozen", location: "back", age: "old", order: "copy first", want: "serves"},
+		{
+			label: "active", how: "stopped", location: "at the peer's address", age: "old", order: "both running",
+			want: "settles",
+		},
+		{label: "active", how: "frozen", location: "in place", age: "old", order: "copy first", want: "serves"},
+		{label: "active", how: "frozen", location: "in place", age: "young", order: "together", want: "serves"},
+		{raft: true, label: "standby", how: "frozen", location: "in place", age: "old", order: "copy first", want: "serves"},
 	}
 }
 
-const originalDies = "alongside, and the original exits"
+const originalDies = "both running, then the original exits"
 
 const (
 	// rollbackRandom is the number of additional random cases in a run without LOCKSTEP_MATRIX=all.
@@ -133,7 +136,7 @@ const (
 
 // After a copy of a data directory was started, no acknowledged message is lost, and no two processes serve
 // concurrently. The test runs the reproductions and some random cases; with LOCKSTEP_MATRIX=all, it runs every case.
-// LOCKSTEP_PUTBACK selects cases by a part of their name.
+// LOCKSTEP_ROLLBACK selects cases by a part of their name.
 func TestRolledBackStore(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
@@ -141,7 +144,7 @@ func TestRolledBackStore(t *testing.T) {
 	cases := reproductions()
 	all := rollbacks()
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	only, picked := os.LookupEnv("LOCKSTEP_PUTBACK")
+	only, picked := os.LookupEnv("LOCKSTEP_ROLLBACK")
 	if os.Getenv("LOCKSTEP_MATRIX") == "all" || picked {
 		cases = all
 	} else if !testing.Short() {

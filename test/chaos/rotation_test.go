@@ -298,7 +298,7 @@ func (r *rotation) refused(address string, former, present *holder) {
 
 // dial opens a TLS connection. With TLS 1.3, a client receives the rejection of its certificate in its first read. If
 // no data is received for the given time, the certificate was accepted.
-func dial(ctx context.Context, address string, as *holder, stopTraffic time.Duration) error {
+func dial(ctx context.Context, address string, as *holder, silence time.Duration) error {
 	as.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -309,7 +309,7 @@ func dial(ctx context.Context, address string, as *holder, stopTraffic time.Dura
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetReadDeadline(time.Now().Add(stopTraffic))
+	_ = conn.SetReadDeadline(time.Now().Add(silence))
 	_, err = conn.Read(make([]byte, 1))
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) {
 		return nil
@@ -320,7 +320,7 @@ func dial(ctx context.Context, address string, as *holder, stopTraffic time.Dura
 // While the CA and all certificates of a pair, its coordinator and its clients are replaced under load, no stream ends,
 // no call fails, and no new connection is rejected. Processes started during the rotation can connect to those that
 // were running. At the end, no process trusts the older CA, and the standby can take over.
-func TestRotation(t *testing.T) {
+func TestCertificateRotation(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, raft := range []bool{true, false} {
 		t.Run(map[bool]string{true: "raft", false: "etcd"}[raft], func(t *testing.T) {

@@ -140,7 +140,7 @@ func (k *killer) switchover(*cluster.Node) { handOver(k.t, k.p) }
 // failSync makes an fsync fail. The node exits, and is restarted.
 func (k *killer) failSync(n *cluster.Node) {
 	setDisk(k.t, n, faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}})
-	diedBySelf(k.t, n)
+	waitExit(k.t, n)
 	acked(k.t, k.w)
 	k.start(n)
 }
@@ -185,7 +185,7 @@ func (k *killer) powerCut(active, standby *cluster.Node) {
 // jumps are the possible jumps of a wall clock.
 var jumps = []time.Duration{time.Hour, -time.Hour, 30 * 24 * time.Hour, -30 * 24 * time.Hour} // a constant
 
-// jump sets a clock to an incorrect time for a while, and then restores it.
+// jump sets a clock to an incorrect time for some seconds, and then restores it.
 func (k *killer) jump(n *cluster.Node) { k.jumpAll(n) }
 
 func (k *killer) jumpBoth(active, standby *cluster.Node) { k.jumpAll(active, standby) }

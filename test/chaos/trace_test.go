@@ -140,7 +140,7 @@ func tracedClient(t *testing.T, p *cluster.Pair, c *collector) (*client.Client, 
 // A publish is one trace with the spans of the client, the active and the standby, including both syncs and the
 // replication. The consumer's span links to the publish. A publish that is retried after a failover remains in its
 // original trace. An unsampled publish has no spans.
-func TestTrace(t *testing.T) {
+func TestPublishTrace(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "50") // maximum time in ms until nodes export their spans
 	c := startCollector(t)
 	settings := steady() // otherwise, a slow standby is dropped, and its spans are missing

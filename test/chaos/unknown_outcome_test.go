@@ -20,7 +20,7 @@ import (
 // retries the same transaction, which is stored once.
 func TestCommitUnknownOutcome(t *testing.T) {
 	p := start(t, cluster.Options{Settings: steady()})
-	messages := newQueue(t, p, "doubt")
+	messages := newQueue(t, p, "unknown")
 	c, err := client.OpenWith(t.Context(), client.Options{Addresses: p.Addresses(), ProbeInterval: 200 * time.Millisecond})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
@@ -29,13 +29,13 @@ func TestCommitUnknownOutcome(t *testing.T) {
 		t.Cleanup(cancel)
 		return ctx
 	}
-	txn := func(body string) *client.Txn { return c.Begin().Publish("doubt", client.Message{Body: []byte(body)}) }
+	txn := func(body string) *client.Txn { return c.Begin().Publish("unknown", client.Message{Body: []byte(body)}) }
 	_, err = txn("warm").Commit(limited(t))
 	require.NoError(t, err)
 
 	active, standby := inSync(t, p)
 	require.NoError(t, standby.Pause())
-	uncertain := txn("doubtful")
+	uncertain := txn("uncertain")
 	// The timeout is shorter than the active's wait for its standby, but long enough for the request to reach the active
 	// on a busy machine.
 	_, err = uncertain.Commit(within(time.Second))

@@ -110,7 +110,7 @@ func upgrade(t *testing.T, o cluster.Options, ways ...[2]string) {
 		require.NoError(t, n.Kill())
 		ackedSince(t, w, since, n)
 		require.NoError(t, n.Start())
-		require.True(t, os.SameFile(installed, runs(t, n)))
+		require.True(t, os.SameFile(installed, executable(t, n)))
 		inSync(t, p)
 		acked(t, w)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// Each condition of a voter is reported for its real cause in the witness, and cleared when it was resolved with the
-// runbook. The pair serves continuously.
+// Each condition of a voter is reported when its cause occurs in the witness, and cleared after the runbook's action.
+// The pair serves continuously.
 func TestVoterConditions(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})

@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", command[0], "./goadapter").CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
-	worlds := map[position]*world{}
+	worlds := map[environment]*world{}
 	passed := 0
 	for _, c := range allCases() {
 		if c.long && !full {
@@ -60,7 +60,7 @@ func TestConformance(t *testing.T) {
 type testCase struct {
 	name string
 	long bool // takes seconds
-	in   position
+	in   environment
 	run  func(t *testing.T, r *run)
 }
 
@@ -68,13 +68,13 @@ func allCases() []testCase {
 	return slices.Concat(publishCases(), consumeCases(), faultCases(), tlsCases())
 }
 
-// position is the environment of a case. It is started for its first case, and all its cases use it in sequence.
-type position string
+// environment is the environment of a case. It is started for its first case, and all its cases use it in sequence.
+type environment string
 
 const (
-	plainPair  position = ""
-	securePair position = "secure-pair" // TLS; client certificates are required
-	secureNode position = "secure-node" // single node with TLS; client certificates are optional
+	plainPair  environment = ""
+	securePair environment = "secure-pair" // TLS; client certificates are required
+	secureNode environment = "secure-node" // single node with TLS; client certificates are optional
 )
 
 // world is a started environment.
@@ -85,7 +85,7 @@ type world struct {
 	identities identities          // only with TLS
 }
 
-func newWorld(t *testing.T, in position, binary, dir string) *world {
+func newWorld(t *testing.T, in environment, binary, dir string) *world {
 	t.Helper()
 	settings := harness.SmallNodes()
 	settings["limits.queues"] = "1000"
@@ -251,8 +251,8 @@ func (r *run) receive(consumer string) (delivery uint64, m *message) {
 	return got.Delivery, got.Message
 }
 
-// settle requires that no message is received for a short time.
-func (r *run) settle(consumer string) {
+// requireIdle requires that no message is received for a short time.
+func (r *run) requireIdle(consumer string) {
 	r.t.Helper()
 	got := r.a.do("receive", request{"consumer": consumer, "timeout_ms": 150})
 	require.Nil(r.t, got.Message, "consumer %s", consumer)

@@ -26,11 +26,11 @@ func consumeCases() []testCase {
 		{name: "acknowledgement deadline", run: deadline},
 		{name: "filters", run: filters},
 		{name: "priorities", run: priorities},
-		{name: "time to live and delay", run: times},
-		{name: "reset of a subscription", run: moved},
-		{name: "missing queue", run: noQueue},
-		{name: "paused queue", run: paused},
-		{name: "messages of a schedule", run: scheduled},
+		{name: "time to live and delay", run: ttlAndDelay},
+		{name: "reset of a subscription", run: resetSubscription},
+		{name: "missing queue", run: missingQueue},
+		{name: "paused queue", run: pausedQueue},
+		{name: "messages of a schedule", run: scheduleMessages},
 	}
 }
 
@@ -106,7 +106,7 @@ func redelivery(t *testing.T, r *run) {
 	}
 	require.False(t, seen[2], "an acknowledged message was redelivered")
 	r.flush("again")
-	r.settle("again")
+	r.requireIdle("again")
 	r.verify()
 }
 
@@ -128,7 +128,7 @@ func nacks(t *testing.T, r *run) {
 	require.GreaterOrEqual(t, time.Since(start), delay)
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
-	r.settle("k")
+	r.requireIdle("k")
 	r.verify()
 }
 
@@ -190,7 +190,7 @@ func (r *run) expires(consumer string, late uint64, first *message) {
 		// On a slow machine, the deadline may pass before the ack.
 		require.Equal(r.t, "ACK_DEADLINE_EXPIRED", got.Error.Reason)
 	}
-	r.settle(consumer)
+	r.requireIdle(consumer)
 }
 
 func rejects(t *testing.T, r *run) {
@@ -209,7 +209,7 @@ func rejects(t *testing.T, r *run) {
 		r.answer("k", d, "nack", nil)
 	}
 	r.flush("k")
-	r.settle("k")
+	r.requireIdle("k")
 	r.consume("d", dead, nil)
 	for range 2 {
 		d, m := r.receive("d")
@@ -240,7 +240,7 @@ func filters(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.settle("k")
+	r.requireIdle("k")
 	r.consume("us", q, request{"filter": `properties.region == "us"`})
 	for _, want := range []uint64{2, 5} {
 		d, m := r.receive("us")
@@ -248,7 +248,7 @@ func filters(t *testing.T, r *run) {
 		r.answer("us", d, "ack", nil)
 	}
 	r.flush("us")
-	r.settle("us")
+	r.requireIdle("us")
 	got := r.a.call("consume", request{"client": "c", "consumer": "wrong", "queue": q, "filter": "no expression ("})
 	require.NotNil(t, got.Error)
 	require.Equal(t, "INVALID_FILTER", got.Error.Reason)
@@ -271,7 +271,7 @@ func priorities(t *testing.T, r *run) {
 	r.verify()
 }
 
-func times(t *testing.T, r *run) {
+func ttlAndDelay(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)
 	const ttl, delay = 50 * time.Millisecond, 500 * time.Millisecond
@@ -291,12 +291,12 @@ func times(t *testing.T, r *run) {
 	require.GreaterOrEqual(t, time.Since(start), delay)
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
-	r.settle("k")
+	r.requireIdle("k")
 }
 
-// moved: after a subscription is reset to an earlier position, all messages from there are redelivered, including
-// acknowledged ones.
-func moved(t *testing.T, r *run) {
+// resetSubscription: after a subscription is reset to an earlier position, all messages from there are redelivered,
+// including acknowledged ones.
+func resetSubscription(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)
 	for range 3 {
@@ -322,12 +322,12 @@ func moved(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.settle("k")
+	r.requireIdle("k")
 	r.verify()
 }
 
-// paused: the client does not retry a publish that a paused queue rejects.
-func paused(t *testing.T, r *run) {
+// pausedQueue: the client does not retry a publish that a paused queue rejects.
+func pausedQueue(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)
 	r.consume("k", q, nil)
@@ -343,7 +343,7 @@ func paused(t *testing.T, r *run) {
 	_, err = queues.ResumeQueue(t.Context(), &pb.ResumeQueueRequest{Queue: q, Publish: true})
 	require.NoError(t, err)
 	r.stored(q, nil)
-	r.settle("k")
+	r.requireIdle("k")
 	_, err = queues.ResumeQueue(t.Context(), &pb.ResumeQueueRequest{Queue: q})
 	require.NoError(t, err)
 	d, _ := r.receive("k")
@@ -352,8 +352,8 @@ func paused(t *testing.T, r *run) {
 	r.verify()
 }
 
-// scheduled: each occurrence is one message, and its ID contains the time.
-func scheduled(t *testing.T, r *run) {
+// scheduleMessages: each occurrence is one message, and its ID contains the time.
+func scheduleMessages(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)
 	r.consume("k", q, nil)
@@ -386,7 +386,7 @@ func scheduled(t *testing.T, r *run) {
 	require.NoError(t, err)
 }
 
-func noQueue(t *testing.T, r *run) {
+func missingQueue(t *testing.T, r *run) {
 	r.open("c", nil)
 	for op, q := range map[string]request{
 		"consume": {"client": "c", "consumer": "k", "queue": "not-there"},

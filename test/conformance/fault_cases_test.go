@@ -184,8 +184,8 @@ func standbyOnly(t *testing.T, r *run) {
 	r.verify()
 }
 
-// underLoad publishes in a pipeline during an event, and requires that each message is stored.
-func (r *run) underLoad(queue string, happens func()) {
+// underLoad publishes in a pipeline while event runs, and requires that each message is stored.
+func (r *run) underLoad(queue string, event func()) {
 	r.t.Helper()
 	var all []publication
 	push := func() {
@@ -194,17 +194,17 @@ func (r *run) underLoad(queue string, happens func()) {
 		}
 	}
 	push()
-	happened := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(happened)
-		happens()
+		defer close(done)
+		event()
 	}()
 	push()
 	// Some responses are received before the event; the second half is awaited after it.
 	for _, p := range all {
 		r.a.success("publish", r.recorded(p))
 	}
-	<-happened
+	<-done
 }
 
 func killUnderPipeline(t *testing.T, r *run) {
@@ -241,11 +241,11 @@ func killUnderConsumer(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.settle("k")
+	r.requireIdle("k")
 	r.a.do("consumer_close", request{"consumer": "k"})
 	r.inSync(t)
 	r.consume("again", q, nil)
-	r.settle("again")
+	r.requireIdle("again")
 	r.verify()
 }
 
@@ -274,7 +274,7 @@ func killUnderTransactions(t *testing.T, r *run) {
 		taken[m.Sequence] = true
 	}
 	<-killed
-	r.settle("k")
+	r.requireIdle("k")
 	r.verify()
 }
 
@@ -323,7 +323,7 @@ func switchovers(_ *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.settle("k")
+	r.requireIdle("k")
 	r.verify()
 }
 
@@ -348,7 +348,7 @@ func restart(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.settle("k")
+	r.requireIdle("k")
 	r.verify()
 }
 

@@ -19,22 +19,22 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// guarantee is the client's result for a message.
-type guarantee int
+// publishResult is the client's result for a message.
+type publishResult int
 
 const (
-	pending guarantee = iota // no result yet
-	success                  // stored exactly once
-	notDone                  // never stored, now or later
-	unknown                  // stored once or not at all
+	pending publishResult = iota // no result yet
+	success                      // stored exactly once
+	notDone                      // never stored, now or later
+	unknown                      // stored once or not at all
 )
 
 // sent is one message of the runner. Its body is its unique name.
 type sent struct {
 	queue    string
-	order    uint64 // position among its producer's publishes
+	order    uint64 // environment among its producer's publishes
 	producer string
-	recorded guarantee
+	recorded publishResult
 	sequence uint64
 	text     string // of the error
 }
@@ -160,9 +160,9 @@ func read(ctx context.Context, conn grpc.ClientConnInterface, queue string) (all
 // Each kind of incorrect result of a client is detected.
 func TestOracleReportsErrors(t *testing.T) {
 	for name, c := range map[string]struct {
-		recorded  guarantee
-		at        []uint64
-		statement string
+		recorded publishResult
+		at       []uint64
+		want     string
 	}{
 		"lost":                {success, nil, "it is not stored"},
 		"duplicated":          {success, []uint64{5, 6}, "stored 2 times"},
@@ -176,10 +176,10 @@ func TestOracleReportsErrors(t *testing.T) {
 		"unknown, not stored": {unknown, nil, ""},
 	} {
 		s := sent{recorded: c.recorded, sequence: 5}
-		if c.statement == "" {
+		if c.want == "" {
 			require.Empty(t, s.against(c.at), name)
 			continue
 		}
-		require.Contains(t, s.against(c.at), c.statement, name)
+		require.Contains(t, s.against(c.at), c.want, name)
 	}
 }

@@ -29,11 +29,11 @@ func publishCases() []testCase {
 		{name: "fields are preserved", run: fields},
 		{name: "messages larger than 4 MiB", run: large},
 		{name: "transaction over two queues", run: transaction},
-		{name: "a rejected transaction has no effect", run: refusedTransaction},
+		{name: "a rejected transaction has no effect", run: rejectedTransaction},
 		{name: "a full queue rejects publishes", run: fullQueue},
 		{name: "a policy limits a queue", run: limitedByPolicy},
 		{name: "a producer is fenced", run: fenced},
-		{name: "a reused sequence is rejected", run: reused},
+		{name: "a reused sequence is rejected", run: reusedSequence},
 		{name: "a message ID is stored once", run: storesOnce},
 		{name: "browse", run: browses},
 	}
@@ -78,10 +78,10 @@ func publishAndAck(t *testing.T, r *run) {
 		r.answer("k", d, "ack", nil)
 	}
 	r.flush("k")
-	r.settle("k")
+	r.requireIdle("k")
 	r.a.do("consumer_close", request{"consumer": "k"})
 	r.consume("again", q, nil)
-	r.settle("again")
+	r.requireIdle("again")
 	r.verify()
 }
 
@@ -208,15 +208,14 @@ func transaction(t *testing.T, r *run) {
 	require.Nil(t, got.Error)
 	r.a.do("consumer_close", request{"consumer": "k"})
 	r.consume("again", in, nil)
-	r.settle("again")
+	r.requireIdle("again")
 	r.verify()
 }
 
-func refusedTransaction(t *testing.T, r *run) {
+func rejectedTransaction(t *testing.T, r *run) {
 	r.open("c", nil)
 	in, out := r.queue("-in", nil), r.queue("-out", nil)
 	r.stored(in, nil)
-	// Two consumers receive the same message. The first one has ended, but still acknowledges it.
 	r.consume("k", in, nil)
 	d, _ := r.receive("k")
 	b := r.body()
@@ -299,10 +298,10 @@ func fenced(t *testing.T, r *run) {
 	r.verify()
 }
 
-// reused: two producers have the same ID and epoch, which is an application error. If the second one sends a message
-// with a sequence of the first, the message is not stored, and the client returns an error, even if the bodies are
-// equal.
-func reused(t *testing.T, r *run) {
+// reusedSequence: two producers have the same ID and epoch, which is an application error. If the second one sends a
+// message with a sequence of the first, the message is not stored, and the client returns an error, even if the bodies
+// are equal.
+func reusedSequence(t *testing.T, r *run) {
 	r.open("c", nil)
 	r.open("c2", nil)
 	q := r.queue("", nil)

@@ -68,7 +68,7 @@ func (r *run) roundTrip(queue string) {
 	d, _ := r.receive("k")
 	r.answer("k", d, "ack", nil)
 	r.flush("k")
-	r.settle("k")
+	r.requireIdle("k")
 }
 
 func clientCertificate(t *testing.T, r *run) {

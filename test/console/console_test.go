@@ -98,8 +98,8 @@ func (w *world) inSync() (active, standby *harness.Node) {
 	return active, standby
 }
 
-// as returns a context for calls of root.
-func (w *world) as() context.Context {
+// rootContext returns a context for calls of root.
+func (w *world) rootContext() context.Context {
 	return metadata.AppendToOutgoingContext(w.t.Context(), "authorization", "Bearer "+w.token)
 }
 
@@ -142,16 +142,16 @@ func TestConsole(t *testing.T) {
 	onStandby.signIn(root)
 	w.messages(onStandby, active) // a standby's console forwards operations of the active to it
 	// Use another host name, which has separate cookies.
-	w.refusals(newTab(chromium, t, strings.Replace(w.console[active.Name], "127.0.0.1", "localhost", 1)), reader)
-	w.widths(onActive)
+	w.permissions(newTab(chromium, t, strings.Replace(w.console[active.Name], "127.0.0.1", "localhost", 1)), reader)
+	w.tableWidths(onActive)
 	w.scan(onActive, active)
 	w.check(onActive, active)
-	w.pictures(onActive)
-	onActive.quiet()
+	w.screenshots(onActive)
+	onActive.requireNoErrors()
 	w.resize(onStandby, active)
 	w.switchover(onStandby)
-	w.death(onStandby, standby)
-	onStandby.quiet()
+	w.killedNode(onStandby, standby)
+	onStandby.requireNoErrors()
 }
 
 // queues: a queue is created on the page, and messages published by the command line are shown.
@@ -218,7 +218,7 @@ func (w *world) messages(b *tab, active *harness.Node) {
 	b.until("document.querySelectorAll('#rows input[name=sequence]:checked').length === 2")
 	require.Contains(w.t, b.dialog(`#rows a[href^="/messages/remove"][href*="sequence=5"]`, nil), "Deleted 1 of 1")
 	b.until(rows(1))
-	q, err := pb.NewQueueServiceClient(active.Conn()).GetQueue(w.as(), &pb.GetQueueRequest{Name: "orders.later"})
+	q, err := pb.NewQueueServiceClient(active.Conn()).GetQueue(w.rootContext(), &pb.GetQueueRequest{Name: "orders.later"})
 	require.NoError(w.t, err)
 	require.Equal(w.t, uint64(2), q.GetQueue().GetMessages())
 }
@@ -228,8 +228,8 @@ func rows(n int) string {
 	return fmt.Sprintf("document.querySelectorAll('#rows tbody tr').length === %d", n)
 }
 
-// widths: a queue uses three lines on a narrow screen, and no table is clipped on a normal one.
-func (w *world) widths(b *tab) {
+// tableWidths: a queue uses three lines on a narrow screen, and no table is clipped on a normal one.
+func (w *world) tableWidths(b *tab) {
 	b.run(emulation.SetDeviceMetricsOverride(390, 900, 1, false))
 	b.open("/queues")
 	b.until("document.body.classList.contains('labelled')")
@@ -247,8 +247,8 @@ func (w *world) widths(b *tab) {
 	}
 }
 
-// refusals: a reader sees queues and messages, but no controls for operations without permission.
-func (w *world) refusals(b *tab, token string) {
+// permissions: a reader sees queues and messages, but no controls for operations without permission.
+func (w *world) permissions(b *tab, token string) {
 	b.signIn(token)
 	b.open("/queue?name=orders")
 	b.until(has("#depth", "1"))
@@ -261,7 +261,7 @@ func (w *world) refusals(b *tab, token string) {
 	}
 	b.open("/queue?name=orders")
 	b.until(has("#depth", "1"))
-	b.quiet()
+	b.requireNoErrors()
 }
 
 // scan: a scan is started on the page, and its histogram is drawn.
@@ -273,7 +273,7 @@ func (w *world) scan(b *tab, active *harness.Node) {
 	}
 	queues := pb.NewQueueServiceClient(active.Conn())
 	for range 4 {
-		_, err := queues.Publish(w.as(), &pb.PublishRequest{Queue: "load", Messages: messages})
+		_, err := queues.Publish(w.rootContext(), &pb.PublishRequest{Queue: "load", Messages: messages})
 		require.NoError(w.t, err)
 	}
 	b.open("/store")
@@ -303,7 +303,7 @@ func (w *world) check(b *tab, active *harness.Node) {
 
 func (w *world) nodeID(n *harness.Node) string {
 	w.t.Helper()
-	st, err := n.Status(w.as())
+	st, err := n.Status(w.rootContext())
 	require.NoError(w.t, err)
 	return st.GetNode().GetNodeId()
 }
@@ -322,7 +322,7 @@ func (w *world) resize(b *tab, active *harness.Node) {
 		"s.classList.contains('good'); })")
 	w.inSync()
 	for _, n := range w.pair.Nodes {
-		st, err := n.Status(w.as())
+		st, err := n.Status(w.rootContext())
 		require.NoError(w.t, err)
 		require.Equal(w.t, uint32(4096), st.GetStore().GetPageSize(), n.Name)
 	}
@@ -348,8 +348,8 @@ func (w *world) switchover(b *tab) {
 	require.Equal(w.t, standby.Name, now.Name)
 }
 
-// death: a killed node is shown in red.
-func (w *world) death(b *tab, own *harness.Node) {
+// killedNode: a killed node is shown in red.
+func (w *world) killedNode(b *tab, own *harness.Node) {
 	other := w.pair.Other(own)
 	b.open("/pair")
 	card := fmt.Sprintf("document.querySelector('section[aria-label=\"Node %s\"]').classList.contains('bad')",
@@ -365,7 +365,7 @@ func (w *world) death(b *tab, own *harness.Node) {
 
 // The active continues without a standby, and is then lost. The page of the other node shows the possible loss,
 // requires the node's name, and makes the node active. Then the pair reports an unresolved forced failover.
-func TestForced(t *testing.T) {
+func TestForcedFailoverPage(t *testing.T) {
 	program := os.Getenv("LOCKSTEP_BROWSER")
 	if program == "" {
 		t.Skip("LOCKSTEP_BROWSER is not set: see test/console/run.sh")
@@ -409,11 +409,11 @@ func TestForced(t *testing.T) {
 	require.Contains(t, w.run("status"), "forced-failover-unresolved")
 	b.open("/alarms")
 	b.until(has("main", "forced-failover-unresolved"))
-	b.quiet()
+	b.requireNoErrors()
 }
 
-// pictures takes screenshots of every page, if enabled.
-func (w *world) pictures(b *tab) {
+// screenshots takes screenshots of every page, if enabled.
+func (w *world) screenshots(b *tab) {
 	directory := os.Getenv("LOCKSTEP_SCREENSHOTS")
 	if directory == "" {
 		return
@@ -438,6 +438,6 @@ func (w *world) pictures(b *tab) {
 		{"access", "/access"},
 		{"audit", "/audit"},
 	} {
-		b.shoot(directory, page.name, page.path)
+		b.screenshot(directory, page.name, page.path)
 	}
 }

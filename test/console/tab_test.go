@@ -93,8 +93,8 @@ func (b *tab) listen(event any) {
 	b.problems = append(b.problems, problem)
 }
 
-// quiet fails the test if the browser has reported an error.
-func (b *tab) quiet() {
+// requireNoErrors fails the test if the browser has reported an error.
+func (b *tab) requireNoErrors() {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -202,8 +202,8 @@ func (b *tab) failed() (failed bool) {
 	return failed
 }
 
-// shoot takes screenshots of a page at two widths and in both themes, if enabled.
-func (b *tab) shoot(directory, name, path string) {
+// screenshot takes screenshots of a page at two widths and in both themes, if enabled.
+func (b *tab) screenshot(directory, name, path string) {
 	b.t.Helper()
 	if directory == "" {
 		return

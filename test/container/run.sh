@@ -118,7 +118,7 @@ image() {
 name() { docker ps -a --format '{{.Names}}' | grep "_$1_1$"; }
 # Prints the role that node $1 reports.
 role() { docker exec "$(name "$1")" /lockstep status --addr 127.0.0.1:7420 --output json | grep -o '"role": *"[^"]*"' | cut -d'"' -f4; }
-whole() { [[ "$(role a) $(role b)" == "active standby" || "$(role a) $(role b)" == "standby active" ]]; }
+pair_in_sync() { [[ "$(role a) $(role b)" == "active standby" || "$(role a) $(role b)" == "standby active" ]]; }
 serves() { [[ $(role "$1") == active-alone ]]; }
 healthy() { [[ $(docker inspect --format '{{.State.Health.Status}}' "$(name "$1")") == healthy ]]; }
 lockstep() { docker run --rm -i --network "${project}_default" lockstep "$@" --addr a:7420,b:7420 --timeout 180s; }
@@ -129,7 +129,7 @@ compose() {
   shift
   project=$(basename "$file" .yaml | tr -d -)
   docker-compose -f "$file" -p "$project" up -d >"$work/up.log" 2>&1 || fail "docker-compose up"
-  until_ok whole
+  until_ok pair_in_sync
   lockstep queue create orders >/dev/null
   # Publishes a line every 20 ms until the file "done" exists. It succeeds only if each line was acknowledged.
   rm -f "$work/done"
@@ -148,7 +148,7 @@ compose() {
       *) lockstep publish orders other >/dev/null || fail "publish failed while $victim was down" ;;
     esac
     docker start "$(name "$victim")" >/dev/null
-    until_ok whole
+    until_ok pair_in_sync
     log "$(basename "$file"): killed $victim (a was $was), a is $(role a) now, b $(role b)"
   done
   touch "$work/done"

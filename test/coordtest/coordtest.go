@@ -77,8 +77,8 @@ func runIn(
 		{"WatchSlowReader", testWatchSlowReader},
 		{"Announce", testAnnounce},
 		{"Outage", testOutage},
-		{"Twins", testDuplicates},
-		{"TwinThatWasKilled", testKilledDuplicate},
+		{"Duplicates", testDuplicates},
+		{"KilledDuplicate", testKilledDuplicate},
 		{"Mark", testMark},
 		{"MarkConcurrent", testMarkConcurrent},
 		{"MarkOutage", testMarkOutage},
@@ -465,7 +465,7 @@ func testLinearizable(t *testing.T, f Fixture) {
 		c := connect(t, f)
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(1, uint64(i)))
-			note := func(in casInput, out casOutput, call int64) {
+			record := func(in casInput, out casOutput, call int64) {
 				ret := clock.Add(1)
 				mu.Lock()
 				defer mu.Unlock()
@@ -480,7 +480,7 @@ func testLinearizable(t *testing.T, f Fixture) {
 				if err != nil && !errors.Is(err, failover.ErrNoRecord) {
 					continue
 				}
-				note(casInput{load: true}, casOutput{op: rec.OpID}, call)
+				record(casInput{load: true}, casOutput{op: rec.OpID}, call)
 				if rng.IntN(3) == 0 {
 					continue
 				}
@@ -497,7 +497,7 @@ func testLinearizable(t *testing.T, f Fixture) {
 					mu.Unlock()
 					continue
 				}
-				note(in, casOutput{ok: err == nil}, call)
+				record(in, casOutput{ok: err == nil}, call)
 			}
 		})
 	}

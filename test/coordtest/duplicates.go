@@ -39,8 +39,8 @@ func announce(t *testing.T, c failover.Coordinator, live failover.Live) func() {
 	return end
 }
 
-// is reports whether the observed duplicate is the given process, and is not stale.
-func is(o failover.Observation, want failover.Live) bool {
+// isDuplicate reports whether the observed duplicate is the given process, and is not stale.
+func isDuplicate(o failover.Observation, want failover.Live) bool {
 	return o.Duplicate != nil && o.Duplicate.Live == want && !o.Duplicate.Stale
 }
 
@@ -61,8 +61,8 @@ func testDuplicates(t *testing.T, f Fixture) {
 	// The copy is started, stopped, and started again.
 	for range 2 {
 		end := announce(t, b, second)
-		Await(t, a, "the second process at the first", func(o failover.Observation) bool { return is(o, second) })
-		Await(t, b, "the first process at the second", func(o failover.Observation) bool { return is(o, first) })
+		Await(t, a, "the second process at the first", func(o failover.Observation) bool { return isDuplicate(o, second) })
+		Await(t, b, "the first process at the second", func(o failover.Observation) bool { return isDuplicate(o, first) })
 		o = Await(t, other, "the newer process", func(o failover.Observation) bool {
 			l, ok := o.LiveNode(node.ID)
 			return ok && l == second && (f.Exact || len(o.Live) == 2)
@@ -71,10 +71,10 @@ func testDuplicates(t *testing.T, f Fixture) {
 		require.Nil(t, o.Duplicate)
 		require.Nil(t, Await(t, reader, "the nodes",
 			func(o failover.Observation) bool { return len(o.Live) == 2 }).Duplicate)
-		until := Await(t, a, "a lease", func(o failover.Observation) bool { return is(o, second) }).LeaseUntil
+		until := Await(t, a, "a lease", func(o failover.Observation) bool { return isDuplicate(o, second) }).LeaseUntil
 		Await(t, a, "lease that is renewed", func(o failover.Observation) bool {
 			return o.LeaseUntil.After(until) &&
-				is(o, second)
+				isDuplicate(o, second)
 		})
 
 		end()

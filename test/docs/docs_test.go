@@ -198,7 +198,7 @@ func TestTablesAreComplete(t *testing.T) {
 
 // docs/index.md links to every page of the site, with a description. Its links have the order of the site's navigation.
 // The decisions have a separate index.
-func TestIndex(t *testing.T) {
+func TestIndexListsEveryPage(t *testing.T) {
 	index := documents(t)[filepath.Join(top, "docs", "index.md")]
 	for _, name := range pages(t) {
 		rel, err := filepath.Rel(filepath.Join(top, "docs"), name)
@@ -266,7 +266,7 @@ func TestExtensionPointsExist(t *testing.T) {
 }
 
 // All variables in the image, the Compose file and the systemd unit are settings.
-func TestVariablesOfTheDeployment(t *testing.T) {
+func TestDeploymentUsesExistingVariables(t *testing.T) {
 	known := map[string]bool{"LOCKSTEP_CLIENT_TLS_CERT": true} // variable of the command line, for the health check
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	config.RegisterFlags(flags)
@@ -283,14 +283,14 @@ func TestVariablesOfTheDeployment(t *testing.T) {
 }
 
 // The Compose file is valid for docker-compose 1.29, which does not support the element `name`.
-func TestComposeFile(t *testing.T) {
+func TestComposeFileHasNoName(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "deploy", "compose.yaml"))
 	require.NoError(t, err)
 	require.NotRegexp(t, `(?m)^name:`, string(b))
 }
 
-// No entry of the changelog occurs twice. A merge that keeps both versions of a list could cause that.
-func TestNoChangelogEntryTwice(t *testing.T) {
+// No entry of the changelog occurs twice, as after a merge that keeps both versions of a list.
+func TestChangelogHasNoDuplicates(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "CHANGELOG.md"))
 	require.NoError(t, err)
 	seen := map[string]bool{}
@@ -304,9 +304,8 @@ func TestNoChangelogEntryTwice(t *testing.T) {
 	require.Greater(t, len(seen), 100)
 }
 
-// No page contains a block of several lines twice. A merge that replaces the commands of another section could cause
-// that.
-func TestNoBlockTwice(t *testing.T) {
+// No page contains a block of several lines twice, as after a merge that duplicates a section's commands.
+func TestPagesHaveNoDuplicateBlocks(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```[^\n]*\n(.*?)\n```$")
 	checked := 0
 	for name, text := range documents(t) {

@@ -41,7 +41,7 @@ func measure(page string) figures {
 
 // Tutorials and how-to guides have an example in the first ten lines, at most 90 words per heading, and at least 8 code
 // blocks per 1,000 words.
-func TestFigures(t *testing.T) {
+func TestGuidesHaveExamples(t *testing.T) {
 	checked := 0
 	for _, name := range pages(t) {
 		if kind := filepath.Base(filepath.Dir(name)); kind != "tutorials" && kind != "how-to" {
@@ -60,7 +60,7 @@ func TestFigures(t *testing.T) {
 	require.Greater(t, checked, 25)
 }
 
-func TestMeasure(t *testing.T) {
+func TestMeasureExcludesBlocksAndComments(t *testing.T) {
 	page := "# A title\n\nThree words here.\n\n```sh\nnot counted\n```\n\n<!-- test\ntrue\n-->\n\n## More\n\nOne-word\n"
 	require.Equal(t, figures{words: 4, headings: 2, blocks: 1, firstExample: 5}, measure(page))
 }

@@ -33,7 +33,7 @@ const (
 )
 
 // The current program writes exactly the bytes in testdata/current.
-func TestCurrent(t *testing.T) {
+func TestCurrentFormat(t *testing.T) {
 	texts := dump(t, scenario(t))
 	if *updateFlag {
 		writeDumps(t, current, texts)
@@ -69,7 +69,7 @@ func writeRelease(t *testing.T, version string) {
 
 // The dumps contain every operation, every kind of record, extent and value, and every field of a queue's
 // configuration. New ones must be added to the scenario.
-func TestComplete(t *testing.T) {
+func TestScenarioIsComplete(t *testing.T) {
 	_, seen := dumpSeen(t, scenario(t))
 	for _, kind := range kinds(t) {
 		require.True(t, seen[kind], "%s: missing in all dumps; add it to the scenario, and run with -update", kind)

@@ -106,7 +106,7 @@ func TestPacked(t *testing.T) {
 }
 
 // A store written by the current program passes the same checks as the packed stores.
-func TestPackedNow(t *testing.T) {
+func TestPackedByCurrentProgram(t *testing.T) {
 	for _, size := range packedSizes() {
 		mem := memfs.New()
 		writePacked(t, mem, size)

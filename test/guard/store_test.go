@@ -141,7 +141,7 @@ func TestStoreReads(t *testing.T) {
 
 // The page size does not change the bytes of the log. The bytes of pages that are written and read per message are
 // limited. test/ratios measures the rates.
-func TestPageSizes(t *testing.T) {
+func TestPageSizeCosts(t *testing.T) {
 	const messages = 30_000
 	logged := map[string]float64{}
 	for name, size := range map[string]int{"2 KiB": 2 << 10, "32 KiB": 32 << 10} {
@@ -176,7 +176,7 @@ func TestPageSizes(t *testing.T) {
 
 // The number of subscriptions changes neither the logged bytes nor the syncs of a publish. Its allocations are limited.
 // test/ratios measures the rates.
-func TestSubscriptionsOfPublish(t *testing.T) {
+func TestPublishCostWithManySubscriptions(t *testing.T) {
 	type cost struct{ log, pages, syncs float64 }
 	costs := map[int]cost{}
 	for _, subscriptions := range []int{1, 100} {

@@ -119,7 +119,7 @@ func silence(ctx context.Context, a *attacker, name string, worker int) {
 	case 1:
 		err = p.header(wire.ProtocolAMQP)
 	case 2:
-		err = p.signIn()
+		err = p.handshake()
 	}
 	if err != nil {
 		a.record(name, end(ctx, err))
@@ -174,7 +174,7 @@ func sendEmptyValues(ctx context.Context, a *attacker, name string, _ int) {
 	}
 	defer func() { _ = c.Close() }()
 	p := newPeer(c)
-	if err := p.signIn(); err != nil {
+	if err := p.handshake(); err != nil {
 		a.record(name, end(ctx, err))
 		return
 	}

@@ -45,8 +45,8 @@ func (p *peer) header(id byte) error {
 	return err
 }
 
-// signIn executes the handshake before the open.
-func (p *peer) signIn() error {
+// handshake executes the handshake before the open.
+func (p *peer) handshake() error {
 	if err := p.header(wire.ProtocolSASL); err != nil {
 		return err
 	}
@@ -66,9 +66,9 @@ func (p *peer) signIn() error {
 	return p.header(wire.ProtocolAMQP)
 }
 
-// open signs in, and opens a connection with a session on channel 0.
+// open executes the handshake, and opens a connection with a session on channel 0.
 func (p *peer) open(container string) error {
-	if err := p.signIn(); err != nil {
+	if err := p.handshake(); err != nil {
 		return err
 	}
 	err := p.send(0, &wire.Open{ContainerID: container, MaxFrameSize: 1 << 20, ChannelMax: math.MaxUint16}, nil)
@@ -116,15 +116,15 @@ func awaited[T wire.Performative](p *peer) (T, error) {
 		if got, ok := f.Body.(T); ok {
 			return got, nil
 		}
-		if err := goAwayFlood(f.Body); err != nil {
+		if err := closeError(f.Body); err != nil {
 			var none T
 			return none, err
 		}
 	}
 }
 
-// goAwayFlood returns the error in a frame that ends a connection, session or link.
-func goAwayFlood(body wire.Performative) error {
+// closeError returns the error in a frame that ends a connection, session or link.
+func closeError(body wire.Performative) error {
 	var reason *wire.Error
 	label := ""
 	switch body := body.(type) {
@@ -151,7 +151,7 @@ func (p *peer) reaction(ctx context.Context) string {
 			return end(ctx, errors.Unwrap(err))
 		}
 		if body, ok := f.Body.(*wire.Close); ok {
-			return goAwayFlood(body).Error()
+			return closeError(body).Error()
 		}
 	}
 }

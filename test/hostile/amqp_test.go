@@ -75,7 +75,7 @@ func TestHostileAMQP(t *testing.T) {
 	k, err := p.NewClient(ctx)
 	require.NoError(t, err)
 	defer func() { _ = k.Close() }()
-	underAttack := plan{Address: address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
+	underAttack := plan{Address: address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "target"}
 	if runtime.GOOS == "linux" { // all addresses in 127.0.0.0/8 are local, so attacker and legitimate clients differ
 		underAttack.From = "127.0.0.2"
 	}

@@ -243,7 +243,7 @@ func TestHostile(t *testing.T) {
 		settings = nil
 	}
 	p, active, standby, metrics := victim(t, settings)
-	underAttack := plan{Address: active.Address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "bait"}
+	underAttack := plan{Address: active.Address, For: total / time.Duration(len(all)), Files: mayOpen(t), Queue: "target"}
 	if runtime.GOOS == "linux" { // all addresses in 127.0.0.0/8 are local, so attacker and legitimate clients differ
 		underAttack.From = "127.0.0.2" // incremented for each attack
 	}

@@ -39,7 +39,7 @@ func TestMemoryOfOneClient(t *testing.T) {
 		each = total / time.Duration(len(all))
 	}
 	p, active, _, metrics := victim(t, nil)
-	attack := plan{Address: active.Address, For: each, Files: 100, Queue: "bait"}
+	attack := plan{Address: active.Address, For: each, Files: 100, Queue: "target"}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	k, err := p.NewClient(ctx)

@@ -215,7 +215,7 @@ func secretName() string { return "a name with spaces" }
 
 // administration sends the requests of operators, including one with an unsigned token.
 func administration(ctx context.Context, active *cluster.Node, record func(error)) {
-	upkeep := pb.NewMaintenanceServiceClient(active.Conn())
+	maintenance := pb.NewMaintenanceServiceClient(active.Conn())
 	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secretToken)
 	admin, queues := pb.NewAdminServiceClient(active.Conn()), pb.NewQueueServiceClient(active.Conn())
 	for _, c := range []context.Context{ctx, shown} {
@@ -227,13 +227,13 @@ func administration(ctx context.Context, active *cluster.Node, record func(error
 		record(err)
 		_, err = queues.CreateQueue(c, &pb.CreateQueueRequest{Name: "q"})
 		record(err)
-		_, err = upkeep.ListBackups(c, &pb.ListBackupsRequest{})
+		_, err = maintenance.ListBackups(c, &pb.ListBackupsRequest{})
 		record(err)
-		_, err = upkeep.ListBackups(c, &pb.ListBackupsRequest{
+		_, err = maintenance.ListBackups(c, &pb.ListBackupsRequest{
 			Path: "s3://" + secretAccess + ":" + secretValue + "@backups/sets",
 		})
 		record(err)
-		backup, err := upkeep.Backup(c, &pb.BackupRequest{})
+		backup, err := maintenance.Backup(c, &pb.BackupRequest{})
 		for err == nil {
 			_, err = backup.Recv()
 		}

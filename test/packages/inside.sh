@@ -32,7 +32,7 @@ stop_node() {
   kill -TERM "$node"
   wait "$node"
 }
-alone() {
+configure_standalone() {
   cat >/etc/lockstep/node.yaml <<'Y'
 # changed by the operator
 node: {name: kept}
@@ -92,7 +92,7 @@ life() {
   "$install" 0.1.0
   installed 0.1.0
   completes
-  alone
+  configure_standalone
   start_node
   lockstep queue create orders --timeout 2m >/dev/null
   lockstep publish orders kept --timeout 2m >/dev/null
@@ -127,7 +127,7 @@ life_of_deb() {
   grep -q 'keeping the messages' /tmp/dpkg.log
   # After a reinstallation the node has its messages. After a purge with LOCKSTEP_PURGE_DATA, nothing remains.
   install_deb 0.2.0
-  alone
+  configure_standalone
   start_node
   lockstep browse orders --timeout 2m | grep kept >/dev/null
   stop_node

@@ -20,7 +20,7 @@ command -v dpkg-deb >/dev/null || cannot "no dpkg-deb"
 command -v ip >/dev/null || cannot "no ip (package iproute2)"
 unshare --mount --pid --fork --net true 2>/dev/null || cannot "unshare is not permitted"
 
-# This part runs in separate namespaces. Their end removes its mounts and processes.
+# This part runs in separate namespaces. Its mounts and processes are removed with the namespaces.
 if [[ -n ${PACKAGES_WORK:-} ]]; then
   work=$PACKAGES_WORK
   ip link set lo up

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// good is the valid document that the cases of TestParse modify.
+// good is the valid document that the cases of TestParseReportsErrors modify.
 const good = `{
   "measured": "today",
   "runs": [{"name": "a", "command": "store --rounds 1"}, {"name": "b", "command": "store --rounds 2", "peer": "p"}],
@@ -24,8 +24,7 @@ const good = `{
   ]
 }`
 
-// Each error in the expectations is reported.
-func TestParse(t *testing.T) {
+func TestParseReportsErrors(t *testing.T) {
 	e, err := parse([]byte(good))
 	require.NoError(t, err)
 	require.Len(t, e.Ratios[0].values(), 2)

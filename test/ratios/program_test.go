@@ -16,7 +16,7 @@ import (
 )
 
 // The program accepts all commands and their flags. The commands are not executed.
-func TestCommands(t *testing.T) {
+func TestRunCommandsAreValid(t *testing.T) {
 	binary := program(t)
 	for _, r := range expected(t).Runs {
 		out, err := exec.CommandContext(t.Context(), binary, helpOf(r)...).CombinedOutput()

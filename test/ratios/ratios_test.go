@@ -24,7 +24,7 @@ const (
 )
 
 // docs/decisions/measurements.md contains the table and the figures of ratios.json.
-func TestDocumented(t *testing.T) {
+func TestRatiosAreDocumented(t *testing.T) {
 	e := expected(t)
 	data, err := os.ReadFile(documented)
 	require.NoError(t, err)

@@ -222,12 +222,12 @@ func TestServerErrors(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
 	t.Setenv("HOME", t.TempDir())
-	nobody := o
-	nobody.AccessKeyFile, nobody.SecretKeyFile = "", ""
-	fails(nobody, "backup.s3.access-key-file")
+	noKeys := o
+	noKeys.AccessKeyFile, noKeys.SecretKeyFile = "", ""
+	fails(noKeys, "backup.s3.access-key-file")
 	t.Setenv("AWS_ACCESS_KEY_ID", accessKey)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", secretKey)
-	_, err = openStore(t, "p", nobody).List(t.Context(), "")
+	_, err = openStore(t, "p", noKeys).List(t.Context(), "")
 	require.ErrorIs(t, err, fs.ErrNotExist, "the keys come from the environment")
 	s.kill()
 	fails(o, "http://")

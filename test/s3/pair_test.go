@@ -101,7 +101,7 @@ func (w *bucketWorld) start(dir string) (active, standby *harness.Node) {
 	return active, standby
 }
 
-// run runs a command. If the command uses no node, the caller passes the flags of reach.
+// run runs a command. If the command uses no node, the caller passes the flags of bucketFlags.
 func (w *bucketWorld) run(args ...string) (string, error) {
 	cmd := exec.CommandContext(w.t.Context(), w.binary, append(args, "--timeout="+bound.String())...)
 	cmd.Env = append(harness.Environment(), "LOCKSTEP_ADDR="+strings.Join(w.pair.Addresses(), ","))
@@ -120,8 +120,8 @@ func (w *bucketWorld) ok(args ...string) string {
 	return out
 }
 
-// reach returns the flags that configure the bucket for a command without a node.
-func (w *bucketWorld) reach() (flags []string) {
+// bucketFlags returns the flags that configure the bucket for a command without a node.
+func (w *bucketWorld) bucketFlags() (flags []string) {
 	for key, value := range w.store {
 		flags = append(flags, "--"+strings.ReplaceAll(key, ".", "-")+"="+value)
 	}
@@ -160,9 +160,9 @@ func (w *bucketWorld) publish() *publisher {
 	return p
 }
 
-// The active is killed while the standby writes a backup to a bucket over TLS. The backup completes, the new active
-// continues the archive, and a new pair restored from the bucket contains each acknowledged message once.
-func TestPair(t *testing.T) {
+// If the active is killed while the standby writes a backup to a bucket over TLS, the backup completes, and the new
+// active continues the archive. A new pair restored from the bucket contains each acknowledged message once.
+func TestBackupDuringFailover(t *testing.T) {
 	s := startTLS(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	o := options(t, s.endpoint())
@@ -237,9 +237,9 @@ func TestPair(t *testing.T) {
 	w.ok(append([]string{
 		"store", "restore", "s3://" + bucket + "/sets", "--archive", flushed.Directory, "--data-dir",
 		filepath.Join(dir, "a", "data"),
-	}, w.reach()...)...)
+	}, w.bucketFlags()...)...)
 	w.start(dir)
-	w.holds(acked)
+	w.requireMessages(acked)
 }
 
 // moreMessages waits until the given number of further messages is stored.
@@ -262,8 +262,8 @@ func (s *server) waitForMark() {
 	}, bound, 5*time.Millisecond)
 }
 
-// holds checks that the queue contains all messages up to a number, in order, each once.
-func (w *bucketWorld) holds(acked int) {
+// requireMessages checks that the queue contains all messages up to a number, in order, each once.
+func (w *bucketWorld) requireMessages(acked int) {
 	w.t.Helper()
 	c, err := client.OpenWith(w.t.Context(), client.Options{Addresses: w.pair.Addresses()})
 	require.NoError(w.t, err)

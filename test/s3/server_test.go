@@ -165,16 +165,16 @@ func openStore(t *testing.T, prefix string, o s3.Options) *s3.Store {
 	return p
 }
 
-// between is a proxy in front of a server. It limits the rate in bytes per second, and rejects requests like a busy
-// server.
-type between struct {
-	endpoint string
-	busy     atomic.Int64 // percentage of requests that the proxy rejects with 503
-	answered atomic.Int64 // number of rejected requests
-	passed   atomic.Int64
+// throttlingProxy is a proxy in front of a server. It limits the rate in bytes per second, and rejects requests like a
+// busy server.
+type throttlingProxy struct {
+	endpoint  string
+	busy      atomic.Int64 // percentage of requests that the proxy rejects with 503
+	rejected  atomic.Int64 // number of rejected requests
+	forwarded atomic.Int64
 }
 
-func startBetween(t *testing.T, s *server, bytesPerSecond int) *between {
+func startThrottlingProxy(t *testing.T, s *server, bytesPerSecond int) *throttlingProxy {
 	t.Helper()
 	target, err := url.Parse(s.endpoint())
 	require.NoError(t, err)
@@ -189,17 +189,17 @@ func startBetween(t *testing.T, s *server, bytesPerSecond int) *between {
 		r.SetURL(target)
 		r.Out.Host = r.In.Host // the signature covers it
 	}}
-	b := &between{}
+	b := &throttlingProxy{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := &http.Server{ReadHeaderTimeout: bound, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n := b.busy.Load(); n > 0 && (b.answered.Load()+b.passed.Load())*n/100 >= b.answered.Load() {
-			b.answered.Add(1)
+		if n := b.busy.Load(); n > 0 && (b.rejected.Load()+b.forwarded.Load())*n/100 >= b.rejected.Load() {
+			b.rejected.Add(1)
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = fmt.Fprint(w, `<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>too much</Message></Error>`)
 			return
 		}
-		b.passed.Add(1)
+		b.forwarded.Add(1)
 		proxy.ServeHTTP(w, r)
 	})}
 	go func() { _ = srv.Serve(l) }()

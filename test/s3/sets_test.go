@@ -27,8 +27,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// places runs a test in a directory, which requires no server, and in a bucket.
-func places(t *testing.T, run func(t *testing.T, open func(prefix string) backup.Objects)) {
+// eachLocation runs a test in a directory, which requires no server, and in a bucket.
+func eachLocation(t *testing.T, run func(t *testing.T, open func(prefix string) backup.Objects)) {
 	t.Helper()
 	t.Run("directory", func(t *testing.T) {
 		dir := t.TempDir()
@@ -43,20 +43,20 @@ func places(t *testing.T, run func(t *testing.T, open func(prefix string) backup
 
 // A backup and the archived log can be restored to the end, to a record and to a time, from a directory and from a
 // bucket. After two more generations the oldest backup is removed.
-func TestSetsAndArchive(t *testing.T) {
-	places(t, func(t *testing.T, open func(string) backup.Objects) { setsAndArchive(t, open, nil, nil) })
+func TestBackupsAndArchive(t *testing.T) {
+	eachLocation(t, func(t *testing.T, open func(string) backup.Objects) { backupsAndArchive(t, open, nil, nil) })
 }
 
 // Encrypted backups and archives can be restored. A wrong or missing identity returns an error with the cause.
-func TestEncrypted(t *testing.T) {
+func TestEncryptedBackups(t *testing.T) {
 	id, err := age.GenerateX25519Identity()
 	require.NoError(t, err)
 	seal, err := objectstore.ParseRecipients([]string{id.Recipient().String()})
 	require.NoError(t, err)
 	with, err := objectstore.ReadIdentities(identityFile(t, id))
 	require.NoError(t, err)
-	places(t, func(t *testing.T, open func(string) backup.Objects) {
-		set := setsAndArchive(t, open, seal, with)
+	eachLocation(t, func(t *testing.T, open func(string) backup.Objects) {
+		set := backupsAndArchive(t, open, seal, with)
 		require.Equal(t, []string{id.Recipient().String()}, set.Manifest.Encryption.Recipients)
 		other, err := age.GenerateX25519Identity()
 		require.NoError(t, err)
@@ -83,7 +83,7 @@ func identityFile(t *testing.T, id *age.X25519Identity) string {
 	return path
 }
 
-func setsAndArchive(
+func backupsAndArchive(
 	t *testing.T, open func(string) backup.Objects, seal backup.Sealer, with backup.Unsealer,
 ) (last backup.Set) {
 	t.Helper()
@@ -157,7 +157,7 @@ func setsAndArchive(
 // The server is killed at points that are spread over the transferred bytes of backups and restores, and restarts
 // before or after the client's retry limit. A backup that is listed as complete is complete, and a failed restore
 // leaves no files.
-func TestKilled(t *testing.T) {
+func TestServerKilled(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	k := newKiller(t, s)
@@ -190,7 +190,7 @@ func TestKilled(t *testing.T) {
 	want := contents(t, d.s)
 	last, err := backup.Run(t.Context(), d.s, backup.Options{Location: location, KeepGenerations: 1})
 	require.NoError(t, err)
-	s.nothingElse(last.Name)
+	s.requireOnly(last.Name)
 
 	target := in(t.TempDir(), "target")
 	restore := func(p *s3.Store) error {
@@ -274,8 +274,8 @@ func (k *killer) during(i int, do func(p *s3.Store) error) error {
 	return err
 }
 
-// nothingElse checks that the bucket contains only the named backup, and no unfinished uploads.
-func (s *server) nothingElse(name string) {
+// requireOnly checks that the bucket contains only the named backup, and no unfinished uploads.
+func (s *server) requireOnly(name string) {
 	s.t.Helper()
 	for u := range s.client().ListIncompleteUploads(s.t.Context(), bucket, "", true) {
 		require.Failf(s.t, "unfinished upload", "%v", u)
@@ -287,10 +287,10 @@ func (s *server) nothingElse(name string) {
 }
 
 // Backup and restore succeed although the server rejects a third of all requests with SlowDown.
-func TestBusy(t *testing.T) {
+func TestBusyServer(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
-	b := startBetween(t, s, 0)
+	b := startThrottlingProxy(t, s, 0)
 	d := openData(t, in(t.TempDir(), "data"))
 	d.publish(200)
 	b.busy.Store(33)
@@ -302,7 +302,7 @@ func TestBusy(t *testing.T) {
 	require.NoError(t, err)
 	got, _ := restored(t, target)
 	require.Equal(t, contents(t, d.s), got)
-	require.Greater(t, b.answered.Load(), int64(5))
+	require.Greater(t, b.rejected.Load(), int64(5))
 
 	// If the server rejects all requests, the backup fails after the retry limit with an error that contains the cause.
 	b.busy.Store(1_000_000)
@@ -315,10 +315,10 @@ func TestBusy(t *testing.T) {
 }
 
 // Backups complete over a slow link, and a cancelled backup leaves no objects.
-func TestSlow(t *testing.T) {
+func TestSlowServer(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
-	b := startBetween(t, s, 8<<20)
+	b := startThrottlingProxy(t, s, 8<<20)
 	d := openData(t, in(t.TempDir(), "data"))
 	d.publish(200)
 	link, err := faultproxy.Listen(strings.TrimPrefix(b.endpoint, "http://"))
@@ -377,7 +377,7 @@ func TestArchiveUnreachable(t *testing.T) {
 }
 
 // A backup of a node removes the unfinished backups of that node, and keeps those of other nodes.
-func TestConcurrentClients(t *testing.T) {
+func TestUnfinishedBackupsOfOtherNodesAreKept(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})
 	store := openStore(t, "sets", options(t, s.endpoint()))
@@ -401,5 +401,5 @@ func TestConcurrentClients(t *testing.T) {
 	later := func() time.Time { return time.Now().Add(8 * 24 * time.Hour) }
 	set, err = backup.Run(t.Context(), d.s, backup.Options{Location: store, KeepGenerations: 1, Now: later})
 	require.NoError(t, err)
-	s.nothingElse(set.Name)
+	s.requireOnly(set.Name)
 }

@@ -326,28 +326,28 @@ func (w *world) cloneUnreachable(ctx context.Context, m diskMove, original, othe
 	return w.stopOne(ctx, m, original, other, moved)
 }
 
-// stopOne acts as the operator who has found two processes with one identity. The process that is active or standby
-// continues, and the other host gets its own disk back.
+// stopOne acts as an operator after a report of two processes with one identity. The process that is active or
+// standby continues, and the other host receives its original disk.
 func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host, moved *volume) error {
 	first, second := w.rank(ctx, original), w.rank(ctx, copied)
 	if first == 2 && second == 2 {
 		return errors.New("two processes with one identity are active")
 	}
-	stays, goes := original, copied
+	kept, ended := original, copied
 	if second > max(first, 0) {
-		stays, goes = copied, original
+		kept, ended = copied, original
 	}
-	w.record("%s continues, %s gets its own disk back", stays.name, goes.name)
-	if goes.alive() {
-		if _, err := w.crash(ctx, m, goes); err != nil {
+	w.record("%s continues, %s receives its original disk", kept.name, ended.name)
+	if ended.alive() {
+		if _, err := w.crash(ctx, m, ended); err != nil {
 			return err
 		}
 	}
-	goes.put(moved)
-	goes.restart()
-	if w.rank(ctx, stays) == 0 && stays.stopForNow() {
-		w.record("%s is restarted", stays.name)
-		stays.restart()
+	ended.put(moved)
+	ended.restart()
+	if w.rank(ctx, kept) == 0 && kept.stopForNow() {
+		w.record("%s is restarted", kept.name)
+		kept.restart()
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 )
 
 // restoreNextTo replaces the disk of a node by a restored backup. A restored store belongs to no pair, but the
-// coordinator has a cluster record. So the node reports a condition and waits, until the operator gives the node its
-// own disk back. The other node behaves as if the node were down.
+// coordinator has a cluster record. The node reports a condition and waits until the operator restores its original
+// disk. The other node behaves as if the node were down.
 func (w *world) restoreNextTo(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
 	by, err := w.restoredBackup(ctx, victim)
 	if err != nil {

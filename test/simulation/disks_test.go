@@ -153,7 +153,7 @@ const (
 )
 
 var moveNames = [moves]string{
-	"old-image", "recent-image", "old-image-of-both", "clone", "clone-first", "clone-apart", "swap", "empty-disk",
+	"old-image", "recent-image", "old-image-of-both", "clone", "clone-first", "clone-isolated", "swap", "empty-disk",
 	"restored-backup",
 }
 

@@ -25,10 +25,10 @@ import (
 // switchoverLimit is an operator's timeout for a switchover.
 const switchoverLimit = 5 * time.Second
 
-// breakIt executes the plan and returns when all of its faults have ended; heal removes their lasting effects. If the
-// setting sync is not "always", it executes the faults one by one, and returns an error if the pair is not in sync in
-// time after a fault.
-func (w *world) breakIt(ctx context.Context, plan []fault) error {
+// injectFaults executes the plan and returns when all of its faults have ended; heal removes their lasting effects. If
+// the setting sync is not "always", it executes the faults one by one, and returns an error if the pair is not in sync
+// in time after a fault.
+func (w *world) injectFaults(ctx context.Context, plan []fault) error {
 	start := time.Now()
 	var faults sync.WaitGroup
 	defer faults.Wait()
@@ -138,8 +138,8 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func(
 	case pausedQueue:
 		paused := make(chan struct{})
 		return later(func() { w.pauseQueues(ctx, f.Rand, paused) }), func() { w.resumeQueues(ctx, paused) }
-	case removed:
-		return later(func() { w.removed.Add(1) }), nil
+	case producersEvicted:
+		return later(func() { w.producersEvicted.Add(1) }), nil
 	case coordinatorUnresponsive, coordinatorDown:
 		return w.coordinatorFault(ctx, f, h)
 	case frozen:
@@ -427,7 +427,7 @@ func (w *world) onQueue(ctx context.Context, call func(context.Context, pb.Queue
 
 // identities records the transaction producers of the workload, to simulate their eviction.
 type identities struct {
-	removed atomic.Uint64 // number of simulated evictions of all producers
+	producersEvicted atomic.Uint64 // number of simulated evictions of all producers
 
 	mu       sync.Mutex // guards all fields below
 	known    map[string]uint64
@@ -453,7 +453,7 @@ func (w *world) removeIdentity(
 }
 
 func (w *world) isRemoved(id string) bool {
-	now := w.removed.Load()
+	now := w.producersEvicted.Load()
 	w.identities.mu.Lock()
 	defer w.identities.mu.Unlock()
 	since, ok := w.known[id]
@@ -463,7 +463,7 @@ func (w *world) isRemoved(id string) bool {
 	is := ok && since < now
 	if is && w.reported < now {
 		w.reported = now
-		w.count(removed)
+		w.count(producersEvicted)
 	}
 	return is
 }

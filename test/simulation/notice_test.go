@@ -20,8 +20,8 @@ import (
 // the loss by the coordinator's high-water mark (INV-12) and does not serve; in others the simulation may detect it.
 // With correct disks, the same simulation succeeds. (test/mutation verifies that the simulation detects defects of
 // Lockstep.)
-func TestLossIsNoticed(t *testing.T) {
-	noticed, refused := 0, 0
+func TestLossOfSyncedDataIsDetected(t *testing.T) {
+	detected, notRecovered := 0, 0
 	for seed := range uint64(tier.Count(2, 5)) {
 		for _, losesSyncs := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -37,14 +37,14 @@ func TestLossIsNoticed(t *testing.T) {
 				case w.done.rules[historycheck.RuleLost] > 0:
 					require.Error(t, err)
 					require.Contains(t, err.Error(), "violations")
-					noticed++
+					detected++
 				case err != nil:
 					require.Contains(t, err.Error(), "not recovered")
 					require.Regexp(t, "rolled back|lost", err.Error(), "the status must contain the reason")
-					refused++
+					notRecovered++
 				}
 			})
 		}
 	}
-	require.NotZero(t, refused, "the pair never detected the loss; the simulation detected it %d times", noticed)
+	require.NotZero(t, notRecovered, "the pair never detected the loss; the simulation detected it %d times", detected)
 }

@@ -42,7 +42,7 @@ const (
 	lowDisk                      // a node's disk is nearly full
 	fullQueue                    // the applications' queues are at their limit
 	pausedQueue                  // publishing, delivery or both are paused on the applications' queues
-	removed                      // nodes have evicted all transaction producers
+	producersEvicted             // nodes have evicted all transaction producers
 	recordLost                   // the coordinator loses the cluster record; an operator later rebuilds it
 	kinds
 )
@@ -52,7 +52,7 @@ var kindNames = [kinds]string{
 	"slow-link", "client-cut",
 	"client-one-way", "client-reset", "coordinator-silent", "coordinator-down", "swap-unsettled", "slow-disk",
 	"stalled-disk", "failed-sync",
-	"switchover", "upkeep", "low-disk", "full-queue", "paused-queue", "forgotten", "record-lost",
+	"switchover", "maintenance", "low-disk", "full-queue", "paused-queue", "producers-evicted", "record-lost",
 }
 
 func (k kind) String() string { return kindNames[k] }

@@ -32,9 +32,9 @@ import (
 )
 
 var (
-	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs, from 1; default 300 of TestSimulation and "+
-		"60 of TestDisks with -tags deep, and a fifteenth without")
-	seedFlag = flag.Uint64("seed", 0, "the one seed that a test is to run; with -v and the logs of both nodes")
+	seedsFlag = flag.Int("seeds", 0, "number of seeds per test, from 1; default with -tags deep: 300 for "+
+		"TestSimulation and 60 for TestDisks; otherwise a fifteenth")
+	seedFlag = flag.Uint64("seed", 0, "run only this seed; with -v, print the logs of both nodes")
 )
 
 const (
@@ -164,12 +164,12 @@ func (w *world) run(plan []fault) error {
 	return w.runWith(func(*historycheck.History) error {
 		faults, cancel := context.WithTimeout(context.Background(), faultsLimit)
 		defer cancel()
-		return w.breakIt(faults, plan)
+		return w.injectFaults(faults, plan)
 	})
 }
 
 // runWith executes a simulation: it starts a pair, injects faults, and checks all responses that clients received.
-func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error) {
+func (w *world) runWith(injectFaults func(h *historycheck.History) error) (err error) {
 	for _, h := range w.hosts {
 		h.start()
 	}
@@ -198,7 +198,7 @@ func (w *world) runWith(breakIt func(h *historycheck.History) error) (err error)
 	for _, h := range w.hosts {
 		h.onDisk(func(d *disk) { d.losesSyncs = w.options.LosesSyncs })
 	}
-	if err := breakIt(load.History()); err != nil {
+	if err := injectFaults(load.History()); err != nil {
 		return err
 	}
 	w.heal()

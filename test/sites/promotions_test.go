@@ -25,7 +25,7 @@ import (
 func TestPromotions(t *testing.T) {
 	runSeeds(t, []string{
 		"killed", "cut off", "cut off from the other site", "not failed", "forced", "follows", "diverged", "lost some",
-		"reported a lag", "reported no lag", "nothing heard", switchesDone,
+		"reported a lag", "reported no lag", "no status received", switchesDone,
 	}, simulatePromotion)
 }
 
@@ -134,7 +134,7 @@ func (w *world) fail(rng *rand.Rand, p *promotion) {
 	default:
 		label = "not failed"
 	}
-	if rng.IntN(4) == 0 { // the new active of the replica has heard less
+	if rng.IntN(4) == 0 { // the new active of the replica may have received less
 		label += ", active of the replica killed"
 		m, _ := w.active(w.T.Context(), p.promoted)
 		restart := w.down(m, m.kill)
@@ -268,7 +268,7 @@ func (w *world) checkLost(l *load, p *promotion, lost int, ended time.Time) erro
 		w.counted("lost some")
 	}
 	if r.GetHeardAt() == nil {
-		w.counted("nothing heard")
+		w.counted("no status received")
 		return nil
 	}
 	heard := r.GetHeardAt().AsTime()

@@ -33,9 +33,9 @@ import (
 )
 
 var (
-	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs; default 100 with -tags deep, and 5 without")
-	firstFlag = flag.Uint64("first", 1, "the first of these seeds")
-	seedFlag  = flag.Uint64("seed", 0, "the one seed that a test is to run")
+	seedsFlag = flag.Int("seeds", 0, "number of seeds per test; default 100 with -tags deep, otherwise 5")
+	firstFlag = flag.Uint64("first", 1, "first seed")
+	seedFlag  = flag.Uint64("seed", 0, "run only this seed")
 )
 
 const (
@@ -151,7 +151,7 @@ type world struct {
 	mu        sync.Mutex // guards the fields below
 	notes     []string
 	count     map[string]int
-	takeovers []*pb.TakeoverRequest // that the primaries of switches may have sent
+	takeovers []*pb.TakeoverRequest // possibly sent by the primaries of switches
 }
 
 func newWorld(sim *simpair.World, seed uint64) *world {

@@ -39,21 +39,21 @@ func (p *pair) receiver(n *simpair.Node, queue string, credit int32) *amqp.Recei
 	return r
 }
 
-// The active is killed while acknowledgements are in flight. No message is lost, and no message with a confirmed
+// If the active is killed while acknowledgements are in flight, no message is lost, and no message with a confirmed
 // acknowledgement is redelivered.
 func TestAMQPAcksInFlight(t *testing.T) {
-	inFlight, answered := 0, 0
+	inFlight, confirmedCount := 0, 0
 	for wait := range 8 {
 		t.Run(fmt.Sprint(wait), func(t *testing.T) {
 			run(t, func(t *testing.T, p *pair) {
 				confirmed, open := killWithAcks(t, p, time.Duration(wait)*simpair.Latency)
 				t.Logf("%d acknowledgements were confirmed, %d were in flight", confirmed, open)
-				inFlight, answered = inFlight+open, answered+confirmed
+				inFlight, confirmedCount = inFlight+open, confirmedCount+confirmed
 			}, func(c *config.Config) { c.AMQP.Listen = net.JoinHostPort("127.0.0.1", "0") })
 		})
 	}
 	require.Positive(t, inFlight, "no acknowledgement was in flight")
-	require.Positive(t, answered, "no acknowledgement was confirmed")
+	require.Positive(t, confirmedCount, "no acknowledgement was confirmed")
 }
 
 func killWithAcks(t *testing.T, p *pair, wait time.Duration) (confirmed, inFlight int) {

@@ -20,15 +20,15 @@ import (
 func TestCommitUnknownOutcome(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		c := p.client()
-		_, _, err := admin.New(c).CreateQueue(t.Context(), "doubt", admin.CreateQueueOptions{})
+		_, _, err := admin.New(c).CreateQueue(t.Context(), "unknown", admin.CreateQueueOptions{})
 		require.NoError(t, err)
-		txn := func(body string) *client.Txn { return c.Begin().Publish("doubt", client.Message{Body: []byte(body)}) }
+		txn := func(body string) *client.Txn { return c.Begin().Publish("unknown", client.Message{Body: []byte(body)}) }
 		_, err = txn("first").Commit(t.Context())
 		require.NoError(t, err)
 
 		active, standby := p.inSync()
 		p.freeze(standby, true)
-		uncertain := txn("doubtful")
+		uncertain := txn("uncertain")
 		start := time.Now()
 		_, err = uncertain.Commit(p.within(100 * time.Millisecond))
 		require.ErrorIs(t, err, client.ErrOutcomeUnknown)
@@ -37,10 +37,10 @@ func TestCommitUnknownOutcome(t *testing.T) {
 		p.freeze(active, true)
 		for start = time.Now(); ; {
 			_, noActive := c.WaitActive(p.within(10 * time.Millisecond))
-			asked := time.Now()
+			began := time.Now()
 			_, err = uncertain.Commit(p.within(300 * time.Millisecond))
 			require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node responds")
-			require.LessOrEqual(t, time.Since(asked), 300*time.Millisecond)
+			require.LessOrEqual(t, time.Since(began), 300*time.Millisecond)
 			if noActive != nil {
 				break // this Commit reached no node
 			}
@@ -52,7 +52,7 @@ func TestCommitUnknownOutcome(t *testing.T) {
 		r, err := uncertain.Commit(p.within(10 * time.Second))
 		require.NoError(t, err)
 		require.Len(t, r.Results, 1)
-		q, err := admin.New(c).GetQueue(t.Context(), "doubt")
+		q, err := admin.New(c).GetQueue(t.Context(), "unknown")
 		require.NoError(t, err)
 		require.EqualValues(t, 2, q.Messages, "the first transaction, and the one with the unknown outcome once")
 	})

@@ -4,6 +4,6 @@
 // settings, and how they affect clients. Complete nodes run in simulated time (test/simpair), so the limits do not
 // depend on the machine. The network takes 1 ms for each message; disk and coordinator take no time.
 //
-// The tests of the same names in test/chaos use real processes. On a busy machine, a process may be as slow as a failed
+// Tests with the same names in test/chaos use real processes. On a busy machine, a process may be as slow as a failed
 // one, so those tests use long timeouts and do not limit durations.
 package timing

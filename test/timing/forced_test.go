@@ -22,9 +22,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// A forced failover is rejected while the active serves. After the loss of the active that dropped its standby, it
-// succeeds, and the messages of the lost active are gone. After the restart of the lost node, the pair is in sync.
-func TestForced(t *testing.T) {
+// A forced failover is rejected while the active serves. It succeeds after the loss of an active that dropped its
+// standby, and the messages of the lost active are missing. After the restart of the lost node, the pair is in sync.
+func TestForcedFailover(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		c := p.client()
 		_, _, err := admin.New(c).CreateQueue(t.Context(), "forced", admin.CreateQueueOptions{})

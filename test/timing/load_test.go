@@ -23,8 +23,8 @@ const (
 	consuming = "consumer "
 )
 
-// answer contains the start and the end of a completed call.
-type answer struct{ asked, answered time.Time }
+// call is a completed call.
+type call struct{ began, ended time.Time }
 
 // load is a set of clients that use the pair during an event. It records all errors that an application would receive.
 type load struct {
@@ -32,15 +32,15 @@ type load struct {
 	queue string
 	stop  func() // stops the clients and waits for them
 
-	mu      sync.Mutex // guards the fields below
-	answers map[string][]answer
-	errors  []string
+	mu     sync.Mutex // guards the fields below
+	calls  map[string][]call
+	errors []string
 }
 
 // load starts a synchronous publisher, a pipelining publisher, and two consumers that confirm their acknowledgements.
 func (p *pair) load() *load {
 	p.t.Helper()
-	l := &load{p: p, queue: "load", answers: map[string][]answer{}}
+	l := &load{p: p, queue: "load", calls: map[string][]call{}}
 	c := p.client()
 	_, _, err := admin.New(c).CreateQueue(p.t.Context(), l.queue, admin.CreateQueueOptions{})
 	require.NoError(p.t, err)
@@ -61,12 +61,12 @@ func (p *pair) load() *load {
 }
 
 // done records the outcome of a call, unless the test is finished.
-func (l *load) done(ctx context.Context, principal string, asked time.Time, err error) {
+func (l *load) done(ctx context.Context, principal string, began time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case err == nil:
-		l.answers[principal] = append(l.answers[principal], answer{asked, time.Now()})
+		l.calls[principal] = append(l.calls[principal], call{began, time.Now()})
 	case ctx.Err() == nil:
 		l.errors = append(l.errors, fmt.Sprintf("%s: %v", principal, err))
 	}
@@ -74,9 +74,9 @@ func (l *load) done(ctx context.Context, principal string, asked time.Time, err 
 
 func (l *load) publish(ctx context.Context, c *client.Client) {
 	for ctx.Err() == nil {
-		asked := time.Now()
+		began := time.Now()
 		_, err := c.Publish(ctx, l.queue, client.Message{Body: make([]byte, 512)})
-		l.done(ctx, waiting, asked, err)
+		l.done(ctx, waiting, began, err)
 		sleep(time.Duration(tier.Count(2, 0)) * time.Millisecond)
 	}
 }
@@ -91,11 +91,11 @@ func (l *load) pipeline(ctx context.Context, c *client.Client) {
 	tick := time.NewTicker(time.Duration(tier.Count(4, 2)) * time.Millisecond)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		asked := time.Now()
+		began := time.Now()
 		pending := p.PublishAsync(ctx, l.queue, client.Message{Body: make([]byte, 512)})
 		go func() {
 			_, err := pending.Wait(ctx)
-			l.done(ctx, pipelined, asked, err)
+			l.done(ctx, pipelined, began, err)
 		}()
 		<-tick.C
 	}
@@ -110,25 +110,25 @@ func (l *load) consume(ctx context.Context, c *client.Client, principal string) 
 	defer func() { _ = consumer.Close() }()
 	for ctx.Err() == nil {
 		d, err := consumer.Receive(ctx)
-		asked := time.Now()
+		began := time.Now()
 		if err == nil {
 			err = d.AckSync(ctx)
 		}
-		l.done(ctx, principal, asked, err)
+		l.done(ctx, principal, began, err)
 		if err != nil {
 			return
 		}
 	}
 }
 
-// count returns, for each client, the number of completed calls that were made after since.
+// count returns, for each client, the number of completed calls that began after since.
 func (l *load) count(since time.Time) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	counts := map[string]int{waiting: 0, pipelined: 0, consuming + "0": 0, consuming + "1": 0}
-	for principal, all := range l.answers {
+	for principal, all := range l.calls {
 		for _, a := range all {
-			if a.asked.After(since) {
+			if a.began.After(since) {
 				counts[principal]++
 			}
 		}
@@ -161,9 +161,9 @@ func (l *load) pause(from, to time.Time) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, principal := range []string{waiting, pipelined} {
-		all := l.answers[principal]
+		all := l.calls[principal]
 		for i := 1; i < len(all); i++ {
-			if before, at := all[i-1].answered, all[i].answered; at.After(from) && before.Before(to) {
+			if before, at := all[i-1].ended, all[i].ended; at.After(from) && before.Before(to) {
 				longest = max(longest, at.Sub(before))
 			}
 		}
@@ -176,9 +176,9 @@ func (l *load) slowest(from, to time.Time) (longest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, principal := range []string{waiting, pipelined} {
-		for _, a := range l.answers[principal] {
-			if !a.asked.Before(from) && a.asked.Before(to) {
-				longest = max(longest, a.answered.Sub(a.asked))
+		for _, a := range l.calls[principal] {
+			if !a.began.Before(from) && a.began.Before(to) {
+				longest = max(longest, a.ended.Sub(a.began))
 			}
 		}
 	}

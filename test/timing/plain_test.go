@@ -51,12 +51,12 @@ func (c *plain) publish() {
 			return
 		}
 		require.NoError(t, ctx.Err(), "last error: %v", err)
-		c.turn(err)
+		c.selectNode(err)
 	}
 }
 
-// turn chooses the node for the next attempt.
-func (c *plain) turn(err error) {
+// selectNode selects the node for the next attempt.
+func (c *plain) selectNode(err error) {
 	st := status.Convert(err)
 	for _, d := range st.Details() {
 		if na, ok := d.(*pb.NotActive); ok {
@@ -75,13 +75,13 @@ func (c *plain) turn(err error) {
 	}
 }
 
-// pause publishes while happen runs, and returns the longest interval between two acknowledgements.
-func (c *plain) pause(happen func()) (longest time.Duration) {
+// pause publishes while trigger runs, and returns the longest interval between two acknowledgements.
+func (c *plain) pause(trigger func()) (longest time.Duration) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		sleep(100 * time.Millisecond)
-		happen()
+		trigger()
 	}()
 	last := time.Now()
 	for end := (time.Time{}); end.IsZero() || last.Before(end); {
@@ -102,7 +102,7 @@ func (c *plain) pause(happen func()) (longest time.Duration) {
 
 // When the active stops, switches over or is killed, a client that does not use the client package receives the next
 // acknowledgement within a limit. A stop and a switchover cause no transport errors.
-func TestPauses(t *testing.T) {
+func TestPublishPauses(t *testing.T) {
 	for _, s := range []struct {
 		name    string
 		longest time.Duration

@@ -16,9 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// A node keeps its role and stays in sync although its network traffic stops 30 times for 200 ms. Clients wait for
-// those 200 ms.
-func TestStalls(t *testing.T) {
+// A node keeps its role and stays in sync although its network traffic stops 30 times for 200 ms. Publishes take at
+// most that much longer.
+func TestShortNetworkStalls(t *testing.T) {
 	for _, stalled := range []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} {
 		t.Run(stalled.String(), func(t *testing.T) {
 			run(t, func(t *testing.T, p *pair) {
@@ -47,7 +47,7 @@ func TestStalls(t *testing.T) {
 
 // If the link between the nodes is cut and both reach the coordinator, the active drops the standby before the standby
 // takes over, and continues. After the link is restored, the pair is in sync again.
-func TestCut(t *testing.T) {
+func TestLinkCutDropsStandby(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		w, l := p.work(), p.load()
 		for i := range 4 {
@@ -103,9 +103,9 @@ func TestSlowSyncs(t *testing.T) {
 	}
 }
 
-// If no messages arrive for a time shorter than the timeout by a detector step and a heartbeat, nothing changes. If
-// none arrive for a time longer by a step and the latency, the standby is dropped or takes over.
-func TestTimeouts(t *testing.T) {
+// A silence that is shorter than the timeout by a detector step and a heartbeat has no effect. After a silence that
+// is longer by a detector step and a round trip, the standby is dropped, or takes over.
+func TestSilenceTimeouts(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		timeout time.Duration

@@ -53,17 +53,17 @@ func TestVerify(t *testing.T) {
 					var refused, inSync time.Time
 					for start := time.Now(); ; sleep(simpair.Poll) {
 						require.Less(t, time.Since(start), 10*time.Second)
-						asked := time.Now()
+						began := time.Now()
 						if active.Role() == pb.Role_ROLE_ACTIVE && inSync.IsZero() {
-							inSync = asked
+							inSync = began
 						}
-						asked = time.Now()
+						began = time.Now()
 						err := compare(t, active, deep)
 						if err == nil {
 							break
 						}
 						require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
-						refused = asked
+						refused = began
 					}
 					require.True(t, inSync.IsZero() || refused.Before(inSync), "refused %v after the pair was in sync",
 						refused.Sub(inSync))

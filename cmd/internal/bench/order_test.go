@@ -11,7 +11,7 @@ import (
 )
 
 // Each message matches the filter of exactly one part.
-func TestParts(t *testing.T) {
+func TestPartsAreDisjoint(t *testing.T) {
 	o := Order{Parts: 100}
 	const messages = 1234
 	counted := make([]int, o.Parts)

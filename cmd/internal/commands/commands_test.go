@@ -16,7 +16,7 @@ import (
 )
 
 // An invalid command line has exit code 2 and refers to the help.
-func TestUsage(t *testing.T) {
+func TestInvalidCommandLines(t *testing.T) {
 	c := clitest.CLI{T: t}
 	for _, args := range [][]string{
 		{"nonsense"},
@@ -79,11 +79,11 @@ func TestVersion(t *testing.T) {
 	require.Contains(t, c.OK("completion", "bash"), "lockstep")
 }
 
-// If no node responds, the error contains the addresses, and advice to change them. In a bubble, time does not advance
-// during a system call, so that no timeout expires before the connection is refused.
-func TestNoServer(t *testing.T) { synctest.Test(t, testNoServer) }
+// If no node responds, the error contains the addresses, and a hint to change them. In a bubble, time does not
+// advance during a system call, so that no timeout expires before the connection is refused.
+func TestNoNodeResponds(t *testing.T) { synctest.Test(t, testNoNodeResponds) }
 
-func testNoServer(t *testing.T) {
+func testNoNodeResponds(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
 	_, stderr, code := c.Run("", "queue", "list", "--timeout", "200ms")
 	require.Equal(t, cli.ExitError, code)
@@ -263,7 +263,7 @@ func TestPairCommands(t *testing.T) {
 }
 
 // A mistyped command returns the most similar one as a suggestion, in groups and at the top level.
-func TestDidYouMean(t *testing.T) {
+func TestSuggestsSimilarCommand(t *testing.T) {
 	c := clitest.CLI{T: t}
 	for meant, args := range map[string][]string{
 		"status": {"statsu"}, "purge": {"queue", "prge"}, "resize": {"store", "reszie"}, "voters": {"pair", "votesr"},

@@ -117,12 +117,12 @@ func TestNextCommandOfAccess(t *testing.T) {
 		c     clitest.CLI
 		flags []string
 		// the command in the last line, and the text in the output of status
-		next, says string
+		next, text string
 	}{
-		"no TLS to TLS":   {secured, nil, "--tls-ca ca.pem", "requires TLS"},
-		"other authority": {secured, []string{"--tls-ca", other.File}, "lockstep cert show", "certificate was not accepted"},
-		"no certificate":  {secured, []string{"--tls-ca", ca.File}, "lockstep cert show", ""}, // it may be closed before
-		"TLS to no TLS":   {plain, []string{"--tls-ca", ca.File}, "without --tls-ca", "does not use TLS"},
+		"no TLS to TLS":  {secured, nil, "--tls-ca ca.pem", "requires TLS"},
+		"other CA":       {secured, []string{"--tls-ca", other.File}, "lockstep cert show", "certificate was not accepted"},
+		"no certificate": {secured, []string{"--tls-ca", ca.File}, "lockstep cert show", ""}, // it may be closed before
+		"TLS to no TLS":  {plain, []string{"--tls-ca", ca.File}, "without --tls-ca", "does not use TLS"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -132,7 +132,7 @@ func TestNextCommandOfAccess(t *testing.T) {
 			require.Contains(t, fails(t, want.c, args...), want.next)
 			_, stderr, _ := want.c.Run("", args...)
 			require.Contains(t, stderr, "responds: the ")
-			require.Contains(t, stderr, want.says)
+			require.Contains(t, stderr, want.text)
 			require.NotContains(t, stderr, "lockstep dev")
 		})
 	}

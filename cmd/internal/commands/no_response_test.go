@@ -17,8 +17,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// answers runs a server that sends the same bytes on each connection, and then closes the connection.
-func answers(t *testing.T, with string) clitest.CLI {
+// serveBytes runs a server that sends the same bytes on each connection, and then closes the connection.
+func serveBytes(t *testing.T, with string) clitest.CLI {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -41,13 +41,13 @@ func answers(t *testing.T, with string) clitest.CLI {
 	return clitest.CLI{T: t, Addr: ln.Addr().String()}
 }
 
-// The error for a port with another protocol names that cause, and not TLS.
-func TestOtherPort(t *testing.T) {
+// The error for a port with another protocol contains that cause, and does not mention TLS.
+func TestPortWithAnotherProtocol(t *testing.T) {
 	for name, with := range map[string]string{
 		"AMQP":    "AMQP\x03\x01\x00\x00",
 		"console": "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
 	} {
-		c := answers(t, with)
+		c := serveBytes(t, with)
 		for _, args := range [][]string{{"status"}, {"queue", "list"}} {
 			_, stderr, code := c.Run("", args...)
 			require.Equal(t, cli.ExitError, code)
@@ -57,14 +57,14 @@ func TestOtherPort(t *testing.T) {
 	}
 }
 
-// guarded is a node that denies access to its status, or one whose voters use TLS.
-type guarded struct {
+// fakeNode is a node that denies access to its status, or one whose voters use TLS.
+type fakeNode struct {
 	pb.UnimplementedAdminServiceServer
 
 	status *pb.GetStatusResponse // nil: access denied
 }
 
-func (g *guarded) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+func (g *fakeNode) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
 	if g.status == nil {
 		return nil, status.Error(codes.PermissionDenied, "no rule lets anonymous read the status")
 	}
@@ -72,7 +72,7 @@ func (g *guarded) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatu
 }
 
 // serveAs runs a fake node.
-func serveAs(t *testing.T, g *guarded) clitest.CLI {
+func serveAs(t *testing.T, g *fakeNode) clitest.CLI {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -84,8 +84,8 @@ func serveAs(t *testing.T, g *guarded) clitest.CLI {
 }
 
 // A node that denies access is not reported as unreachable.
-func TestStatusRefused(t *testing.T) {
-	stdout, stderr, code := serveAs(t, &guarded{}).Run("", "status")
+func TestStatusWithoutPermission(t *testing.T) {
+	stdout, stderr, code := serveAs(t, &fakeNode{}).Run("", "status")
 	require.Equal(t, cli.ExitError, code)
 	require.NotContains(t, stdout, "unreachable")
 	require.NotContains(t, stderr, "lockstep dev")
@@ -94,14 +94,14 @@ func TestStatusRefused(t *testing.T) {
 
 // Without the TLS files of the voters, the error names the required flags.
 func TestVotersWithTLS(t *testing.T) {
-	c := serveAs(t, &guarded{status: &pb.GetStatusResponse{
+	c := serveAs(t, &fakeNode{status: &pb.GetStatusResponse{
 		Pair:         &pb.PairStatus{Coordinator: "raft", CoordinatorAddresses: []string{"127.0.0.1:1"}},
 		Certificates: []*pb.CertificateStatus{{Use: "raft", File: "a.pem"}},
 	}})
 	_, stderr, code := c.Run("", "pair", "voters")
 	require.Equal(t, cli.ExitUsage, code, stderr)
 	require.Contains(t, stderr, "--raft-ca")
-	c = serveAs(t, &guarded{status: &pb.GetStatusResponse{Pair: &pb.PairStatus{Coordinator: "raft"}}})
+	c = serveAs(t, &fakeNode{status: &pb.GetStatusResponse{Pair: &pb.PairStatus{Coordinator: "raft"}}})
 	_, stderr, code = c.Run("", "pair", "voters")
 	require.Equal(t, cli.ExitError, code, stderr)
 	require.Contains(t, stderr, "set --voters\n")

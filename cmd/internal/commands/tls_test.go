@@ -53,7 +53,7 @@ func TestCommandsOverTLS(t *testing.T) {
 }
 
 // The certificates created by `cert init` are sufficient for a node and the command line, without other names or files.
-func TestMadeCertificates(t *testing.T) {
+func TestCertificatesFromInit(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
 	clitest.CLI{T: t}.OK("cert", "init", dir)
 	at := func(name string) string { return filepath.Join(dir, name) }

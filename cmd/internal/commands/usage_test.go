@@ -42,7 +42,7 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// A port that closes connections without speaking TLS is not reported as a node with TLS.
+// A port that closes connections without a TLS response is not reported as a node with TLS.
 func TestNextCommandAtAnotherProtocol(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

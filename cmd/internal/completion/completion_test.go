@@ -37,7 +37,7 @@ func complete(t *testing.T, c clitest.CLI, words ...string) []string {
 }
 
 // Completion returns the names that the nodes currently report, for each kind of argument.
-func TestLiveNames(t *testing.T) {
+func TestNamesFromNodes(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	clitest.InSync(t, p, c)
 	c.OK("queue", "create", "orders", "-s", "billing", "-s", "audit")
@@ -104,7 +104,7 @@ func inBash(t *testing.T, address string) {
 	require.NoError(t, err)
 	bin := t.TempDir()
 	require.NoError(t, os.Symlink(program, filepath.Join(bin, "lockstep")))
-	// A replacement for bash-completion, so that it need not be installed.
+	// Replaces the package bash-completion, which may not be installed.
 	script := `
 _get_comp_words_by_ref() {
   cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]}; words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD
@@ -123,8 +123,8 @@ printf '%s\n' "${COMPREPLY[@]}"
 	require.Equal(t, "billing", strings.TrimSpace(string(out)))
 }
 
-// The scripts for the other shells are generated.
-func TestOtherShells(t *testing.T) {
+// completion prints a script for each shell.
+func TestScripts(t *testing.T) {
 	c := clitest.CLI{T: t}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		require.Contains(t, c.OK("completion", shell), "__complete", shell)
@@ -132,7 +132,7 @@ func TestOtherShells(t *testing.T) {
 }
 
 // If no node is reachable, or a node does not respond, the result is empty without an error, within a second.
-func TestSilence(t *testing.T) {
+func TestWithoutResponse(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = silent.Close() }()
@@ -157,8 +157,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// The number of names is limited.
-func TestManyQueues(t *testing.T) {
+func TestNumberOfNamesIsLimited(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{c.Addr}})
 	require.NoError(t, err)
@@ -172,7 +171,7 @@ func TestManyQueues(t *testing.T) {
 }
 
 // Each command that takes the name of an existing object completes it.
-func TestEveryName(t *testing.T) {
+func TestCommandsCompleteNames(t *testing.T) {
 	root := commands.Root(&cli.Env{Process: cli.Process{Lookup: func(string) (string, bool) { return "", false }}})
 	seen := 0
 	var walk func(cmd *cobra.Command)

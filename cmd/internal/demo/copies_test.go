@@ -46,7 +46,7 @@ func TestCopies(t *testing.T) {
 }
 
 // A publish that is slow because of a kill is counted separately.
-func TestPauses(t *testing.T) {
+func TestPublishPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // with a fake clock
 		l := newLedger()
 		start := time.Now()

@@ -17,8 +17,9 @@ func stored(n int, sequence uint64) client.Stored {
 	return client.Stored{Sequence: sequence, Message: client.Message{Body: makeBody(1, n)}}
 }
 
-// books is a ledger of six messages. The pair has acknowledged five, each with a sequence of its number plus one.
-func books(t *testing.T) *ledger {
+// newFilledLedger returns a ledger of six messages. The pair has acknowledged five, each with a sequence of its number
+// plus one.
+func newFilledLedger(t *testing.T) *ledger {
 	t.Helper()
 	l := newLedger()
 	for i := range 6 {
@@ -42,17 +43,17 @@ func TestLedger(t *testing.T) {
 	}{
 		{name: "no violation"},
 		{
-			name:      "again before its acknowledgement was confirmed: at least once",
+			name:      "redelivered before its acknowledgement was confirmed",
 			delivered: []client.Stored{stored(4, 5)}, want: func(v *Verdict) { v.Redelivered = 1 },
 		},
 		{
-			name: "again after its acknowledgement was confirmed", before: func(l *ledger) { l.confirm([]uint64{5}) },
+			name: "redelivered after its acknowledgement was confirmed", before: func(l *ledger) { l.confirm([]uint64{5}) },
 			delivered: []client.Stored{stored(4, 5)},
 			want:      func(v *Verdict) { v.Redelivered, v.Duplicated = 1, 1 },
 			broken:    []historycheck.Rule{historycheck.RuleRedelivered},
 		},
 		{
-			name: "delivered under another sequence as well", delivered: []client.Stored{stored(1, 9)},
+			name: "delivered with two sequences", delivered: []client.Stored{stored(1, 9)},
 			want:   func(v *Verdict) { v.Redelivered, v.Lost = 1, 1 },
 			broken: []historycheck.Rule{historycheck.RuleUncommitted},
 		},
@@ -74,14 +75,14 @@ func TestLedger(t *testing.T) {
 		},
 		// A replaced active acknowledges message 5 alone, with the sequence that the new active assigns to message 4.
 		{
-			name: "its sequence was used again", before: func(l *ledger) {
+			name: "sequence assigned to another message", before: func(l *ledger) {
 				l.acknowledge(5, client.Receipt{Sequence: 5, LSN: 6, Address: "b"})
 			}, want: func(v *Verdict) { v.Acknowledged, v.Lost = 6, 1 },
 			broken: []historycheck.Rule{historycheck.RuleLost},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			l := books(t)
+			l := newFilledLedger(t)
 			for n := range 5 {
 				require.NoError(t, l.deliver(stored(n, uint64(n+1))))
 				require.NoError(t, l.audit(stored(n, uint64(n+1))))
@@ -113,7 +114,7 @@ func TestLedger(t *testing.T) {
 
 // Acknowledged messages that are not delivered, not stored, or stored with another sequence count as lost.
 func TestLedgerReportsLoss(t *testing.T) {
-	l := books(t)
+	l := newFilledLedger(t)
 	require.NoError(t, l.deliver(stored(0, 1)))
 	require.NoError(t, l.audit(stored(0, 1)))
 	require.NoError(t, l.audit(stored(2, 3))) // not delivered
@@ -149,17 +150,17 @@ func TestTakeover(t *testing.T) {
 	require.Less(t, <-taken, time.Minute)
 }
 
-func TestPassed(t *testing.T) {
+func TestVerdictPassed(t *testing.T) {
 	good := Verdict{Published: 1, Acknowledged: 1, Delivered: 1, DigestsEqual: true}
 	require.True(t, good.Passed())
-	for _, corruptByte := range []func(*Verdict){
+	for _, change := range []func(*Verdict){
 		func(v *Verdict) { v.add(historycheck.Violation{Rule: historycheck.RuleLost}) },
 		func(v *Verdict) { v.add(historycheck.Violation{Rule: historycheck.RulePhantom}) },
 		func(v *Verdict) { v.DigestsEqual = false },
 		func(v *Verdict) { v.Published, v.Acknowledged = 0, 0 }, func(v *Verdict) { v.Published = 2 },
 	} {
 		v := good
-		corruptByte(&v)
+		change(&v)
 		require.False(t, v.Passed())
 	}
 }

@@ -47,7 +47,7 @@ func TestManual(t *testing.T) {
 	require.Contains(t, files["lockstep.fish"], "complete -c lockstep")
 }
 
-func TestManualRefuses(t *testing.T) {
+func TestInvalidArguments(t *testing.T) {
 	usage := run([]string{t.TempDir()}, "0")
 	require.Error(t, usage)
 	require.Contains(t, usage.Error(), "DIR VERSION")

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Each condition is shown once. A condition of a node comes from that node, if it answers. A condition of the pair
-// comes from the nodes that have its newest record.
+// Each condition is shown once. A condition of a node is taken from that node, if it responds. A condition of the
+// pair is taken from the nodes that have its newest record.
 func TestStatusConditions(t *testing.T) {
 	since := timestamppb.New(time.Unix(1_700_000_000, 0))
 	responses := func(kind, node string, severity pb.Severity, details string) *pb.Condition {

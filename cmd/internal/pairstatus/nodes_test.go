@@ -11,7 +11,7 @@ import (
 )
 
 // For a node that does not respond, a plan uses the name that the other node reports.
-func TestNamesOfAbsentNodes(t *testing.T) {
+func TestNamesOfUnreachableNodes(t *testing.T) {
 	s := Status{
 		Nodes: []Node{{Name: "a", NodeID: "1"}, {Error: "refused"}},
 		names: map[string]string{"1": "a", "2": "b"},

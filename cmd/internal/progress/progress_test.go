@@ -15,7 +15,7 @@ import (
 
 // Without a terminal, the output has a line at the start, one every few seconds, and one at the end, without control
 // sequences.
-func TestPlain(t *testing.T) {
+func TestWithoutTerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b strings.Builder
 		d := progress.New(&b, false)
@@ -39,7 +39,7 @@ func TestPlain(t *testing.T) {
 }
 
 // Two bars stay below the lines, and are redrawn in place.
-func TestTerminal(t *testing.T) {
+func TestOnTerminal(t *testing.T) {
 	var b strings.Builder
 	d := progress.New(&b, true)
 	first, second := d.Bar("node a"), d.Bar("node b")

@@ -29,7 +29,7 @@ func (r *recorder) Line(format string, args ...any) {
 }
 
 // During a whole plan, a view displays a bar for each node, names instead of IDs, and a line for each change.
-func TestView(t *testing.T) {
+func TestPlanView(t *testing.T) {
 	show := &recorder{bars: make(map[*progress.Bar]string)}
 	bars := map[string]*progress.Bar{}
 	v := progress.NewView(show, []string{"a:1", "b:1"}, func(address string) *progress.Bar {

@@ -15,7 +15,7 @@ import (
 )
 
 // A short search prints nothing. A long one prints its position, and the number of messages that were not evaluated.
-func TestSearch(t *testing.T) {
+func TestSearchProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		s := progress.NewSearch(&out, "browse orders", false)

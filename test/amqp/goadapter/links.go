@@ -104,8 +104,8 @@ func (c *client) connectTo(ctx context.Context, url string, o *amqp.ConnOptions)
 	return nil
 }
 
-// again reports whether an error requires a reconnect, and reconnects with all links.
-func (c *client) again(ctx context.Context, err error) bool {
+// reconnect reconnects with all links if the error requires it, and reports whether it did.
+func (c *client) reconnect(ctx context.Context, err error) bool {
 	var refused *amqp.Error
 	if ctx.Err() != nil || errors.As(err, &refused) && !lost(err) {
 		return false
@@ -158,7 +158,7 @@ func (c *client) send(ctx context.Context, r *request, m *messageForm) error {
 	encoded := encode(m)
 	for {
 		err := c.sendOnce(ctx, r, encoded)
-		if err == nil || !c.again(ctx, err) {
+		if err == nil || !c.reconnect(ctx, err) {
 			return err
 		}
 	}
@@ -225,7 +225,7 @@ func (c *client) receive(ctx context.Context, k *consumer, timeout time.Duration
 		if late {
 			return &reply{}, nil //nolint:nilerr // a timeout is a valid response
 		}
-		if !c.again(ctx, err) {
+		if !c.reconnect(ctx, err) {
 			return nil, err
 		}
 	}

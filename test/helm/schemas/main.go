@@ -72,7 +72,7 @@ func run(args []string) error {
 	return write(filepath.Join(args[1], "_definitions.json"), map[string]any{"definitions": api.Definitions})
 }
 
-// strict makes a schema reject unknown fields, and accept a number or a string where the API accepts both.
+// strict changes a schema so that it rejects unknown fields, and accepts a number or a string where the API does.
 func strict(schema map[string]any) {
 	if properties, ok := schema["properties"].(map[string]any); ok {
 		if _, ok := schema["additionalProperties"]; !ok {

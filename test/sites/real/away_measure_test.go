@@ -13,16 +13,16 @@ import (
 // catchUpMargin is the lag at which a replica has caught up while the primary is in use.
 const catchUpMargin = time.Second
 
-// TestAway cuts the link to the replica while the primary is in use, and compares the 99th percentile of the latency of
-// its publishes before the cut with the one during the catch-up.
+// TestLinkOutage cuts the link to the replica while the primary is in use, and compares the 99th percentile of the
+// latency of its publishes before the cut with the one during the catch-up.
 //
-//	go test -tags deep,measure ./test/sites/real -run TestAway -timeout 3h -v
+//	go test -tags deep,measure ./test/sites/real -run TestLinkOutage -timeout 3h -v
 //	LOCKSTEP_AWAY=2m     duration of the cut
 //	LOCKSTEP_PERIOD=10s  duration of the load before the cut, and after the catch-up
 //	LOCKSTEP_RATE=2000   publishes of 512 bytes per second
 //
 // All processes share one machine: as in TestCost, the nodes of the replica have the lowest priority.
-func TestAway(t *testing.T) {
+func TestLinkOutage(t *testing.T) {
 	away, period := duration(t, "LOCKSTEP_AWAY", 2*time.Minute), duration(t, "LOCKSTEP_PERIOD", 10*time.Second)
 	rate := perSecond(t)
 	const perMessage = 2 * smallBody // in the log, with a margin

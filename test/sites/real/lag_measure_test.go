@@ -58,7 +58,7 @@ func TestLag(t *testing.T) {
 
 // lagSample is a status of the replica.
 type lagSample struct {
-	age            time.Duration // since the end of the primary's log was known
+	age            time.Duration // since the primary reported the end of its log
 	lag            time.Duration
 	records, bytes uint64
 }

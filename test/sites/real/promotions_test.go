@@ -43,9 +43,10 @@ func (f phase) String() string {
 	return [...]string{"link good", "link cut", "link slow", "no load"}[f]
 }
 
-// After the loss of the primary, a promotion loses only the last transactions, and of those that were acknowledged
-// before the status was heard, at most as many as the status reports. The old primary follows if nothing is lost.
-// Otherwise it stays stopped, and its file of lost transactions contains all publishes that were acknowledged and lost.
+// After the loss of the primary, a promotion loses only the last transactions. Of those that were acknowledged before
+// the replica received its last status, it loses at most the reported number. The old primary follows if nothing is
+// lost. Otherwise it stays stopped, and its file of lost transactions contains all publishes that were acknowledged
+// and lost.
 func TestPromotionsAfterKills(t *testing.T) {
 	r, n := random(t), rounds(t, 10, 2)
 	w := newWorld(t, nil, kept)
@@ -225,7 +226,7 @@ func (l *load) checkPromotion(c *client.Client, from *site, p promotion) (gone m
 			}
 		}
 		require.LessOrEqual(t, uint64(before), s.GetLagRecords(),
-			"transactions lost that were acknowledged before the status was heard: %v", s)
+			"lost transactions that were acknowledged before the status was received: %v", s)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

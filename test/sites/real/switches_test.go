@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// fault is what fails during a switch.
+// fault is a fault during a switch.
 type fault int
 
 const (
@@ -41,7 +41,7 @@ type clients interface {
 	verify(reader *client.Client)
 }
 
-// Planned switches under load lose nothing, store nothing twice and keep the order, even if the active of a site is
+// Planned switches under load lose and duplicate no message, and keep the order, even if the active of a site is
 // killed during the switch. The clients are those for Go and Python, and AMQP clients.
 func TestSwitches(t *testing.T) {
 	r, n := random(t), rounds(t, 20, 4)
@@ -135,7 +135,7 @@ func (w *world) switchFrom(from *site, l *load, f fault, after time.Duration) ti
 	return l.longestGap(began, ended)
 }
 
-// switchTo switches to a site. It repeats a switch that fails while a node is replaced.
+// switchTo switches to a site. It retries a switch that fails while a node is replaced.
 func (w *world) switchTo(to *site) {
 	w.t.Helper()
 	from := w.other(to)

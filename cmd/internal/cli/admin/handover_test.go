@@ -64,8 +64,7 @@ func (s *sequential) end() {
 	<-s.done
 }
 
-// An active that is stopped first hands its role to the in-sync standby. A publisher sees no error, and no longer pause
-// than during a switchover.
+// A stopping active hands over its role to the in-sync standby before it exits. A publisher receives no error.
 func TestStopHandsOver(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	c.OK("queue", "create", "q")
@@ -114,7 +113,7 @@ func takeovers(log string) (codes []string) {
 	return codes
 }
 
-// Nodes and a witness keep running after SIGHUP, and log advice.
+// Nodes and a witness keep running after SIGHUP, and log a hint.
 func TestHangup(t *testing.T) {
 	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
 	require.NoError(t, err)
@@ -131,7 +130,7 @@ func TestHangup(t *testing.T) {
 }
 
 // With --to and --from the command is idempotent: it does nothing if the role is already at the target.
-func TestSwitchoverToANode(t *testing.T) {
+func TestSwitchoverToNode(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, standby := clitest.InSync(t, p, c)
 	id := func(n *harness.Node) string {

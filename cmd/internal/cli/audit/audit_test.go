@@ -11,7 +11,7 @@ import (
 )
 
 // Each request to either node is recorded with caller, method and result, but without message contents.
-func TestTail(t *testing.T) {
+func TestAuditTail(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, _ := clitest.InSync(t, p, c)
 	c.OK("queue", "create", "orders")

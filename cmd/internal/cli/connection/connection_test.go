@@ -74,7 +74,7 @@ func TestConnections(t *testing.T) {
 	for _, refused := range []struct {
 		args []string
 		code int
-		says string
+		want string
 	}{
 		{[]string{"x"}, cli.ExitUsage, "invalid connection ID"},
 		{[]string{id}, cli.ExitError, "connection not found"},
@@ -82,6 +82,6 @@ func TestConnections(t *testing.T) {
 	} {
 		_, stderr, code := c.Run("", append([]string{"connection", "close"}, refused.args...)...)
 		require.Equal(t, refused.code, code, "%v: %s", refused.args, stderr)
-		require.Contains(t, stderr, refused.says)
+		require.Contains(t, stderr, refused.want)
 	}
 }

@@ -40,8 +40,8 @@ queues:
   - name: poison
 `
 
-// refusedStep is a planned change in the JSON output of a refused import.
-type refusedStep struct {
+// rejectedStep is a planned change in the JSON output of a rejected import.
+type rejectedStep struct {
 	Subscription string
 	Changes      []struct{ To string }
 }
@@ -103,7 +103,7 @@ func TestDefinitions(t *testing.T) {
 	require.Equal(t, example, c.OK("definitions", "export"))
 	require.Contains(t, c.OK("queue", "list"), "answers", "a temporary queue belongs to its client")
 
-	// Priorities cannot be altered: nothing is done.
+	// Priorities are immutable, so the import changes nothing.
 	changed := filepath.Join(t.TempDir(), "changed.yaml")
 	require.NoError(t, os.WriteFile(changed, []byte(`version: 1
 queues:
@@ -114,7 +114,7 @@ queues:
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "immutable")
 	var refused struct {
-		Changes   []refusedStep
+		Changes   []rejectedStep
 		Conflicts []string
 		Applied   int
 	}
@@ -122,7 +122,7 @@ queues:
 	require.Zero(t, refused.Applied)
 	require.Len(t, refused.Conflicts, 1)
 	require.Contains(t, refused.Conflicts[0], "orders: priorities")
-	large := slices.IndexFunc(refused.Changes, func(c refusedStep) bool { return c.Subscription == "large" })
+	large := slices.IndexFunc(refused.Changes, func(c rejectedStep) bool { return c.Subscription == "large" })
 	require.NotEqual(t, -1, large, stdout)
 	require.Equal(t, "size > 3", refused.Changes[large].Changes[0].To)
 	require.NotContains(t, c.OK("queue", "list"), "more")

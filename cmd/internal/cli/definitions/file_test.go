@@ -112,8 +112,8 @@ func TestNamesOfFields(t *testing.T) {
 	}
 }
 
-// Each invalid file is rejected with its line and advice.
-func TestBadFiles(t *testing.T) {
+// Each invalid file is rejected with the line and the cause.
+func TestInvalidFiles(t *testing.T) {
 	const q = "version: 1\nqueues:\n  - name: a\n    " // the fourth line follows
 	const schedule = "version: 1\nschedules: [{"
 	for name, c := range map[string]struct{ content, want string }{
@@ -206,5 +206,5 @@ func TestTargetsFirst(t *testing.T) {
 		names = append(names, q.name)
 	}
 	require.Equal(t, []string{"c", "b", "a", "d", "e"}, names)
-	require.Len(t, targetsFirst([]queue{named("a", "b"), named("b", "a")}), 2, "a cycle, which the pair refuses")
+	require.Len(t, targetsFirst([]queue{named("a", "b"), named("b", "a")}), 2, "a cycle, which the pair rejects")
 }

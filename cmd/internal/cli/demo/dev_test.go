@@ -60,7 +60,7 @@ func TestDevTakenAddress(t *testing.T) {
 }
 
 // A pair with a witness restarts in its directory.
-func TestDevRaftAgain(t *testing.T) {
+func TestDevRaftRestart(t *testing.T) {
 	o := harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()}
 	voters := ""
 	for range 2 {

@@ -50,7 +50,7 @@ func found(t *testing.T, all map[string]doctor.Finding, name string) doctor.Find
 }
 
 // doctor checks a running node, a node before it joins, and wrong addresses. It does not affect the running node.
-func TestWithRunningPair(t *testing.T) {
+func TestRunningPair(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, standby := clitest.InSync(t, p, c)
 	c.OK("publish", "orders", "one", "--create")
@@ -74,7 +74,7 @@ func TestWithRunningPair(t *testing.T) {
 		require.Contains(t, found(t, all, "ports, listen").Measured, pid)
 		require.Contains(t, found(t, all, "disk sync").Measured, "running node")
 	}
-	require.Equal(t, before, names(t, dir), "no file is left")
+	require.Equal(t, before, names(t, dir), "doctor leaves no file")
 	clitest.InSync(t, p, c)
 	text, stderr, code := c.Run("", append([]string{"doctor"}, args...)...)
 	require.Equal(t, cli.ExitOK, code, stderr)
@@ -97,11 +97,11 @@ func TestWithRunningPair(t *testing.T) {
 	all, code = diagnose(t, c, append(args, "--peer", etcd)...)
 	require.Equal(t, cli.ExitError, code)
 	require.Equal(t, doctor.Problem, found(t, all, "other node").Verdict)
-	anotherPair(t, c, etcd, args)
+	recordOfAnotherPair(t, c, etcd, args)
 }
 
-// anotherPair uses a data directory with an empty prefix, and with the record of another pair.
-func anotherPair(t *testing.T, c clitest.CLI, etcd string, args []string) {
+// recordOfAnotherPair uses a data directory with an empty prefix, and with the record of another pair.
+func recordOfAnotherPair(t *testing.T, c clitest.CLI, etcd string, args []string) {
 	t.Helper()
 	all, code := diagnose(t, c, append(args, "--coordinator-etcd-prefix", "/lockstep/empty/")...)
 	require.Equal(t, cli.ExitError, code)

@@ -63,7 +63,7 @@ func TestDirectory(t *testing.T) {
 	reported(t, check(), OK)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Empty(t, left, "no file is left")
+	require.Empty(t, left, "the check leaves no file")
 
 	in = inspect(t, func(c *config.Config) { c.Data.Dir = filepath.Join(c.Data.Dir, "a", "b") })
 	require.False(t, in.made)
@@ -116,7 +116,7 @@ func TestMemory(t *testing.T) {
 	for _, c := range []struct {
 		budget, machine, group uint64
 		verdict                Verdict
-		says                   string
+		want                   string
 	}{
 		{gibibyte, 4 * gibibyte, 0, OK, "the machine has 4.0 GiB"},
 		{gibibyte, 4 * gibibyte, 2 * gibibyte, OK, "the control group has 2.0 GiB"},
@@ -125,7 +125,7 @@ func TestMemory(t *testing.T) {
 		{gibibyte, 2 * gibibyte, 64 * gibibyte, OK, "the machine"},
 		{gibibyte, 0, 0, NotChecked, "unknown"},
 	} {
-		reported(t, memoryFinding(c.budget, c.machine, c.group)[0], c.verdict, c.says)
+		reported(t, memoryFinding(c.budget, c.machine, c.group)[0], c.verdict, c.want)
 	}
 	in := inspect(t, func(c *config.Config) { c.Memory.Budget = 1 << 60 })
 	if f := checkMemory(t.Context(), in)[0]; f.Verdict != NotChecked {
@@ -192,18 +192,18 @@ func TestCertificates(t *testing.T) {
 	for name, c := range map[string]struct {
 		ca, cert, key, advertise string
 		verdict                  Verdict
-		says                     string
+		want                     string
 	}{
 		"good":           {ours.File, good, goodKey, "node-a:7420", OK, "node-a"},
 		"good address":   {ours.File, good, goodKey, "", OK, "127.0.0.1"},
 		"wrong name":     {ours.File, good, goodKey, "node-b:7420", Problem, "node-b"},
-		"ends soon":      {ours.File, hour, hourKey, "node-a:7420", Warning, "expires soon"},
-		"has ended":      {ours.File, over, overKey, "", Problem, "expired"},
-		"too early":      {ours.File, early, earlyKey, "", Problem, "not valid before"},
+		"expires soon":   {ours.File, hour, hourKey, "node-a:7420", Warning, "expires soon"},
+		"expired":        {ours.File, over, overKey, "", Problem, "expired"},
+		"not valid yet":  {ours.File, early, earlyKey, "", Problem, "not valid before"},
 		"other key":      {ours.File, good, hourKey, "", Problem, "they must match"},
-		"other chain":    {ours.File, foreign, foreignKey, "node-a:7420", Problem, "not issued by the CA"},
+		"other CA":       {ours.File, foreign, foreignKey, "node-a:7420", Problem, "not issued by the CA"},
 		"no file":        {ours.File, good + "x", goodKey, "", Problem, "cert show"},
-		"no authority":   {garbage + "x", good, goodKey, "", Problem, "CA certificates"},
+		"no CA file":     {garbage + "x", good, goodKey, "", Problem, "CA certificates"},
 		"no certificate": {garbage, good, goodKey, "", Problem, "PEM"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestCertificates(t *testing.T) {
 			})
 			all := checkCertificates(t.Context(), in)
 			require.Len(t, all, 1)
-			reported(t, all[0], c.verdict, c.says)
+			reported(t, all[0], c.verdict, c.want)
 		})
 	}
 	in := inspect(t, func(c *config.Config) { c.TLS.CA, c.TLS.Cert, c.TLS.Key = ours.File, good, goodKey })

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// An in-memory filesystem is reported, and a full one as well.
+// An in-memory filesystem and a full filesystem are reported.
 func TestFullTmpfs(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=2m,mode=700"); err != nil {
@@ -31,10 +31,10 @@ func TestFullTmpfs(t *testing.T) {
 	reported(t, checkSync(t.Context(), in)[0], Problem, "no space")
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, left, 1, "no other file is left")
+	require.Len(t, left, 1, "doctor leaves no file")
 }
 
-// The holder of a lock is found without taking the lock.
+// lockOwner returns the owner of a lock without acquiring the lock.
 func TestLockOwner(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
 	require.Zero(t, lockOwner(name))
@@ -46,7 +46,7 @@ func TestLockOwner(t *testing.T) {
 	require.Equal(t, os.Getpid(), lockOwner(name))
 }
 
-func TestChosen(t *testing.T) {
+func TestChosenOf(t *testing.T) {
 	require.Equal(t, "madvise", chosenOf("always [madvise] never"))
 	require.Empty(t, chosenOf(""))
 }

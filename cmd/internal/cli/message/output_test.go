@@ -64,7 +64,7 @@ func TestOutputFailed(t *testing.T) {
 	require.Empty(t, c.Lines("browse", "orders", "-s", "default"), "the request was not published")
 }
 
-// A publisher gets a warning if no subscription receives its messages.
+// publish prints a warning if no subscription receives the messages.
 func TestPublishToTopic(t *testing.T) {
 	t.Parallel()
 	_, c := clitest.StartNodes(t, true)

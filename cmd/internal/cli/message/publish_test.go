@@ -54,7 +54,7 @@ func (m *silentNode) PublishStream(s pb.QueueService_PublishStreamServer) error 
 	}
 }
 
-// If no node responds, publish reports the number of messages with an unknown outcome, and advice. It has a separate
+// If no node responds, publish reports the number of messages with an unknown outcome and a hint. It has a separate
 // exit code.
 func TestPublishUnknown(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())

@@ -14,7 +14,7 @@ import (
 
 // The nodes of a raft pair report the voter addresses, even if one has not read the cluster record yet. Nodes of an
 // etcd pair report no voters.
-func TestVotersAreKnown(t *testing.T) {
+func TestVoterAddresses(t *testing.T) {
 	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })

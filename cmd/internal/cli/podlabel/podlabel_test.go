@@ -25,7 +25,7 @@ import (
 type cluster struct {
 	api, node *httptest.Server
 	active    atomic.Bool
-	refuses   atomic.Bool
+	rejects   atomic.Bool
 	labels    chan string
 	account   string
 }
@@ -44,7 +44,7 @@ func newCluster(t *testing.T) *cluster {
 			Metadata struct{ Labels map[string]string }
 		}
 		switch {
-		case c.refuses.Load(), r.Header.Get("Authorization") != "Bearer secret":
+		case c.rejects.Load(), r.Header.Get("Authorization") != "Bearer secret":
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = w.Write([]byte(`{"kind":"Status","message":"pods \"a-0\" is forbidden"}`))
 		case r.Method != http.MethodPatch, r.URL.Path != "/api/v1/namespaces/data/pods/a-0",
@@ -102,13 +102,13 @@ func TestLabelFollowsNode(t *testing.T) {
 	c.active.Store(true)
 	require.Equal(t, "active", <-c.labels)
 
-	c.refuses.Store(true)
+	c.rejects.Store(true)
 	c.active.Store(false)
 	failure := <-failures
 	require.Error(t, failure)
 	require.Contains(t, failure.Error(), `pods "a-0"`)
 	require.Contains(t, failure.Error(), "verb patch")
-	c.refuses.Store(false)
+	c.rejects.Store(false)
 	require.Equal(t, "standby", <-c.labels)
 
 	// The token is replaced while the command runs.
@@ -128,20 +128,20 @@ func TestLabelFollowsNode(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestRefusals(t *testing.T) {
+func TestInvalidConfiguration(t *testing.T) {
 	c := newCluster(t)
 	for name, test := range map[string]struct {
 		change func(*flags)
 		lookup func(string) (string, bool)
-		says   string
+		want   string
 		usage  bool
 	}{
-		"no pod":     {change: func(f *flags) { f.pod = "" }, says: "POD_NAME", usage: true},
-		"interval":   {change: func(f *flags) { f.interval = 0 }, says: "be positive", usage: true},
-		"no cluster": {lookup: func(string) (string, bool) { return "", false }, says: "Kubernetes pod"},
-		"no account": {change: func(f *flags) { f.account = "/nowhere" }, says: "service account"},
-		"no authorities": {
-			change: func(f *flags) { f.probeCA = filepath.Join(c.account, "token") }, says: "no certificate",
+		"no pod":     {change: func(f *flags) { f.pod = "" }, want: "POD_NAME", usage: true},
+		"interval":   {change: func(f *flags) { f.interval = 0 }, want: "be positive", usage: true},
+		"no cluster": {lookup: func(string) (string, bool) { return "", false }, want: "Kubernetes pod"},
+		"no account": {change: func(f *flags) { f.account = "/nowhere" }, want: "service account"},
+		"no CA": {
+			change: func(f *flags) { f.probeCA = filepath.Join(c.account, "token") }, want: "no certificate",
 		},
 	} {
 		f, lookup := c.flags(), c.lookup
@@ -153,7 +153,7 @@ func TestRefusals(t *testing.T) {
 		}
 		_, err := newLabeller(f, lookup)
 		require.Error(t, err)
-		require.Contains(t, err.Error(), test.says, name)
+		require.Contains(t, err.Error(), test.want, name)
 		require.Equal(t, test.usage, errorsIsUsage(err), name)
 	}
 }

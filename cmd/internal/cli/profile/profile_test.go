@@ -77,13 +77,13 @@ func TestLogin(t *testing.T) {
 	text, code = run("", "queue", "list", "--profile", "first")
 	require.Equal(t, cli.ExitOK, code, text)
 	text, code = run("", "queue", "list", "--token", token)
-	require.Equal(t, cli.ExitOK, code, "the flag counts before the profile: "+text)
+	require.Equal(t, cli.ExitOK, code, "the flag takes precedence over the profile: "+text)
 	c.Env[cli.EnvToken] = "lsk_of_the_environment"
 	text, code = run("", "queue", "list", "--profile", "first")
 	require.Equal(t, cli.ExitError, code, "the environment takes precedence over the profile")
 	require.NotContains(t, text, "of_the_environment")
 	text, code = run("", "queue", "list", "--profile", "first", "--token", token)
-	require.Equal(t, cli.ExitOK, code, "the flag counts before the environment: "+text)
+	require.Equal(t, cli.ExitOK, code, "the flag takes precedence over the environment: "+text)
 	delete(c.Env, cli.EnvToken)
 	c.Env[profiles.EnvProfile] = "first"
 	text, code = run("", "queue", "list")
@@ -119,37 +119,37 @@ func TestLogin(t *testing.T) {
 }
 
 // Invalid names, two tokens, and files readable by other users are rejected.
-func TestWrongLogins(t *testing.T) {
+func TestInvalidLogins(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "profiles.yaml")
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1", Env: map[string]string{profiles.EnvFile: file}}
 	for name, tt := range map[string]struct {
 		args  []string
 		stdin string
 		code  int
-		says  string
+		want  string
 	}{
-		"name": {args: []string{"login", "a/b"}, code: cli.ExitUsage, says: "invalid profile name"},
+		"name": {args: []string{"login", "a/b"}, code: cli.ExitUsage, want: "invalid profile name"},
 		"two tokens": {
-			args: []string{"login", "--token", "a", "--token-file", "b"}, code: cli.ExitUsage, says: "token-file",
+			args: []string{"login", "--token", "a", "--token-file", "b"}, code: cli.ExitUsage, want: "token-file",
 		},
-		"two more": {args: []string{"login", "--token", "a", "--token-stdin"}, code: cli.ExitUsage, says: "combined"},
-		"nothing":  {args: []string{"login", "--token-stdin"}, code: cli.ExitUsage, says: "standard input is empty"},
-		"nobody":   {args: []string{"login", "--token", "lsk_secret"}, code: cli.ExitError, says: "--no-verify"},
-		"no file":  {args: []string{"login", "--token-file", "/nowhere"}, code: cli.ExitUsage, says: "/nowhere"},
+		"two more":    {args: []string{"login", "--token", "a", "--token-stdin"}, code: cli.ExitUsage, want: "combined"},
+		"empty input": {args: []string{"login", "--token-stdin"}, code: cli.ExitUsage, want: "standard input is empty"},
+		"no node":     {args: []string{"login", "--token", "lsk_secret"}, code: cli.ExitError, want: "--no-verify"},
+		"no file":     {args: []string{"login", "--token-file", "/nowhere"}, code: cli.ExitUsage, want: "/nowhere"},
 		"plaintext": {
 			args: []string{"login", "--addr", "192.0.2.1:7420", "--token", "lsk_secret"}, code: cli.ExitUsage,
-			says: "unencrypted",
+			want: "unencrypted",
 		},
 		"two words": {
-			args: []string{"login", "--token-stdin"}, stdin: "lsk_secret two", code: cli.ExitUsage, says: "byte 11",
+			args: []string{"login", "--token-stdin"}, stdin: "lsk_secret two", code: cli.ExitUsage, want: "byte 11",
 		},
-		"not there":   {args: []string{"status", "--profile", "x"}, code: cli.ExitUsage, says: "lockstep login"},
-		"no such one": {args: []string{"profile", "use", "x"}, code: cli.ExitError, says: "profile not found"},
+		"missing profile":          {args: []string{"status", "--profile", "x"}, code: cli.ExitUsage, want: "lockstep login"},
+		"use of a missing profile": {args: []string{"profile", "use", "x"}, code: cli.ExitError, want: "profile not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, code := c.Run(tt.stdin, tt.args...)
 			require.Equal(t, tt.code, code, stdout+stderr)
-			require.Contains(t, stderr, tt.says)
+			require.Contains(t, stderr, tt.want)
 			require.NotContains(t, stdout+stderr, "secret")
 			require.NoFileExists(t, file)
 		})
@@ -176,7 +176,7 @@ func TestWrongLogins(t *testing.T) {
 }
 
 // An operator at a terminal is prompted for the token.
-func TestTyped(t *testing.T) {
+func TestTokenPrompt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "profiles.yaml")
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1", Env: map[string]string{profiles.EnvFile: file}}
 	_, stderr, code := c.Answering("lsk_0123456789012345678901234567\n", "login", "--no-verify")

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// Selected messages are moved to another queue, and selected messages are deleted.
+// move and remove affect only the selected messages.
 func TestMoveAndRemove(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "from")
@@ -32,7 +32,7 @@ func TestMoveAndRemove(t *testing.T) {
 	require.InDelta(t, 0, c.Lines("queue", "remove", "from", "--sequence", "1-2", "--yes")[0]["messages"], 0)
 	moved(1, 0, "to", "--to", "from", "-s", "default", "--sequence", "2")
 	for _, refused := range []struct {
-		says string
+		want string
 		code int
 		args []string
 	}{
@@ -44,12 +44,12 @@ func TestMoveAndRemove(t *testing.T) {
 	} {
 		_, stderr, code := c.Run("", append([]string{"queue"}, refused.args...)...)
 		require.Equal(t, refused.code, code, "%v: %s", refused.args, stderr)
-		require.Contains(t, stderr, refused.says, refused.args)
+		require.Contains(t, stderr, refused.want, refused.args)
 	}
 }
 
-// The node sorts, filters and pages.
-func TestListInOrder(t *testing.T) {
+// queue list passes sort order, filter and page to the node.
+func TestListSortsAndFilters(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	for _, name := range []string{"a", "b", "c"} {
 		c.OK("queue", "create", name)

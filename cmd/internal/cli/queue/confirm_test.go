@@ -56,8 +56,8 @@ func TestConfirmDeletion(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code)
 }
 
-// An operator at a terminal who was not prompted has not confirmed messages that become corrupt afterwards.
-func TestConfirmCorrupt(t *testing.T) {
+// Without corrupt messages, drop-corrupt neither prompts the operator nor sends a deletion.
+func TestNoCorruptMessages(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "q")
 	stdout, _, code := c.Answering("", "queue", "drop-corrupt", "q")
@@ -66,7 +66,7 @@ func TestConfirmCorrupt(t *testing.T) {
 	require.Len(t, c.Lines("audit", "tail", "--method", "DropDamaged"), 1, "only the list of messages is requested")
 }
 
-// The list has the same subscriptions that `queue show` shows below a queue.
+// subscription list contains the subscriptions of one queue, or of all queues.
 func TestSubscriptionList(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "q", "-s", "one", "-s", "two")

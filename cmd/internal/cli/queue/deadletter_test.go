@@ -35,7 +35,7 @@ func TestDeadLetterConfig(t *testing.T) {
 	require.InDelta(t, 1<<20, q["max_bytes"], 0)
 
 	for _, refused := range []struct {
-		says string
+		want string
 		args []string
 	}{
 		{"maximum is 1000000", []string{"queue", "alter", "orders", "--max-deliveries", "1000001"}},
@@ -47,7 +47,7 @@ func TestDeadLetterConfig(t *testing.T) {
 	} {
 		_, stderr, code := c.Run("", refused.args...)
 		require.Equal(t, cli.ExitError, code, "%v: %s", refused.args, stderr)
-		require.Contains(t, stderr, refused.says, refused.args)
+		require.Contains(t, stderr, refused.want, refused.args)
 	}
 	q = c.Lines("queue", "show", "orders")[0]
 	require.InDelta(t, 5, q["max_deliveries"], 0)

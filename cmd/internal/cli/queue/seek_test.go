@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// A queue with retention is read again, from each kind of position.
+// queue seek moves a subscription of a queue with retention to each kind of position.
 func TestSeek(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "events", "--retention-messages", "100")
@@ -41,7 +41,7 @@ func TestSeek(t *testing.T) {
 	require.InDelta(t, 2, c.Lines("subscription", "create", "events", "old", "--start", "1h")[0]["backlog"], 0)
 	require.InDelta(t, 1, c.Lines("subscription", "create", "events", "late", "--start", "2")[0]["backlog"], 0)
 	for _, refused := range []struct {
-		says string
+		want string
 		code int
 		args []string
 	}{
@@ -55,6 +55,6 @@ func TestSeek(t *testing.T) {
 	} {
 		_, stderr, code := c.Run("", append([]string{"queue", "seek", "events"}, refused.args...)...)
 		require.Equal(t, refused.code, code, "%v: %s", refused.args, stderr)
-		require.Contains(t, stderr, refused.says, refused.args)
+		require.Contains(t, stderr, refused.want, refused.args)
 	}
 }

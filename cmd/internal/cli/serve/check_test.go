@@ -32,7 +32,7 @@ func serveCheck(t *testing.T, settings string) (stderr string, code int) {
 	return errs.String(), code
 }
 
-// --check distinguishes valid from invalid settings, and starts nothing.
+// --check accepts valid settings, rejects invalid ones, and starts nothing.
 func TestCheck(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	base := fmt.Sprintf("data: {dir: %s}\nlisten: 127.0.0.1:0\ncoordinator: {type: none}\n", dir)
@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
-// The program on the disk is run, with the arguments of the process.
+// checkRestart runs the program on the disk with the arguments of the process and --check, and returns its error.
 func TestCheckRestart(t *testing.T) {
 	program := func(script string) string {
 		file := filepath.Join(t.TempDir(), "lockstep")

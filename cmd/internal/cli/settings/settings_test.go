@@ -60,7 +60,7 @@ func TestRunningSettings(t *testing.T) {
 	newValue("log.level", map[string]any{active.Name: "warn", standby.Name: "warn"})
 }
 
-// min-in-sync is stored in the cluster record, so it can be changed while it refuses writes.
+// min-in-sync is stored in the cluster record, so it can be changed while writes are rejected because of it.
 func TestRunningMinInSync(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	_, standby := clitest.InSync(t, p, c)
@@ -94,7 +94,7 @@ func TestRunningMinInSync(t *testing.T) {
 }
 
 // Invalid settings are rejected, with the reason and the valid values.
-func TestSettingsAreRefused(t *testing.T) {
+func TestInvalidSettings(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	for want, args := range map[string][]string{
 		"did you mean log.level?":       {"set", "log.levle", "debug"},

@@ -91,7 +91,7 @@ func TestSwitchFails(t *testing.T) {
 	require.Contains(t, stderr, "site.remote")
 }
 
-// Without --yes, a promotion asks on a terminal, and is refused elsewhere.
+// Without --yes, promote prompts on a terminal, and is rejected otherwise.
 func TestPromote(t *testing.T) {
 	s := startSites(t)
 	s.stopEast()

@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
 )
 
-// lockstep site drill copies a running node, and serves the copy until it is interrupted. A second run needs another
-// directory.
+// lockstep site drill copies a running node, and serves the copy until it is interrupted. An existing directory is
+// rejected.
 func TestDrill(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "one", "two", "--create")

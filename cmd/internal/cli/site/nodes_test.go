@@ -17,7 +17,7 @@ import (
 )
 
 // The commands work with real nodes: a replica receives the messages of its primary, and has them after its promotion.
-func TestNodes(t *testing.T) {
+func TestSiteCommandsWithNodes(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("a-secret-shared-by-both-sites\n"), 0o600))
 	named := func(name string) map[string]string {
@@ -44,7 +44,7 @@ func TestNodes(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 
 	_, _, code := atWest.Run("", "site", "promote", "--reason", "x", "--yes")
-	require.Equal(t, cli.ExitError, code, "the primary answers")
+	require.Equal(t, cli.ExitError, code, "the primary responds")
 	require.NoError(t, east.Nodes[0].Kill())
 	promoted := atWest.Lines("site", "promote", "--reason", "x", "--yes")[0]
 	require.Equal(t, end, promoted["origin"])
@@ -52,7 +52,7 @@ func TestNodes(t *testing.T) {
 	require.Equal(t, "a\nb\nc\n", atWest.OK("consume", "q", "--count", "3"))
 }
 
-// A data directory is seeded from a real node. A directory with files is refused.
+// seed creates a data directory from a running node. A directory with files is rejected.
 func TestSeed(t *testing.T) {
 	dir := t.TempDir()
 	token, file, data := filepath.Join(dir, "token"), filepath.Join(dir, "node.yaml"), filepath.Join(dir, "data")

@@ -48,8 +48,8 @@ func startRoles(t *testing.T) sites {
 	return s
 }
 
-// Commands that operate a pair use the pair in --addr, although it is a replica.
-func TestOperatesReplica(t *testing.T) {
+// Commands for a pair use the pair in --addr, even if it is a replica.
+func TestCommandsForReplica(t *testing.T) {
 	s := startRoles(t)
 	for _, args := range [][]string{
 		{"switchover"}, {"pause", "--reason", "maintenance"}, {"resume"},
@@ -68,8 +68,8 @@ func TestOperatesReplica(t *testing.T) {
 	require.Equal(t, cli.ExitError, code)
 }
 
-// With the addresses of both sites, such a command does not choose one of them.
-func TestOperatesOnePair(t *testing.T) {
+// With the addresses of both sites, these commands return a usage error that lists the sites.
+func TestCommandsForOnePair(t *testing.T) {
 	s := startRoles(t)
 	both := clitest.CLI{T: t, Addr: s.west.address + "," + s.east.address}
 	for _, args := range [][]string{

@@ -107,8 +107,8 @@ func TestStatusThroughStandby(t *testing.T) {
 	require.NotEmpty(t, v["problems"])
 }
 
-// The other site is shown as this site reports it, if it cannot be reached from the machine of the command.
-func TestStatusReported(t *testing.T) {
+// If the command cannot reach the other site, it shows the state that this site reports.
+func TestStatusOfUnreachableSite(t *testing.T) {
 	s := startSites(t)
 	s.east.server.Stop()
 	v, code := siteStatus(t, s.west.cli(t))

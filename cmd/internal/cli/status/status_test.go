@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// status shows a forced failover that is not settled, and when the role moves back.
+// status shows an unresolved forced failover, and the time of the failback.
 func TestStatusReportsOperatorActions(t *testing.T) {
 	var b bytes.Buffer
 	p, err := output.New(&b, "table")

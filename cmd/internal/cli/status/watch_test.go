@@ -28,7 +28,7 @@ func TestWatchRedraws(t *testing.T) {
 	require.GreaterOrEqual(t, strings.Count(screen.Text.String(), "\x1b[H\x1b[2J"), 2)
 }
 
-// A command interrupted by Ctrl-C reports the interruption, and not its internal effects.
+// A command that is interrupted by Ctrl-C reports the interruption, and no internal error.
 func TestInterrupted(t *testing.T) {
 	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
 	ctx, stop := context.WithCancel(t.Context())

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMaintenance runs all maintenance commands on a pair, as an operator would.
+// TestMaintenance runs all maintenance commands on a pair.
 func TestMaintenance(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	clitest.FillForScan(t, c, 2000)
@@ -55,7 +55,7 @@ func TestMaintenance(t *testing.T) {
 	require.Contains(t, c.OK("store", "settings", "get"), "page-size-recommended")
 	require.InDelta(t, 16384, c.Lines("store", "settings", "get")[0]["page-size-max"], 0)
 	_, _, code = c.Run("", "store", "settings", "set", "backup.keep-generations", "0")
-	require.Equal(t, cli.ExitError, code, "the node refuses it")
+	require.Equal(t, cli.ExitError, code, "the node rejects it")
 
 	dry := c.Lines("store", "resize", "--rolling", "--dry-run", "--page-size", "8KiB")
 	require.Len(t, dry, 2)
@@ -156,7 +156,7 @@ func backups(t *testing.T, c clitest.CLI) {
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "empty")
 	missing, other := filepath.Join(data, "missing"), filepath.Join(data, "other")
-	for _, want := range []struct{ args, says string }{
+	for _, want := range []struct{ args, text string }{
 		{filepath.Dir(data), "no complete backup in"},
 		{missing, "directory not found: " + missing},
 		{dir + " --archive " + missing, "directory not found: " + missing},
@@ -164,13 +164,13 @@ func backups(t *testing.T, c clitest.CLI) {
 		args := append([]string{"store", "restore", "--data-dir", other}, strings.Fields(want.args)...)
 		_, stderr, code = c.Run("", args...)
 		require.Equal(t, cli.ExitError, code, stderr)
-		require.Contains(t, stderr, want.says)
+		require.Contains(t, stderr, want.text)
 		require.NoDirExists(t, other)
 	}
 }
 
-// The first Ctrl-C cancels the plan safely and waits for the cancellation.
-func TestCancelRolling(t *testing.T) {
+// The first Ctrl-C cancels the plan, and the command waits for the cancellation.
+func TestInterruptCancelsPlan(t *testing.T) {
 	settings := harness.SmallNodes()
 	settings["maintenance.rewrite-rate"] = "64KiB" // takes minutes unless it is cancelled
 	_, c := clitest.StartNodesWith(t, false, settings)

@@ -75,12 +75,12 @@ func (s *session) press(keys ...string) (last tea.Cmd) {
 	return last
 }
 
-var pollInterval = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+var styles = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
 // screen returns the displayed text without styles. It checks that the text has the size of the terminal.
 func (s *session) screen() string {
 	s.t.Helper()
-	text := pollInterval.ReplaceAllString(s.m.View().Content, "")
+	text := styles.ReplaceAllString(s.m.View().Content, "")
 	lines := strings.Split(text, "\n")
 	require.LessOrEqual(s.t, len(lines), s.m.height)
 	for i, line := range lines {
@@ -231,11 +231,11 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// The model uses only the terminal's own colours, and a picture for a file has no styles.
+// The model uses only the terminal's palette, and a printed screen has no styles.
 func TestNoColour(t *testing.T) {
 	s := newSession(t)
 	s.report(aPair(alarm(0)))
-	require.Regexp(t, pollInterval, s.m.View().Content)
+	require.Regexp(t, styles, s.m.View().Content)
 	text := printed(&Screen{At: noon, Status: aPair(alarm(0)).status, Queues: someQueues(2, query{limit: 9}).page.queues})
 	require.NotContains(t, text, "\x1b")
 	require.Contains(t, text, "CRITICAL alarm-0")
@@ -243,7 +243,7 @@ func TestNoColour(t *testing.T) {
 }
 
 // A window around the selected queue is requested for any number of queues, and the selection stays visible.
-func TestMoving(t *testing.T) {
+func TestSelectionMoves(t *testing.T) {
 	const many = 10_000
 	s := newSession(t)
 	s.report(aPair())
@@ -306,8 +306,8 @@ func TestSorting(t *testing.T) {
 	require.Equal(t, "team-2/orders.00029", s.m.chosen().Name)
 }
 
-// Typed characters filter and are not commands. An answer to an older query is ignored.
-func TestTyping(t *testing.T) {
+// Typed characters change the filter and are not commands. A response to an older query is ignored.
+func TestFilterInput(t *testing.T) {
 	s := newSession(t)
 	s.report(aPair())
 	s.report(someQueues(30, s.wanted))
@@ -328,7 +328,7 @@ func TestTyping(t *testing.T) {
 }
 
 // No action runs without confirmation, without permission, or twice.
-func TestQuestions(t *testing.T) {
+func TestActionsRequireConfirmation(t *testing.T) {
 	s := newSession(t)
 	s.press("S")
 	require.Contains(t, s.screen(), "pair responds")
@@ -365,8 +365,8 @@ func TestQuestions(t *testing.T) {
 	require.Equal(t, 1, s.resumed)
 }
 
-// No key, in any state, breaks the screen or leaves a line that is too long.
-func TestKeysAlways(t *testing.T) {
+// After any sequence of keys and updates, the screen fits the terminal.
+func TestScreenFitsAfterAnyKeys(t *testing.T) {
 	s := newSession(t)
 	keys := strings.Fields("enter esc backspace up down pgdown end home / s r < ? a S P n y x")
 	sizes := [][2]int{{80, 24}, {40, 10}, {200, 60}, {39, 9}, {1, 1}, {80, 11}}
@@ -394,7 +394,7 @@ func TestKeysAlways(t *testing.T) {
 	require.Positive(t, s.switchovers+s.paused)
 }
 
-// The permissions of a role are not known to the client, so the node decides.
+// mayOperate returns true for a rule with roles, because the client does not have their rights. The node decides.
 func TestMayOperate(t *testing.T) {
 	rule := &pb.AccessRule{Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH}}
 	me := &pb.WhoAmIResponse{Rules: []*pb.AccessRule{rule}}

@@ -16,7 +16,7 @@ import (
 )
 
 // The active sorts and filters, and only a window of the queues is requested.
-func TestManyQueues(t *testing.T) {
+func TestWindowOfManyQueues(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{c.Addr}})
 	require.NoError(t, err)

@@ -104,8 +104,8 @@ func (s *shown) ends() {
 	require.Empty(s.t, s.seen.unknown, "sequences that the emulated terminal does not support")
 }
 
-// top shows a working pair, keeps running when the active is killed and restarted, and executes its key commands.
-func TestThroughAFailover(t *testing.T) {
+// top shows a pair, keeps running when the active is killed and restarted, and executes its key commands.
+func TestTopDuringFailover(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, standby := clitest.InSync(t, p, c)
 	c.OK("queue", "create", "orders", "-s", "billing")
@@ -120,7 +120,7 @@ func TestThroughAFailover(t *testing.T) {
 	// A publisher runs during the whole test.
 	ctx, cancel := context.WithCancel(t.Context())
 	published := make(chan error, 1)
-	go func() { published <- publishAlways(ctx, c) }()
+	go func() { published <- publishContinuously(ctx, c) }()
 	s.until("published ", "/s", "commit p50")
 	s.press("/pric\r")
 	s.until("1 queue by messages, with \"pric\"")
@@ -168,8 +168,8 @@ func TestThroughAFailover(t *testing.T) {
 	require.True(t, s.seen.coloured)
 }
 
-// publishAlways publishes until ctx ends. No publish may fail.
-func publishAlways(ctx context.Context, c clitest.CLI) error {
+// publishContinuously publishes until ctx ends. No publish may fail.
+func publishContinuously(ctx context.Context, c clitest.CLI) error {
 	cl, err := client.OpenWith(ctx, client.Options{Addresses: strings.Split(c.Addr, ",")})
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
@@ -187,8 +187,9 @@ func publishAlways(ctx context.Context, c clitest.CLI) error {
 	return nil
 }
 
-// top shows a single node without a pair, without colours, until Ctrl-C. It also tests the output for scripts.
-func TestOneNode(t *testing.T) {
+// top shows a standalone node, without colours if NO_COLOR is set, until Ctrl-C. With --once it prints one screen,
+// and with JSON output one object.
+func TestTopOfStandaloneNode(t *testing.T) {
 	p, c := clitest.StartNodes(t, true)
 	c.OK("publish", "orders", "one", "two", "--create")
 	s := show(t, c, 80, 24, []string{"NO_COLOR=1"}, "--interval", "100ms")

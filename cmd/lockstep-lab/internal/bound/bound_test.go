@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every message is answered once, with each transport, with one or many messages in flight, with and without storage.
+// Every message receives one response, with each transport, with one or many messages in flight, with and without
+// storage.
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
 		transport Transport

@@ -13,8 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// The command lines of `lockstep-lab all` are valid.
-func TestParts(t *testing.T) {
+func TestCommandLinesOfAllAreValid(t *testing.T) {
 	env := &cli.Env{Process: cli.Process{Lookup: func(string) (string, bool) { return "", false }}}
 	for _, p := range parts() {
 		for _, line := range []string{p.short, p.long} {

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each measurement runs, as short as possible.
-func TestBench(t *testing.T) {
+// Each command runs with a short duration, and prints its results.
+func TestMeasurements(t *testing.T) {
 	c := clitest.CLI{T: t, Program: lab.Run}
 	for _, args := range [][]string{
 		{"publish", "--standalone", "--messages", "50"},
@@ -86,7 +86,7 @@ func TestBench(t *testing.T) {
 	require.Equal(t, cli.ExitUsage, code)
 }
 
-// Maintenance operations of a pair run while messages are published, and each figure is reported.
+// Maintenance operations run on a pair while messages are published, and the results of each are printed.
 func TestMaintenance(t *testing.T) {
 	c := clitest.CLI{T: t, Program: lab.Run}
 	for _, wrong := range []string{

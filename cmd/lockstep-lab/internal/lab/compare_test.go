@@ -41,16 +41,15 @@ func comparisons(lines []map[string]any) (found []map[string]any) {
 	return found
 }
 
-// An unknown part is rejected.
-func TestBenchAll(t *testing.T) {
+func TestAllRejectsUnknownPart(t *testing.T) {
 	c := clitest.CLI{T: t, Program: lab.Run}
 	_, stderr, code := c.Run("", "all", "--only", "nothing")
 	require.Equal(t, cli.ExitUsage, code)
 	require.Contains(t, stderr, "growth")
 }
 
-// Both sides run, with peers that only print.
-func TestBenchCompare(t *testing.T) {
+// compare measures Lockstep with the load of each peer. The peers are scripts that print results.
+func TestCompare(t *testing.T) {
 	c, dir := clitest.CLI{T: t, Program: lab.Run}, fakePeers(t)
 	common := []string{"compare", "--lock", filepath.Join(dir, "lock"), "--peers", dir}
 	lines := c.Lines(append(common, "--peer", "nats", "--standalone", "--configs", "r1", "--size", "512", "--duration",

@@ -10,7 +10,7 @@ import (
 )
 
 // Waits are attributed to the function that held the lock, and only the longest are reported.
-func TestLocks(t *testing.T) {
+func TestHeldLocks(t *testing.T) {
 	held := func(ns int64, stack ...string) *profile.Sample {
 		s := profile.Sample{Value: []int64{1, ns}}
 		for _, name := range stack {

@@ -74,7 +74,7 @@ func TestPeers(t *testing.T) {
 	require.Equal(t, CasePipelined, list[1].Case)
 }
 
-func TestLock(t *testing.T) {
+func TestMeasurementLock(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
 	unlock, err := Lock(t.Context(), name, func() { t.Error("the lock is free") })
 	require.NoError(t, err)

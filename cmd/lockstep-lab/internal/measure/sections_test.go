@@ -37,7 +37,7 @@ func TestSections(t *testing.T) {
 }
 
 // The median of several counts is used, so that a single count at the start or the end has no effect.
-func TestUsual(t *testing.T) {
+func TestMedianOfCounts(t *testing.T) {
 	require.Equal(t, map[string]int{"read": 5, "dispatch": 1, "left": 0}, usual([]map[string]int{
 		{"read": 1, "dispatch": 2, "left": 1}, {"read": 5, "dispatch": 1}, {"read": 5, "dispatch": 1},
 	}))

@@ -131,7 +131,7 @@ public final class Load {
           last.set(System.nanoTime());
         }
         if (System.nanoTime() - begin > 120_000_000_000L) {
-          throw new IllegalStateException(left.get() + " messages did not come within two minutes");
+          throw new IllegalStateException(left.get() + " messages were not received within two minutes");
         }
       }
     });
@@ -143,8 +143,8 @@ public final class Load {
     double[] took = new double[messages];
     CountDownLatch got = new CountDownLatch(messages);
     try (Connection in = factory.createConnection(); Connection out = factory.createConnection()) {
-      Session taking = in.createSession(false, Session.AUTO_ACKNOWLEDGE);
-      MessageConsumer k = taking.createConsumer(taking.createQueue(queue));
+      Session consuming = in.createSession(false, Session.AUTO_ACKNOWLEDGE);
+      MessageConsumer k = consuming.createConsumer(consuming.createQueue(queue));
       k.setMessageListener(m -> {
         try {
           int n = m.getIntProperty("n");
@@ -157,15 +157,15 @@ public final class Load {
         }
       });
       in.start();
-      Session giving = out.createSession(false, Session.AUTO_ACKNOWLEDGE);
-      MessageProducer p = giving.createProducer(giving.createQueue(queue));
+      Session producing = out.createSession(false, Session.AUTO_ACKNOWLEDGE);
+      MessageProducer p = producing.createProducer(producing.createQueue(queue));
       long begin = System.nanoTime();
       for (int n = -rate; n < messages; n++) { // warm-up below 0
         long due = begin + (n + rate) * 1_000_000_000L / rate;
         while (System.nanoTime() < due) {
           Thread.sleep(0, 200_000);
         }
-        BytesMessage m = message(giving, body);
+        BytesMessage m = message(producing, body);
         m.setIntProperty("n", n);
         m.setLongProperty("at", System.nanoTime());
         p.send(m);

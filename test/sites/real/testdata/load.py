@@ -24,7 +24,7 @@ BODY = 512
 BATCH = 20  # acknowledgements per flush
 
 
-def tell(*words: object) -> None:
+def write_line(*words: object) -> None:
     """Write a line."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
@@ -38,7 +38,7 @@ async def publish(client: Client, queues: list[str], stop: asyncio.Event) -> Non
         while (sent := await receipts.get()) is not None:
             queue, n, future = sent
             receipt = await future
-            tell("published", queue, n, receipt.sequence)
+            write_line("published", queue, n, receipt.sequence)
 
     reporter = asyncio.create_task(report())
     async with client.producer() as producer:
@@ -51,7 +51,7 @@ async def publish(client: Client, queues: list[str], stop: asyncio.Event) -> Non
             await asyncio.sleep(INTERVAL)
         await receipts.put(None)
         await reporter
-    tell("stopped")
+    write_line("stopped")
 
 
 async def consume(client: Client, queue: str) -> None:
@@ -60,11 +60,11 @@ async def consume(client: Client, queue: str) -> None:
         while True:
             batch = await consumer.receive_batch(BATCH)
             for d in batch:
-                tell("delivered", d.sequence, int(d.body.split(b":", 1)[0]))
+                write_line("delivered", d.sequence, int(d.body.split(b":", 1)[0]))
                 d.ack()
             await consumer.flush()
             for d in batch:
-                tell("confirmed", d.sequence)
+                write_line("confirmed", d.sequence)
 
 
 async def main(addresses: str, kept: str, work: str) -> None:
