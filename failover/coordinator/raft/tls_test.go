@@ -246,7 +246,7 @@ type slowStart struct {
 func (s *slowStart) Write(p []byte) (int, error) {
 	if s.writes > 0 {
 		s.writes--
-		<-time.After(time.Second)
+		<-time.NewTimer(time.Second).C
 	}
 	n, err := s.Conn.Write(p)
 	return n, err //nolint:wrapcheck // a net.Conn
