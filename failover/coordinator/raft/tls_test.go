@@ -248,8 +248,7 @@ func (s *slowStart) Write(p []byte) (int, error) {
 		s.writes--
 		<-time.NewTimer(time.Second).C
 	}
-	n, err := s.Conn.Write(p)
-	return n, err //nolint:wrapcheck // a net.Conn
+	return s.Conn.Write(p)
 }
 
 // A handshake takes longer than the timeout of a request. A leader is elected, and another one when it fails.
