@@ -116,7 +116,8 @@ func TestForeignClientsSecured(t *testing.T) {
 				}
 				t.Run(one.name, func(t *testing.T) {
 					a := startAdapter(t, c.command)
-					one.run(&run{world: s.world, t: t, a: a, name: queue, login: one.show})
+					r := &run{world: s.world, t: t, a: a, name: queue, login: one.show}
+					r.perform(one.run)
 					_ = a.in.Close()
 				})
 			}
