@@ -61,11 +61,15 @@ func (w *world) dump(t *testing.T) {
 		t.Logf("status of %s (%v): %v", n.Name, err, status)
 	}
 	for _, n := range w.pair.Nodes {
-		err := n.Dump()
-		if errors.Is(err, harness.ErrNotRunning) {
+		info, err := os.Stat(n.LogFile())
+		if err != nil {
+			t.Logf("log of %s: %v", n.Name, err)
+			continue
+		}
+		if err = n.Dump(); errors.Is(err, harness.ErrNotRunning) {
 			err = nil
 		}
-		log, logErr := endOfFile(n.LogFile())
+		log, logErr := readFrom(n.LogFile(), info.Size()-kept)
 		t.Logf("log and goroutines of %s (%v):\n%s", n.Name, errors.Join(err, logErr), log)
 		if err := n.Start(); err != nil {
 			t.Errorf("restart of %s: %v", n.Name, err)
@@ -73,20 +77,19 @@ func (w *world) dump(t *testing.T) {
 	}
 }
 
-// kept is the maximum size of an output that is logged.
-const kept = 512 << 10
+// kept is the maximum size of a client's output, and of a node's log before the goroutines.
+const kept = 128 << 10
 
-func endOfFile(name string) ([]byte, error) {
+func readFrom(name string, offset int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
+	if _, err := f.Seek(max(0, offset), io.SeekStart); err != nil {
 		return nil, err
 	}
-	return io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-kept), kept))
+	return io.ReadAll(f)
 }
 
 // tail is the end of an output.
