@@ -297,12 +297,12 @@ func await[T wire.Performative](in *wire.Reader) (body T, err error) {
 			return body, fmt.Errorf("await %T: %w", body, err)
 		}
 		switch got := f.Body.(type) {
-		case T:
-			return got, nil
 		case *wire.Close:
 			return body, fmt.Errorf("%w: %v", errClosed, got.Error.Condition)
 		case *wire.Detach:
-			return body, fmt.Errorf("detached: %v", got.Error)
+			return body, fmt.Errorf("detached: %w", got.Error)
+		case T:
+			return got, nil
 		}
 	}
 }

@@ -38,7 +38,8 @@ func (a *adapter) dump(t *testing.T) {
 	if filepath.Base(a.cmd.Path) == "java" {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)
 		defer cancel()
-		stacks, err := exec.CommandContext(ctx, "jcmd", strconv.Itoa(a.cmd.Process.Pid), "Thread.print", "-l").CombinedOutput()
+		pid := strconv.Itoa(a.cmd.Process.Pid)
+		stacks, err := exec.CommandContext(ctx, "jcmd", pid, "Thread.print", "-l").CombinedOutput()
 		t.Logf("threads of the client (%v):\n%s", err, stacks)
 	} else if err := a.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
 		t.Logf("the client: %v", err)
