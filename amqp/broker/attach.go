@@ -45,26 +45,37 @@ func (c *conn) attached(l *session.Link) {
 // others.
 const maxCreating = 32
 
-// leaveWith runs begin in a separate goroutine without mu, and then, with mu, the function that begin returns. mu is
-// held.
+// leaveWith runs begin in a separate goroutine without mu, and then, with mu, the function that begin returns. If the
+// node is not active, it closes the connection, since clients report a refused link to the application. mu is held.
 func (c *conn) leaveWith(l *session.Link, begin func(context.Context) (func(), error)) {
 	c.creating++
 	c.run(func() {
 		ctx, cancel := context.WithTimeout(c.calls, callLimit)
 		defer cancel()
 		accept, err := begin(ctx)
+		lost := err != nil && isNotActive(err)
+		if lost {
+			c.lost("this node is no longer active")
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.creating--
 		c.room.Broadcast()
-		if err != nil {
+		switch {
+		case lost: // the connection ends without a response
+		case err != nil:
 			l.Refuse(refusal(err))
-		} else {
+		default:
 			accept()
 		}
 		c.handleEvents()
 		c.signal()
 	})
+}
+
+func isNotActive(err error) bool {
+	f := failed(err)
+	return f.notActive()
 }
 
 // address returns the address of a source or target; false if it is not a string.

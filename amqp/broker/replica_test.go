@@ -3,6 +3,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -16,14 +17,22 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// replica is a node that refuses clients after they have attached, because another site has become the primary.
+// replica is a node that refuses clients after they have connected, because another site has become the primary.
 type replica struct {
 	*store
 
 	singly bool // refuses each publish instead of the stream
+	attach bool // refuses the calls for new links
 }
 
 var errReplica = refused(codes.FailedPrecondition, "REPLICA")
+
+func (r *replica) GetQueue(ctx context.Context, req *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
+	if r.attach {
+		return nil, errReplica
+	}
+	return r.store.GetQueue(ctx, req)
+}
 
 func (r *replica) PublishStream(
 	stream grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse],
@@ -61,19 +70,27 @@ func TestSiteNoLongerPrimary(t *testing.T) {
 		p.attachSender(0, &wire.Node{Address: "q"})
 		p.write(transfers(0, 0, 1, false, nil))
 	}
+	consumes := func(p *peer) {
+		p.write(wire.AppendFrame(nil, 0, &wire.Attach{
+			Name: "r", Handle: 0, Role: wire.RoleReceiver, Source: &wire.Source{Address: "q"},
+			Target: &wire.Node{Address: "here"},
+		}, nil))
+	}
 	for name, c := range map[string]struct {
-		singly bool
-		use    func(p *peer)
+		replica replica
+		use     func(p *peer)
 	}{
-		"publish stream": {false, publishes},
-		"publish":        {true, publishes},
-		"consumer": {false, func(p *peer) {
+		"sender": {replica{attach: true}, func(p *peer) {
 			p.write(wire.AppendFrame(nil, 0, &wire.Attach{
-				Name: "r", Handle: 0, Role: wire.RoleReceiver, Source: &wire.Source{Address: "q"},
-				Target: &wire.Node{Address: "here"},
+				Name: "s", Role: wire.RoleSender, Source: &wire.Source{}, Target: &wire.Node{Address: "q"},
+				InitialDeliveryCount: wire.Some(uint32(0)),
 			}, nil))
 		}},
-		"commit": {false, func(p *peer) {
+		"receiver":       {replica{attach: true}, consumes},
+		"publish stream": {replica{}, publishes},
+		"publish":        {replica{singly: true}, publishes},
+		"consumer":       {replica{}, consumes},
+		"commit": {replica{}, func(p *peer) {
 			p.attachSender(0, &wire.Coordinator{})
 			p.attachSender(1, &wire.Node{Address: "q"})
 			id := p.declare(0, 0)
@@ -85,7 +102,9 @@ func TestSiteNoLongerPrimary(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newStore("q").open()
 				n.commitErrors = []error{errReplica}
-				s, _, stop := serveFor(t, &replica{store: n, singly: c.singly}, inMemory)
+				r := c.replica
+				r.store = n
+				s, _, stop := serveFor(t, &r, autoCreate)
 				defer stop()
 				p := dialAs(t, s, "c", wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}})
 				c.use(p)

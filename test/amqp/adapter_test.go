@@ -65,10 +65,12 @@ type result struct {
 
 // adapter is a process with the client under test.
 type adapter struct {
-	t     *testing.T
-	in    io.WriteCloser
-	ended chan struct{} // closed when the adapter's output has ended
-	can   []string
+	t      *testing.T
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	stderr *tail
+	ended  chan struct{} // closed when the adapter's output has ended
+	can    []string
 
 	mu      sync.Mutex // guards all fields below
 	number  uint64
@@ -79,14 +81,21 @@ type adapter struct {
 func startAdapter(t *testing.T, command []string) *adapter {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Env = harness.Environment()
-	cmd.Stderr = os.Stderr
+	// Qpid JMS and Proton log every frame, unless PN_TRACE_FRM is set to 0.
+	cmd.Env = append([]string{"PN_TRACE_FRM=1"}, harness.Environment()...)
+	stderr := &tail{}
+	cmd.Stderr = stderr
+	if os.Getenv("PN_TRACE_FRM") == "1" {
+		cmd.Stderr = io.MultiWriter(os.Stderr, stderr)
+	}
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	a := &adapter{t: t, in: in, ended: make(chan struct{}), pending: map[uint64]chan answer{}}
+	a := &adapter{
+		t: t, cmd: cmd, in: in, stderr: stderr, ended: make(chan struct{}), pending: map[uint64]chan answer{},
+	}
 	go a.read(out)
 	t.Cleanup(func() {
 		_ = in.Close()

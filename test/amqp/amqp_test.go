@@ -42,7 +42,8 @@ func TestForeignClients(t *testing.T) {
 				}
 				if t.Run(one.name, func(t *testing.T) {
 					a.t = t
-					one.run(&run{world: w, t: t, a: a, name: c.name + "." + strings.ReplaceAll(one.name, " ", "-")})
+					r := &run{world: w, t: t, a: a, name: c.name + "." + strings.ReplaceAll(one.name, " ", "-")}
+					r.perform(one.run)
 				}) {
 					passed++
 				}

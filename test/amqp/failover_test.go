@@ -114,12 +114,7 @@ func killUnderDedup(r *run) {
 	q := r.queue("", &pb.QueueConfig{DedupWindow: durationpb.New(time.Hour)})
 	r.open("c", nil)
 	sum := &tally{reported: map[string]string{}, found: map[string]int{}}
-	kills := 6
-	if env := os.Getenv("LOCKSTEP_AMQP_KILLS"); env != "" {
-		var err error
-		kills, err = strconv.Atoi(env)
-		require.NoError(r.t, err)
-	}
+	kills := attempts(r.t, 6)
 	const batch = 200
 	for n := range kills {
 		active, standby := r.inSync(r.t)
@@ -144,6 +139,18 @@ func killUnderDedup(r *run) {
 	problems, _ := sum.problems(true)
 	require.Empty(r.t, problems)
 	r.t.Logf("%d messages with %d kills: %d duplicates discarded", len(sum.reported), kills, discarded)
+}
+
+// attempts returns the number of kills in LOCKSTEP_AMQP_KILLS, or usual if it is not set.
+func attempts(t *testing.T, usual int) int {
+	t.Helper()
+	env := os.Getenv("LOCKSTEP_AMQP_KILLS")
+	if env == "" {
+		return usual
+	}
+	kills, err := strconv.Atoi(env)
+	require.NoError(t, err)
+	return kills
 }
 
 func (r *run) killWhilePublishingTo(q string) {

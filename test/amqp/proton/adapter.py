@@ -4,8 +4,10 @@
 Proton reconnects automatically, with its sessions and links. This adapter resends unsettled messages.
 """
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import threading
 from collections import deque
@@ -510,6 +512,7 @@ class Program(MessagingHandler):
 
 
 def main():
+    faulthandler.register(signal.SIGQUIT, chain=True)  # writes the stacks of all threads and exits
     program = Program()
     threading.Thread(target=program.read, daemon=True).start()
     program.container.run()

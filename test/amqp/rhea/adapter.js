@@ -310,10 +310,20 @@ async function perform(r) {
   }
 }
 
+const open = new Map(); // requests without a response
+process.on('SIGQUIT', () => {
+  console.error('requests:', [...open.values()].join(' '), 'resources:', process.getActiveResourcesInfo().join(' '));
+  process.exit(131);
+});
+
 const lines = readline.createInterface({input: process.stdin});
 lines.on('line', (line) => {
   const r = JSON.parse(line);
+  open.set(r.id, line);
   perform(r).then((ok) => ({id: r.id, ok}), (e) => ({id: r.id, error: {message: e.message}}))
-      .then((a) => process.stdout.write(JSON.stringify(a) + '\n'));
+      .then((a) => {
+        open.delete(r.id);
+        process.stdout.write(JSON.stringify(a) + '\n');
+      });
 });
 lines.on('close', () => process.exit(0));
