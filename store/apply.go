@@ -24,13 +24,13 @@ const (
 	catchUpBytes = 1 << 20
 )
 
-// Apply applies the committed records up to and including LSN upTo, in order, and calls done for each record once it is
-// visible. The result of a record that is not a transaction (a term start) is nil. The result is valid only during the
-// call; the data to which it points may be kept.
+// Apply applies the committed records up to and including LSN upTo, in order, and calls done for each record once it
+// is visible. For a record that is not a transaction (a term start), r is nil. Otherwise *r is valid only until done
+// returns; the data to which its fields point may be retained.
 //
 // The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
-// the messages in memory exceed their part of the memory budget, while a rewrite copies page.db, and while a digest or
-// checkpoint at an LSN is taken.
+// the messages in memory exceed their part of the memory budget, while a rewrite copies the most recent changes, and
+// while a digest or checkpoint is taken at the applied LSN.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }
@@ -81,7 +81,8 @@ func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
 	if len(frames) > 4*catchUpBytes {
 		s.reader = nil // its buffers have grown for a very large transaction
 	}
-	// The reader reuses its buffer, but the messages in memory refer to these bytes until they are in pages.
+	// The reader reuses its buffer, but the messages in memory refer to these bytes until the messages are written to
+	// pages.
 	return slices.Clone(frames), nil
 }
 
@@ -102,7 +103,8 @@ func (s *Store) readLog(after lsn.Position) ([]byte, lsn.Position, error) {
 	return frames, last, nil
 }
 
-// applyFrames applies frames up to LSN upTo, and returns the remaining frames and the position before them.
+// applyFrames applies frames up to LSN upTo, and returns the remaining frames and the position before them. It stops
+// earlier at a hold, or while a rewrite pauses Apply.
 func (s *Store) applyFrames(
 	frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result),
 ) (lsn.Position, []byte, error) {
@@ -127,7 +129,7 @@ func (s *Store) applyFrames(
 		s.lanes.trim(s.laneCacheBytes(s.state.TailBytes()))
 		s.mu.Unlock()
 		release()
-		// Report the results even after an error, since callers wait for them.
+		// Report the results even after an error, since clients wait for them.
 		for i := range s.results {
 			if r := &s.results[i]; done != nil {
 				done(r.lsn, r.txnResult())
@@ -243,8 +245,8 @@ func (s *Store) mustWait() bool {
 const awaitRoomLimit = 10 * time.Second
 
 // AwaitRoom waits until memory has room for a transaction of the given size, so that two very large transactions are
-// not in memory at the same time. It waits at most 10 s, and only for messages that were in memory at the time of the
-// call. While pages cannot be written, it does not wait.
+// not in memory at the same time. It waits at most 10 s, and only until the messages that were in memory at the time
+// of the call are written to pages. It does not wait while pages cannot be written.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()
@@ -262,8 +264,9 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	}
 }
 
-// tailLimit returns the maximum number of message bytes in memory. On a full disk the pager cannot free memory, but
-// acknowledgements that free memory must be applied. In this case, messages may use the whole budget.
+// tailLimit returns the maximum number of message bytes in memory. While the disk is full or the index is corrupt,
+// the pager cannot free memory, but acknowledgements, which free memory, must still be applied. Messages may then
+// use the whole budget. A store that needs a snapshot has no limit.
 func (s *Store) tailLimit() int64 {
 	if s.repair.AwaitsSnapshot() {
 		return math.MaxInt64

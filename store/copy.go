@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
-// copyBytes bounds the result of CopyMessages, except for a single larger message.
+// copyBytes is the maximum size of one read by CopyMessages, and the size of the result at which it stops reading.
 const copyBytes = 8 << 20
 
 // CopyMessages returns this node's copies of the messages of a queue with sequences first to last. The other node

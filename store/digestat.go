@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// holds lists the positions at which Apply stops until their hold is released. Store.mu guards it.
+// holds lists the LSNs at which Apply stops until the hold is released. Store.mu guards it.
 type holds struct{ list []*hold }
 
 type hold struct {
@@ -17,7 +17,8 @@ type hold struct {
 	reached chan struct{} // closed when the record with LSN at, or a later one, is applied
 }
 
-// limit returns the last LSN that may be applied. It ignores holds that an installed snapshot has passed.
+// limit returns the last LSN that may be applied, at most upTo. It ignores holds below the applied LSN, which an
+// installed snapshot has skipped.
 func (h *holds) limit(applied, upTo uint64) uint64 {
 	for _, o := range h.list {
 		if o.at >= applied {
@@ -45,8 +46,8 @@ func (h *holds) reach(applied uint64) {
 }
 
 // waitAt waits at most maxWait until the record with LSN at is applied. No later record is applied until release is
-// called. waitAt returns ErrPast if later records are already applied, and context.DeadlineExceeded after maxWait. If a
-// snapshot is installed during the wait, later records may be applied when it returns.
+// called. waitAt returns ErrPast if later records are already applied, and context.DeadlineExceeded after maxWait.
+// If a snapshot is installed during the wait, later records may already be applied when waitAt returns.
 func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {

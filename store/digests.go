@@ -27,11 +27,12 @@ type QueueDigest struct {
 	Name string
 	// Digest is a rolling hash of all operations applied to the queue.
 	Digest uint64
-	// Messages is the number of messages that a subscription needs.
+	// Messages is the number of messages that at least one subscription still needs.
 	NextSequence, Messages uint64
 }
 
-// QueueDifference is a queue that differs between two states. One of both is nil if the queue exists in one state only.
+// QueueDifference is a queue that differs between two states. Here or There is nil if the queue exists in only one
+// state.
 type QueueDifference struct{ Here, There *QueueDigest }
 
 // Name returns the name of the queue.
@@ -42,7 +43,7 @@ func (d QueueDifference) Name() string {
 	return d.There.Name
 }
 
-// Differences returns the queues that differ from those in there.
+// Differences returns the queues that differ between d (Here) and there (There).
 func (d *QueueDigests) Differences(there *QueueDigests) (out []QueueDifference) {
 	left := make(map[uint64]*QueueDigest, len(there.Queues))
 	for i := range there.Queues {
@@ -64,9 +65,10 @@ func (d *QueueDigests) Differences(there *QueueDigests) (out []QueueDifference) 
 	return out
 }
 
-// QueueDigestsAt returns the digests at LSN at, for which it waits at most maxWait. If at is 0, it returns the current
-// digests. It does not read from disk. It returns ErrPast if later records are already applied, and
-// context.DeadlineExceeded if the record is not applied in time.
+// QueueDigestsAt waits at most maxWait until the record with LSN at is applied, and returns the digests at that LSN.
+// If at is 0, it returns the current digests. It does not read from disk. It returns ErrPast if later records are
+// already applied, context.DeadlineExceeded if the record is not applied in time, and pager.ErrReplaced if a
+// snapshot was installed.
 func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Duration) (QueueDigests, error) {
 	if at != 0 {
 		release, err := s.waitAt(ctx, at, maxWait)

@@ -5,20 +5,21 @@
 //
 // # Data flow
 //
-// Append writes encoded log frames, and Sync makes them durable. They become visible when the replicator (package
-// replication) calls Apply up to an LSN that it knows to be committed (INV-5). Apply runs the deterministic state
-// machine of package queue. Messages stay in memory in the tail of their queue, as slices of the appended frames. A
-// background goroutine, the pager, writes old tail messages to free pages of page.db. It also writes checkpoints: a
-// copy-on-write tree with all applied changes, made durable by flipping a meta slot. The log before a checkpoint can be
-// recycled.
+// Append writes encoded log frames, and Sync makes them durable. Their records become visible to consumers when the
+// replicator (package replication) calls Apply up to an LSN that it knows to be committed (INV-5). Apply runs the
+// deterministic state machine of package queue. Messages stay in memory in the tail of their queue, as slices of the
+// appended frames. A background goroutine, the pager, writes old tail messages to free pages of page.db. It also
+// writes checkpoints. A checkpoint is a copy-on-write tree with all applied changes; a write to the other meta slot
+// makes it durable. The log before a checkpoint can be recycled.
 //
 // A message is written to the log once. If the pager reaches it before it is consumed, it is also written to page.db
 // once.
 //
-// A consumer that lags reads from page.db through the operating system's page cache if the cache contains the data.
-// Otherwise the store reads ahead in large pieces with direct I/O (readahead.go). Operations that read the whole file
-// (scan, backup, snapshot) also use direct I/O, since they would evict useful pages. Large writes bypass the cache
-// where that is faster, and on a standby, which has no consumers (Options.PageCache).
+// For a lagging consumer, the store reads page.db through the operating system's page cache if the cache contains
+// the data. Otherwise it reads ahead in large pieces with direct I/O (readahead.go). Operations that read the whole
+// file (scan, backup, snapshot) also use direct I/O, since buffered reads would evict useful pages from the cache.
+// Large writes bypass the cache on a standby, which has no consumers, and on a primary where direct I/O is faster
+// (Options.PageCache).
 //
 // # Packages
 //
@@ -33,6 +34,6 @@
 // # Locks
 //
 // Store.mu guards the state and the messages in memory. Apply takes it for writing, a few hundred records at a time.
-// View and Read take it for reading and never do I/O while they hold it. The locks of page.db, in package pager, are
-// acquired before Store.mu.
+// View and Read take it for reading and perform no I/O while they hold it. The locks of page.db, in package pager,
+// are acquired before Store.mu.
 package store

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
-// Maintenance returns the operations that change the whole page file: rewrite and shrink.
+// Maintenance returns the component that rewrites and shrinks the page file.
 func (s *Store) Maintenance() *rewrite.Maintenance { return s.maint }
 
 type engine struct{ *Store }
@@ -56,7 +56,7 @@ func (m maintained) Read(ctx context.Context, fn func(*checkpoint.Checkpoint) er
 	return m.ReadCheckpoint(ctx, ReadOptions{OlderIfFull: true}, fn)
 }
 
-// Live returns the Liveness with which a checkpoint determines the messages that are still needed.
+// Live returns a Liveness, with which a caller determines the messages in a checkpoint that are still needed.
 func (e engine) Live() checkpoint.Liveness { return checkpoint.NewLiveness(e.View) }
 
 func (e engine) SetPaused(paused bool) {
@@ -104,8 +104,8 @@ func (e engine) Collect(maxBytes int64) *queue.Batch {
 	return e.state.Collect(maxBytes, false)
 }
 
-// CollectAll returns the batch for a checkpoint. It returns nil if nothing was applied since the last checkpoint,
-// unless force is set.
+// CollectAll returns the batch for a checkpoint, the applied position, and the bytes of log applied since the last
+// checkpoint. The batch is nil if nothing was applied since then and force is not set.
 func (e engine) CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64) {
 	e.lanes.expire()
 	e.mu.Lock()
@@ -136,7 +136,8 @@ func (e engine) Publish(commit func() error, b *queue.Batch) error {
 	return nil
 }
 
-// Checkpointed releases the log that the checkpoint made obsolete.
+// Checkpointed subtracts logBytes from the size of the log since the checkpoint, and releases the log up to LSN
+// upTo.
 func (e engine) Checkpointed(logBytes int64, upTo uint64) {
 	e.sinceCheckpoint.Add(-logBytes)
 	e.log.Release(upTo)

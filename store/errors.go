@@ -10,7 +10,8 @@ import (
 
 // Errors returned by Open.
 var (
-	// ErrPagesMissing is returned when page.db is missing and the log does not reach back far enough to rebuild it.
+	// ErrPagesMissing is returned when page.db is missing and cannot be rebuilt, since the log does not begin with the
+	// first record.
 	ErrPagesMissing = errors.New("page.db is missing")
 	ErrLogGap       = errors.New("log does not continue the checkpoint")
 )
@@ -19,9 +20,10 @@ var (
 var (
 	// ErrInterrupted is returned by ApplyUntil when stop is closed.
 	ErrInterrupted = errors.New("apply interrupted")
-	// ErrClosed is returned by every call after Close.
+	// ErrClosed is returned by operations after Close.
 	ErrClosed = pager.ErrClosed
-	// ErrFailed is returned by every call after a write or fsync failed (INV-7): the content of the disk is unknown.
+	// ErrFailed is returned by operations after a write or fsync has failed (INV-7): the content of the disk is
+	// unknown.
 	ErrFailed = errors.New("store has failed and must be reopened")
 	// ErrFenceLower is returned by SetFence for a fence below the persisted one (INV-1).
 	ErrFenceLower = errors.New("fence is below the persisted one")
@@ -31,8 +33,8 @@ var (
 	// ErrCommitted is returned when a truncation would remove records that are known to be committed (INV-13).
 	ErrCommitted = errors.New("record is committed and cannot be truncated")
 	ErrNoQueue   = errors.New("queue or subscription not found")
-	// ErrPast is returned when the content at an LSN is requested and later records are already applied.
+	// ErrPast is returned when the state at an LSN is requested but later records are already applied.
 	ErrPast = errors.New("later records are already applied")
-	// ErrSnapshotGone is returned when a snapshot was closed and its transfer cannot continue.
+	// ErrSnapshotGone is returned when the transfer of a snapshot cannot continue because the snapshot was closed.
 	ErrSnapshotGone = errors.New("snapshot is no longer available")
 )

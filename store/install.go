@@ -28,8 +28,8 @@ type Install struct {
 	bytes  uint64
 }
 
-// BeginInstall returns an Install that receives a snapshot and replaces the data of an interrupted one. The node must
-// not serve clients.
+// BeginInstall returns an Install that receives a snapshot. Its first WriteAt discards the data of an interrupted
+// transfer. The node must not serve clients.
 func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	if err := s.Usable(); err != nil {
 		return nil, err
@@ -37,8 +37,8 @@ func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	return &Install{s: s, header: h}, nil
 }
 
-// WriteAt stores a piece of the page file. Pieces must be passed in ascending order of offset; gaps are free pages. The
-// piece at offset 0 describes the checkpoint.
+// WriteAt stores a piece of the page file. Pieces must be passed in ascending order of offset; gaps are free pages.
+// The first piece, at offset 0, contains the metadata of the checkpoint.
 func (in *Install) WriteAt(offset uint64, data []byte) error {
 	if offset < in.offset {
 		return fmt.Errorf("receive snapshot: piece at offset %d after one that ended at %d", offset, in.offset)
@@ -101,8 +101,9 @@ func (in *Install) Commit() error {
 	if err := in.imp.Finish(); err != nil {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
-	s.maint.Interrupt() // it would rewrite the replaced file
-	// The rename would also replace the old file, but with all locks held; removing a large file takes time.
+	s.maint.Interrupt() // it would rewrite a file that is no longer used
+	// Remove the old file before the locks are acquired, since removing a large file takes time. The rename would
+	// replace it while all locks are held.
 	old := s.path(datadir.OldFileName)
 	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("install the snapshot: %w", err)
@@ -145,7 +146,7 @@ func (s *Store) swapFiles() error {
 	if err := s.o.FS.Rename(s.path(datadir.PageFileName), s.path(datadir.OldFileName)); err != nil {
 		return err
 	}
-	// A crash here leaves no page.db: recoverInstall finishes the second rename.
+	// A crash here leaves no page.db: recoverInstall then performs the second rename.
 	if err := s.o.FS.Rename(s.path(datadir.ReceiveName), s.path(datadir.PageFileName)); err != nil {
 		return err
 	}
@@ -187,7 +188,8 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 	return emptied, nil
 }
 
-// recoverFiles ensures that page.db exists. If page.db is the new file, it removes the log of the old one.
+// recoverFiles renames the received file if page.db is missing. If page.db is the new file, recoverFiles removes the
+// segments of the old log and sets emptied.
 func (s *Store) recoverFiles(mark datadir.InstallMark) (emptied bool, err error) {
 	_, err = s.o.FS.Stat(s.path(datadir.PageFileName))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,21 +14,22 @@ import (
 )
 
 const (
-	// laneIdle is the time after which unread messages may be evicted in favor of others.
+	// laneIdle is the time since the last read of a queue after which its cached messages may be evicted to free space.
 	laneIdle = 10 * time.Second
-	// laneExpiry is the time after which unread messages are always evicted.
+	// laneExpiry is the time since the last read of a queue after which its cached messages are always evicted.
 	laneExpiry = time.Minute
-	// maxLaneGap is the maximum gap, in bytes, between two messages of a priority that one read spans.
+	// maxLaneGap is the maximum gap, in bytes, between two messages of one priority that a single read may span.
 	maxLaneGap = 32 << 10
 	// laneEntryBytes is the memory used by an entry in addition to its record.
 	laneEntryBytes = 32
 )
 
-// laneCache caches messages of queues with priorities, from pages that were read for messages of higher priority.
-// Without the cache, each page would be read once for each priority. Messages never change and sequences are never
-// reused, so an entry is valid while the store uses the file. A read removes the entry.
+// laneCache caches messages of queues with priorities. When an extent is read for messages of one priority, the
+// cache stores its messages of lower priorities, so that the extent is not read once for each priority. Messages
+// never change and sequences are never reused, so an entry is valid while the store uses the page file. A read
+// removes the entry.
 //
-// A full cache accepts no new messages, since the cached messages are read first.
+// A full cache accepts no new messages, since consumers read the cached messages first.
 type laneCache struct {
 	bytes atomic.Int64 // changed under mu
 
@@ -55,10 +56,12 @@ type laneEntry struct {
 
 func (e *laneEntry) bytes() int64 { return int64(len(e.record)) + laneEntryBytes }
 
-// laneCacheBytes returns the limit of the cache: half of the memory budget minus the messages in memory.
+// laneCacheBytes returns the limit of the cache: half of the memory budget minus tailBytes, the size of the messages
+// in memory.
 func (s *Store) laneCacheBytes(tailBytes int64) int64 { return max(s.o.MemoryBudget/2-tailBytes, 0) }
 
-// lock returns the cached messages of one priority of a queue, for use until unlock, or nil if nothing is cached.
+// lock locks the cache and returns the cached messages of one priority of a queue. If the queue has no entry, it
+// returns nil and leaves the cache unlocked.
 func (c *laneCache) lock(file *page.File, id uint64, lane uint8) *laneList {
 	if c.bytes.Load() == 0 {
 		return nil
@@ -78,7 +81,8 @@ func (c *laneCache) unlock(l *laneList) {
 	}
 }
 
-// peek returns the record of a message, or nil, and removes earlier entries. mu must be held.
+// peek removes entries with lower sequences, and returns the record of the given message, or nil if it is not
+// cached. mu must be held.
 func (c *laneCache) peek(l *laneList, seq uint64) []byte {
 	for l.head < len(l.list) && l.list[l.head].seq < seq {
 		c.pop(l)
@@ -104,7 +108,7 @@ func (c *laneCache) pop(l *laneList) {
 // put appends a copy of a message. It returns false if that would exceed limit bytes. mu must be held.
 func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) bool {
 	if n := len(l.list); n > l.head && l.list[n-1].seq >= seq {
-		return true // already cached, or out of order: read again later
+		return true // already cached, or out of order: it will be read from pages
 	}
 	e := laneEntry{seq: seq, record: record}
 	if c.bytes.Load()+e.bytes() > limit {

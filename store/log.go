@@ -14,10 +14,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Append writes one or more whole log frames that continue End, as one write. They are durable when Sync returns. The
-// store keeps the slice; the caller must not modify it. Only one goroutine at a time may append.
+// Append appends one or more complete frames, which must directly follow End, to the log in one write. They are
+// durable when Sync returns. The store retains the slice; the caller must not modify it. Only one goroutine at a
+// time may append.
 //
-// On a full disk Append returns an error that wraps wal.ErrNoSpace. Nothing was written, and the same frames can be
+// On a full disk Append writes nothing and returns an error that wraps wal.ErrNoSpace; the same frames can be
 // appended later. Append returns wal.ErrTooLarge or wal.ErrNotContiguous for frames that are too large or do not
 // continue End. After any other write error the store is unusable (INV-7).
 func (s *Store) Append(frames []byte, end lsn.Position) error {
@@ -32,7 +33,8 @@ func (s *Store) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// logError wraps err, and marks the store as failed if the log has failed.
+// logError wraps err with the given prefix, and marks the store as failed if the log has failed. If the log is
+// closed, logError returns ErrClosed.
 func (s *Store) logError(what string, err error) error {
 	switch {
 	case errors.Is(err, wal.ErrFailed):
@@ -67,8 +69,8 @@ func (s *Store) Durable() lsn.Position { return s.log.Durable() }
 // FirstLSN returns the LSN of the oldest record in the log, or 0 if the log is empty.
 func (s *Store) FirstLSN() uint64 { return s.log.First() }
 
-// LogStart returns the position before the first record in the log. It is the zero position if the log begins with the
-// first record of all.
+// LogStart returns the position before the first record in the log. It is the zero position if the log begins with
+// LSN 1.
 func (s *Store) LogStart() lsn.Position { return s.log.Start() }
 
 // TermEnds returns the last position of each term that has records in the log, newest first.
@@ -86,7 +88,7 @@ func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 	return r, nil
 }
 
-// HoldLog keeps the records from LSN n on in the log until the hold is released.
+// HoldLog retains the records with LSN n or higher in the log until the hold is released.
 func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 
 // NoteCommitted records that the records up to upTo are committed, before they are applied. Records that are not in the
@@ -95,10 +97,10 @@ func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 
 // Committed returns the LSN of the last record that is known to be committed. It is never above End and never below
-// Applied. After Open it may be slightly lower than before (store/FORMAT.md). After a snapshot was installed it is the
-// LSN of the snapshot, and after a truncation at most the new end. In a restored store it is the LSN of the checkpoint,
-// and in a quarantined store 0. ClearLoss does not change it, since lost records do not make the remaining records
-// uncommitted.
+// Applied. After a restart it may be slightly lower than before (store/FORMAT.md). After a snapshot was installed it
+// is the LSN of the snapshot, and after a truncation at most the new end. In a restored store it is the LSN of the
+// checkpoint, and in a quarantined store 0. ClearLoss does not change it, since lost records do not make the
+// remaining records uncommitted.
 func (s *Store) Committed() uint64 {
 	if mutate.Off("INV-13-committed-records-are-truncated") {
 		return 0
@@ -114,9 +116,10 @@ type SavedTail struct {
 }
 
 // TruncateTail moves all records after the given position, which must be in the log, to a separate file. It returns
-// ErrApplied if one of them was applied (INV-5); the node then needs a snapshot. It returns ErrCommitted if one of them
-// is known to be committed (INV-13), unless discarded is set because a forced failover discarded the records. The
-// truncation is durable when TruncateTail returns. No append or apply may be in progress.
+// ErrApplied if one of them was applied (INV-5); the node then needs a snapshot. It returns ErrCommitted if one of
+// them is known to be committed (INV-13), unless discarded is set. The caller sets discarded if a forced failover
+// has discarded these records. The truncation is durable when TruncateTail returns. No append or apply may be in
+// progress.
 func (s *Store) TruncateTail(after lsn.Position, discarded bool) (SavedTail, error) {
 	if err := s.Usable(); err != nil {
 		return SavedTail{}, err
@@ -140,9 +143,9 @@ func (s *Store) TruncateTail(after lsn.Position, discarded bool) (SavedTail, err
 	return SavedTail{Records: n, File: name}, nil
 }
 
-// SaveTail copies the records after LSN after that are still in the log to a separate file. It is called before the log
-// is replaced if no other node has these records. first is the LSN of the first record in the file. The copy is durable
-// when SaveTail returns. No append may be in progress.
+// SaveTail copies the records that follow LSN after and are still in the log to a separate file. If no other node
+// has these records, it is called before the log is replaced. first is the LSN of the first record in the file. The
+// copy is durable when SaveTail returns. No append may be in progress.
 func (s *Store) SaveTail(after uint64) (report SavedTail, first uint64, err error) {
 	if err := s.Usable(); err != nil {
 		return SavedTail{}, 0, err
@@ -162,12 +165,12 @@ func (s *Store) SaveTail(after uint64) (report SavedTail, first uint64, err erro
 type CopiedTail struct {
 	// File is the path of the file, in the format of a log segment; empty if there were no records.
 	File string
-	// Before is the position before the first record in the file, and Last that of the last one.
+	// Before is the position before the first record in the file, and Last is the position of the last record.
 	Before, Last lsn.Position
 }
 
-// CopyTail copies the records after LSN after that are still in the log to a separate file, at least up to the current
-// end. The store can be in use. The copy is durable when CopyTail returns.
+// CopyTail copies the records that follow LSN after and are still in the log, at least up to the current end, to a
+// separate file. The store can be in use. The copy is durable when CopyTail returns.
 func (s *Store) CopyTail(after uint64) (CopiedTail, error) {
 	if err := s.Usable(); err != nil {
 		return CopiedTail{}, err
@@ -183,8 +186,9 @@ func (s *Store) CopyTail(after uint64) (CopiedTail, error) {
 	return CopiedTail{File: name, Before: before, Last: last}, nil
 }
 
-// FindTail returns a file of an earlier CopyTail with the records of this log after LSN after, up to LSN through or
-// later, or the zero value. If the log begins later, the first records may be missing.
+// FindTail searches for a file of an earlier CopyTail that contains the records of this log from LSN after+1 to at
+// least LSN through. Records before the start of the log may be missing. If no file matches, FindTail returns the
+// zero value.
 func (s *Store) FindTail(after, through uint64) (CopiedTail, error) {
 	names, err := s.o.FS.ReadDir(s.o.Dir)
 	if err != nil {

@@ -19,8 +19,9 @@ func (s *Store) Identity() datadir.Identity {
 	return s.id.Identity()
 }
 
-// ClaimGeneration durably records the process generation that is about to participate in the pair, and the one that the
-// cluster record currently lists. After it returns, the record may list the claimed generation (INV-11).
+// ClaimGeneration durably records the process generation that is about to participate in the pair, and the
+// generation that the cluster record currently lists. After it returns, the record may list the claimed generation
+// (INV-11).
 func (s *Store) ClaimGeneration(listed, claimed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Generation, id.ClaimedGeneration = listed, claimed
@@ -28,8 +29,8 @@ func (s *Store) ClaimGeneration(listed, claimed uuid.UUID) error {
 	})
 }
 
-// ConfirmGeneration durably records that the cluster record lists the generation as in sync. It also ends a quarantine,
-// since an in-sync store has been replicated completely.
+// ConfirmGeneration durably records that the cluster record lists the generation as in sync. It also ends a
+// quarantine, since an in-sync store has all committed records.
 func (s *Store) ConfirmGeneration(listed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Generation, id.ClaimedGeneration = listed, uuid.Nil
@@ -56,7 +57,7 @@ func (s *Store) SetFence(f identity.Fence) error {
 	})
 }
 
-// MarkLoss records that acknowledged bytes may be lost (INV-6), because a machine went down or the directory was
+// MarkLoss records that acknowledged records may be lost (INV-6), because a machine went down or the directory was
 // restored from an older copy (INV-11, INV-12). The change is durable when MarkLoss returns.
 func (s *Store) MarkLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {

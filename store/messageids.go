@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// idReader reads message IDs from the tree for Apply (see store/queue/dedup.go). mu must be held, so that no checkpoint
-// is published during a transaction.
+// idReader reads message IDs from the tree for Apply (see store/queue/dedup.go). The caller holds Store.mu during
+// the reads, so that no checkpoint is published during a transaction.
 type idReader struct {
 	pages pager.Pages
 	view  *tree.View
@@ -34,7 +34,7 @@ func (s *Store) readsIDs() (release func()) {
 
 func (r *idReader) get(key []byte) (value []byte, ok bool, err error) {
 	if r.view == nil {
-		r.guard = r.pages.File.ReadGuard() // before the view, so that no page of it can be overwritten
+		r.guard = r.pages.File.ReadGuard() // acquired before the view, so that no page of the view is overwritten
 		r.view = r.pages.Index.View()
 	}
 	return r.view.Get(key)

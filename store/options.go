@@ -42,7 +42,7 @@ const (
 	CacheDrop
 )
 
-// ParsePageCache returns the PageCache with the given name: auto, keep or drop. Other names are an error.
+// ParsePageCache returns the PageCache with the given name: auto, keep or drop. It returns an error for other names.
 func ParsePageCache(text string) (PageCache, error) {
 	if i := slices.Index(PageCacheNames(), text); i >= 0 {
 		return PageCache(i), nil
@@ -72,18 +72,19 @@ type Options struct {
 	// PageSize is the page size of a new page.db in bytes, a multiple of 2048. An existing file keeps its page size.
 	PageSize int
 	Sync     wal.SyncMode
-	// SyncInterval is the time between syncs with wal.SyncInterval.
+	// SyncInterval is the time between syncs in mode wal.SyncInterval.
 	SyncInterval time.Duration
 	// MemoryBudget is the maximum size of messages and index nodes in memory, in bytes; at least MinMemoryBudget.
 	MemoryBudget int64
 	PageCache    PageCache
-	// CheckpointBytes is the amount of log since the last checkpoint after which the next one is started.
+	// CheckpointBytes is the size of the log since the last checkpoint, in bytes, at which the next checkpoint is
+	// started.
 	CheckpointBytes int64
-	// CheckpointInterval is the time since the last checkpoint after which the next one is started, if the state has
-	// changed.
+	// CheckpointInterval is the time since the last checkpoint after which the next checkpoint is started, if the state
+	// has changed.
 	CheckpointInterval time.Duration
-	// LogKeepBytes is the amount of log before the last checkpoint that is kept so that a standby can catch up. A negative
-	// value keeps none.
+	// LogKeepBytes is the size of the log before the last checkpoint that is retained so that a standby can catch up. A
+	// negative value retains none.
 	LogKeepBytes int64
 	SegmentBytes int64
 	// MaxFrameBytes is the maximum size of an encoded transaction.
@@ -92,12 +93,13 @@ type Options struct {
 	// so that it does not slow down transactions; 0 means 100. throttle.FullSpeed lifts the limit for one operation.
 	BackgroundPercent int
 	// ReplaceDamaged quarantines the store if it belongs to a pair and is too corrupt to be opened: it is moved to
-	// damaged-… in the data directory. An empty store with a new incarnation replaces it, and the other node fills it.
+	// damaged-… in the data directory. It is replaced by an empty store with a new incarnation, which then receives the
+	// data of the other node.
 	ReplaceDamaged bool
 	// ReplaceUnknown also quarantines a store without a readable identity, which may have belonged to a pair. The empty
 	// store has a new node ID.
 	ReplaceUnknown bool
-	// BootID identifies the operating system's boot. If it is empty, Open reads it from the kernel.
+	// BootID identifies the current boot of the operating system. If it is empty, Open reads it from the kernel.
 	BootID string
 	// Events receives the store's events, within the constraints that package events documents; nil discards them. After
 	// events.Failed the process must stop (INV-7).

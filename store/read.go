@@ -34,21 +34,22 @@ type Delivery struct {
 // ReadRequest selects the messages to read.
 type ReadRequest struct {
 	Queue uint64
-	// Sub is the subscription for which unacknowledged messages are read; 0 reads all messages that a subscription needs.
+	// Sub is the subscription for which unacknowledged messages are read; 0 selects all messages that at least one
+	// subscription needs.
 	Sub  uint32
 	From uint64
-	// Before, if not 0, is the sequence after the last one to read. It is not used with Lanes.
+	// Before, if not 0, excludes messages with this sequence or a higher one. It is not used with Lanes.
 	Before      uint64
 	MaxMessages int
 	// MaxBytes bounds the size of the result, except for the first message.
 	MaxBytes int
-	// Delayed includes messages that are not yet deliverable to Sub. With Sub 0 they are always included.
+	// Delayed includes messages that are not yet deliverable to Sub. If Sub is 0, such messages are always included.
 	Delayed bool
 	// IncludeCorrupt includes corrupt messages, without their records. Otherwise Read ends with an error at a corrupt
 	// message.
 	IncludeCorrupt bool
-	// Lanes, if not nil, selects messages of higher priority first, each priority from its own position instead of From.
-	// It requires Sub and a queue with priorities. nil selects sequence order.
+	// Lanes, if not nil, selects priority order: the highest priority first, and each priority from its position in
+	// Lanes instead of From. It requires Sub and a queue with priorities. nil selects sequence order.
 	Lanes *Lanes
 	// Buffer is memory for the pages that are read. Each Read overwrites it. If it is nil, each Read allocates memory.
 	Buffer *ReadBuffer
@@ -92,9 +93,9 @@ func (b *ReadBuffer) reset() {
 // state applied at the time of the call and never blocks a transaction. An empty result means that no message at or
 // after From is available now.
 //
-// A corrupt message is repaired from the other node, which may take a moment. If that fails, Read returns the messages
-// before it. The next Read returns a repair.CorruptError, which matches index.ErrDataLoss. The caller can continue
-// after its last sequence.
+// Read stops before a corrupt message and returns the messages before it. If the first message is corrupt, Read
+// repairs it from the other node, which may take time. If the repair fails, Read returns a repair.CorruptError,
+// which matches index.ErrDataLoss; the caller can continue after the last sequence in that error.
 //
 // Read returns ErrNoQueue if the queue or subscription does not exist, and index.ErrCorrupt if the location of
 // messages cannot be determined.
@@ -174,9 +175,10 @@ type reading struct {
 	full  bool
 	// shared is set if other subscriptions may read the same messages.
 	shared bool
-	// sparse is set for reads that need few messages of each page: pages are read into it, and the messages copied.
+	// sparse is set for reads that need few messages of each page. Pages are read into its memory, and the messages are
+	// copied.
 	sparse *sparseRead
-	// laneBytes bounds the bytes cached for reads of lower priorities.
+	// laneBytes is the maximum size of the lane cache in bytes.
 	laneBytes int64
 
 	view  *tree.View
@@ -244,7 +246,7 @@ func (r *reading) fromTail() (stored bool, err error) {
 	if len(r.want) == 0 {
 		return false, nil
 	}
-	r.guard = r.file.ReadGuard() // before the view, so that no page of it can be overwritten
+	r.guard = r.file.ReadGuard() // acquired before the view, so that no page of the view is overwritten
 	r.view = r.index.View()
 	return true, nil
 }
@@ -315,7 +317,7 @@ func (r *reading) corrupt(upTo uint64, format string, args ...any) error {
 }
 
 // nextGroup returns the extent that contains seq, and the extents that directly follow it in the file and contain
-// wanted messages. A sparse read also accepts gaps of at most maxLaneGap.
+// wanted messages. A sparse read may also include unwanted extents between them, of at most maxLaneGap bytes.
 func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
@@ -329,7 +331,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	if !found || first.Last() < seq {
 		return nil, r.corrupt(seq, "not found in any page")
 	}
-	// Also read a small gap between extents if it can be cached for lower priorities.
+	// Also read a small gap between wanted extents if the lane cache has space for its messages.
 	gap, most := int64(0), int64(0)
 	if r.sparse != nil && r.s.lanes.bytes.Load()+readAheadBytes <= r.laneBytes {
 		most = maxLaneGap
@@ -376,14 +378,14 @@ func (r *reading) readGroup(group []index.Entry) error {
 	for i := range group {
 		pages += int(group[i].Extent.Pages)
 	}
-	buf := r.buffer().take(pages * size) // deliveries are slices of it, except for sparse reads
+	buf := r.buffer().take(pages * size) // records in dst are slices of it, except for sparse reads
 	ahead := r.fromAhead(group, buf)
 	if len(ahead) > 0 {
 		group = ahead
 	} else {
 		err := r.readNow(group, buf)
 		if r.sparse != nil && len(group) > 1 && repair.Unreadable(err) {
-			return r.readGroup(group[:1]) // the unreadable extent may be another one, which may not be wanted
+			return r.readGroup(group[:1]) // the unreadable extent may be a later one that is not wanted
 		}
 		if repair.Unreadable(err) {
 			return r.corrupt(group[0].Last(), "%w", err)
@@ -396,7 +398,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 		n := int(e.Extent.Pages) * size
 		payload, err := r.decode(e, buf[:n:n], len(ahead) > 0)
 		if err != nil && (len(r.want) == 0 || r.want[0].seq > e.Last()) {
-			return nil // the corruption is reported when the extent is wanted
+			return nil // a read that wants the extent reports the corruption
 		}
 		if err != nil {
 			return r.corrupt(e.Last(), "%w", err)
@@ -418,8 +420,8 @@ func (r *reading) readGroup(group []index.Entry) error {
 	return nil
 }
 
-// readNow reads a group of extents. After a slow read it starts to read ahead for streaming readers, since some systems
-// do not report cached pages.
+// readNow reads a group of extents. After a slow read it starts the read-ahead for a streaming reader, since some
+// systems do not report whether pages are cached.
 func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
 	if err := r.file.ReadExactly(group[0].Extent.First, buf); err != nil {
@@ -431,7 +433,8 @@ func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	return nil
 }
 
-// decode verifies an extent and returns its payload. Data that was read ahead may be stale, and is then read again.
+// decode verifies an extent and returns its payload. If data that was read ahead is stale, decode reads the extent
+// again.
 func (r *reading) decode(e *index.Entry, b []byte, ahead bool) ([]byte, error) {
 	if ahead {
 		if _, payload, err := page.DecodeExtent(b, r.file.PageSize(), e.Extent); err == nil {

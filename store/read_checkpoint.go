@@ -17,7 +17,7 @@ import (
 
 // ReadOptions selects the checkpoint that ReadCheckpoint reads.
 type ReadOptions struct {
-	// At is the LSN of the last record that the checkpoint must contain; 0 selects the last applied record.
+	// At is the LSN of the last record that the checkpoint contains; 0 selects the last applied record.
 	At      uint64
 	MaxWait time.Duration
 	// OlderIfFull selects the last checkpoint if the disk is too full for a new one. It is for operations that free space.
@@ -25,8 +25,8 @@ type ReadOptions struct {
 }
 
 // ReadCheckpoint writes a checkpoint and calls fn with it. No transaction waits for fn. If ReadOptions.At is set,
-// ReadCheckpoint waits until that record is applied, and applies no later record while the checkpoint is written. A
-// Checkpoint call shortly before ReadCheckpoint shortens that time.
+// ReadCheckpoint waits until that record is applied, and the store applies no later record while the checkpoint is
+// written. A Checkpoint call shortly before ReadCheckpoint shortens that time.
 //
 // It returns the error of fn; pager.ErrReplaced if page.db was replaced in the meantime, so that the data read by fn is
 // invalid; ErrPast if records after At were already applied; and context.DeadlineExceeded if At was not applied in
@@ -40,7 +40,7 @@ func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*chec
 	defer c.Close()
 	err = fn(c)
 	if gone := s.pages.StillUses(file); gone != nil {
-		return gone // fn failed because the file was closed
+		return gone // page.db was replaced, so the result of fn is invalid
 	}
 	return err
 }
@@ -79,9 +79,9 @@ func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(per
 // the commit latency to it.
 func (s *Store) Governor() *throttle.Governor { return s.governor }
 
-// Pace returns a pacer for background work. It limits the work to bytesPerSecond, unless 0, and to the percentage of
-// time that the Governor and Options.BackgroundPercent allow. If ctx has throttle.FullSpeed, only bytesPerSecond
-// applies.
+// Pace returns a pacer for background work. It limits the work to bytesPerSecond, unless this is 0, and to the
+// percentage of time that the Governor and Options.BackgroundPercent allow. If ctx has throttle.FullSpeed, only
+// bytesPerSecond applies.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond}
 	if !throttle.IsFullSpeed(ctx) {
@@ -90,9 +90,10 @@ func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer 
 	return throttle.New(limits)
 }
 
-// Checkpoint makes everything applied so far durable in page.db. If ctx ends first, it returns the error of ctx, and
-// the checkpoint may still be written. On a full disk it returns an error that wraps page.ErrFull or syscall.ENOSPC,
-// and the store continues without the checkpoint. After any other write error the store is unusable (INV-7).
+// Checkpoint makes all changes that are already applied durable in page.db. If ctx ends first, it returns the error
+// of ctx, and the checkpoint may still be written. On a full disk it returns an error that wraps page.ErrFull or
+// syscall.ENOSPC, and the store continues without the checkpoint. After any other write error the store is unusable
+// (INV-7).
 func (s *Store) Checkpoint(ctx context.Context) (pager.CheckpointInfo, error) {
 	return s.pages.Checkpoint(ctx)
 }

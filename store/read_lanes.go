@@ -12,7 +12,7 @@ import (
 
 // Lanes is the position of a read in each priority of a queue.
 type Lanes struct {
-	// Next is the sequence to continue from, for each priority.
+	// Next is the sequence from which each priority is read. The read updates it.
 	Next [queue.PriorityLevels]uint64
 	// Skip has a bit for each priority that is skipped.
 	Skip uint16
@@ -62,7 +62,7 @@ type sparseRead struct {
 	room  copyBuffer
 }
 
-// maxSparse bounds the messages per lookup.
+// maxSparse is the maximum number of messages that a sparse read collects before it reads pages.
 const maxSparse = 512
 
 var sparseReads = sync.Pool{New: func() any { return new(sparseRead) }} //nolint:gochecknoglobals // a pool
@@ -73,7 +73,7 @@ func newSparseRead() *sparseRead {
 }
 
 func (p *sparseRead) release() {
-	p.room = nil // deliveries are slices of it
+	p.room = nil // the records of the deliveries are slices of it
 	sparseReads.Put(p)
 }
 
@@ -84,7 +84,7 @@ func (p *sparseRead) copy(record []byte) []byte {
 	return p.room.copy(record)
 }
 
-// copyBuffer makes copies of records in large allocations.
+// copyBuffer copies records into large allocations that several records share.
 type copyBuffer []byte
 
 func (b *copyBuffer) copy(record []byte) []byte {

@@ -18,16 +18,16 @@ const (
 	// All pieces together use at most 1/aheadPart of the memory budget. maxAhead limits their number.
 	aheadPart = 16
 	maxAhead  = 32
-	// streamBytes is the minimum amount of adjacent wanted data that starts reading ahead. A reader of scattered messages
-	// does not need the data between them.
+	// streamBytes is the minimum amount of adjacent wanted data for which read-ahead is started. A reader of scattered
+	// messages does not need the data between these messages.
 	streamBytes = 32 << 10
-	// aheadTimeout is the time after which unread data may be discarded.
+	// aheadTimeout is the time since the last request for a piece after which its unread data may be discarded.
 	aheadTimeout = time.Second
 )
 
-// readAhead prefetches data for consumers that lag: concurrently, with direct I/O, and in pieces that keep a disk busy.
-// The read-ahead of the operating system is too small for that, and would fill the page cache with data that is read
-// once.
+// readAhead prefetches data for consumers that lag: concurrently, with direct I/O, and in pieces that keep a disk
+// busy. The read-ahead of the operating system is too small for that, and would fill the page cache with data that
+// is read only once.
 //
 // The pages may be freed and rewritten before the data is used. The reader verifies that the data matches the index (an
 // extent's header contains its birth number), and otherwise reads the file.
@@ -51,7 +51,7 @@ type aheadPiece struct {
 	err  error
 
 	// Guarded by readAhead.mu.
-	users     int // readers that copy from it, or wait to
+	users     int // readers that copy from the piece or wait for its data
 	taken     int // end of the consumed part
 	requested time.Time
 	led       bool // the read of the following piece was started, or was not needed
@@ -77,7 +77,8 @@ func (p *aheadPiece) idle(now time.Time) bool {
 	}
 }
 
-// find returns the piece that contains a page, for copyFrom, or nil. A new piece is kept for at least aheadTimeout.
+// find returns the piece that contains a page and increments its users; the caller must call copyFrom. It returns
+// nil if no piece contains the page.
 func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,7 +107,8 @@ func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	return n
 }
 
-// begin starts to read a piece. It returns nil if the piece already exists, or if no memory is available.
+// begin starts to read a piece. It returns nil if another piece already contains the first page, if no memory is
+// available, or if a is closed.
 func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,8 +175,8 @@ func (a *readAhead) close() {
 
 func (s *Store) aheadPieces() int { return int(min(s.o.MemoryBudget/aheadPart/aheadBytes, maxAhead)) }
 
-// fromAhead fills buf with the pages of a group that were read ahead, and returns that part of the group. It starts the
-// read-ahead if the reader is streaming and the system's cache does not contain the pages.
+// fromAhead fills buf with the pages of a group that were read ahead, and returns that part of the group. It starts
+// the read-ahead if the reader is streaming and the operating system's page cache does not contain the pages.
 func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	if !r.streams(buf) {
 		return nil
@@ -207,8 +209,8 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	return group
 }
 
-// streams reports whether to read ahead: the reader wants much adjacent data, and is the only subscription. Several
-// subscriptions share the extent cache.
+// streams reports whether data should be read ahead: the reader wants much adjacent data, and the queue has no other
+// subscription. Several subscriptions use the extent cache instead.
 func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }
@@ -227,8 +229,8 @@ func (r *reading) lead(p *aheadPiece) {
 	}
 }
 
-// aheadFrom starts to read a piece of adjacent extents, from the first one at or after a sequence. It returns nil if
-// they are cached or the read cannot be started.
+// aheadFrom starts to read a piece of adjacent extents, beginning with the first extent at or after a sequence, and
+// returns the piece. It returns nil if the extents are cached or the read cannot be started.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	p := stretchAt(r.view, r.file, r.req.Queue, seq)
 	if p == nil {

@@ -14,8 +14,8 @@ const (
 	maxExtentCache  = 16 << 20
 )
 
-// extentCache caches recently read extents of queues with several subscriptions. Subscriptions mostly lag together, so
-// the others read the same extent soon.
+// extentCache caches recently read extents of queues with several subscriptions. Such subscriptions usually have
+// similar positions, so that another one soon reads the same extent.
 //
 // An entry is valid as long as the index has an equal entry in the same file. Messages never change, so a page that was
 // reused for the same messages of the same queue has the same content.
@@ -46,7 +46,7 @@ func (c *extentCache) get(file *page.File, e *index.Entry) []byte {
 func (c *extentCache) put(file *page.File, e *index.Entry, payload []byte, limit int) {
 	size := int(e.Extent.Pages) * file.PageSize()
 	if size > limit/4 {
-		return // it would evict too many others
+		return // it would evict too many other extents
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +76,7 @@ func (c *extentCache) drop(e *index.Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if have, ok := c.extents[e.Extent.First]; ok {
-		have.payload = nil // its position in order, and its bytes, stay until it is evicted
+		have.payload = nil // its place in order, and its bytes, are counted until it is evicted
 		c.extents[e.Extent.First] = have
 	}
 }

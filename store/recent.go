@@ -8,9 +8,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// recentFrames keeps appended frames in memory until they are applied, so that Apply does not read the log. Its size is
-// bounded: on a standby with a stuck active or slow pages, the whole log could otherwise be in memory. Frames that do
-// not fit are read from the log.
+// recentFrames retains appended frames in memory until they are applied, so that Apply does not read the log. Its
+// size is limited, since on a standby with a stuck active node or slow page writes, the frames of the whole log
+// could accumulate. Apply reads frames that do not fit from the log.
 type recentFrames struct {
 	mu      sync.Mutex
 	batches []appended // oldest first, possibly with gaps
@@ -34,7 +34,8 @@ func (r *recentFrames) keep(b appended, limit int64) {
 	r.bytes += int64(len(b.frames))
 }
 
-// after returns frames that begin at or before the record after applied. It drops fully applied batches.
+// after removes fully applied batches. It returns the frames of the next batch and the position before them, if this
+// batch contains the record after applied.
 func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Position, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

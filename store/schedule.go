@@ -17,8 +17,8 @@ import (
 )
 
 type clock struct {
-	soonest atomic.Int64  // earliest time added since the last SoonestAdded
-	alarm   atomic.Int64  // earlier times are signaled
+	soonest atomic.Int64  // earliest time added since the last call of SoonestAdded
+	alarm   atomic.Int64  // a time added before it is signaled on early
 	early   chan struct{} // capacity 1
 
 	mu    sync.Mutex // guards onDue
@@ -31,7 +31,8 @@ func (c *clock) init() {
 	c.early = make(chan struct{}, 1)
 }
 
-// update takes the changes of the schedule from state. The caller must hold Store.mu.
+// update takes the newly due messages and the earliest added time from state. If this time is before the alarm,
+// update signals early. The caller must hold Store.mu.
 func (c *clock) update(state *queue.State) {
 	c.due = state.TakeDue(c.due[:0])
 	soonest := state.TakeSoonest()
@@ -69,8 +70,8 @@ func (s *Store) OnDue(fn func([]queue.DueMessage)) {
 	s.clock.onDue = fn
 }
 
-// Early returns a channel that receives a value after a time earlier than the alarm (SetAlarm) was added to the
-// schedule.
+// Early returns a channel that receives a value after an entry with a time before the alarm (SetAlarm) was added to
+// the schedule.
 func (s *Store) Early() <-chan struct{} { return s.clock.early }
 
 // SetAlarm sets the alarm, in milliseconds since 1970. Early signals only earlier times.
@@ -80,8 +81,9 @@ func (s *Store) SetAlarm(ms int64) { s.clock.alarm.Store(ms) }
 // queue.NeverMS if none was added.
 func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS) }
 
-// Scheduled returns at most limit entries of the schedule, in order, that follow after and are due by byMS. next is the
-// time of a later entry, which may already have been removed, or queue.NeverMS if no entry follows.
+// Scheduled returns the entries of the schedule that follow the entry named after and are due by byMS, in order and
+// at most limit. next is the time of a later entry, which may already have been removed, or queue.NeverMS if no
+// entry follows.
 //
 // Scheduled merges the entries of the tree with the changes since the last checkpoint, which are in memory. It reads
 // pages and never blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
@@ -116,18 +118,19 @@ func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.D
 		if len(entries) > 0 || len(stored) < limit {
 			return entries, next, nil
 		}
-		after = upTo // all entries were removed
+		after = upTo // the state has removed all entries that were read
 	}
 }
 
 func (s *Store) scheduleView(pages pager.Pages) (*tree.View, *page.Guard, uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	guard := pages.File.ReadGuard() // before the view, so that no page of it can be overwritten
+	guard := pages.File.ReadGuard() // acquired before the view, so that no page of the view is overwritten
 	return pages.Index.View(), guard, s.state.ScheduleVersion()
 }
 
-// readSchedule returns the entries in the tree, and the time of the entry after them.
+// readSchedule returns the entries in the tree that follow the given one and are due by byMS, at most limit. next is
+// the time of the entry after them, or queue.NeverMS.
 func readSchedule(view *tree.View, after txn.Due, byMS int64, limit int) (found []txn.Due, next int64, err error) {
 	it := view.Scan(append(queue.ScheduleKey(nil, after), 0), queue.ScheduleKeys().To)
 	for it.Next() {

@@ -8,10 +8,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// siteWatch signals changes of the site role of the pair.
+// siteWatch signals changes of the role, epoch or lineage of the site.
 type siteWatch struct {
 	mu      sync.Mutex
-	changed chan struct{} // nil: requested by no caller since the last change
+	changed chan struct{} // nil if no caller has requested it since the last change
 }
 
 func (w *siteWatch) channel() <-chan struct{} {
@@ -32,7 +32,7 @@ func (w *siteWatch) wake() {
 	}
 }
 
-// Site returns the applied site role of the pair.
+// Site returns the site state of the pair as of the last applied record.
 func (s *Store) Site() (site queue.SiteState) {
 	s.View(func(state *queue.State) { site = state.Site() })
 	return site

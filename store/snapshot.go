@@ -22,8 +22,8 @@ import (
 // snapshotIdle is the time for which an interrupted transfer can be resumed.
 const snapshotIdle = 2 * time.Minute
 
-// Snapshot is a pinned checkpoint, with the log after it, that is transferred to another node. No transaction waits for
-// it.
+// Snapshot is a pinned checkpoint that is transferred to another node. It retains the log after the checkpoint until
+// it is closed. Transactions do not wait for the transfer.
 type Snapshot struct {
 	// ID identifies the snapshot, so that an interrupted transfer can be resumed.
 	ID     string
@@ -33,7 +33,7 @@ type Snapshot struct {
 	file    *page.File // the store may replace its own file
 	pin     *page.Pin
 	hold    *wal.Hold
-	meta    []byte // description of the checkpoint: the first piece, at offset 0
+	meta    []byte // metadata of the checkpoint: the first piece, at offset 0
 	extents []page.Extent
 	mu      sync.Mutex // held while pages are read; guards the fields below
 	closed  bool
@@ -66,7 +66,8 @@ func (s *Store) OpenSnapshot() (*Snapshot, error) {
 	if err := s.Usable(); err != nil {
 		return nil, err
 	}
-	// Hold the whole log first, so that a checkpoint in between cannot release the records after the pinned one.
+	// Retain the whole log first. Otherwise a concurrent checkpoint could release records that follow the pinned
+	// checkpoint.
 	hold := s.log.Hold(1)
 	pin := file.Pin()
 	meta := pin.Meta()
@@ -111,14 +112,14 @@ func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 	return snap, nil
 }
 
-// ReadNext reads the piece of the page file at or after the offset, at most limit bytes (at least one page), and
-// returns its offset. The next call continues at that offset plus the length. The first piece describes the checkpoint,
-// in place of the file's header. ReadNext returns io.EOF after the last piece. It returns ErrSnapshotGone if the
-// snapshot or the store was closed, or if the store's content was replaced.
+// ReadNext reads the first piece of the page file at or after the offset, at most limit bytes but at least one page.
+// It returns the offset at and the data of the piece; the next call continues at their end. The piece at offset 0
+// contains the metadata of the checkpoint instead of the file's header. ReadNext returns io.EOF after the last
+// piece. It returns ErrSnapshotGone if the snapshot or the store was closed, or if the store's content was replaced.
 func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
-	if sn.closed { // the pinned pages may be overwritten by now
+	if sn.closed { // the pages may have been overwritten
 		return 0, nil, fmt.Errorf("%w: %s", ErrSnapshotGone, sn.ID)
 	}
 	if offset < uint64(len(sn.meta)) {
@@ -171,7 +172,7 @@ func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	}
 }
 
-// Suspend keeps the snapshot for 2 minutes so that its transfer can be resumed, and then closes it.
+// Suspend closes the snapshot after 2 minutes, unless its transfer is resumed (ResumeSnapshot).
 func (sn *Snapshot) Suspend() {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()

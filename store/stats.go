@@ -20,8 +20,8 @@ type Room struct {
 	TailBytes uint64
 }
 
-// Low reports whether the available space is below the watermark. Free pages count, but half of the watermark must be
-// free in the filesystem, for the log.
+// Low reports whether the available space is below the watermark. Free pages count as available, but half of the
+// watermark must be free in the filesystem for the log.
 func (r Room) Low(watermark uint64) bool {
 	return r.FreeBytes+r.PageBytes+r.PendingBytes < watermark+r.TailBytes || r.FreeBytes < watermark/2+r.beyondPages()
 }
@@ -29,14 +29,14 @@ func (r Room) Low(watermark uint64) bool {
 // beyondPages returns the part of the tail that does not fit into free pages.
 func (r Room) beyondPages() uint64 { return r.TailBytes - min(r.TailBytes, r.PageBytes) }
 
-// NearlyLow reports whether the space is so close to the watermark that the log must discard the records kept for a
-// standby.
+// NearlyLow reports whether the space is so close to the watermark that the log must discard the records retained
+// for a standby.
 func (r Room) NearlyLow(watermark uint64) bool {
 	return r.FreeBytes < watermark+watermark/4+r.beyondPages()
 }
 
-// Held reports whether a standby that must write the given number of bytes would have less than half of the watermark
-// left. need is the free space that it requires.
+// Held reports whether the free space is too small for a standby to write the given number of bytes, to the log and
+// to pages, and keep half of the watermark free. need is the required free space.
 func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 	need = watermark/2 + r.beyondPages() + 2*bytes
 	return need, r.FreeBytes < need
@@ -75,7 +75,7 @@ type Stats struct {
 	Checkpoint, CheckpointLSN uint64
 	PageSize                  int
 	Pages, PagesUsed          uint64
-	// Messages is the number of messages that a subscription needs, and MessageBytes their size.
+	// Messages is the number of messages that at least one subscription needs, and MessageBytes is their size.
 	Queues, QueuesPaused, Messages, MessageBytes uint64
 	// Delayed is the number of messages that are not yet deliverable.
 	Delayed uint64

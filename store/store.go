@@ -29,7 +29,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Store is the message store of one node. Its methods are safe for concurrent use, with the documented exceptions.
+// Store is the message store of one node. Its methods are safe for concurrent use, except where documented
+// otherwise.
 type Store struct {
 	o          Options
 	lock       io.Closer
@@ -78,12 +79,12 @@ type Store struct {
 	failOnce sync.Once
 }
 
-// Open opens or creates the store in o.Dir and loads the last checkpoint. The log after it is not applied: the caller
-// must determine whether it is committed (INV-5).
+// Open opens or creates the store in o.Dir and loads the last checkpoint. It does not apply the log after the
+// checkpoint: the caller must first determine which records are committed (INV-5).
 //
-// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, ErrPagesMissing, ErrLogGap, and the errors of
-// packages page (not a page file, newer version, corrupt) and wal (corrupt middle). The text of each error suggests a
-// remedy. With Options.ReplaceDamaged a corrupt store is quarantined instead.
+// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, ErrPagesMissing, ErrLogGap, the errors of
+// package page (file is not a page file, has a newer version, or is corrupt), and those of package wal (log is
+// corrupt before its end). With Options.ReplaceDamaged, Open quarantines a corrupt store and opens an empty one.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -111,7 +112,7 @@ func openOrReplace(o Options) (*Store, error) {
 	return open(o)
 }
 
-// cannotOpen reports whether err is caused by the content of the files, unlike, for example, a permission error.
+// cannotOpen reports whether err means that files are corrupt or missing, unlike, for example, a permission error.
 func cannotOpen(err error) bool {
 	return slices.ContainsFunc([]error{
 		page.ErrCorrupt, page.ErrNotPageFile, wal.ErrCorrupt, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
@@ -219,8 +220,8 @@ func (s *Store) usePages(file *page.File) error {
 	return nil
 }
 
-// openLog opens the log and verifies that it continues the checkpoint at a position. emptied is set if recoverInstall
-// has emptied the log.
+// openLog opens the log and verifies that it continues the checkpoint, which has the given position. emptied is set
+// if recoverInstall has emptied the log.
 func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {
@@ -261,8 +262,8 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	return nil
 }
 
-// mayBegin returns nil if a store without page.db may start with an empty file: the store is new or quarantined, or its
-// log still begins with the first record.
+// mayBegin returns nil if a store without page.db may start with an empty file: the store is new, its log still
+// begins with the first record, or the store is quarantined and has no log segment.
 func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil
@@ -331,7 +332,7 @@ func (s *Store) closeFiles() error {
 	return err
 }
 
-// fail makes the store permanently unusable (INV-7) and reports the error once.
+// fail makes the store permanently unusable (INV-7). The first call sends events.Failed; later calls do nothing.
 func (s *Store) fail(err error) {
 	s.failOnce.Do(func() {
 		s.failed.Store(&err)
@@ -364,19 +365,20 @@ func (s *Store) Usable() error {
 	return nil
 }
 
-// ServeReaders sets whether consumers read messages from this store, which CacheAuto depends on. The default is true.
+// ServeReaders sets whether consumers read messages from this store; CacheAuto depends on this setting. The default
+// is true.
 func (s *Store) ServeReaders(on bool) { s.pages.SetCacheUse(s.o.PageCache.use(on)) }
 
-// View calls fn with the applied state, which does not change during the call. fn must not modify or keep the state,
-// wait, or perform I/O. Package query implements common queries.
+// View calls fn with the applied state, which does not change during the call. fn must not modify or retain the
+// state, block, or perform I/O. Package query implements common queries.
 func (s *Store) View(fn func(state *queue.State)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	fn(s.state)
 }
 
-// QueueName returns the name of a queue for log messages. It never blocks: it returns "" if the queue does not exist or
-// the state is being changed.
+// QueueName returns the name of a queue for log messages. It never blocks: it returns "" if the queue does not exist
+// or the lock on the state is not available.
 func (s *Store) QueueName(id uint64) string {
 	if !s.mu.TryRLock() {
 		return ""
