@@ -41,7 +41,7 @@ func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64
 	return k.report, err
 }
 
-const progressPages = 256 // between two calls of progress
+const progressPages = 256 // pages between two calls of progress
 
 type checker struct {
 	p        *Checkpoint
@@ -49,7 +49,7 @@ type checker struct {
 	report   Report
 	progress func(done, total uint64)
 	seen     pageSet
-	// queue is the current queue, next its next required sequence.
+	// queue is the number of the current queue. next is the first sequence in it that is not yet checked.
 	queue uint64
 	next  uint64
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package checkpoint reads a pinned checkpoint of a page file. It iterates over its messages (Checkpoint.Extents),
-// verifies it, hashes its content, simulates other page sizes, and dumps its content. It depends on the pages and the
-// tree, not on the store. The file can belong to a running node (store.Store.ReadCheckpoint), a stopped node (ReadDir)
-// or a backup (ReadFile).
+// verifies it, hashes its content, simulates other page sizes, and dumps its content. It depends on packages page
+// and tree, not on package store. The file can belong to a running node (store.Store.ReadCheckpoint), a stopped node
+// (ReadDir) or a backup (ReadFile).
 package checkpoint
 
 import (
@@ -53,7 +53,7 @@ func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 // Close releases the pin.
 func (c *Checkpoint) Close() { c.pin.Release() }
 
-// Meta returns the description of the checkpoint.
+// Meta returns the metadata of the checkpoint.
 func (c *Checkpoint) Meta() page.Meta { return c.meta }
 
 // State returns the state machine of the checkpoint, which must not be modified.
@@ -68,7 +68,7 @@ func (c *Checkpoint) State() (*queue.State, error) {
 	return c.state, nil
 }
 
-// Live returns the liveness of messages according to the state in the checkpoint.
+// Live returns a Liveness for the state in the checkpoint.
 func (c *Checkpoint) Live() (Liveness, error) {
 	state, err := c.State()
 	return NewLiveness(func(fn func(*queue.State)) { fn(state) }), err

@@ -24,7 +24,8 @@ type Digest struct {
 	Messages uint64
 }
 
-// Digest reads the whole checkpoint. It returns ErrDataLoss if a message cannot be read.
+// Digest computes the digest of the checkpoint, for which it reads all messages. It returns index.ErrDataLoss if a
+// message cannot be read.
 func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	state, err := c.State()
 	if err != nil {
@@ -93,7 +94,7 @@ func hashExtent(h hash.Hash, state *queue.State, e *index.Entry, payload []byte)
 	}
 }
 
-// hashField includes the length, so that the boundaries of fields are unambiguous.
+// hashField hashes the length and the bytes of a field, so that the boundaries of fields are unambiguous.
 func hashField(h hash.Hash, b []byte) {
 	var size [8]byte
 	binary.LittleEndian.PutUint64(size[:], uint64(len(b)))

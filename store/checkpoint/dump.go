@@ -25,7 +25,7 @@ func (c *Checkpoint) DumpMeta() MetaDump {
 
 // PageDump describes the extent that begins at a page.
 type PageDump struct {
-	// Payload is not decoded. Queue and Messages are set for an extent of messages.
+	// Payload is the raw content. Queue and Messages are its decoded form, and are set only for an extent of messages.
 	Extent   page.Extent
 	Kind     page.Kind
 	Payload  []byte

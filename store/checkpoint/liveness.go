@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Liveness determines the messages of an extent that a subscription needs.
+// Liveness determines the messages of an extent that at least one subscription needs.
 type Liveness struct {
 	view func(fn func(*queue.State))
 }
@@ -20,7 +20,7 @@ func NewLiveness(view func(fn func(*queue.State))) Liveness {
 	return Liveness{view: view}
 }
 
-// Messages returns the number of messages that a subscription needs.
+// Messages returns the number of messages that at least one subscription needs.
 func (l *Liveness) Messages() (n uint64) {
 	l.view(func(state *queue.State) { n = state.Messages() })
 	return n
@@ -32,7 +32,7 @@ func (l *Liveness) Applied() (n uint64) {
 	return n
 }
 
-// Holds reports whether other has the same content as the state of l.
+// Holds reports whether other has the same digest, number of messages and applied LSN as the state of l.
 func (l *Liveness) Holds(other *queue.State) (same bool) {
 	l.view(func(state *queue.State) {
 		same = other.Digest() == state.Digest() && other.Messages() == state.Messages() &&
@@ -41,7 +41,7 @@ func (l *Liveness) Holds(other *queue.State) (same bool) {
 	return same
 }
 
-// AliveSet has a bit for each sequence of an extent that a subscription needs.
+// AliveSet is the set of the sequences of an extent that at least one subscription needs.
 type AliveSet struct {
 	first uint64
 	bits  [queue.MaxExtentSpan / 64]uint64
@@ -57,8 +57,8 @@ func (a *AliveSet) Has(seq uint64) bool {
 	return i < queue.MaxExtentSpan && a.bits[i/64]>>(i%64)&1 == 1
 }
 
-// Of sets a to the sequences of an extent that a subscription needs. It returns ErrDataLoss if the index entry is
-// invalid.
+// Of sets a to the sequences of an extent that at least one subscription needs. It returns ErrDataLoss if the index
+// entry is invalid.
 func (l *Liveness) Of(e *index.Entry, a *AliveSet) (err error) {
 	if e.Span > queue.MaxExtentSpan {
 		return fmt.Errorf("%w: queue %d, sequence %d: extent spans %d sequences", index.ErrDataLoss, e.Queue, e.First,

@@ -9,9 +9,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// recommend selects the page size with the smallest file, up to MaxPageSize. The file must be more than 1 % smaller
-// than the result of a compact, must not be larger than the current page.db, and must not require more than 1 % more
-// reads. Otherwise recommend keeps the current size, even above MaxPageSize. A smaller gain does not justify the I/O.
+// recommend selects the page size, up to MaxPageSize, that results in the smallest file. This file must be more than
+// 1 % smaller than the result of a compact, since a smaller gain does not justify the I/O. It must not be larger
+// than the current page.db or require more than 1 % more reads. If no size meets these conditions, recommend keeps
+// the current size, even if it exceeds MaxPageSize.
 func (r *ScanResult) recommend() {
 	current := r.candidate(r.PageSize)
 	if r.Messages+r.DamagedMessages == 0 {
@@ -50,8 +51,8 @@ func (r *ScanResult) recommend() {
 	}
 }
 
-// recommendEmpty changes the page size only to satisfy the limit, since another page size has no advantage without
-// messages.
+// recommendEmpty recommends a different page size only if the current one exceeds the limit, since without messages
+// another page size has no advantage.
 func (r *ScanResult) recommendEmpty(current *Candidate) {
 	if r.PageSize <= r.MaxPageSize {
 		r.choose(current, "no messages are stored: the current page size is kept")

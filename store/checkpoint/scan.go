@@ -18,7 +18,8 @@ const DefaultMaxPageSize = 32 << 10
 
 // ScanOptions configures a scan.
 type ScanOptions struct {
-	// MaxPageSize limits the recommendation, in bytes: a multiple of 2048, at most 1 MiB; 0 selects DefaultMaxPageSize.
+	// MaxPageSize is the maximum page size to recommend, in bytes: a multiple of 2048, at most 1 MiB; 0 selects
+	// DefaultMaxPageSize.
 	MaxPageSize int
 	// Progress, if not nil, is called periodically.
 	Progress func(Progress)
@@ -29,13 +30,14 @@ type ScanResult struct {
 	Time       time.Time    `json:"time"`
 	Checkpoint uint64       `json:"checkpoint"`
 	Position   lsn.Position `json:"position"`
-	// PageSize and FileBytes describe the current file. MaxPageSize limits the recommendation.
+	// PageSize and FileBytes describe the current file. MaxPageSize is the maximum page size to recommend.
 	PageSize    int    `json:"page_size"`
 	MaxPageSize int    `json:"max_page_size"`
 	FileBytes   uint64 `json:"file_bytes"`
 	Pages       uint64 `json:"pages"`
 	UsedPages   uint64 `json:"used_pages"`
-	// Messages counts the messages that a subscription needs, MessageBytes their bodies, properties and short headers.
+	// Messages counts the messages that at least one subscription needs. MessageBytes is the size of their records,
+	// which contain a short header, the properties and the body.
 	Messages     uint64 `json:"messages"`
 	MessageBytes uint64 `json:"message_bytes"`
 	// DeadMessages counts messages that are stored but not needed. A rewrite omits them.
@@ -49,8 +51,8 @@ type ScanResult struct {
 	// GainBytes is the reduction of page.db by a rewrite with the recommended size: a resize or, for the current size, a
 	// compact.
 	GainBytes int64 `json:"gain_bytes"`
-	// DamagedMessages counts messages that are needed but unreadable. Problems lists their positions. Their size is
-	// estimated as the mean size in their extent.
+	// DamagedMessages counts messages that are needed but unreadable. Problems lists their positions. The size of such
+	// a message is estimated as the mean size in its extent.
 	DamagedMessages uint64   `json:"damaged_messages"`
 	Problems        []string `json:"problems,omitempty"`
 }
@@ -74,7 +76,8 @@ type Candidate struct {
 	MessagePages uint64 `json:"message_pages"`
 	IndexPages   uint64 `json:"index_pages"`
 	OtherPages   uint64 `json:"other_pages"`
-	// PaddingBytes counts unused bytes at the ends of message extents, WasteBytes all bytes except messages.
+	// PaddingBytes counts unused bytes at the ends of message extents. WasteBytes counts all bytes of the file except
+	// messages.
 	PaddingBytes uint64 `json:"padding_bytes"`
 	WasteBytes   uint64 `json:"waste_bytes"`
 }

@@ -12,7 +12,7 @@ import (
 
 // SurveyResult is the result of Survey.
 type SurveyResult struct {
-	// Messages counts needed messages, DeadMessages those that are stored but not needed.
+	// Messages counts needed messages. DeadMessages counts messages that are stored but not needed.
 	Messages, MessageBytes  uint64
 	DeadMessages, DeadBytes uint64
 	Candidates              []Candidate
@@ -145,8 +145,9 @@ func (v *survey) count(e *index.Entry, payload []byte, err error) error {
 	return nil
 }
 
-// damaged records an unreadable extent. If found is 0, it counts the messages of the extent according to the index
-// entry.
+// damaged records an extent with unreadable messages; found is the number of its needed messages that were read. If
+// found is 0, damaged adds the needed messages to the simulations with their mean size according to the index entry.
+// If the survey is not tolerant, damaged returns an error.
 func (v *survey) damaged(e *index.Entry, err error, found uint64) error {
 	err = fmt.Errorf("%w: queue %d, sequences %d to %d: %w", index.ErrDataLoss, e.Queue, e.First, e.Last(), err)
 	if !v.tolerant {

@@ -17,14 +17,14 @@ const (
 	// walkBytes is the maximum size of one read of adjacent extents, into one of walkBuffers.
 	walkBytes   = 1 << 20
 	walkBuffers = 4
-	// walkGapBytes is the maximum gap that is read to avoid a separate read.
+	// walkGapBytes is the maximum gap between two extents that are read together.
 	walkGapBytes = 64 << 10
 	// walkPacedBytes and walkPacedBuffers apply to a throttled walk, which must work in smaller steps.
 	walkPacedBytes   = 128 << 10
 	walkPacedBuffers = 2
 )
 
-// WalkOptions configures Checkpoint.Extents. Skip and Broken are called by another goroutine than fn.
+// WalkOptions configures Checkpoint.Extents. Skip and Broken are not called by the goroutine that calls fn.
 type WalkOptions struct {
 	IndexOnly bool // skip the payloads of all extents
 	// Skip, if not nil, reports whether to skip an extent's payload, which is then nil.
@@ -230,8 +230,8 @@ func (p *partReader) finish(err error) {
 	}
 }
 
-// load reads the pages [first, next) with one read and verifies the extents in them. If that fails, it reads them
-// individually.
+// load reads the pages [first, next) with one read and verifies the extents in them. If the read fails, load reads
+// each extent separately.
 func (p *walkPart) load(file *page.File, first, next page.No) {
 	if next == 0 {
 		return

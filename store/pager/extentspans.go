@@ -13,13 +13,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// extentSpans caches the smallest span, in sequences, of the extents that overlap each group of 64 sequences, to avoid
-// index lookups. If messages are acknowledged in random order, each check whether an extent is now dead would read a
-// leaf. But an extent cannot be dead if fewer adjacent messages are dead than it spans.
+// extentSpans caches the smallest span, in sequences, of the extents that overlap each group of 64 sequences, to
+// avoid index lookups. An extent cannot be dead if its span exceeds the number of adjacent dead messages. Without
+// the cache, if messages are acknowledged in random order, each check for a dead extent would read a leaf of the
+// index.
 //
 // The cache uses 64 bytes for each known chunk of 4096 sequences. A chunk is known if its first extent was written
-// while the cache existed, or if the spans were loaded from the index. It is valid for one tree, since another page
-// file has other extents.
+// while the cache existed, or if the spans were loaded from the index. The cache is valid for one tree, since
+// another page file has different extents.
 type extentSpans struct {
 	of      *tree.Tree
 	chunks  map[spanKey]*groupSpans
@@ -28,8 +29,8 @@ type extentSpans struct {
 
 type spanKey struct{ queue, chunk uint64 }
 
-// groupSpans contains, for each group of a chunk, the smallest span of an extent that overlaps it or overlapped it
-// earlier; 0 if none. Spans above 255 are stored as 255.
+// groupSpans contains, for each group of a chunk, the smallest span of the extents that overlap or have overlapped
+// it; 0 if none. Spans above 255 are stored as 255.
 type groupSpans [queue.GroupsOfChunk]uint8
 
 func (s *extentSpans) in(of *tree.Tree) *extentSpans {
@@ -82,7 +83,8 @@ func (g *groupSpans) note(chunk uint64, e *index.Entry) {
 	}
 }
 
-// CheckSpans verifies that no extent is shorter than the cached span of a group that it overlaps. It is for tests.
+// CheckSpans verifies that no extent has a smaller span than the cached span of a group that it overlaps. It is for
+// tests.
 func (p *Pager) CheckSpans() error {
 	p.hold()
 	defer p.mu.Unlock()

@@ -15,15 +15,16 @@ import (
 
 const writeBufferBytes = 1 << 20
 
-// extentWriter builds extents in their on-disk form and writes about a megabyte at a time, with one allocation and as
-// few writes as the free space allows.
+// extentWriter builds extents in their on-disk form and writes about a megabyte at a time, with one allocation of
+// pages and one write for each range of adjacent pages.
 type extentWriter struct {
 	file    *page.File
 	buf     []byte
 	staged  []stagedExtent
 	pages   []uint32
 	entries []index.Entry
-	// record and sum describe the last added message if it is the first one of its extent.
+	// record is the length of the last added message. sum is its CRC32C if it is the first message of its extent;
+	// otherwise 0.
 	record int
 	sum    uint32
 }
@@ -31,7 +32,8 @@ type extentWriter struct {
 type stagedExtent struct {
 	offset, payload int // start in buf, length of the payload
 	entry           index.Entry
-	// record is the length of the only message's record, and sum its CRC32C (0 if unknown).
+	// sum is the CRC32C of the only message's record, and record is its length. sum is 0 if it is unknown or if the
+	// extent has several messages.
 	record int
 	sum    uint32
 }
@@ -98,7 +100,8 @@ func (w *extentWriter) writeTail(t *queue.TailRun) error {
 	return w.end(&b)
 }
 
-// writeLarge writes a message into its own extent without copying it. sum is the record's CRC32C, 0 if unknown.
+// writeLarge writes a message into its own extent without copying it. sum is the record's CRC32C, or 0 if it is
+// unknown.
 func (w *extentWriter) writeLarge(queueID, seq uint64, record []byte, sum uint32) error {
 	if err := w.flush(); err != nil { // entries must be in message order
 		return err
@@ -162,7 +165,7 @@ func (w *extentWriter) flush() error {
 	if err != nil {
 		return fmt.Errorf("allocate: %w", err)
 	}
-	begin := 0 // of the current adjacent extents
+	begin := 0 // index of the first of the current adjacent extents
 	for i := range w.staged {
 		st := &w.staged[i]
 		st.entry.Extent = extents[i]
@@ -192,7 +195,8 @@ func (w *extentWriter) flush() error {
 	return nil
 }
 
-// editTree applies everything except the new messages to the tree, and returns the unreferenced extents.
+// editTree applies all changes of a batch except new messages to the tree. It returns the extents that are no longer
+// referenced.
 func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Extent, error) {
 	var freed []page.Extent
 	for _, kv := range b.Puts {
@@ -262,7 +266,7 @@ func dropQueue(edit *tree.Edit, id uint64, freed []page.Extent) ([]page.Extent, 
 func dropDead(edit *tree.Edit, spans *extentSpans, ranges []queue.DeadRange, freed []page.Extent) (
 	[]page.Extent, error,
 ) {
-	// Many ranges are close to each other: they share an iterator.
+	// All ranges share an iterator, since many of them are close to each other.
 	d := deadExtents{edit: edit, it: edit.Scan(nil, nil), freed: freed}
 	for i := range ranges {
 		if err := d.drop(spans, ranges[i]); err != nil {
@@ -292,7 +296,7 @@ func (d *deadExtents) drop(spans *extentSpans, r queue.DeadRange) error {
 	for dead := range r.DeadChunks {
 		spans.remove(r.Queue, dead)
 	}
-	if single && known == nil && !found { // the search found nothing: avoid the next one
+	if single && known == nil && !found { // nothing found: load the spans to avoid the next search
 		return d.loadSpans(spans, r.Queue, chunk)
 	}
 	return nil
@@ -322,7 +326,8 @@ func (d *deadExtents) loadSpans(spans *extentSpans, queueID, chunk uint64) error
 	return nil
 }
 
-// maxDead limits the number of index entries that are collected before they are removed. A purge can leave millions.
+// maxDead limits the number of index entries that are collected before they are removed. A purge can produce
+// millions of them.
 const maxDead = 1 << 14
 
 // deadExtents collects and removes the index entries of dead extents.

@@ -15,8 +15,8 @@ import (
 
 const maxMovedNodes = 4096
 
-// MoveExtents copies extents into gaps, in reverse order, and updates the index. It returns the number of bytes moved;
-// more is false when no gap is left.
+// MoveExtents moves extents to free space before them, starting with the last entry, and updates the index. It
+// returns the number of bytes moved. more is false if no free space is left before them, or if file was replaced.
 func (p *Pager) MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
@@ -91,7 +91,7 @@ func (p *Pager) moveExtent(edit *tree.Edit, e *index.Entry) (to page.Extent, mor
 }
 
 // TruncateEnd moves the tree and the bitmap away from the end of page.db, writes checkpoints until the old pages are
-// unreferenced, and truncates the file. held means that readers still use freed pages.
+// unreferenced, and truncates the file. held reports whether readers still use freed pages.
 func (p *Pager) TruncateEnd(ctx context.Context) (held bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
@@ -108,7 +108,7 @@ func (p *Pager) TruncateEnd(ctx context.Context) (held bool, err error) {
 	if err := p.moveNodes(from); err != nil {
 		return false, err
 	}
-	// The first checkpoint moves the pages. The second one overwrites the meta slot that still refers to the old ones.
+	// The first checkpoint moves the pages. The second one overwrites the meta slot that still refers to the old pages.
 	for range 2 {
 		p.file.AllocLow()
 		p.file.RelocateBitmap(from)
@@ -155,8 +155,8 @@ func (p *Pager) moveNodes(from page.No) error {
 	return nil
 }
 
-// repeatCheckpoint writes a checkpoint with the content of the last one, but with moved pages. mu must have been held
-// since the last one.
+// repeatCheckpoint writes a checkpoint with the content of the last one, but with moved pages. mu must have been
+// held since that checkpoint.
 func (p *Pager) repeatCheckpoint() error {
 	root, err := p.index.Flush()
 	if err != nil {

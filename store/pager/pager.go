@@ -4,10 +4,11 @@
 // pages, and replaces the file. The state that it writes belongs to the store, which implements Engine.
 //
 // Locks: Pager.mu is held by code that edits the tree and writes checkpoints: the pager's goroutine, Stop, and
-// Exclusive. While a checkpoint is being synced, only the goroutine locks mu, to write more messages. The others wait
-// (Pager.hold). Pager.fileMu is held for reading during page I/O by readers (Acquire), and for writing while page.db is
-// replaced. Long operations (check, digest, copying a snapshot) do not hold fileMu throughout. They pin a checkpoint
-// (Pin), and fail if the file is replaced or closed (StillUses). Lock order: mu, fileMu, then locks of the Engine.
+// Exclusive. While a checkpoint is being synced, only the pager's goroutine locks mu, to write more messages. Other
+// callers wait (Pager.hold). Pager.fileMu is held for reading during page I/O by readers (Acquire), and for writing
+// while page.db is replaced. Long operations (check, digest, copying a snapshot) do not hold fileMu throughout. They
+// pin a checkpoint (Pin), and fail if the file is replaced or closed (StillUses). Lock order: mu, fileMu, then locks
+// of the Engine.
 package pager
 
 import (
@@ -31,10 +32,9 @@ import (
 const (
 	// flushRoundBytes is the number of message bytes that one background flush removes from the tail.
 	flushRoundBytes = 4 << 20
-	// RestPart is the divisor of the memory budget: while no checkpoint is due, messages in memory may use this part of
-	// it.
+	// RestPart is a divisor: while no checkpoint is due, messages in memory may use 1/RestPart of the memory budget.
 	RestPart = 4
-	// maxScheduleChanges is the number of schedule changes in memory, about 10 MiB, above which a checkpoint is due.
+	// maxScheduleChanges is the number of schedule changes in memory (about 10 MiB) above which a checkpoint is due.
 	maxScheduleChanges = 1 << 18
 	pagerTick          = 500 * time.Millisecond
 )
@@ -48,14 +48,15 @@ type Engine interface {
 	// Collect returns a batch of messages that are not in pages, about maxBytes. The messages stay in memory until
 	// Publish.
 	Collect(maxBytes int64) *queue.Batch
-	// CollectAll returns a batch of all changes after a checkpoint. at is the position of the last applied record,
-	// logBytes the size of the applied log after the checkpoint. If nothing was applied after the checkpoint and force is
-	// not set, the batch is nil.
+	// CollectAll returns a batch of all changes after a checkpoint. at is the position of the last applied record.
+	// logBytes is the size of the applied log after the checkpoint. If nothing was applied after the checkpoint and
+	// force is not set, the batch is nil.
 	CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64)
 	// Publish calls commit to publish the index, and removes the messages of b from memory. For readers, both happen
 	// atomically. b may be nil.
 	Publish(commit func() error, b *queue.Batch) error
-	// Checkpointed reports that a checkpoint contains logBytes more of the log, which is no longer needed up to upTo.
+	// Checkpointed is called after a checkpoint, which contains a further logBytes of the log. The log up to LSN upTo
+	// is no longer needed.
 	Checkpointed(logBytes int64, upTo uint64)
 	WakeRoom()
 }
@@ -74,7 +75,8 @@ type Damage interface {
 
 // Unwritten is the amount of changes that no checkpoint contains.
 type Unwritten struct {
-	// TailBytes is the size of the messages in memory, LogBytes the size of the applied log.
+	// TailBytes is the size of the messages in memory. LogBytes is the size of the applied log after the last
+	// checkpoint.
 	TailBytes, LogBytes int64
 	ScheduleChanges     int
 }
@@ -114,8 +116,8 @@ type Pager struct {
 	ended    chan struct{}
 
 	mu   sync.Mutex // held to edit the tree and to write pages; guards the fields below
-	last time.Time  // of the last checkpoint
-	// previous is the LSN of the checkpoint before the last one. Later records are kept in the log, so that a corrupt meta
+	last time.Time  // time of the last checkpoint
+	// previous is the LSN of the checkpoint before the last one. The log retains later records, so that a corrupt meta
 	// slot causes no data loss.
 	previous uint64
 	todo     *work
@@ -242,7 +244,8 @@ func (p *Pager) ForceCheckpoint(ctx context.Context) error {
 // DiskFull reports whether the disk was full at the last write.
 func (p *Pager) DiskFull() bool { return p.diskFull.Load() }
 
-// noteError makes an I/O error fatal (INV-7), except for a full disk, which is resolved by deleting files.
+// noteError handles the result of a write. An error is fatal (INV-7), except for a full disk, on which files can be
+// deleted, and corruption that can be repaired (Damage.Survives).
 func (p *Pager) noteError(err error) {
 	full := errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)
 	if p.damage.Survives(err) {
@@ -265,8 +268,8 @@ func (p *Pager) noteError(err error) {
 	p.engine.WakeRoom() // more messages may stay in memory now
 }
 
-// once does one unit of due work, so that a steady stream of one kind does not delay another kind, or callers that
-// request a checkpoint.
+// once performs one unit of due work, so that a steady stream of one kind does not delay another kind, or callers
+// that request a checkpoint.
 func (p *Pager) once() error {
 	var err error
 	switch {
@@ -308,8 +311,8 @@ func (p *Pager) checkpointDue() bool {
 // loses no batch.
 type work struct {
 	batch *queue.Batch
-	// checkpoint is set if the batch contains everything up to at, and must end in a checkpoint. logBytes is the log
-	// applied since the last one.
+	// checkpoint is set if the batch contains all changes up to at, so that a checkpoint must follow. logBytes is the
+	// size of the log applied since the last checkpoint.
 	checkpoint bool
 	at         lsn.Position
 	logBytes   int64
@@ -367,7 +370,7 @@ func (p *Pager) checkpointLocked() (CheckpointInfo, error) {
 	if _, err := p.settle(); err != nil {
 		return CheckpointInfo{}, err
 	}
-	if p.todo != nil { // a failed checkpoint does not contain the records applied since
+	if p.todo != nil { // a failed checkpoint does not contain the records applied since then
 		if err := p.finish(); err != nil {
 			return CheckpointInfo{}, err
 		}
@@ -439,8 +442,8 @@ func (p *Pager) sync(w *work, pending *page.PendingCheckpoint) {
 	}()
 }
 
-// settle waits for the checkpoint that is being synced, if any, and handles its result. The caller must hold mu. After
-// an error the previous checkpoint is still the last one, and another one is due.
+// settle waits for the checkpoint that is being synced, if any, and handles its result. The caller must hold mu.
+// After an error the previous checkpoint is still the last one, and the failed one is still due.
 func (p *Pager) settle() (CheckpointInfo, error) {
 	c := p.syncing
 	if c == nil {
@@ -500,9 +503,9 @@ func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Extent, erro
 	return freed, nil
 }
 
-// Checkpoint makes everything applied so far durable in page.db. If ctx ends first, the checkpoint may still be
-// written. If the error wraps page.ErrFull or syscall.ENOSPC, the disk is full, and the store continues without the
-// checkpoint. Any other failed write is final (INV-7).
+// Checkpoint makes all changes that are already applied durable in page.db. If ctx ends first, the checkpoint may
+// still be written. If the error wraps page.ErrFull or syscall.ENOSPC, the disk is full, and the store continues
+// without the checkpoint. Any other failed write is final (INV-7).
 func (p *Pager) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	if err := p.engine.Usable(); err != nil {
 		return CheckpointInfo{}, err

@@ -84,7 +84,7 @@ func (p *Pager) Swap(old *page.File, rename func() (done bool, err error)) error
 	})
 }
 
-// SetCacheUse sets how checkpoint writes use the page cache.
+// SetCacheUse sets how writes to page.db use the operating system's page cache.
 func (p *Pager) SetCacheUse(use vfs.CacheUse) {
 	p.cacheUse.Store(int32(use))
 	p.fileMu.RLock()

@@ -11,19 +11,20 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// OverflowQueue is the queue number with which Store.Watch signals queues that exceed their limits (Expiry.Overflow).
+// OverflowQueue is the number to pass to Store.Watch to receive a signal when a queue exceeds its limits
+// (Expiry.Overflow).
 const OverflowQueue = queue.OverflowQueue
 
-// Expiry describes which messages of a queue the active must expire or move, because of the retention or of
+// Expiry describes which messages of a queue the active must expire or move, because of its retention or
 // txn.OverflowDeadLetterHead.
 type Expiry struct {
 	ID     uint64
 	Config txn.Config
-	// Retained is the first sequence that the retention keeps. RetainFrom is the first sequence within its limits on
-	// messages and bytes.
+	// Retained is the first sequence that the retention currently retains. RetainFrom is the first sequence within the
+	// limits of the retention on messages and bytes.
 	Retained, RetainFrom uint64
-	// Overflow is the sequence below which messages must be moved to the dead-letter queue because of the limits; 0 if
-	// none.
+	// Overflow is the sequence below which messages must be moved to the dead-letter queue because the queue exceeds
+	// its limits; 0 if none.
 	Overflow uint64
 	// Subs are the numbers of the subscriptions that have not acknowledged all messages below Overflow.
 	Subs []uint32
@@ -91,8 +92,8 @@ func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 	return subs
 }
 
-// Needs reports whether a subscription has not yet acknowledged a message. deliveries is the number of times that the
-// message was released by the subscription.
+// Needs reports whether a published message is not yet acknowledged by a subscription. If so, deliveries is the
+// number of times that the subscription released it.
 func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries uint32, needs bool) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		if sequence < of.Queue().NextSequence() && !of.Acked(sequence) {
@@ -102,7 +103,8 @@ func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries u
 	return deliveries, needs
 }
 
-// RoomIn returns the free space of a queue for one transaction, or the zero Room if the queue does not exist.
+// RoomIn returns the space that a queue has for the messages of one transaction, or the zero Room if the queue does
+// not exist.
 func RoomIn(s *store.Store, id uint64) (room queue.Room) {
 	viewQueue(s, id, func(state *queue.State, q *queue.Queue) { room = state.Room(q) })
 	return room
@@ -174,7 +176,8 @@ func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
 	return prioritized, exclusive
 }
 
-// Priorities returns the priority of each sequence of a queue. For dead messages it is txn.DefaultPriority.
+// Priorities returns the priority of each sequence of a queue. The priority of a message that no longer exists is
+// txn.DefaultPriority.
 func Priorities(s *store.Store, id uint64, sequences []uint64) []uint8 {
 	list := make([]uint8, len(sequences))
 	s.View(func(state *queue.State) {

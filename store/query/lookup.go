@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Target names a queue, and optionally one of its subscriptions, for Lookup.
+// Target names a queue and optionally one of its subscriptions. Lookup sets the other fields.
 type Target struct {
 	Queue, Subscription string
 
@@ -61,9 +61,9 @@ func LoggedFingerprint(s *store.Store, result uint64) uint32 {
 	return sum
 }
 
-// Lookup returns the state that a transaction depends on, at one LSN. p is its producer, or nil. If the transaction was
-// applied before, Lookup returns the earlier result as prior and ignores the targets (INV-10). Otherwise it fills in
-// the targets. retry is the retry flag of the request.
+// Lookup reads the state on which a transaction depends, at one LSN. p is the producer of the transaction, or nil.
+// If the transaction was applied before, Lookup returns the earlier result as prior and ignores the targets
+// (INV-10). Otherwise it sets the fields of the targets. retry is the retry flag of the request.
 //
 // The error is the txn.Code with which the transaction would be rejected regardless of its content, ErrClosed or
 // ErrFailed. Lookup allocates only the prior result.

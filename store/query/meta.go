@@ -14,7 +14,7 @@ func Meta(s *store.Store, key string) (value []byte, ok bool) {
 	return value, ok
 }
 
-// MetaPrefix returns the applied internal entries of the cluster whose keys begin with prefix, in key order.
+// MetaPrefix returns the applied internal entries of the cluster with keys that begin with prefix, in key order.
 func MetaPrefix(s *store.Store, prefix string) (entries []queue.MetaEntry) {
 	s.View(func(state *queue.State) { entries = state.MetaPrefix(prefix) })
 	return entries
@@ -27,8 +27,8 @@ func WatchMeta(s *store.Store) (changed <-chan struct{}, cancel func()) {
 }
 
 // Access returns the entries of the applied access table, by kind and name, and its version: the LSN of the last
-// change, or 0. Only transactions (txn.OpAccess) change the table, so it is the same on both nodes. The caller may keep
-// the values, but must not modify them.
+// change, or 0. Only transactions (txn.OpAccess) change the table, so it is the same on both nodes. The caller may
+// retain the values, but must not modify them.
 func Access(s *store.Store) (version uint64, entries []queue.AccessEntry) {
 	s.View(func(state *queue.State) { version, entries = state.Access() })
 	return version, entries

@@ -28,7 +28,8 @@ type PreparedInfo struct {
 // PreparedQueue describes the effect of a prepared transaction on one queue.
 type PreparedQueue struct {
 	Queue string
-	// Publishes is the number of messages to publish, and Acks the number of messages to acknowledge in all subscriptions.
+	// Publishes is the number of messages that the transaction publishes. Acks is the number of messages that it
+	// acknowledges, in all subscriptions together.
 	Publishes, Acks uint64
 }
 
@@ -41,7 +42,7 @@ type Reserved struct {
 }
 
 // PreparedList returns at most limit transactions that were prepared after LSN after, oldest first. total and bytes
-// cover all prepared transactions.
+// are the number and the size of all prepared transactions.
 func PreparedList(s *store.Store, after uint64, limit int) (list []PreparedInfo, total int, bytes uint64, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, 0, 0, err

@@ -24,23 +24,24 @@ type QueueInfo struct {
 	// Messages is the number of live messages, and Bytes their size.
 	Messages, Bytes uint64
 	Delayed         uint64
-	// Dropped counts messages that were discarded for lack of a dead-letter queue, once per subscription. Expired counts
-	// expired messages that were not moved to a dead-letter queue. Both start when the queue is created.
+	// Dropped counts messages that were discarded because no dead-letter queue is configured, once per subscription.
+	// Expired counts expired messages that were not moved to a dead-letter queue. Both counters start when the queue is
+	// created.
 	Dropped, Expired uint64
 	Digest           uint64
 	// Subscriptions are ordered by number.
 	Subscriptions []SubscriptionInfo
 	Forwards      []ForwardInfo
 	Pause         txn.Pause
-	// MessageIDs is the number of message IDs kept for Config.DedupWindow, and Duplicates the number of discarded
+	// MessageIDs is the number of message IDs retained for Config.DedupWindow, and Duplicates the number of discarded
 	// duplicates (queue.Queue.MessageIDs).
 	MessageIDs, Duplicates uint64
-	// Own is the part of Config that the queue sets itself. It is nil if no policy applies and no field is explicitly 0:
-	// the queue then sets the whole Config.
+	// Own contains the options of Config that are set on the queue itself, not by a policy. It is nil if no policy
+	// applies and no field is explicitly 0: all of Config is then set on the queue.
 	Own *OwnConfig
 }
 
-// OwnConfig is the part of a configuration that the queue sets itself.
+// OwnConfig contains the options of a configuration that are set on the queue itself, not by a policy.
 type OwnConfig struct {
 	Config     txn.Config
 	Fields     txn.ConfigMask
@@ -80,7 +81,8 @@ type SubscriptionInfo struct {
 	Name string
 	// Floor is the sequence below which all messages are acknowledged.
 	Floor uint64
-	// Start is the sequence at which the subscription started, or the lowest seek since then.
+	// Start is the sequence at which the subscription started, or the lowest sequence to which it was moved back since
+	// then.
 	Start   uint64
 	Backlog uint64
 	// Options contains the filter and the settings that override the queue's configuration.
@@ -91,7 +93,7 @@ type SubscriptionInfo struct {
 	Pause txn.Pause
 }
 
-// Subscription returns a subscription by name. The result is false if it does not exist.
+// Subscription returns the subscription with the given name. It returns false if the subscription does not exist.
 func (q *QueueInfo) Subscription(name string) (SubscriptionInfo, bool) {
 	i := slices.IndexFunc(q.Subscriptions, func(s SubscriptionInfo) bool { return s.Name == name })
 	if i < 0 {
@@ -136,7 +138,8 @@ func nameOf(state *queue.State, id uint64) string {
 	return ""
 }
 
-// viewQueue calls fn with the state and the queue, if the queue exists, as in Store.View.
+// viewQueue calls fn with the state and the queue, if the queue exists. fn is subject to the restrictions of
+// Store.View.
 func viewQueue(s *store.Store, id uint64, fn func(state *queue.State, q *queue.Queue)) {
 	s.View(func(state *queue.State) {
 		if q := state.Queue(id); q != nil {
@@ -145,7 +148,7 @@ func viewQueue(s *store.Store, id uint64, fn func(state *queue.State, q *queue.Q
 	})
 }
 
-// viewSub calls fn with the subscription, if it exists, as in Store.View.
+// viewSub calls fn with the subscription, if it exists. fn is subject to the restrictions of Store.View.
 func viewSub(s *store.Store, id uint64, sub uint32, fn func(*queue.Sub)) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		if of := q.Sub(sub); of != nil {
@@ -168,7 +171,8 @@ func PausedQueues(s *store.Store) (names []string) {
 	return names
 }
 
-// QueueByName describes a queue. It returns ErrNoQueue if the queue does not exist, ErrClosed or ErrFailed.
+// QueueByName returns the QueueInfo of a queue. Errors: ErrNoQueue if the queue does not exist, ErrClosed,
+// ErrFailed.
 func QueueByName(s *store.Store, name string) (info QueueInfo, err error) {
 	if err := s.Usable(); err != nil {
 		return QueueInfo{}, err
@@ -192,7 +196,7 @@ type Origin struct {
 	DeadLetterName, QueueDeadLetterName string
 }
 
-// OriginOf returns the names of a subscription. It returns ErrNoQueue if the subscription does not exist, ErrClosed or
+// OriginOf returns the Origin of a subscription. Errors: ErrNoQueue if the subscription does not exist, ErrClosed,
 // ErrFailed.
 func OriginOf(s *store.Store, id uint64, sub uint32) (o Origin, err error) {
 	if err := s.Usable(); err != nil {
@@ -222,7 +226,7 @@ type TemporaryQueue struct {
 	Subscriptions []uint32
 }
 
-// TemporaryQueues returns the temporary queues.
+// TemporaryQueues returns all temporary queues.
 func TemporaryQueues(s *store.Store) (out []TemporaryQueue) {
 	s.View(func(state *queue.State) {
 		queues := state.Temporary()
@@ -253,8 +257,8 @@ func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	return next, ok
 }
 
-// SequenceRange returns the sequence of the oldest message of the queue that is retained or that some subscription has
-// not acknowledged, and that of the next message. ok is as for NextSequence.
+// SequenceRange returns the sequence of the oldest message of the queue that is retained or not acknowledged by all
+// subscriptions, and the sequence of the next message. ok is as for NextSequence.
 func SequenceRange(s *store.Store, id uint64) (first, next uint64, ok bool) {
 	if s.Usable() != nil {
 		return 0, 0, false
@@ -268,12 +272,12 @@ type QueueRange struct {
 	// Prefix selects queues by the beginning of the name. After is the name after which the list starts; "" starts at the
 	// first.
 	Prefix, After string
-	// MaxQueues and MaxSubscriptions bound the result, except for its first queue.
+	// MaxQueues and MaxSubscriptions limit the number of queues and of their subscriptions in the result. The first
+	// queue is included even if it exceeds MaxSubscriptions.
 	MaxQueues, MaxSubscriptions int
 }
 
-// Queues describes the queues of a range, in name order and within its limits. more reports whether the range contains
-// further queues.
+// Queues returns the queues that r selects, in name order. more reports whether the range contains further queues.
 func Queues(s *store.Store, r QueueRange) (infos []QueueInfo, more bool, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, false, err
@@ -291,8 +295,8 @@ func Queues(s *store.Store, r QueueRange) (infos []QueueInfo, more bool, err err
 	return infos, more, nil
 }
 
-// Busiest describes up to limit queues with the most messages. It orders queues with equally many messages by the
-// number of messages ever published. It visits all queues, which takes a few milliseconds for 100,000 queues.
+// Busiest returns the queues with the most messages, at most limit. It orders queues with equally many messages by
+// the number of messages ever published. It visits all queues, which takes a few milliseconds for 100,000 queues.
 func Busiest(s *store.Store, limit int) []QueueInfo {
 	if limit <= 0 {
 		return nil
@@ -321,7 +325,7 @@ func Busiest(s *store.Store, limit int) []QueueInfo {
 	return out
 }
 
-// QueueSample contains the variable values of a queue, for comparison with an earlier sample.
+// QueueSample contains the values of a queue that change, for comparison with an earlier sample.
 type QueueSample struct {
 	ID   uint64
 	Name string
@@ -341,8 +345,8 @@ func Sample(s *store.Store, dst []QueueSample) []QueueSample {
 	return dst
 }
 
-// Samples calls yield with the current values of each queue. It is not a consistent snapshot: unlike Sample, it does
-// not delay transactions until it has visited all queues. yield must not block.
+// Samples calls yield with the current values of each queue. Unlike Sample, it releases the lock at intervals so
+// that transactions can be applied. The values are therefore not a consistent snapshot. yield must not block.
 func Samples(s *store.Store, yield func(QueueSample)) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {
@@ -363,9 +367,9 @@ func Samples(s *store.Store, yield func(QueueSample)) {
 // usageQueues is the maximum number of queues that Usage and Samples visit while they hold the lock.
 const usageQueues = 1000
 
-// Usage returns the number of queues whose names begin with prefix and satisfy match, and the stored bytes of their
-// messages. The result is not a consistent snapshot: queues may be created and deleted concurrently. The time is
-// proportional to the number of queues with the prefix.
+// Usage returns the number of queues with a name that begins with prefix and for which match returns true, and the
+// stored bytes of their messages. The result is not a consistent snapshot: queues may be created and deleted
+// concurrently. The time is proportional to the number of queues with the prefix.
 func Usage(s *store.Store, prefix string, match func(name string) bool) (queues, bytes uint64) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {

@@ -12,12 +12,12 @@ import (
 )
 
 // FirstSince finds the first message of a queue at or after sequence from that was published at or after sinceMS, in
-// milliseconds since 1970, and returns its sequence and time. It considers messages that are retained or that some
-// subscription has not yet acknowledged. If no message matches, it returns the sequence of the next message, and ok is
+// milliseconds since 1970, and returns its sequence and time. It considers messages that are retained or not yet
+// acknowledged by all subscriptions. If no message matches, it returns the sequence of the next message, and ok is
 // false.
 //
-// The search is binary and reads single messages. It requires times that ascend with the sequences. Clock differences
-// between the nodes and moved messages can violate this, and the result is then approximate. Corrupt messages are
+// The search is binary and reads single messages. It assumes that publish times ascend with the sequences. If clock
+// differences between the nodes or moved messages violate this, the result is approximate. Corrupt messages are
 // skipped.
 //
 // Errors: ErrNoQueue, index.ErrCorrupt, ErrClosed, ErrFailed.
@@ -95,8 +95,8 @@ func searchTime(
 	return sequence, publishedMS, ok, nil
 }
 
-// OldestSequence returns the sequence of the first message in a queue that a subscription has not acknowledged. ok is
-// false if no such message exists.
+// OldestSequence returns the sequence of the first message in a queue that at least one subscription has not
+// acknowledged. ok is false if no such message exists.
 func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for sub := range q.Subs {

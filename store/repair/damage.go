@@ -29,8 +29,8 @@ import (
 // be replaced.
 const maxDamaged = 100_000
 
-// Unreadable reports whether a read error means that the data on this disk is lost, because it is corrupt or cannot be
-// read (a bad sector). A failed write or sync is a different error (INV-7).
+// Unreadable reports whether a read error means that the data on this disk is lost, because it is corrupt or cannot
+// be read (a bad sector). It returns false for a failed write or sync (INV-7).
 func Unreadable(err error) bool {
 	return errors.Is(err, page.ErrCorrupt) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
 }
@@ -62,8 +62,8 @@ type CorruptMessage struct {
 	Sequence uint64
 	// Reason contains the error on this node and the reason why the message was not repaired.
 	Reason string
-	// Lost reports whether the other node has reported that its copy is also corrupt. Otherwise, the repair will be
-	// retried.
+	// Lost is set if the other node has reported that its copy is also corrupt, or if no other node has a copy.
+	// Otherwise the repair is retried.
 	Lost  bool
 	Since time.Time
 }
@@ -73,15 +73,16 @@ type Status struct {
 	// Scrubs is the number of complete scrubs; the last one finished at LastScrub.
 	ScrubbedPages, ScrubbedLogBytes, Scrubs uint64
 	LastScrub                               time.Time
-	// FoundPages counts corrupt extents, FoundLog corrupt positions in the log.
+	// FoundPages counts corrupt extents. FoundLog counts corrupt records in the log.
 	FoundPages, FoundLog uint64
-	// RepairedPages counts repaired extents, RepairedMessages the messages fetched from the other node for them.
-	// RepairedLog counts corrupt log positions that were discarded because a checkpoint contains their content.
+	// RepairedPages counts repaired extents. RepairedMessages counts messages that were fetched from the other node for
+	// these extents. RepairedLog counts corrupt log records that were discarded because checkpoints contain their
+	// changes.
 	RepairedPages, RepairedMessages, RepairedLog uint64
 	// SuspectPages counts corrupt pages that are not yet assigned to an extent.
 	SuspectPages uint64
-	// DamagedMessages counts messages that are needed but cannot be read, LostMessages those of them that are also corrupt
-	// on the other node.
+	// DamagedMessages counts messages that are needed but cannot be read. LostMessages counts those without a valid
+	// copy on the other node (CorruptMessage.Lost).
 	DamagedMessages, LostMessages uint64
 	// DamagedLogLSN is the LSN of a log record that cannot be read and is not yet discarded; 0 if none.
 	DamagedLogLSN uint64
@@ -115,8 +116,8 @@ type Repairer struct {
 	pages    *pager.Pager
 	wal      *wal.Log
 
-	source atomic.Pointer[Source] // nil if there is no other node
-	alone  atomic.Bool            // the data was never replicated
+	source atomic.Pointer[Source] // nil until SetSource is called
+	alone  atomic.Bool            // no other node has a copy
 	busy   chan struct{}
 
 	index          atomic.Pointer[error]
@@ -124,7 +125,7 @@ type Repairer struct {
 
 	mu       sync.Mutex // guards the fields below
 	messages map[messageKey]*damaged
-	suspects map[page.No]error // corrupt pages: see resolveSuspects
+	suspects map[page.No]error // corrupt pages of unknown use: see resolveSuspects
 	log      uint64            // LSN of a corrupt log record to discard; 0 if none
 	status   Status
 }
@@ -141,7 +142,7 @@ func New(engine Engine, governor *throttle.Governor, events func(events.Event)) 
 // Use sets the page file and the log that r repairs.
 func (r *Repairer) Use(pages *pager.Pager, log *wal.Log) { r.pages, r.wal = pages, log }
 
-// FoundPage records a corrupt page. RepairAll determines its content.
+// FoundPage records a corrupt page. RepairAll later determines the messages in it.
 func (r *Repairer) FoundPage(no page.No, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,7 +157,7 @@ func (r *Repairer) count(fn func(*Status)) {
 	fn(&r.status)
 }
 
-// Note records corrupt messages, and reports new ones as an event.
+// Note records corrupt messages, and sends an event if some of them were not recorded before.
 func (r *Repairer) Note(e *CorruptError) {
 	now := time.Now()
 	r.mu.Lock()
@@ -193,8 +194,9 @@ func (r *Repairer) recordAnswer(e *CorruptError, lost bool) {
 	}
 }
 
-// mayRepair returns an error if a repair of all missing messages was attempted recently: within lostInterval for lost
-// messages, and within repairInterval for others unless immediate is set. Otherwise it records a new attempt.
+// mayRepair returns an error if a repair of all missing messages was attempted recently: within lostInterval for
+// lost messages, and within repairInterval for other messages unless immediate is set. Otherwise mayRepair records a
+// new attempt.
 func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, immediate bool) error {
 	r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: why})
 	r.mu.Lock()
@@ -241,7 +243,7 @@ func (r *Repairer) forget(queueID uint64, sequences []uint64) {
 	}
 }
 
-// recordIndex records that data other than messages is corrupt. It returns the error, wrapped in index.ErrCorrupt.
+// recordIndex records that data other than messages is corrupt. It returns err combined with index.ErrCorrupt.
 func (r *Repairer) recordIndex(err error) error {
 	err = fmt.Errorf("%w: %w", index.ErrCorrupt, err)
 	if r.index.CompareAndSwap(nil, &err) {
@@ -272,7 +274,8 @@ func (r *Repairer) Survives(err error) bool {
 	return true
 }
 
-// Index returns the reason why the store must be replaced by a copy of the other node's store.
+// Index returns the corruption because of which the store must be replaced by a copy of the other node's store, or
+// nil.
 func (r *Repairer) Index() error {
 	if err := r.index.Load(); err != nil {
 		return *err
@@ -280,14 +283,14 @@ func (r *Repairer) Index() error {
 	return nil
 }
 
-// AwaitSnapshot lifts the memory limit until the store is replaced by a snapshot because of Index. Pages cannot be
-// written until then, so applied records stay in memory.
+// AwaitSnapshot removes the memory limit until a snapshot replaces the corrupt store (Index). Pages cannot be
+// written until then, so the messages of applied records stay in memory.
 func (r *Repairer) AwaitSnapshot() {
 	r.awaitsSnapshot.Store(true)
 	r.engine.WakeRoom()
 }
 
-// AwaitsSnapshot reports whether AwaitSnapshot was called for the current content.
+// AwaitsSnapshot reports whether AwaitSnapshot was called and the store has not been replaced since.
 func (r *Repairer) AwaitsSnapshot() bool { return r.awaitsSnapshot.Load() }
 
 // Replaced clears all recorded corruption after the affected files were replaced.
@@ -315,7 +318,8 @@ func (r *Repairer) NoteError(err error) {
 	}
 }
 
-// NoteLogError records that a log record cannot be read. The next RepairAll discards the log up to the record.
+// NoteLogError records that a log record cannot be read. RepairAll discards the log up to the record once
+// checkpoints contain its changes.
 func (r *Repairer) NoteLogError(err error) {
 	var in *wal.CorruptError
 	if !errors.As(err, &in) {
@@ -336,8 +340,8 @@ func (r *Repairer) corruptLSN() uint64 {
 	return r.log
 }
 
-// logDiscarded records that the log up to a corrupt record was discarded. It reports whether that was the last recorded
-// one.
+// logDiscarded records that the log up to a corrupt record was discarded. It returns false if a later corrupt record
+// was recorded in the meantime.
 func (r *Repairer) logDiscarded(at uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -398,7 +402,7 @@ func (r *Repairer) Damaged(limit int) []CorruptMessage {
 	return all[:min(limit, len(all))]
 }
 
-// Status returns the counters of found and repaired corruption.
+// Status returns the counters of found and repaired corruption, and the current corruption.
 func (r *Repairer) Status() Status {
 	all := r.Damaged(maxDamaged)
 	r.mu.Lock()
@@ -414,7 +418,7 @@ func (r *Repairer) Status() Status {
 	return st
 }
 
-// alive returns the sequences in [first, last] that a subscription needs.
+// alive returns the sequences in [first, last] that at least one subscription needs.
 func alive(q *queue.Queue, first, last uint64) []uint64 {
 	if q == nil {
 		return nil

@@ -60,7 +60,7 @@ func (r *Repairer) HasSource() bool { return r.source.Load() != nil }
 // StandAlone records that no other node has a copy: corrupt messages are lost.
 func (r *Repairer) StandAlone() { r.alone.Store(true) }
 
-// errNoCopy means that the other node is unavailable.
+// errNoCopy means that the other node is unavailable or does not exist.
 var errNoCopy = errors.New("copy of the other node is not available")
 
 // Repair repairs the extent that contains the first message of bad. It waits at most 3 s, and returns nil if that
@@ -69,7 +69,8 @@ func (r *Repairer) Repair(ctx context.Context, bad *CorruptError) error {
 	return r.repair(ctx, bad, false)
 }
 
-// repair ignores repairInterval if immediate is set, for callers that do not retry frequently.
+// repair implements Repair. It ignores repairInterval if immediate is set; this is for callers that do not retry
+// frequently.
 func (r *Repairer) repair(ctx context.Context, bad *CorruptError, immediate bool) error {
 	r.Note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
@@ -92,7 +93,7 @@ func (r *Repairer) RepairAll(ctx context.Context) (left int, err error) {
 	for i, m := range all {
 		bad := &CorruptError{Queue: m.Queue, Sequences: []uint64{m.Sequence}, Err: errors.New(m.Reason)}
 		if !r.has(m.Queue, m.Sequence) {
-			continue // repaired together with an earlier one
+			continue // repaired together with an earlier message
 		}
 		err := r.repair(ctx, bad, true)
 		if err != nil {
@@ -110,10 +111,10 @@ func (r *Repairer) RepairAll(ctx context.Context) (left int, err error) {
 }
 
 type extentState struct {
-	entry index.Entry // its Extent is zero if it does not exist
+	entry index.Entry // its Extent is zero if no extent contains the message
 	alive []uint64    // needed sequences
-	have  []Message   // readable ones
-	why   error       // why the others are not readable; nil if all are
+	have  []Message   // readable messages among them
+	why   error       // why the others are unreadable; nil if all are readable
 }
 
 func (r *Repairer) readExtent(queueID, seq uint64) (extentState, error) {
@@ -244,8 +245,8 @@ func (r *Repairer) tailOf(st *extentState) queue.TailRun {
 	r.engine.View(func(state *queue.State) {
 		q := state.Queue(st.entry.Queue)
 		for i := range st.have {
-			// The last batch may already have removed messages consumed in the meantime from the index. No later batch would
-			// remove them again.
+			// Omit messages that were consumed in the meantime. The last batch may already have removed them from the index,
+			// and no later batch would remove them again.
 			if m := &st.have[i]; q != nil && !q.Dead(m.Sequence) {
 				tail.Records[m.Sequence-tail.First] = m.Record
 			}
@@ -274,7 +275,7 @@ func (r *Repairer) stillMissing(queueID, seq uint64, st *extentState, found *Fou
 		}
 	}
 	if len(later) > 0 {
-		// The other node has already applied the acknowledgement, or not yet the publish.
+		// The other node has already applied the acknowledgement, or has not yet applied the publish.
 		why := fmt.Errorf("%w; the other node does not have it at present", st.why)
 		r.recordAnswer(&CorruptError{Queue: queueID, Sequences: later, Err: why}, false)
 		if slices.Contains(later, seq) {
@@ -347,8 +348,8 @@ func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int
 }
 
 // resolveSuspects determines the use of corrupt pages. It records corrupt messages for repair, and makes the next
-// checkpoint rewrite corrupt parts of the bitmap of used pages. Other pages were freed, or are tree nodes, whose next
-// reader reports the corruption.
+// checkpoint rewrite corrupt parts of the bitmap of used pages. All other pages are free or contain tree nodes; the
+// next read of a tree node reports its corruption.
 func (r *Repairer) resolveSuspects() error {
 	suspects := r.suspectPages()
 	if len(suspects) == 0 {

@@ -32,9 +32,10 @@ type ScrubResult struct {
 	DamagedPages, DamagedLog uint64
 }
 
-// Scrub reads every page and the whole log from the disk, with at most bytesPerSecond (0: unlimited), and repairs
+// Scrub reads every page and the whole log from the disk, at bytesPerSecond or less (0: unlimited), and repairs
 // corruption. Status, Damaged and Index report the remaining corruption. No transaction waits for Scrub, and it does
-// not retain freed pages for its whole duration. If Scrub returns an error, the result covers the part that was read.
+// not retain freed pages for its whole duration. If Scrub returns an error, the result covers the part that was
+// read.
 func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
 	if throttle.IsFullSpeed(ctx) {
@@ -106,7 +107,8 @@ func (r *Repairer) pageSize() int {
 	return r.pages.Acquire().File.PageSize()
 }
 
-// head checks the header and the meta slots. If one is corrupt, it writes two checkpoints, which overwrite both slots.
+// head checks the header and the meta slots. If one of them is corrupt, it writes two checkpoints, which overwrite
+// both slots.
 func (sc *scrub) head(ctx context.Context) error {
 	r := sc.r
 	damage, err := r.readHead()
@@ -198,7 +200,7 @@ func (sc *scrub) buffer(file *page.File, ext page.Extent) []byte {
 	return sc.buf[:n]
 }
 
-// readError returns the reason why file can no longer be read, or else err.
+// readError returns the error of StillUses if file can no longer be read; otherwise it wraps err.
 func (sc *scrub) readError(file *page.File, err error) error {
 	if invalid := sc.r.pages.StillUses(file); invalid != nil {
 		return invalid
@@ -207,8 +209,8 @@ func (sc *scrub) readError(file *page.File, err error) error {
 }
 
 // scrubTree reads a part of the tree, starting at a key, and the messages to which it refers, under one pin. next is
-// the key to continue from, or nil at the end. It returns corrupt messages; any other corruption means that the store
-// must be replaced.
+// the key to continue from, or nil at the end. bad contains corrupt messages. Any other corruption is returned as an
+// error, since the store must then be replaced.
 func (sc *scrub) scrubTree(
 	ctx context.Context, from []byte,
 ) (next []byte, pages uint64, bad []*CorruptError, err error) {
@@ -278,7 +280,8 @@ func (c *countingPager) ReadExtent(ext page.Extent, buf []byte) (page.Kind, []by
 	return c.File.ReadExtent(ext, buf)
 }
 
-// log reads the log like a standby that catches up.
+// log reads the whole log. It discards the log up to a corrupt record if checkpoints contain the record, and
+// continues after it.
 func (sc *scrub) log(ctx context.Context) error {
 	in, err := sc.r.wal.ReadFrom(max(sc.r.wal.First(), 1))
 	var size int
@@ -309,15 +312,15 @@ func (sc *scrub) log(ctx context.Context) error {
 	return fmt.Errorf("scrub the log: %w", err)
 }
 
-// dropDamagedLog discards the log up to a corrupt record, once two checkpoints contain the record. Only a standby that
-// lags far behind then needs the record, and gets a snapshot instead.
+// dropDamagedLog discards the log up to a corrupt record, once two checkpoints contain the record. After that, only
+// a standby that lags far behind needs the record, and it receives a snapshot instead.
 func (r *Repairer) dropDamagedLog(ctx context.Context) error {
 	at := r.corruptLSN()
 	if at == 0 || r.engine.Applied().LSN < at {
 		return nil
 	}
 	if r.wal.First() <= at {
-		for r.wal.Released() < at { // the log is kept from the checkpoint before the last
+		for r.wal.Released() < at { // the log is retained from the second-last checkpoint on
 			if err := r.pages.ForceCheckpoint(ctx); err != nil {
 				return err
 			}
