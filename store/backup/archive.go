@@ -33,11 +33,11 @@ import (
 //	| 8 bytes  | u64     | u64     u64    u32     | u32 | ms i64     | ms i64     |u32 | u32 |
 //	+----------+---------+------------------------+-----+------------+------------+----+-----+
 //
-// version is 1, or 2 if the frames are encrypted as one age file (age-encryption.org/v1). The head and tail are never
-// encrypted, so that an Archiver can continue an archive that it cannot decrypt. before is the position before the
-// first frame. first time and last time are the times of the first and the last transaction in the file, or 0 if the
-// file contains none. crc is the CRC32C of the 60 bytes before it. The checksums of frames are chained: a file
-// continues another one if its before equals the other's last.
+// version is 1, or 2 if the frames are encrypted as one age file (age-encryption.org/v1). The head and tail are
+// never encrypted, so that an Archiver can continue an archive that it cannot decrypt. before is the position before
+// the first frame. first time and last time are the times of the first and the last transaction in the file, or 0 if
+// the file contains none. crc is the CRC32C of the 60 bytes before it. The checksums of frames are chained: file B
+// continues file A if before of B equals last of A.
 const (
 	archiveMagic    = "LSARCHIV"
 	archiveEndMagic = "LSARCEND"
@@ -53,10 +53,10 @@ const (
 type ArchiveFile struct {
 	Path  string
 	Bytes int64
-	// Encrypted means that the records cannot be read without an identity.
+	// Encrypted reports whether an identity is required to read the records.
 	Encrypted bool
 	StoreID   [16]byte
-	// Before is the position before the first record, Last the position of the last record.
+	// Before is the position before the first record. Last is the position of the last record.
 	Before, Last lsn.Position
 	Records      uint64
 	// FirstTime and LastTime are the times of the first and the last transaction; zero if the file contains none.
@@ -189,7 +189,7 @@ type archivedName struct {
 	first, last uint64
 }
 
-// listNames returns the names of the files, oldest first, without reading the files.
+// listNames returns the names of the archive files, oldest first, without reading the files.
 func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -210,7 +210,7 @@ func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	return names, nil
 }
 
-// listArchive returns the files with records after LSN after.
+// listArchive reads the heads and tails of the files with records after LSN after, and returns these files.
 func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFile, error) {
 	names, err := listNames(ctx, place)
 	if err != nil {

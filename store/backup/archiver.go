@@ -26,7 +26,8 @@ const (
 	DefaultArchiveFileBytes = 64 << 20
 
 	archiveReadBytes = 1 << 20
-	// openLimit limits the time that StartArchiver and Close wait for a location that is not on a disk.
+	// openLimit limits the time that StartArchiver and Close wait for a location that is not on a directory needs no
+	// time limit.
 	openLimit = 5 * time.Second
 )
 
@@ -36,18 +37,18 @@ type ArchiveOptions struct {
 	FS  vfs.FS
 	Dir string
 	// Location is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be
-	// temporarily unreachable. The Archiver then starts without it, holds the log, and continues when the location is
-	// available.
+	// temporarily unreachable. In that case the Archiver starts without the location, retains the log, and continues
+	// when the location is available.
 	Location Objects
 	// Seal encrypts the records, if not nil.
 	Seal Sealer
 	// Interval is the time between two archive files; by default DefaultArchiveInterval. If the data directory is lost,
-	// the records of about the last Interval are lost with it.
+	// the records of about the last Interval are missing from the archive.
 	Interval  time.Duration
 	FileBytes int64 // by default DefaultArchiveFileBytes
-	// MaxHoldBytes is the maximum log size that is held while archiving fails. Above it, the log is released so that the
-	// node keeps running. The archive then has a gap, and a point-in-time restore needs a backup made after the gap. 0
-	// holds the log until the disk is full.
+	// MaxHoldBytes is the maximum size of the log that is retained while archiving fails. A larger log is released so
+	// that the node keeps running. The archive then has a gap, and a point-in-time restore needs a backup made after
+	// the gap. 0 retains the log until the disk is full.
 	MaxHoldBytes int64
 	// Logger receives log entries; nil discards them.
 	Logger *zap.Logger
@@ -55,8 +56,8 @@ type ArchiveOptions struct {
 
 // ArchiveStatus is the status of an Archiver.
 type ArchiveStatus struct {
-	// Last is the position of the last durably archived record, LastTime the time of the last archived transaction; both
-	// are zero if nothing is archived.
+	// Last is the position of the last durably archived record. LastTime is the time of the last archived transaction.
+	// Both are zero if nothing is archived.
 	Last     lsn.Position
 	LastTime time.Time
 	Behind   uint64 // number of applied records that are not archived yet
@@ -90,13 +91,13 @@ type Archiver struct {
 	backedUp uint64 // LSN of the last record in the newest backup since the start
 }
 
-// StartArchiver opens an archive, holds the log from its end, and archives in the background until Close, which the
-// caller must call.
+// StartArchiver opens an archive, retains the log from the end of the archive on, and archives in the background
+// until Close, which the caller must call.
 //
-// It must be called after store.Open and before records are applied, since they could otherwise be recycled before
-// they are archived. Errors: ErrBusy, ErrArchiveCorrupt. If the archive has another history, such as after the store
-// was wiped or restored to an older state, it is moved to a subdirectory, other-<time>, which a restore can use. A
-// new archive is then started.
+// It must be called after store.Open and before records are applied. Otherwise applied records could be removed from
+// the log before they are archived. Errors: ErrBusy, ErrArchiveCorrupt. If the archive has another history, such as
+// after the store was wiped or restored to an older state, it is moved to a subdirectory, other-<time>, which a
+// restore can use. A new archive is then started.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Location == nil {
 		return nil, errors.New("log archive: directory is not configured")
@@ -133,7 +134,8 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	return a, nil
 }
 
-// open determines the end of the archive. The caller must hold work, except at the start.
+// open removes unfinished files, determines the end of the archive, and compares it with the log. The caller must
+// hold work, except in StartArchiver.
 func (a *Archiver) open(ctx context.Context) error {
 	if err := a.o.Location.Sweep(ctx, "", time.Time{}); err != nil {
 		return err
@@ -180,7 +182,7 @@ func (a *Archiver) run() {
 	}
 }
 
-// Flush durably archives all records applied so far.
+// Flush durably archives all records that are already applied.
 func (a *Archiver) Flush(ctx context.Context) error {
 	a.work.Lock()
 	defer a.work.Unlock()
@@ -283,7 +285,7 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	return at, nil
 }
 
-// BackedUp records that a complete backup contains everything up to LSN n, so that its restore does not need older
+// BackedUp records that a complete backup contains all changes up to LSN n, so that its restore does not need older
 // records from the archive.
 func (a *Archiver) BackedUp(n uint64) {
 	a.mu.Lock()
@@ -309,7 +311,7 @@ func (a *Archiver) retainFrom(n uint64) {
 	}
 }
 
-// releaseHold releases the log if more than MaxHoldBytes of it are not archived.
+// releaseHold releases the log if it is larger than MaxHoldBytes.
 func (a *Archiver) releaseHold() {
 	if a.o.MaxHoldBytes == 0 || a.hold == nil {
 		return
@@ -343,13 +345,13 @@ func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ Archiv
 		f.Bytes = count.bytes
 		return nil
 	})
-	if errors.Is(err, fs.ErrExist) { // an earlier attempt wrote it although it returned an error
+	if errors.Is(err, fs.ErrExist) { // an earlier attempt wrote the file although it returned an error
 		return a.present(ctx, f, err)
 	}
 	return f, err
 }
 
-// present returns the existing file with the same name, if it contains the same records.
+// present returns the existing file with the same name. If it contains other records, present returns an error.
 func (a *Archiver) present(ctx context.Context, f ArchiveFile, why error) (ArchiveFile, error) {
 	there, err := readEnds(ctx, a.o.Location, f.name)
 	if err != nil {
@@ -398,7 +400,8 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return err //nolint:wrapcheck // Put names the object
 }
 
-// fill writes the frames after f.Before, and sets the other fields of f, with the unencrypted file size.
+// fill writes the frames after f.Before, up to position to or until the file has limit bytes. It sets the fields of
+// f that describe these frames. f.Bytes is the file size without encryption.
 func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
 	r, err := a.s.ReadLog(f.Before.LSN + 1)
 	if err != nil {

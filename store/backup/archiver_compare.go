@@ -21,8 +21,8 @@ import (
 
 const previousPrefix = "other-"
 
-// restartArchive moves the files of the archive to a separate directory and starts a new archive: two histories must
-// not be mixed, and both must be kept. A crash leaves complete files in both directories.
+// restartArchive moves the files of the archive to a separate directory and starts a new archive, since two
+// histories must not be mixed and both must be retained. A crash leaves complete files in both directories.
 func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 	fail := func(err error) error { return fmt.Errorf("%w; moving the archive failed: %w", why, err) }
 	names, err := listNames(ctx, a.o.Location)
@@ -66,8 +66,9 @@ func (a *Archiver) compare(ctx context.Context, names []archivedName) error {
 			a.Dir(), a.last.Last.LSN,
 			applied.LSN)
 	}
-	// With sync=off the end of the log may have been lost, and is fetched again from the peer. flush compares the
-	// positions when the record is available. The same applies while the log is being replayed.
+	// The store may lack the last archived record: with sync=off the end of the log may have been lost and is fetched
+	// again from the peer, or the log is still being replayed. flush compares the positions when the record is
+	// available.
 	return nil
 }
 

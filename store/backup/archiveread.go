@@ -27,8 +27,8 @@ type archivedLog struct {
 // one, and that the first one continues the position. raw contains the bytes of the frame. f and raw are valid until fn
 // returns. errStop from fn ends the walk.
 //
-// It returns the last position accepted by fn. The caller must check whether that is the required end. gap is the LSN
-// at which the archive continues after a gap, or 0 at its end.
+// at is the position of the last record that fn accepted. The caller must check whether this is the required end.
+// gap is the LSN at which the archive continues after a gap, or 0 at its end.
 func walkArchive(ctx context.Context, log archivedLog, after lsn.Position,
 	fn func(f wal.Frame, raw []byte) error,
 ) (at lsn.Position, gap uint64, err error) {

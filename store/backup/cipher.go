@@ -26,8 +26,8 @@ type Sealer interface {
 
 // Unsealer decrypts the data of a Sealer.
 type Unsealer interface {
-	// Unseal returns a reader of the decrypted first size bytes of r, and the decrypted size. All data read is
-	// authenticated. It returns ErrIdentity if no key matches.
+	// Unseal returns a reader of the decrypted first size bytes of r, and the decrypted size. The reader authenticates
+	// all data. Unseal returns ErrIdentity if no key matches.
 	Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error)
 }
 
@@ -37,7 +37,7 @@ const sealScheme = "age-encryption.org/v1"
 type Encryption struct {
 	Scheme     string   `json:"scheme"`
 	Recipients []string `json:"recipients"` // public keys
-	Plain      FileSum  `json:"plain"`      // of the decrypted pack
+	Plain      FileSum  `json:"plain"`      // size and checksum of the decrypted pack
 }
 
 type unsealed struct {
@@ -64,7 +64,8 @@ func openPlain(ctx context.Context, place Objects, name string, e *Encryption, w
 	return unsealed{ReaderAt: r, Closer: f, size: plain}, nil
 }
 
-// unseal decrypts the first size bytes of r. Its error contains the required recipients.
+// unseal decrypts the first size bytes of r. If the identity is missing or does not match, the error lists the
+// recipients.
 func unseal(r io.ReaderAt, size int64, what string, recipients []string, with Unsealer) (io.ReaderAt, int64, error) {
 	required := ""
 	if len(recipients) > 0 {

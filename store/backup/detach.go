@@ -23,7 +23,7 @@ func detach(fsys vfs.FS, dir string, state *queue.State, lineage uuid.UUID) erro
 		return fmt.Errorf("detach the copy: %w", err)
 	}
 	key, value := state.DetachedSite(lineage)
-	for range 2 { // both checkpoints in the file: a node uses the earlier one if the later one is corrupt
+	for range 2 { // both checkpoints in the file, since a node uses the earlier one if the later one is corrupt
 		if err = putKey(file, key, value); err != nil {
 			break
 		}

@@ -26,9 +26,9 @@
 // # Log archive
 //
 // An Archiver copies applied, and therefore committed, records from the log to separate files. Each file is complete
-// and durable before it gets its name. The Archiver holds the log from the first record that is not archived, so no
-// unarchived record is recycled. Frames are archived unchanged. Their chained checksums prove that the archive has no
-// gap and that it continues the checkpoint of a backup.
+// and durable before it gets its name. The Archiver retains the log from the first record that is not archived, so
+// no unarchived record is removed from the log. Frames are archived unchanged. Their chained checksums prove that
+// the archive has no gap and that it continues the checkpoint of a backup.
 //
 // # Restore
 //

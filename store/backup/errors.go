@@ -34,7 +34,7 @@ var (
 // The content may be valid.
 var ErrRemote = errors.New("object store is unavailable")
 
-// isUnreadable reports whether an error is unrelated to the content.
+// isUnreadable reports whether err means that the content could not be read, so that it may be valid.
 func isUnreadable(err error) bool {
 	return errors.Is(err, ErrRemote) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

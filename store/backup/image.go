@@ -31,7 +31,7 @@ func (readOnly) SyncRange(int64, int64) error           { return errReadOnly }
 func (readOnly) Truncate(int64) error                   { return errReadOnly }
 func (readOnly) Allocate(int64, int64) error            { return errReadOnly }
 
-// extent is a range of the page file and its position in the pack.
+// extent is a range of the page file. at is its position in the pack.
 type extent struct {
 	from, bytes int64
 	at          int64
@@ -50,7 +50,7 @@ func openImage(
 
 func (im *image) Name() string { return im.name }
 
-func (im *image) Close() error { return im.pack.Close() } //nolint:wrapcheck // it is the pack's
+func (im *image) Close() error { return im.pack.Close() } //nolint:wrapcheck // the error of the pack
 
 func (im *image) SizeBytes() (int64, error) { return im.size, nil }
 

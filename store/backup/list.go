@@ -23,7 +23,7 @@ import (
 type Set struct {
 	Name string
 	Path string
-	// Complete means that the manifest is valid and that the file sizes match it. Only Verify checks the content of the
+	// Complete reports whether the manifest is valid and the file sizes match it. Only Verify checks the content of the
 	// files. If Complete is false, Problem is the reason, and Manifest is not set.
 	Complete bool
 	Problem  error
@@ -148,8 +148,8 @@ type begun struct {
 	Software string    `json:"software,omitempty"`
 }
 
-// removeLeftovers removes the leftovers of interrupted backups. Without an exclusive lock, it removes only those of
-// this node and old ones of other nodes.
+// removeLeftovers removes the leftovers of interrupted backups. Without an exclusive lock, it removes only the
+// leftovers of this node and old leftovers of other nodes.
 func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive bool) error {
 	entries, err := o.Location.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,8 +169,8 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 	return nil
 }
 
-// isOwnOrStale reports whether a marker belongs to this node, or is so old that no other node can still use it. Any
-// node may complete a removal.
+// isOwnOrStale reports whether a marker was written by this node, is so old that no other node can still use it, or
+// marks a removal, which any node may complete.
 func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
 	if strings.HasPrefix(mark, removedPrefix) {
 		return true
@@ -186,8 +186,8 @@ func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) b
 	})
 }
 
-// removeLeftover removes the backup to which a marker belongs, unless the backup is complete. It then removes the
-// marker.
+// removeLeftover removes the backup to which a marker belongs, and then the marker. It does not remove a complete
+// backup unless the marker is that of a removal.
 func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	set := setOf(mark)
 	if _, isSet := parseName(set); isSet {
@@ -221,8 +221,8 @@ func Remove(ctx context.Context, place Objects, name string) error {
 	return nil
 }
 
-// prune removes surplus generations, and the archived log that no generation needs. newest describes the backup just
-// made. The caller must hold the path's lock.
+// prune removes surplus generations, and the archived log that no generation needs. newest describes the new backup.
+// The caller must hold the lock of the location.
 func prune(ctx context.Context, o Options, newest Manifest) error {
 	if o.KeepGenerations == 0 {
 		return nil

@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// manifestFormat is the version of the manifest and of the backup, sealedFormat that of an encrypted backup.
+	// manifestFormat is the format version of an unencrypted backup. sealedFormat is the format version of an encrypted
+	// backup.
 	manifestFormat   = 1
 	sealedFormat     = 2
 	manifestMaxBytes = 64 << 10
@@ -29,7 +30,7 @@ const (
 
 // Manifest describes a backup.
 type Manifest struct {
-	// Name is the backup's directory, Created its start time.
+	// Name is the name of the backup's directory. Created is the time at which the backup started.
 	Format     int       `json:"format"`
 	Name       string    `json:"name"`
 	Created    time.Time `json:"created"`
@@ -42,12 +43,13 @@ type Manifest struct {
 	StoreID uuid.UUID `json:"store_id"`
 	NodeID  uuid.UUID `json:"node_id"`
 
-	// Position is the position of the last record in the backup, LastTime its time, or a time shortly after it if unknown.
+	// Position is the position of the last record in the backup. LastTime is the time of that record, or, if that is
+	// unknown, the time of the checkpoint.
 	Position   lsn.Position `json:"position"`
 	LastTime   time.Time    `json:"last_time"`
 	Checkpoint uint64       `json:"checkpoint"`
 	PageSize   int          `json:"page_size"`
-	// FileBytes is the size of the page file, DataBytes the size of its used pages.
+	// FileBytes is the size of the page file. DataBytes is the size of its used pages.
 	FileBytes uint64 `json:"file_bytes"`
 	DataBytes uint64 `json:"data_bytes"`
 	Messages  uint64 `json:"messages"`
@@ -129,7 +131,8 @@ func decodeManifest(b []byte) (Manifest, error) {
 	return m, nil
 }
 
-// implausible returns the first inconsistency, or "". A valid checksum proves only that the bytes are unchanged.
+// implausible returns the first inconsistency, or "". The check is needed because a valid checksum proves only that
+// the bytes are unchanged.
 func (m *Manifest) implausible() string {
 	name, ok := parseName(m.Name)
 	switch {

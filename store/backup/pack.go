@@ -30,7 +30,7 @@ import (
 //	| records u64 | 0 (u32) | crc u32 |                   the end
 //	+-------------+---------+---------+
 //
-// offset is the offset in the page file. The first record has offset 0 and contains the description of the checkpoint
+// offset is the offset in the page file. The first record has offset 0 and contains the metadata of the checkpoint
 // (page.Meta.Encode); all others contain whole pages.
 const (
 	packMagic      = "LSBKPACK"
@@ -40,8 +40,8 @@ const (
 
 	// chunkBytes limits the data of a record; a page always fits.
 	chunkBytes = page.MaxPageBytes
-	// packWriteBytes is the size of a write, packSyncBytes limits the unsynced data: a single sync at the end would block
-	// the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace them in a throttled backup.
+	// packWriteBytes is the size of a write. packSyncBytes limits the unsynced data, since a single sync at the end
+	// would block the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace them in a throttled backup.
 	packWriteBytes = 1 << 20
 	packSyncBytes  = 16 << 20
 	pacedBytes     = 128 << 10
@@ -52,7 +52,7 @@ func packCRC(entry, data []byte) uint32 {
 	return crc.Update(crc.Of(entry[:12]), data)
 }
 
-// estimatePackBytes returns the maximum size, without the overhead of encryption.
+// estimatePackBytes returns the maximum size of a pack, without the overhead of encryption.
 func estimatePackBytes(dataBytes uint64, pageSize int) uint64 {
 	return dataBytes + dataBytes/uint64(pageSize)*packEntryBytes + packWriteBytes
 }
@@ -219,7 +219,8 @@ func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 	return offset, data, at, nil
 }
 
-// checkPosition verifies that the first record is the description and that whole pages follow in ascending order.
+// checkPosition verifies that the first record is the checkpoint's metadata and that whole pages follow in ascending
+// order.
 func (r *packReader) checkPosition(offset uint64, length uint32) error {
 	if r.records == 0 {
 		if offset != 0 {

@@ -35,11 +35,11 @@ type CheckReport struct {
 	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt or ErrNewerVersion. If it is set,
 	// Verified is not valid.
 	Problem error
-	// End is the position of the last record that can be restored from the backup and the archive, EndTime the time of the
-	// last transaction up to End.
+	// End is the position of the last record that can be restored from the backup and the archive. EndTime is the time
+	// of the last transaction up to End.
 	End            lsn.Position
 	EndTime        time.Time
-	ArchiveProblem error  // reason why the archive cannot be used, or not beyond End
+	ArchiveProblem error  // reason why the archive cannot be used, or cannot be used beyond End
 	NeededBytes    uint64 // disk space that a restore needs, including the archived log
 }
 

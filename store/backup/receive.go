@@ -26,10 +26,10 @@ type ReceiveOptions struct {
 	// Next returns the next piece of the page file, as store.Snapshot.ReadNext does on the sending node: in ascending
 	// order of offset, and io.EOF after the last one. The data must be valid until the next call.
 	Next func() (offset uint64, data []byte, err error)
-	// Lineage is the group of sites to which the snapshot must belong.
+	// Lineage is the ID of the group of sites to which the snapshot must belong.
 	Lineage uuid.UUID
-	// Detached, if set, is the new group of sites of which the store becomes the primary, instead of a replica. Lineage
-	// is then uuid.Nil for a pair without sites.
+	// Detached, if set, is the ID of a new group of sites. The store then becomes the primary of that group instead of
+	// a replica, and Lineage is uuid.Nil if the snapshot is from a pair without sites.
 	Detached     uuid.UUID
 	SegmentBytes int64 // of the new log, if not 0
 	// Progress, if not nil, is called periodically.
@@ -44,10 +44,11 @@ type Received struct {
 	NeededBytes, AvailableBytes uint64
 }
 
-// Receive creates a data directory from a snapshot of a primary site. The new store is a replica of that site, which
-// continues after the position of the snapshot: the first record of its log makes it one, and a node applies it before
-// it serves clients. With ReceiveOptions.Detached, the store is independent of the site, which can have any role. When
-// Receive returns nil, everything is durable and the whole page file has been checked.
+// Receive creates a data directory from a snapshot of a primary site. The new store is a replica of that site and
+// continues after the position of the snapshot. The first record of its log makes the store a replica; a node
+// applies this record before it serves clients. With ReceiveOptions.Detached, the store is independent of the site,
+// and the site can have any role. When Receive returns nil, everything is durable and the whole page file has been
+// checked.
 //
 // The requirements for the directory, its new identity, and its state after an error are those of Restore.
 //

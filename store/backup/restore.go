@@ -36,12 +36,12 @@ type RestoreOptions struct {
 	Unseal     Unsealer
 	ToLSN      uint64 // LSN of the last record to restore; if 0, ToTime applies
 	// ToTime is the time of the last transaction to restore, by the clock of the active that committed it. The restore
-	// ends before the first later transaction. If neither ToLSN nor ToTime is set, everything up to the first gap or the
-	// end of the archive is restored.
+	// ends before the first later transaction. If neither ToLSN nor ToTime is set, all records up to the end of the
+	// archive are restored; a gap is an error.
 	ToTime time.Time
 	DryRun bool // verify everything and write nothing
 	// Replica adds a record to the log that makes the store a replica of the primary from which the backup was made. It
-	// cannot be combined with an archive. If the backup is that of a replica, nothing is added.
+	// cannot be combined with an archive. If the backup was made from a replica, no record is added.
 	Replica bool
 	// BytesPerSecond limits reads and writes, if not 0.
 	BytesPerSecond int64
@@ -55,9 +55,9 @@ type RestoreResult struct {
 	Manifest Manifest
 	// NodeID and StoreID are new; zero in a dry run.
 	NodeID, StoreID uuid.UUID
-	// End is the position of the last record in the new store, EndTime the time of the last restored transaction.
-	// store.Open loads the state of the backup, and Apply up to End produces the requested state. With
-	// RestoreOptions.Replica, one more record follows End.
+	// End is the position of the last restored record. EndTime is the time of the last restored transaction. store.Open
+	// loads the state of the backup, and Apply up to End produces the requested state. With RestoreOptions.Replica, one
+	// more record follows End.
 	End      lsn.Position
 	EndTime  time.Time
 	Records  uint64
@@ -74,8 +74,8 @@ type RestoreResult struct {
 // Restore is complete, store.Open rejects the directory with datadir.ErrRestoring. After an error, Restore removes its
 // files from the directory if possible.
 //
-// The node UUID and store UUID are new, and pair and fence are unset: the result is not a member of a pair, and can
-// seed a new one.
+// The node UUID and store UUID are new, and pair and fence are unset: the new store is not a member of a pair, and a
+// new pair can be started from it.
 //
 // Errors: datadir.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the
 // archive does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
@@ -110,7 +110,7 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 	return j.res, err
 }
 
-// fillDir creates a data directory with the files that fill writes. After an error, it removes them.
+// fillDir creates a data directory with the files that fill writes. After an error, it removes these files.
 func fillDir(fsys vfs.FS, dir, source string, fill func(t *datadir.RestoreTarget) error) error {
 	t, err := datadir.BeginRestore(fsys, dir, source)
 	if err != nil {
@@ -372,8 +372,8 @@ func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (
 	return imp.Finish()
 }
 
-// writeLog durably writes the log that continues the page file, even if it is empty, because a node treats a missing
-// log as lost.
+// writeLog durably writes the log that continues the page file. It also creates an empty log, because a node treats
+// a missing log as lost.
 func (j *restoreJob) writeLog(ctx context.Context, t *datadir.RestoreTarget, state *queue.State) (err error) {
 	log, err := createLog(j.o.FS, j.dir, t.StoreID(), j.o.SegmentBytes, j.res.Manifest.Position)
 	if err != nil {
@@ -453,7 +453,7 @@ func (w *logWriter) follow(state *queue.State) error {
 	return w.add(pos, raw)
 }
 
-// finish makes all records durable. They are committed.
+// finish marks all records as committed and makes them durable.
 func (w *logWriter) finish() error {
 	if err := w.flush(); err != nil {
 		return err

@@ -38,17 +38,17 @@ type Options struct {
 	// active at a time.
 	Location Objects
 	Seal     Sealer
-	// KeepGenerations is the number of complete backups of this pair to keep (of this store, if it has no pair). Older
-	// backups are removed when the new one is durable. 0 keeps all.
+	// KeepGenerations is the number of complete backups to retain, counted per pair, or per store if the store has no
+	// pair. Older backups are removed when the new one is durable. 0 retains all.
 	KeepGenerations int
 	// BytesPerSecond limits the rate of reads and writes; if 0, only the store's limit applies
 	// (store.Options.BackgroundPercent).
 	BytesPerSecond int64
-	// Verify makes Run read and check the backup before it is completed. It cannot be combined with Seal. The checksums of
-	// the pages are always verified during the copy.
+	// Verify reads and checks the backup before it is completed. It cannot be combined with Seal. The checksums of the
+	// pages are always verified during the copy.
 	Verify bool
-	// ArchiveDir, or Archive if not nil, is the log archive of this node: records older than the oldest kept backup are
-	// removed from it.
+	// ArchiveDir, or Archive if not nil, is the log archive of this node. If old backups are removed (KeepGenerations),
+	// records before the oldest retained backup are removed from the archive.
 	ArchiveDir string
 	Archive    Objects
 	Software   string
@@ -167,11 +167,12 @@ func (j *job) run(ctx context.Context) (Set, error) {
 	return Set{Name: j.m.Name, Path: j.o.Location.Path(j.m.Name), Complete: true, Manifest: j.m}, nil
 }
 
-// cleanLimit limits the cleanup after a failed backup, whose context may have ended.
+// cleanLimit limits the duration of the cleanup after a failed backup. The cleanup cannot use the context of the
+// backup, which may have ended.
 const cleanLimit = 10 * time.Second
 
-// clean removes the files of a failed backup, which may be complete if the last write returned an error. If this fails,
-// the next Run retries.
+// clean removes the files of a failed backup. These may be complete if the last write returned an error. If the
+// removal fails, the next Run retries it.
 func (j *job) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()
@@ -227,7 +228,8 @@ func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	}
 }
 
-// timeOfRecord returns the time of a record, or zero if it is no longer in the log or not a transaction.
+// timeOfRecord returns the time of a record, or the zero time if the record is no longer in the log or is not a
+// transaction.
 func timeOfRecord(s *store.Store, pos lsn.Position) time.Time {
 	r, err := s.ReadLog(pos.LSN)
 	if err != nil {
@@ -249,7 +251,7 @@ func txnTime(f wal.Frame) (time.Time, bool) {
 	return time.UnixMilli(r.TimeMS()).UTC(), true
 }
 
-// write writes the manifest last, which completes the backup.
+// write writes the pages and then the manifest, which completes the backup.
 func (j *job) write(ctx context.Context, snap *store.Snapshot) error {
 	sum, err := j.writePack(ctx, snap)
 	if err != nil {

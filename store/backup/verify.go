@@ -19,7 +19,7 @@ type VerifyOptions struct {
 	// Location, if not nil, contains the backup. Verify then expects the name of the backup instead of its directory.
 	Location Objects
 	Unseal   Unsealer
-	// ChecksumsOnly skips the check of the pages' content, which reads the backup a second time.
+	// ChecksumsOnly skips the check of the pages' content. That check reads the backup a second time.
 	ChecksumsOnly bool
 	// BytesPerSecond limits the rate of reads for the checksums, if not 0. Pace, if not nil, limits all reads.
 	BytesPerSecond int64
@@ -84,8 +84,8 @@ func reportError(dir string, m *Manifest, found *checkpoint.Report) error {
 	return nil
 }
 
-// verifyPack reads the pack, verifies all checksums, and compares it with the manifest. It returns the positions of all
-// records.
+// verifyPack reads the pack, verifies all checksums, and compares it with the manifest. It returns the metadata of
+// the checkpoint and the positions of all extents.
 func verifyPack(
 	ctx context.Context, place Objects, set string, m *Manifest, o VerifyOptions,
 ) (meta page.Meta, extents []extent, err error) {
@@ -122,7 +122,7 @@ func verifyPack(
 	return meta, extents, err
 }
 
-// decodeMeta decodes the checkpoint's description and compares it with the manifest.
+// decodeMeta decodes the checkpoint's metadata and compares it with the manifest.
 func decodeMeta(raw []byte, m *Manifest) (page.Meta, error) {
 	meta, err := page.DecodeMeta(raw)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 const spaceEveryBytes = 8 << 20
 
-// copy writes the new file and makes it durable under its temporary name. Its memory use does not depend on the file
+// copy writes the new file under its temporary name and makes it durable. Its memory use does not depend on the file
 // size.
 func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	old := rw.from.Meta()
@@ -161,7 +161,8 @@ func (c *copier) extent(e *index.Entry, payload []byte, err error) error {
 	return c.checkSpace(bytes)
 }
 
-// checkSpace returns a SpaceError if the rewrite is about to use the space reserved for the log.
+// checkSpace returns a SpaceError if less than half of the space reserved for the log is free. It checks once per
+// spaceEveryBytes of copied data.
 func (c *copier) checkSpace(bytes uint64) error {
 	if c.uncheckedBytes += bytes; c.uncheckedBytes < spaceEveryBytes {
 		return nil

@@ -22,8 +22,8 @@ import (
 var (
 	ErrMaintenance = errors.New("page file maintenance is running")
 	// ErrCanceled means that a rewrite or a shrink was canceled before it replaced or truncated page.db: its context
-	// ended, or the store was closed or replaced by a snapshot of its peer. The returned error also matches the error of
-	// the context.
+	// ended, or the store was closed or replaced by a snapshot of its peer. If the context ended, the returned error
+	// also matches the error of the context.
 	ErrCanceled = errors.New("canceled; page.db is unchanged")
 	ErrNoSpace  = errors.New("not enough free space")
 )
@@ -46,7 +46,8 @@ func (e *MaintenanceError) Is(target error) bool { return target == ErrMaintenan
 // SpaceError contains the required and the available disk space when a rewrite is rejected or stopped. It matches
 // ErrNoSpace.
 type SpaceError struct {
-	// NeedBytes is the size of the new file, or 0 if it is already allocated. ReserveBytes must stay free for the log.
+	// NeedBytes is the size of the new file, or 0 if it is already allocated. ReserveBytes is the space that must stay
+	// free for the log.
 	NeedBytes, ReserveBytes uint64
 	AvailableBytes          uint64
 }
@@ -71,7 +72,7 @@ type Engine interface {
 	Failed() bool
 	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
 	Fail(err error) error
-	// Checkpoint makes everything applied so far durable in page.db.
+	// Checkpoint makes all changes that are already applied durable in page.db.
 	Checkpoint(ctx context.Context) error
 	// Read calls fn with a new checkpoint, or with the last one if the disk is too full.
 	Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error
@@ -84,18 +85,18 @@ type Engine interface {
 	// uses page.db during the swap. It returns ErrCanceled if page.db is no longer old. An error after rename has returned
 	// done is final.
 	Swap(old *page.File, rename func() (done bool, err error)) error
-	// Repair reports whether it could repair all known corruption.
+	// Repair tries to repair all known corruption, and reports whether none remains.
 	Repair(ctx context.Context) bool
 	Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer
 	// Governed is Pace for a rewrite, without a limit on the percentage of time.
 	Governed(bytesPerSecond int64) *throttle.Pacer
 	// MakeGaps writes checkpoints until unused pages can be reused.
 	MakeGaps() error
-	// MoveExtents copies message extents, in reverse order, into gaps before them. It returns the number of bytes moved;
-	// more is false if no gap is left.
+	// MoveExtents moves message extents to free space before them, starting with the last entry. It returns the number
+	// of bytes moved. more is false if no free space is left before them.
 	MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error)
-	// TruncateEnd moves everything except messages away from the end of page.db and truncates the file. held means that
-	// readers still use pages at the end.
+	// TruncateEnd moves the tree and the bitmap of used pages away from the end of page.db and truncates the file. held
+	// reports whether readers still use pages that were freed.
 	TruncateEnd(ctx context.Context) (held bool, err error)
 }
 
@@ -171,7 +172,8 @@ func (m *Maintenance) Close() {
 	m.Interrupt()
 }
 
-// Running returns the running operation, such as "shrink".
+// Running returns the name of the running operation, such as "shrink", and its start time. ok is false if none is
+// running.
 func (m *Maintenance) Running() (what string, since time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -182,7 +184,7 @@ func (m *Maintenance) Running() (what string, since time.Time, ok bool) {
 }
 
 // DropOld removes page.db_old, which the last rewrite or snapshot installation replaced, and returns the number of
-// bytes freed. It returns a MaintenanceError while a rewrite is running.
+// bytes freed. It returns a MaintenanceError while another operation is running.
 func (m *Maintenance) DropOld() (uint64, error) {
 	if err := m.e.Usable(); err != nil {
 		return 0, err

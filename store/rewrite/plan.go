@@ -27,7 +27,7 @@ type Plan struct {
 	// if it needs the space.
 	AvailableBytes uint64 `json:"available_bytes"`
 	OldFileBytes   uint64 `json:"old_file_bytes"`
-	// Messages is the number of messages to copy, DeadMessages the number to omit.
+	// Messages is the number of messages to copy. DeadMessages is the number of messages to omit.
 	Messages     uint64               `json:"messages"`
 	MessageBytes uint64               `json:"message_bytes"`
 	DeadMessages uint64               `json:"dead_messages"`

@@ -28,8 +28,9 @@ import (
 //	         page.db_new  page.db_old page.db_new is complete and durable: it becomes page.db
 //	page.db               page.db_old the rewrite is complete
 //
-// page.db_new is synced, and its name is durable, before page.db is renamed. That rename is durable before page.db_new
-// is renamed. Both files have the same checkpoint, which the log continues, so neither loses data.
+// page.db_new is synced, and its name is durable, before page.db is renamed. That rename is durable before
+// page.db_new is renamed. Both files have the same checkpoint, which the log continues, so either can be used
+// without data loss.
 
 // Options configures a rewrite.
 type Options struct {
@@ -52,7 +53,8 @@ type Result struct {
 	PageSize        int    `json:"page_size"`
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
-	// Messages is the number of messages copied, DroppedMessages the number omitted because they were not needed.
+	// Messages is the number of messages copied. DroppedMessages is the number of messages omitted because no
+	// subscription needs them.
 	Messages        uint64 `json:"messages"`
 	MessageBytes    uint64 `json:"message_bytes"`
 	DroppedMessages uint64 `json:"dropped_messages"`
@@ -62,11 +64,11 @@ type Result struct {
 }
 
 // Rewrite rewrites page.db with another page size (resize) or with the same one (compact). The new file contains the
-// messages that a subscription needs, packed tightly. The previous file is kept as page.db_old until DropOld or the
-// next rewrite. Content, digest and sequence numbers do not change.
+// messages that at least one subscription needs, packed tightly. The previous file is kept as page.db_old until
+// DropOld or the next rewrite. Content, digest and sequence numbers do not change.
 //
-// Append and Sync continue at full speed; Apply waits, and Read returns the state applied before. Rewrite is therefore
-// intended for a node that serves no clients: a standby, or a node that is starting.
+// Append and Sync continue at full speed. Apply blocks, and Read uses the state before the pause. Rewrite is
+// therefore intended for a node that serves no clients: a standby, or a node that is starting.
 //
 // If a page is corrupt, it is repaired from the other node, and the rewrite is restarted once.
 //
@@ -314,7 +316,7 @@ func (rw *rewrite) removePreviousOld(ctx context.Context) error {
 	return nil
 }
 
-// verify opens the new file like a restarted node, and compares its content with the current state.
+// verify loads the state from the new file, as a restarted node would, and compares it with the current state.
 func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -343,9 +345,9 @@ func (rw *rewrite) isFinished() bool {
 	}
 }
 
-// rename renames page.db to page.db_old, and then page.db_new to page.db, unless the rewrite was abandoned. After an
-// error of the first rename, or of the second if it could be undone, the files are unchanged. Any other error is
-// final.
+// rename renames page.db to page.db_old, and then page.db_new to page.db, unless the rewrite was abandoned. If the
+// first rename fails, or if the second fails and the first can be undone, the files are unchanged. Any other error
+// is final.
 func (rw *rewrite) rename() (bool, error) {
 	if !rw.commitPoint() {
 		return false, ErrCanceled

@@ -24,16 +24,17 @@ const moveRoundBytes = 512 << 10
 // ShrinkOptions configures a shrink.
 type ShrinkOptions struct {
 	// MoveBytes is the maximum number of message bytes moved from the end of the file into gaps; 0 selects
-	// DefaultMoveBytes. With a negative value none are moved, and a few pages at the end retain all space before them.
+	// DefaultMoveBytes. A negative value moves no messages. The file is then only truncated after its last message.
 	MoveBytes int64
 }
 
 // ShrinkPlan describes a shrink.
 type ShrinkPlan struct {
-	// FileBytes is the size of the current page.db, UsedBytes its size without gaps.
+	// FileBytes is the size of the current page.db. UsedBytes is the size that it would have without gaps.
 	FileBytes uint64 `json:"file_bytes"`
 	UsedBytes uint64 `json:"used_bytes"`
-	// GainBytes is the approximate number of bytes that a shrink would free, MoveBytes the number that it would move.
+	// GainBytes is the approximate number of bytes that a shrink would free. MoveBytes is the number of message bytes
+	// that it would move.
 	GainBytes      uint64 `json:"gain_bytes"`
 	MoveBytes      uint64 `json:"move_bytes"`
 	AvailableBytes uint64 `json:"available_bytes"`
@@ -48,8 +49,8 @@ type ShrinkResult struct {
 	Held bool `json:"held"`
 }
 
-// PlanShrink writes a checkpoint and computes the bytes that Shrink would free. It reads the message index, and no
-// transaction waits for it.
+// PlanShrink writes a checkpoint and computes the number of bytes that Shrink would free. It reads the message
+// index, and no transaction waits for it.
 func (m *Maintenance) PlanShrink(ctx context.Context, o ShrinkOptions) (plan ShrinkPlan, err error) {
 	err = m.e.Read(ctx, func(c *checkpoint.Checkpoint) error {
 		tail, err := findTail(ctx, c, o)
@@ -75,9 +76,9 @@ func bytesUpTo(pages uint64, pageSize int) uint64 {
 	return uint64(page.OffsetOf(page.No(pages)+1, pageSize))
 }
 
-// Shrink returns the free end of page.db to the filesystem. No transaction waits for it. Shrink first moves the content
-// at the end (the tree, the bitmap of used pages, a bounded number of messages) into gaps before it; a compact
-// (Rewrite) does so for the whole file.
+// Shrink returns the free end of page.db to the filesystem. No transaction waits for it. Shrink first moves the
+// content at the end (the tree, the bitmap of used pages, a bounded number of messages) into gaps before it. A
+// compact (Rewrite) removes all gaps in the file.
 //
 // It returns a MaintenanceError while a rewrite is running, and ErrCanceled if ctx ends; the size of page.db is then
 // unchanged.
@@ -107,7 +108,8 @@ func (m *Maintenance) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult
 	return r, nil
 }
 
-// shrinkFailed makes a failed write final (INV-7), but not a full disk, a corrupt page or a canceled context.
+// shrinkFailed makes the store unusable after a failed write (INV-7), but not if the disk is full, a page is corrupt
+// or the context ended.
 func (m *Maintenance) shrinkFailed(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
@@ -139,7 +141,8 @@ func (t *tailExtents) Pop() any {
 	return e
 }
 
-// findTail returns the extents after the page at which a file without gaps would end, up to the limit in o.
+// findTail returns the extents after the page at which a file without gaps would end. If their size exceeds
+// o.MoveBytes, it returns only the last ones.
 func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*tailExtents, error) {
 	limit := uint64(max(o.MoveBytes, 0))
 	if o.MoveBytes == 0 {
