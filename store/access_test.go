@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Changes of the access table are signaled. They survive a crash, whether a checkpoint contains them or only the log.
+// Changes of the access table are signaled. The changes survive a crash, whether a checkpoint contains them or only
+// the log.
 func TestAccessTable(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))

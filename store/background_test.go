@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Background work with pauses has the same results as at full speed. A canceled context ends a pause.
+// Background work with pauses has the same results as background work at full speed. A canceled context ends a
+// pause.
 func TestBackgroundPauses(t *testing.T) {
 	o := options(memfs.New())
 	o.BackgroundPercent = 50
@@ -62,7 +63,7 @@ func TestBackgroundPauses(t *testing.T) {
 	}()
 	<-pausing // progress is reported before the pause
 	cancel()
-	if err := <-result; err != nil { // it may have finished before the cancel
+	if err := <-result; err != nil { // the work may have finished before the cancel
 		require.ErrorIs(t, err, context.Canceled)
 	}
 }

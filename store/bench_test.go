@@ -66,7 +66,7 @@ func benchPublish(b *testing.B, sync wal.SyncMode, size, batch int) {
 	require.GreaterOrEqual(b, count, b.N)
 }
 
-// BenchmarkRead reads messages from pages, like a consumer that lags: 1000 messages or 1 MiB per call.
+// BenchmarkRead reads messages from pages, as for a lagging consumer: 1000 messages or 1 MiB per call.
 func BenchmarkRead(b *testing.B) {
 	for _, pageSize := range []int{2 << 10, 32 << 10} {
 		b.Run(fmt.Sprintf("page=%d", pageSize), func(b *testing.B) { benchRead(b, pageSize) })
@@ -118,7 +118,7 @@ func benchRead(b *testing.B, pageSize int) {
 func committer(b *testing.B, s *store.Store, bytes int) func(fill func(*txn.Builder)) {
 	var build txn.Builder
 	return func(fill func(*txn.Builder)) {
-		build.Begin(wal.BeginFrame(make([]byte, 0, bytes)), 1, nil) // the store keeps the slice
+		build.Begin(wal.BeginFrame(make([]byte, 0, bytes)), 1, nil) // the store retains the slice
 		fill(&build)
 		frames, err := build.Finish()
 		require.NoError(b, err)

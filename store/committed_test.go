@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// After a restart the committed LSN is the one in the log, or the checkpoint's if the log is missing (INV-13).
+// After a restart the committed LSN is that in the log, or the LSN of the checkpoint if the log is missing (INV-13).
 func TestCommittedAfterRestart(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -58,8 +58,8 @@ func TestCommittedAfterRestart(t *testing.T) {
 	require.EqualValues(t, 2, lost.s.Committed())
 }
 
-// TruncateTail rejects a position below the committed LSN, unless it is forced. Then it lowers the committed LSN
-// (INV-13).
+// TruncateTail rejects a position below the committed LSN, unless the records are discarded by a forced failover. In
+// that case it lowers the committed LSN (INV-13).
 func TestTruncateTailRejectsCommitted(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -138,7 +138,7 @@ func TestCommittedAfterQuarantine(t *testing.T) {
 	require.NoError(t, n.s.Close())
 	f, err := mem.OpenFile("/data/page.db", os.O_RDWR, 0)
 	require.NoError(t, err)
-	_, err = f.WriteAt(make([]byte, 48<<10), 16<<10) // both slots
+	_, err = f.WriteAt(make([]byte, 48<<10), 16<<10) // both meta slots
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	o := options(mem)
@@ -151,7 +151,7 @@ func TestCommittedAfterQuarantine(t *testing.T) {
 	require.Zero(t, n.s.Committed())
 }
 
-// ClearLoss keeps the committed LSN of a store that has lost the end of its log.
+// ClearLoss does not change the committed LSN of a store that has lost the end of its log.
 func TestClearLossKeepsCommitted(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
@@ -171,8 +171,8 @@ func TestClearLossKeepsCommitted(t *testing.T) {
 	require.Equal(t, before, crashed.s.Committed())
 }
 
-// After a crash at any point, the committed LSN is at most the one before the crash, and at least the last one in a
-// durable block or checkpoint.
+// After a crash at any point, the committed LSN is not higher than before the crash, and not lower than the last
+// committed LSN in a durable block or checkpoint.
 func TestCommittedAcrossCrashes(t *testing.T) {
 	rounds := 150
 	if testing.Short() {
@@ -228,7 +228,7 @@ func (c *commitCrash) hook(op faultfs.Op) error {
 	return nil
 }
 
-// note records the committed LSN before it is passed to the store, and the committed LSN in a durable block.
+// note records a committed LSN that is about to be passed to the store, or one that a durable block contains.
 func (c *commitCrash) note(committed, durable uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -46,7 +46,7 @@ func TestDigestAt(t *testing.T) {
 			}
 		})
 		require.Eventually(t, func() bool { return n.s.Holds() == 1 }, time.Minute, time.Millisecond)
-		step := uint64(1 + i*99) // one record at a time, or all in a few calls
+		step := uint64(1 + i*99) // one record per call, or all records in a few calls
 		wg.Go(func() {
 			for upTo := step; ; upTo += step {
 				if err := n.s.Apply(min(upTo, records+1), nil); err != nil {
@@ -76,7 +76,7 @@ func TestDigestAt(t *testing.T) {
 	b.check()
 }
 
-// A wait for an LSN fails when a snapshot that is past this LSN is installed. Apply does not block afterwards.
+// A wait for an LSN fails when a snapshot with a higher LSN is installed. Apply does not block afterwards.
 func TestDigestWaitEndsAtSnapshot(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	target := openNode(t, options(memfs.New()))

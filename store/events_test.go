@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Checkpoints and maintenance are reported as events, with their results.
+// The store sends events with the results of checkpoints and maintenance operations.
 func TestEvents(t *testing.T) {
 	var mu sync.Mutex
 	var reported []events.Event

@@ -176,7 +176,7 @@ func TestReadStopsAtCorruptPage(t *testing.T) {
 	_ = n.s.Close()
 }
 
-// fullDisk returns a switch that makes writes to page.db fail because the disk is full.
+// fullDisk returns a switch. While it is on, writes to page.db fail as on a full disk.
 func fullDisk(fault *faultfs.FS) *atomic.Bool {
 	var full atomic.Bool
 	fault.SetHook(func(op faultfs.Op) error {
@@ -189,7 +189,7 @@ func fullDisk(fault *faultfs.FS) *atomic.Bool {
 	return &full
 }
 
-// Checkpoints on a full disk fail without loss of content. Once space is available, the store is consistent.
+// Checkpoints on a full disk fail without loss of data. Once space is available, the store is consistent.
 func TestCheckpointsOnFullDisk(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, m := filled(t, options(fault))
@@ -231,7 +231,7 @@ func TestCheckpointAfterFullDisk(t *testing.T) {
 	}
 }
 
-// After a failed fsync of the log the store accepts no operations and reports the failure. A restart recovers all
+// After a failed fsync of the log the store sends events.Failed and rejects all operations. A restart recovers all
 // acknowledged records.
 func TestFailedSyncIsFinal(t *testing.T) {
 	mem := memfs.New()
@@ -389,7 +389,7 @@ func TestReadersDuringCheckpoints(t *testing.T) {
 	n.check()
 }
 
-// readAll reads the queue once and checks that each body contains its own sequence.
+// readAll reads the queue once and checks that each body contains the sequence of its message.
 func readAll(ctx context.Context, s *store.Store) error {
 	from, last := uint64(1), uint64(0)
 	for {

@@ -27,7 +27,7 @@ type node struct {
 	t    *testing.T
 	s    *store.Store
 	term uint64
-	raw  [][]byte // all frames in order, for a second node
+	raw  [][]byte // all frames in order, for use by a second node
 }
 
 func options(fs vfs.FS) store.Options {
@@ -139,7 +139,7 @@ func (n *node) check() {
 	require.NoError(n.t, n.s.Pager().CheckSpans())
 }
 
-// model is the trivial reference implementation of a store.
+// model is a simple reference implementation of a store.
 type model struct {
 	queues []*modelQueue
 	nextID uint64
@@ -188,7 +188,7 @@ func queueInfos(t *testing.T, s *store.Store) []query.QueueInfo {
 	return infos
 }
 
-// dumpStore returns the list of model.dump for a store, which it reads in small pieces.
+// dumpStore returns the content of a store in the format of model.dump. It reads the store in small pieces.
 func dumpStore(t *testing.T, s *store.Store) string {
 	t.Helper()
 	var b strings.Builder
@@ -312,7 +312,7 @@ func (m *model) ack(t *testing.T, rng *rand.Rand, q *modelQueue) []byte {
 	var ranges []txn.Range
 	if q.next > 1 {
 		first := 1 + rng.Uint64N(q.next-1)
-		if rng.IntN(2) == 0 { // mostly from the front, like consumers
+		if rng.IntN(2) == 0 { // from the oldest unacknowledged message, as consumers do
 			first = 1
 			for first < q.next-1 && !s.wants(first) {
 				first++

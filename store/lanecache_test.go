@@ -70,7 +70,8 @@ func (l *laneBacklog) checkpoint() {
 	require.NoError(l.t, err)
 }
 
-// readSome reads up to most messages, verifies that they are the next ones, and acknowledges them.
+// readSome reads messages, up to the given number. It verifies that they are the next ones in the expected order,
+// acknowledges them, and returns their number.
 func (l *laneBacklog) readSome(lanes *store.Lanes, most int) int {
 	got, _, err := l.s.Read(l.t.Context(), store.ReadRequest{
 		Queue: 1, Sub: 1, Lanes: lanes, MaxMessages: most, MaxBytes: 1 << 20,
@@ -97,7 +98,7 @@ func (l *laneBacklog) readSome(lanes *store.Lanes, most int) int {
 	return len(got)
 }
 
-// A page with messages of all priorities is read once if its messages fit into the cache.
+// A page with messages of all priorities is read only once if its messages fit into the cache.
 func TestPriorityPagesAreReadOnce(t *testing.T) {
 	l := newLaneBacklog(t, 1, store.MinMemoryBudget) // 8 MiB for the cache
 	l.publish(60)                                    // 3 MB
@@ -152,7 +153,7 @@ func TestPriorityCacheIsBounded(t *testing.T) {
 			case left > 0 && l.rng.IntN(3) == 0:
 				left--
 				l.publish(1 + l.rng.IntN(3))
-				*lanes = store.Lanes{} // messages of any priority may be behind the read position
+				*lanes = store.Lanes{} // the new messages of a priority may be before the read position
 			case l.rng.IntN(20) == 0:
 				*lanes = store.Lanes{}
 			case n == 40:

@@ -30,7 +30,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// maxWait bounds the wait for operations that should complete immediately.
+// maxWait limits the wait for operations that should complete immediately.
 const maxWait = time.Minute
 
 // within runs fn and fails the test if it does not return in time.
@@ -173,7 +173,7 @@ func TestRejectedFramesAreNotFatal(t *testing.T) {
 	n.check()
 }
 
-// Methods of a closed store return ErrClosed and write nothing: another process may have opened the directory.
+// Methods of a closed store return ErrClosed and write nothing, since another process may have opened the directory.
 func TestUseAfterClose(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -208,7 +208,7 @@ func TestCloseDuringCheck(t *testing.T) {
 	require.ErrorIs(t, <-checked, store.ErrClosed)
 }
 
-// A check that has started before a rewrite reads the replaced page.db until its end.
+// A check that starts before a rewrite completes. It continues to read the replaced page.db.
 func TestCheckDuringRewrite(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))
@@ -271,7 +271,7 @@ func receive(t *testing.T, from, to *store.Store) *store.Install {
 	}
 }
 
-// Reads of an open snapshot fail after another snapshot has replaced the store: they would read the new file.
+// Reads of an open snapshot fail after another snapshot has replaced the store, since they would read the new file.
 func TestSnapshotOfReplacedStore(t *testing.T) {
 	source, _ := filled(t, options(memfs.New()))
 	target, _ := filled(t, options(memfs.New()))
@@ -285,7 +285,7 @@ func TestSnapshotOfReplacedStore(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrSnapshotGone)
 }
 
-// A closed snapshot cannot be read: its pages may have been reused.
+// A closed snapshot cannot be read, since its pages may have been reused.
 func TestClosedSnapshot(t *testing.T) {
 	n, _ := filled(t, options(memfs.New()))
 	snap, err := n.s.OpenSnapshot()
@@ -320,7 +320,7 @@ func TestIncompleteSnapshotIsRejected(t *testing.T) {
 	target.check()
 }
 
-// Open sets MayHaveLost (INV-6) if the log segments were removed. A crash during this start does not reset it.
+// Open sets MayHaveLost (INV-6) if the log segments were removed. A crash during this Open does not clear it.
 func TestRemovedLog(t *testing.T) {
 	for _, paired := range []bool{false, true} {
 		mem := memfs.New()
@@ -407,7 +407,7 @@ func TestApplyStopsAtNewerVersion(t *testing.T) {
 	}
 }
 
-// AwaitRoom blocks until enough messages have been written to pages, or its context is canceled.
+// AwaitRoom blocks until enough messages have been written to pages, or until its context is canceled.
 func TestAwaitRoom(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)

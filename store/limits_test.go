@@ -28,7 +28,7 @@ func TestUnappliedFramesAreBounded(t *testing.T) {
 	n := openNode(t, store.Options{Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget})
 	n.commit(createQueue)
 	heap := func() uint64 {
-		n.raw = nil // the test's own copy
+		n.raw = nil // release the copy of the test
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
@@ -202,7 +202,7 @@ func TestSparseReadSkipsPages(t *testing.T) {
 	require.Less(t, read.Load(), int64(2*messages*1100), "a full read reads each page once")
 }
 
-// Messages of up to the maximum size, larger than every buffer, are stored and read between small ones.
+// Messages of up to the maximum size, larger than every buffer, are stored and read between small messages.
 func TestLargeMessages(t *testing.T) {
 	n := openNode(t, store.Options{
 		Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget, SegmentBytes: 1 << 20,

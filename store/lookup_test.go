@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Lookup resolves queues and subscriptions by name, marks unknown ones, and does not allocate.
+// Lookup resolves queues and subscriptions by name, marks unknown names, and does not allocate.
 func TestLookup(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{MaxMessages: 9}, "a", "b") })

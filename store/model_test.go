@@ -58,7 +58,7 @@ func randomRun(t *testing.T, seed uint64, pageSize int) checkpoint.Digest {
 		case 1: // a clean restart
 			require.NoError(t, n.s.Close())
 			n = openNode(t, o)
-		case 2: // a machine crash: all synced data survives, other data only in part
+		case 2: // a machine crash: synced data survives, and unsynced data survives only in part
 			mem = mem.CrashClone(crashRand(other))
 			o.FS = mem
 			n = openNode(t, o)
@@ -167,9 +167,9 @@ func TestSnapshotEqualsSource(t *testing.T) {
 
 	targetFS := memfs.New()
 	to := options(targetFS)
-	to.PageSize = 8192 // replaced by the sender's page size
+	to.PageSize = 8192 // the installation replaces it with the sender's page size
 	target := openNode(t, to)
-	target.commit(m.foreign(t)) // another history
+	target.commit(m.foreign(t)) // a different history
 	in, err := target.s.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	var sent uint64

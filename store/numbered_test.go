@@ -22,15 +22,16 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// These tests number all sync, rename and remove calls on the files of a store, and all writes of a meta slot. For each
-// call of an operation, one execution injects an error into the call, and one crashes before the call.
+// These tests number all sync, rename and remove calls on the files of a store, and all writes of a meta slot. For
+// each call of an operation, the operation is executed twice: once with an error in the call, and once with a crash
+// before the call.
 //
 // backup.TestRestoreAfterError and backup.TestRestoreAfterCrash do the same for a restore.
 
 // numbered is an operation with numbered calls.
 type numbered struct {
 	name string
-	// begin creates a store. do is the operation; at any time during it the store has one of the contents.
+	// begin creates a store. do is the operation. At any time during do, the content of the store is one of contents.
 	begin func(t *testing.T, o store.Options) (n *node, do func() error, contents []string)
 	// least is the minimum number of calls of each kind.
 	least map[faultfs.OpKind]int
@@ -86,7 +87,7 @@ func numberedOperations() []numbered {
 	}
 }
 
-// beginInstall creates a store that has received a snapshot, except for the commit.
+// beginInstall creates a store that has received a snapshot. The returned operation commits it.
 func beginInstall(t *testing.T, o store.Options) (*node, func() error, []string) {
 	source, m := filled(t, options(memfs.New()))
 	snap, err := source.s.OpenSnapshot()
@@ -108,7 +109,7 @@ func beginInstall(t *testing.T, o store.Options) (*node, func() error, []string)
 	return n, in.Commit, []string{dumpStore(t, n.s), m.dump()}
 }
 
-// numbers counts calls, and injects a fault into one of them.
+// numbers counts calls, and calls inject for each of them.
 type numbers struct {
 	mu     sync.Mutex // guards the fields below: goroutines of the log do I/O too
 	count  int
@@ -121,7 +122,7 @@ func (c *numbers) hook(op faultfs.Op) error {
 	if strings.HasSuffix(op.Name, ".new") {
 		return nil // a goroutine of the log prepares the next segment at any time: not a call of the operation
 	}
-	switch op.Kind { // the others make nothing durable
+	switch op.Kind { // other operations do not make changes durable
 	case faultfs.OpSync, faultfs.OpSyncDir, faultfs.OpRename, faultfs.OpRemove:
 	case faultfs.OpWrite:
 		if op.Name != datadir.PageFile("/data") || op.Offset >= slots {
@@ -155,7 +156,8 @@ func (x *numbered) run(
 	return c, contents, err
 }
 
-// requireSound opens the store on a disk, and verifies that it has one of the contents, no corrupt page, and is usable.
+// requireSound opens the store on a disk. It verifies that its content is one of contents, that no page is corrupt,
+// and that it is usable.
 func requireSound(t *testing.T, mem *memfs.FS, contents []string, what string) {
 	t.Helper()
 	n := openNode(t, options(mem))

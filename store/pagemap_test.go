@@ -66,8 +66,8 @@ func compareMap(t *testing.T, n *node, m *pager.PageMap) {
 	require.Positive(t, m.Total.Bitmap)
 }
 
-// The page map reports the pages that only a reader of an older checkpoint holds. They are free after the reader has
-// finished.
+// The page map reports pages that only a reader of an older checkpoint still uses. The pages are free after the
+// reader has finished.
 func TestPageMapCountsPagesHeldByReaders(t *testing.T) {
 	ctx := context.Background()
 	n := openNode(t, options(memfs.New()))
@@ -83,7 +83,7 @@ func TestPageMapCountsPagesHeldByReaders(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, m.Readers)
 		require.Greater(t, m.Total.Held, uint64(300), "pages of acknowledged messages")
-		for range 2 { // after this, only the reader holds the pages, not the last two checkpoints
+		for range 2 { // afterwards only the reader uses the pages, not the last two checkpoints
 			n.publishMany(1, 2, 100)
 			_, err = n.s.Checkpoint(ctx)
 			require.NoError(t, err)

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Prepared transactions and outcomes survive a restart, a rewrite to another page size, and a snapshot. The
-// transactions can be committed after each.
+// Prepared transactions and outcomes survive a restart, a rewrite to another page size, and a snapshot. After each
+// of these, the transactions can be committed.
 func TestPreparedInRewriteAndSnapshot(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)

@@ -47,8 +47,8 @@ func segmentNames(t *testing.T, fsys vfs.FS) (names []string) {
 	return names
 }
 
-// startDamage is one kind of corruption of the files needed for a start. identity is set if the store can no longer
-// determine its identity.
+// startDamage is a kind of corruption of the files that are needed for a start. identity is set if the store can no
+// longer determine its identity.
 type startDamage struct {
 	name     string
 	identity bool
@@ -159,8 +159,8 @@ func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 	return o, n
 }
 
-// A store of a pair that lacks a file, or has a corrupt one, is quarantined and refilled. Open rejects any other such
-// store with the file, the cause and a remedy, and changes nothing.
+// If a file is missing or corrupt and another node has a copy, Open quarantines the store, which is then refilled.
+// Otherwise Open changes nothing and returns an error with the file, the cause and a remedy.
 func TestOpenWithCorruptFile(t *testing.T) {
 	for _, h := range startDamages() {
 		t.Run(h.name+", in a pair", func(t *testing.T) { quarantinedAndRefilled(t, h) })
@@ -235,7 +235,7 @@ func refused(t *testing.T, h startDamage) {
 		require.NotContains(t, err.Error(), "mixed")
 	}
 	after := contents(t, mem, "/data")
-	if !h.identity { // the identity records the start
+	if !h.identity { // Open has written the start to the identity file
 		delete(before, "identity")
 		delete(after, "identity")
 	}

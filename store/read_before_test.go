@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A read with ReadRequest.Before returns only messages before this sequence, from pages and from memory.
+// A read with ReadRequest.Before returns only messages before that sequence, from pages and from memory.
 func TestReadBefore(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// BenchmarkReadBacklog reads a backlog from pages with messages of ten alternating priorities: in sequence order, and
-// by priority.
+// BenchmarkReadBacklog reads a backlog from pages, in sequence order and in priority order. The messages have ten
+// alternating priorities.
 func BenchmarkReadBacklog(b *testing.B) {
 	const batches, batch = 100, 1000
 	s, err := store.Open(store.Options{Dir: b.TempDir()})

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// coldFS is a filesystem that never has page.db in the page cache.
+// coldFS is a filesystem that reports page.db as not cached.
 type coldFS struct {
 	vfs.FS
 
@@ -64,7 +64,7 @@ func (c coldFile) ReadUncached(p []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// behind is a store with one queue, for consumers that lag far behind.
+// behind is a store with one queue that a lagging consumer reads.
 type behind struct {
 	*node
 
@@ -78,7 +78,7 @@ func openBehind(t *testing.T) *behind {
 	t.Helper()
 	cold := &coldFS{FS: memfs.New()}
 	o := options(cold)
-	o.MemoryBudget = 64 << 20 // 4 pieces
+	o.MemoryBudget = 64 << 20 // memory for 4 read-ahead pieces
 	b := &behind{node: openNode(t, o), fs: cold}
 	b.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "s") })
 	return b
@@ -103,7 +103,7 @@ func (b *behind) publish(count int) {
 	require.NoError(b.t, err)
 }
 
-// read reads up to the last message and verifies each.
+// read reads the messages with sequences from to upTo, at most the given number per call, and verifies each message.
 func (b *behind) read(from, upTo uint64, most int) {
 	b.t.Helper()
 	var buffer store.ReadBuffer
@@ -124,7 +124,7 @@ func (b *behind) read(from, upTo uint64, most int) {
 	}
 }
 
-// Reads of a consumer that lags use read-ahead, which reads most data only once.
+// Reads of a lagging consumer use read-ahead, which reads most data only once.
 func TestReadAhead(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)
@@ -166,7 +166,7 @@ func TestReadAheadOfReusedPages(t *testing.T) {
 	b.check()
 }
 
-// After an error or a wrong checksum in read-ahead, the store reads the page file and reports no corruption.
+// After an error or a wrong checksum in read-ahead, the store reads the page file again and reports no corruption.
 func TestReadAheadFails(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(p []byte) error{
@@ -186,7 +186,7 @@ func TestReadAheadFails(t *testing.T) {
 	}
 }
 
-// Reads of many queues in turn, which share the memory for read-ahead, return the messages of each queue.
+// Alternating reads of many queues, which share the memory for read-ahead, return the messages of each queue.
 func TestReadAheadOfManyQueues(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)

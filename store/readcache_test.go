@@ -61,7 +61,7 @@ func TestReadCacheIsSharedBySubscriptions(t *testing.T) {
 		}
 		return next
 	}
-	// all subscriptions of a queue, in step
+	// cost returns the number of bytes read from the file if all subscriptions of a queue read it at the same pace.
 	cost := func(queue uint64, subs uint32) float64 {
 		before := reads.Load()
 		for from := uint64(1); from < next; {

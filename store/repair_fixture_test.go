@@ -26,7 +26,7 @@ import (
 
 var errUnavailable = errors.New("other node unavailable")
 
-// other is the other node of the pair, as a source of messages.
+// other is the other node of the pair. It implements repair.Source.
 type other struct {
 	s           *store.Store
 	unavailable atomic.Bool
@@ -46,7 +46,7 @@ func (o *other) FetchMessages(
 	return o.s.CopyMessages(ctx, queue, first, last)
 }
 
-// flip inverts one bit of a file; a second call restores it.
+// flip inverts one bit of a file. A second call restores the bit.
 func flip(t *testing.T, fs vfs.FS, name string, at int64) {
 	t.Helper()
 	f, err := fs.OpenFile(name, os.O_RDWR, 0)
@@ -89,7 +89,7 @@ func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	return n, mem, peer, m
 }
 
-// damageMessages flips a bit of each extent of messages and returns their number.
+// damageMessages flips a bit of each extent of messages and returns the number of extents.
 func damageMessages(t *testing.T, s *store.Store, fs vfs.FS) int {
 	t.Helper()
 	stats, err := s.Stats()
@@ -158,7 +158,7 @@ func readMarked(t *testing.T, s *store.Store) (got, damaged []uint64) {
 	}
 }
 
-// firstMessages returns a used page of messages.
+// firstMessages returns the first page of an extent of messages that the checkpoint uses.
 func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 	t.Helper()
 	_, err := s.Checkpoint(context.Background())

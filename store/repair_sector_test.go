@@ -16,7 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A page that the disk cannot read (EIO) is treated like one with a wrong checksum, and repaired from the other node.
+// A page that the disk cannot read (EIO) is treated like a page with a wrong checksum, and repaired from the other
+// node.
 func TestBadSectorsAreRepaired(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)

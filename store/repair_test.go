@@ -27,8 +27,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A scrub detects a flipped bit in any used page. It repairs messages from the other node, and the bitmap from memory.
-// The visible content does not change.
+// A scrub detects a flipped bit in any used page. The scrub repairs messages from the other node, and the bitmap
+// from memory. The visible content does not change.
 func TestScrubRepairsEveryPage(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := mustDigest(t, n.s)
@@ -59,7 +59,7 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
 		damage(no)
 	}
-	// These move with each checkpoint, so the loop may have missed them.
+	// The pages of the bitmap move with each checkpoint, so the loop may have missed them.
 	for _, kind := range []string{"bitmap", "bitmap directory"} {
 		for no := page.No(1); uint64(no) <= stats.Pages && repaired[kind] == 0; no++ {
 			if kindAt(t, mem, no) == kind {
@@ -74,8 +74,8 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 	}
 }
 
-// After a flipped bit in any node of the tree, the store reports that it must be replaced. It is consistent after the
-// replacement.
+// After a flipped bit in any node of the tree, the store reports that it must be replaced. After the replacement it
+// is consistent.
 func TestCorruptIndexIsReplaced(t *testing.T) {
 	first, same, _, _ := pairOf(t)
 	stats, err := first.s.Stats()
@@ -152,7 +152,7 @@ func TestReadRepairs(t *testing.T) {
 	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
 	n.check()
 
-	// Close writes the repair to a checkpoint, although no record was applied.
+	// Close writes a checkpoint with the repaired pages, although no record was applied.
 	require.NoError(t, n.s.Close())
 	again := openNode(t, options(mem))
 	again.applyAll()
@@ -201,7 +201,7 @@ func TestBothCopiesCorrupt(t *testing.T) {
 		require.Contains(t, lost, seq)
 	}
 
-	// After a consumer has acknowledged them, they are no longer listed, and their page is freed.
+	// After a consumer has acknowledged the lost messages, they are no longer listed, and their page is freed.
 	n.commit(func(b *txn.Builder) {
 		for _, seq := range lost {
 			b.Ack(1, 1, txn.Range{First: seq, Last: seq})
@@ -240,7 +240,8 @@ func TestRepairIsRetried(t *testing.T) {
 	n.check()
 }
 
-// A rewrite that detects a corrupt page repairs it and starts again. Without another node it fails.
+// A rewrite that detects a corrupt page repairs it and starts again. If the other node is unavailable, the rewrite
+// fails.
 func TestRewriteRepairs(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := mustDigest(t, n.s)

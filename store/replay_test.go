@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A log that is replayed in several pieces results in the same messages. Messages of an earlier piece that are not yet
-// in pages do not change when a later piece is read.
+// After a log is replayed in several pieces, the store has all messages. Messages of an earlier piece that are not
+// yet in pages do not change when a later piece is read.
 func TestReplayOfLongLog(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
@@ -58,8 +58,8 @@ func TestReplayOfLongLog(t *testing.T) {
 	second.check()
 }
 
-// Apply reads the log from before the start in pieces. If a piece ends within a batch that was appended after the start
-// and is still in memory, Apply continues with the rest of this batch.
+// Apply reads records that were appended before the start from the log, in pieces. If a piece ends within a batch
+// that was appended after the start and is still in memory, Apply continues with the rest of this batch.
 func TestReplayEndsInBatch(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))

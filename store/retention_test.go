@@ -62,7 +62,8 @@ func TestRetentionFreesPages(t *testing.T) {
 	s.check()
 }
 
-// FirstSince finds the first message at or after a time, among messages in pages and in memory with gaps.
+// FirstSince finds the first message at or after a time. The messages are in pages and in memory, and their
+// sequences have gaps.
 func TestFirstSince(t *testing.T) {
 	n := 300_000
 	if testing.Short() {

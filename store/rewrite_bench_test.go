@@ -24,9 +24,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// BenchmarkRewrite compares a rewrite with a plain copy and sync of the same file; the goal is half of its speed. It
-// also appends to a log, and reports the slowest and the mean sync, and the time after which a canceled rewrite
-// returns.
+// BenchmarkRewrite compares a rewrite with a plain copy and sync of the same file; the goal is half of the speed of
+// the copy. It also appends to a log during the rewrite. It reports the slowest and the mean sync of the log, and
+// the time after which a canceled rewrite returns.
 func BenchmarkRewrite(b *testing.B) {
 	for _, c := range []struct {
 		size, to int
@@ -159,7 +159,7 @@ func benchCopy(b *testing.B, from, to string) (int64, time.Duration) {
 	return n, time.Since(begun)
 }
 
-// benchLog returns the mean time of an append with its sync, while concurrent runs.
+// benchLog returns the mean time of an append and its sync while the function concurrent runs.
 func benchLog(publish func(bool, int), concurrent func(context.Context) error) time.Duration {
 	done := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())

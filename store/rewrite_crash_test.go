@@ -24,7 +24,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// crashPoints runs do and returns a crash clone from before each of its changes to the disk.
+// crashPoints runs do and returns, for each change of the disk, two clones of the disk after a crash before this
+// change: with some and without any unsynced writes. ops describes the clones.
 func crashPoints(
 	t *testing.T, mem *memfs.FS, fault *faultfs.FS, seed uint64, do func(),
 ) (clones []*memfs.FS, ops []string) {
@@ -59,11 +60,11 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 		fault := faultfs.New(mem)
 		n, m := filled(t, options(fault))
 		ops := rand.New(rand.NewPCG(seed, 5))
-		for range 20 { // in the log, applied, and not in the checkpoint
+		for range 20 { // these are in the log and applied, but not in the checkpoint
 			require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
 		}
 		n.applyAll()
-		for range 5 { // in the log, not applied
+		for range 5 { // these are in the log, but not applied
 			require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
 		}
 		want := m.dump()

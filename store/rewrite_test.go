@@ -117,7 +117,7 @@ func (n *node) publishMany(queue uint64, count, size int) {
 	}
 }
 
-// A rewrite stores each message of a queue with many subscriptions once.
+// A rewrite stores each message of a queue with many subscriptions only once.
 func TestRewriteStoresSharedMessagesOnce(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -188,7 +188,7 @@ func TestRewriteStopsAtCorruptPage(t *testing.T) {
 	_ = n.s.Close()
 }
 
-// A rewrite canceled at a random point returns immediately, Apply continues, and no file is left.
+// A rewrite that is canceled at a random point returns immediately, Apply continues, and no file is left.
 func TestRewriteCanceled(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -289,7 +289,7 @@ func TestLogDuringRewrite(t *testing.T) {
 	require.Equal(t, []string{"checkpoint", "plan", "copy", "finish", "done"}, slices.Compact(phases))
 }
 
-// A rewrite does not exceed its rate limit, and can be canceled while it waits for it.
+// A rewrite does not exceed its rate limit. It can be canceled while the limit delays it.
 func TestRewriteRateLimit(t *testing.T) { synctest.Test(t, testRewriteRateLimit) }
 
 func testRewriteRateLimit(t *testing.T) {
@@ -331,7 +331,7 @@ func testRewriteRateLimit(t *testing.T) {
 				cancel()
 			}
 			began := time.Now()
-			err = <-result // at this rate it would take minutes
+			err = <-result // at this rate the rewrite would take minutes
 			require.Equal(t, map[string]time.Duration{"canceled": 0, "deadline": time.Second}[name], time.Since(began))
 			require.ErrorIs(t, err, rewrite.ErrCanceled)
 			require.ErrorIs(t, err, ctx.Err())

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Free and pending pages count as available space, except for those needed by messages that are only in memory. Half of
-// the watermark must be free in the filesystem.
+// Free and pending pages count as available space, less the space that messages only in memory need. Half of the
+// watermark must be free in the filesystem.
 func TestRoom(t *testing.T) {
 	const mark = 100
 	for name, c := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Samples visits each queue once, although it releases the lock in between.
+// Samples visits each queue once, although it releases the lock at intervals.
 func TestSamples(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	for _, queues := range []int{0, 1, 1000, 2500} {

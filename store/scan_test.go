@@ -66,8 +66,8 @@ func TestScanPredictsFileSize(t *testing.T) {
 	n.check()
 }
 
-// For messages of mixed sizes (20 of 15,000 bytes for each 3 of 512), the recommended page size makes the file smaller.
-// A page size based on the mean would make the file seven times as large.
+// For messages of mixed sizes (20 of 15,000 bytes for each 3 of 512), the recommended page size makes the file
+// smaller. A page size based on the mean message size would make it seven times as large.
 func TestScanMixedSizes(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -137,7 +137,7 @@ func TestScanRecommendsNoLargerFile(t *testing.T) {
 	}
 }
 
-// One large message does not determine the recommendation.
+// A single large message does not change the recommendation.
 func TestScanOneLargeMessage(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
@@ -162,7 +162,7 @@ func TestScanEmpty(t *testing.T) {
 		result, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{})
 		require.NoError(t, err)
 		require.Equal(t, r.Candidates[len(r.Candidates)-1].FileBytes, result.FileBytesAfter)
-		// fails in the second iteration: the queue exists
+		// In the second iteration the queue exists, and the transaction is rejected.
 		n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	}
 	n.publishMany(1, 10, 100)
@@ -204,7 +204,7 @@ func TestScanCorruptPages(t *testing.T) {
 		r, err := scanDir(fault, checkpoint.ScanOptions{})
 		switch {
 		case err != nil:
-			failed++ // a page of the state: the node could not start either
+			failed++ // a page of the state, without which the node could not start either
 		case len(r.Problems) > 0:
 			reported++
 			require.LessOrEqual(t, r.Messages+r.DamagedMessages, clean.Messages)

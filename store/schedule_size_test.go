@@ -46,7 +46,7 @@ func TestDelayedMessagesMemory(t *testing.T) {
 		n.commit(func(b *txn.Builder) {
 			b.BeginPublish(1)
 			for i := range min(txn.MaxPublishMessages, count-sent) {
-				at := 1_000_000 + int64(sent+i)*7919%86_400_000 // over a day, in random order
+				at := 1_000_000 + int64(sent+i)*7919%86_400_000 // within one day, in random order
 				b.MessageWith(1000, &txn.Attributes{DeliverAtMS: at}, nil, []byte("0123456789"))
 			}
 			b.EndPublish()

@@ -50,7 +50,7 @@ func (n *timed) at(build func(b *txn.Builder)) {
 	require.NoError(n.t, r.Err())
 }
 
-// publish adds messages that are delayed, expire, both, or neither.
+// publish adds messages that have a delay, a TTL, both, or neither.
 func (n *timed) publish(count int) {
 	n.t.Helper()
 	n.at(func(b *txn.Builder) {
@@ -72,7 +72,7 @@ func (n *timed) publish(count int) {
 	})
 }
 
-// scheduled pages through all entries that are due by a time.
+// scheduled returns all entries that are due by a time. It reads at most limit entries per call.
 func (n *timed) scheduled(by int64, limit int) (all []txn.Due, next int64) {
 	n.t.Helper()
 	after := txn.Due{}
@@ -108,7 +108,7 @@ func (n *timed) compare() {
 	}
 }
 
-// proposeDue proposes some due entries, once or twice.
+// proposeDue commits one or two transactions that process some due entries.
 func (n *timed) proposeDue() {
 	n.t.Helper()
 	n.clock += n.rng.Int64N(60)
@@ -264,19 +264,19 @@ func TestScheduleIsRemovedInBatches(t *testing.T) {
 			remove := []int{1, 2, 1 + n.rng.IntN(3000)}[n.rng.IntN(3)]
 			for end := min(i+remove, len(all)); i < end; i++ {
 				gone = append(gone, all[i])
-				if n.rng.IntN(20) == 0 { // one that does not exist
+				if n.rng.IntN(20) == 0 { // an entry that does not exist
 					e := all[i]
 					e.Sequence += 1 << 40
 					gone = append(gone, e)
 				}
 				delete(n.want, all[i])
 			}
-			i += 1 + n.rng.IntN(40) // these stay
+			i += 1 + n.rng.IntN(40) // the skipped entries remain
 		}
 		for part := range slices.Chunk(gone, txn.MaxDue) {
 			n.at(func(b *txn.Builder) { b.Due(part...) })
 		}
-		for range 2 { // from memory, and from the tree
+		for range 2 { // first from memory, then from the tree
 			got, _ := n.scheduled(n.clock, 999)
 			require.Equal(t, slices.SortedFunc(maps.Keys(n.want), txn.Due.Compare), got)
 			_, err = n.s.Checkpoint(context.Background())

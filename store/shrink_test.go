@@ -65,7 +65,7 @@ func TestShrink(t *testing.T) {
 			require.False(t, r.Held)
 			require.Equal(t, want, dumpStore(t, n.s))
 			n.check()
-			n.publishMany(1, 100, 1800) // it grows again
+			n.publishMany(1, 100, 1800) // the file grows again
 			want = dumpStore(t, n.s)
 			n.check()
 			_, err = n.s.Maintenance().Shrink(ctx, rewrite.ShrinkOptions{MoveBytes: -1})

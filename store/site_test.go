@@ -21,7 +21,7 @@ func (n *node) site(c txn.SiteChange) txn.Result {
 	return n.commit(func(b *txn.Builder) { b.Site(c) })
 }
 
-// envelope commits a transaction of the primary with the given LSN and logical number.
+// envelope commits a transaction of the primary with number as its LSN and logical number.
 func (n *node) envelope(number uint64, payload []byte) txn.Result {
 	n.t.Helper()
 	require.NoError(n.t, n.appendTxn(txn.AppendSite(nil, &txn.Site{
@@ -39,8 +39,8 @@ func closed(ch <-chan struct{}) bool {
 	}
 }
 
-// The site state survives a crash and a snapshot. Changes of role, epoch and lineage are signaled, new positions are
-// not.
+// The site state survives a crash and a snapshot. Changes of role, epoch and lineage are signaled. New positions are
+// not signaled.
 func TestSite(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))

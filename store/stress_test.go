@@ -24,8 +24,8 @@ import (
 )
 
 // Reads and snapshots return only correct messages while queues are created, filled, emptied and deleted, the pager
-// writes, and the disk is full from time to time. Each message contains its queue and sequence. At the end the store is
-// consistent, also after a restart.
+// writes, and the disk is full from time to time. Each message contains its queue and sequence. At the end the store
+// is consistent, before and after a restart.
 func TestConcurrentOperations(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -35,7 +35,7 @@ func TestConcurrentOperations(t *testing.T) {
 	var full atomic.Bool
 	fault.SetHook(func(op faultfs.Op) error {
 		if isPageFile(faultfs.OpRead)(op) {
-			<-time.After(time.Millisecond) // a slow disk; in the meantime pages are freed and reused
+			<-time.After(time.Millisecond) // a slow disk, so that pages are freed and reused during the read
 		}
 		if full.Load() && (isPageFile(faultfs.OpWrite)(op) || isPageFile(faultfs.OpAllocate)(op)) {
 			return fmt.Errorf("write: %w", syscall.ENOSPC)

@@ -36,8 +36,8 @@ func startArchiver(t *testing.T, n *node, dir string) *backup.Archiver {
 	return a
 }
 
-// A restore with the archive to an LSN or a time has the content of the model at that record. Targets outside of the
-// backup and the archive are rejected.
+// A store that is restored with the archive to an LSN or a time has the content of the model at that record. Targets
+// outside of the backup and the archive are rejected.
 func TestRestoreToPointInTime(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()
@@ -143,7 +143,7 @@ func corruptArchiveFile(t *testing.T, mem *memfs.FS, set backup.Set) {
 	require.NoError(t, err, "a target before the gap")
 }
 
-// Records that are logged but not applied are not archived: they can still be truncated.
+// Records that are logged but not applied are not archived, since they can still be truncated.
 func TestArchiveOnlyApplied(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	a := startArchiver(t, n, "/archive")
@@ -180,7 +180,7 @@ func TestArchiveRestarts(t *testing.T) {
 			require.NoError(t, a.Close())
 			require.NoError(t, a.Close())
 		} else {
-			// A crash.
+			// Simulate a crash.
 			n.fs = mem.CrashClone(nil)
 			mem = n.fs.(*memfs.FS)
 		}
@@ -231,7 +231,7 @@ func TestArchiveAfterCrash(t *testing.T) {
 	})
 }
 
-// While the archive cannot be written, the log is kept, and it is archived afterwards. Above MaxHoldBytes the log is
+// While the archive cannot be written, the log is retained. It is archived afterwards. Above MaxHoldBytes the log is
 // trimmed, and the gap is reported.
 func TestArchiveCannotBeWritten(t *testing.T) {
 	ctx := context.Background()
@@ -296,7 +296,7 @@ func TestArchiveInBackground(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
-// moved replaces the archive in to by the one in from.
+// moved removes the archive files in directory to, and moves the archive files in directory from there.
 func moved(t *testing.T, fsys vfs.FS, from, to string) {
 	t.Helper()
 	files, err := backup.ListArchive(fsys, to)
@@ -336,7 +336,7 @@ func TestArchiveOfOtherHistory(t *testing.T) {
 	}
 	b.open()
 	defer func() { _ = b.s.Close() }()
-	// The log is shorter than the archive, and the store is another one.
+	// The log is shorter than the archive, and the store ID is different.
 	e := startArchiver(t, b, "/archive")
 	former := e.Status().Former
 	require.Contains(t, former, "/archive/other-")
@@ -374,8 +374,8 @@ func TestArchiveOfOtherHistory(t *testing.T) {
 	require.ErrorIs(t, err, backup.ErrOtherHistory)
 }
 
-// A backup with an archive removes only archived files that no kept backup needs. PruneArchive keeps files newer than a
-// time, and always the newest file.
+// A backup with an archive removes only archived files that no retained backup needs. PruneArchive retains files
+// newer than a time, and always the newest file.
 func TestPruneArchive(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()

@@ -127,7 +127,7 @@ func TestBackupDuringCommits(t *testing.T) {
 	var pieces atomic.Int64
 	for range 4 {
 		o := n.options("/backups")
-		o.Progress = func(checkpoint.Progress) { // called between two reads: the source changes during the copy
+		o.Progress = func(checkpoint.Progress) { // called between two reads, so that the source changes during the copy
 			pieces.Add(1)
 			n.steps(3)
 			n.checkpoint()
@@ -193,7 +193,7 @@ func TestKeepGenerations(t *testing.T) {
 	require.Equal(t, names[3], set.Name)
 }
 
-// A second concurrent backup to a path fails with ErrBusy.
+// A backup to a path fails with ErrBusy while another backup to it is running.
 func TestConcurrentBackupsToOnePath(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)
 	n.steps(5)
@@ -312,7 +312,7 @@ func TestNoSpaceBeforeStart(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// A corrupt page at any position fails the backup, and the old generation is kept.
+// If a page at any position is corrupt, the backup fails, and the old generation is retained.
 func TestCorruptSource(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n := openNode(t, fault, "/data", 2048)

@@ -32,7 +32,8 @@ func changes(k faultfs.OpKind) bool {
 	}
 }
 
-// crashEverywhere runs do and calls check with the state after a power failure, before each change and at the end.
+// crashEverywhere runs do. For each change of the disk, it calls check with the disk as it is after a power failure
+// before the change. The last call is for a power failure at the end.
 func crashEverywhere(t *testing.T, mem *memfs.FS, fault *faultfs.FS, do func(), check func(step int, after *memfs.FS)) {
 	t.Helper()
 	var mu sync.Mutex // the log preallocates segments in the background
@@ -92,7 +93,7 @@ func TestBackupAfterCrash(t *testing.T) {
 		}
 		for _, s := range bad {
 			_, err := backup.Verify(ctx, s.Path, backup.VerifyOptions{FS: after, ChecksumsOnly: true})
-			if err == nil { // complete, but named as partial or removed
+			if err == nil { // complete, but marked as partial or removed
 				require.Regexp(t, `^\.(partial|removed)-`, s.Name)
 			}
 			_, err = backup.Load(ctx, backup.Directory(after, path.Dir(s.Path)), s.Name)
@@ -188,7 +189,7 @@ func TestRestoreAfterError(t *testing.T) {
 			require.Greater(t, fail, int64(20))
 			return
 		}
-		if err == nil { // in the preallocation of the next segment, which is not needed
+		if err == nil { // the error was in the preallocation of the next segment, which is not needed
 			continue
 		}
 		require.ErrorIs(t, err, broken)

@@ -25,7 +25,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// epoch returns the time of the first transaction; each later one is one second after the previous one.
+// epoch returns the time of the first transaction. The time of each later transaction is one second after the
+// previous one.
 func epoch() time.Time { return time.Date(2026, 11, 21, 0, 45, 0, 0, time.UTC) }
 
 // node is a store with a minimal committer, and a model of its expected content.
@@ -112,7 +113,7 @@ func (n *node) step() {
 				body[i] = byte(n.rng.Uint32())
 			}
 			var a *txn.Attributes
-			if n.rng.IntN(3) == 0 { // the schedule and the delayed messages are part of the backup
+			if n.rng.IntN(3) == 0 { // the backup must contain the schedule and the delayed messages
 				a = &txn.Attributes{DeliverAtMS: 500 + n.rng.Int64N(1000), ExpiresAtMS: 1_000_000}
 			}
 			b.MessageWith(1_000, a, nil, body)
@@ -181,7 +182,7 @@ func (n *node) backup(path string) backup.Set {
 	return set
 }
 
-// options returns options with a clock that advances with the transactions, so that the names are deterministic.
+// options returns options with a clock that advances with the transactions, so that backup names are deterministic.
 func (n *node) options(path string) backup.Options {
 	return backup.Options{FS: n.fs, Path: path, Software: "test 1", Now: func() time.Time {
 		return epoch().Add(time.Duration(n.s.End().LSN) * time.Second)
@@ -253,7 +254,7 @@ func mustList(t *testing.T, fsys vfs.FS, path string) (good, bad []backup.Set) {
 
 func crashRand(seed int64) *oldrand.Rand { return oldrand.New(oldrand.NewSource(seed)) }
 
-// changeFile changes a file in place.
+// changeFile replaces the content of a file with the result of change.
 func changeFile(t *testing.T, fsys vfs.FS, name string, change func(b []byte) []byte) {
 	t.Helper()
 	b, err := vfs.ReadFile(fsys, name, 1<<30)

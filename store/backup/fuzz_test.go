@@ -107,7 +107,7 @@ func FuzzManifest(f *testing.F) {
 	f.Add(wrap([]byte(`[]`)))
 	f.Add([]byte(`{}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, b := range [][]byte{b, wrap(b)} { // the second one has a valid checksum
+		for _, b := range [][]byte{b, wrap(b)} { // the second manifest has a valid checksum
 			m, err := decodeManifest(b)
 			if err != nil {
 				continue

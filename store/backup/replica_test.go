@@ -63,7 +63,7 @@ func TestRestoreReplica(t *testing.T) {
 	require.Equal(t, n.s.End(), res.End)
 	checkReplica(n, "/restored")
 
-	// A backup of a replica is restored without another change of its site state.
+	// A restore of a backup of a replica does not change the site state again.
 	replica := *n
 	replica.dir, replica.o.Dir = "/other", "/other"
 	_, err = backup.Restore(ctx, set.Path, "/other", o)

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// searchTime needs at most one read more than the number of messages has binary digits, up to a billion messages.
+// For up to a billion messages, searchTime needs at most one read more than the number of messages has binary
+// digits.
 func TestSearchTimeReadsAreLogarithmic(t *testing.T) {
 	for _, n := range []uint64{1, 10, 1000, 1_000_000, 100_000_000, 1_000_000_000} {
 		most, digits := 0, 0
