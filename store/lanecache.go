@@ -105,7 +105,7 @@ func (c *laneCache) pop(l *laneList) {
 	}
 }
 
-// put appends a copy of a message. It returns false if that would exceed limit bytes. mu must be held.
+// put appends a copy of a message. It returns false if the cache would then exceed limit bytes. mu must be held.
 func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) bool {
 	if n := len(l.list); n > l.head && l.list[n-1].seq >= seq {
 		return true // already cached, or out of order: it will be read from pages

@@ -153,7 +153,7 @@ func TestPriorityCacheIsBounded(t *testing.T) {
 			case left > 0 && l.rng.IntN(3) == 0:
 				left--
 				l.publish(1 + l.rng.IntN(3))
-				*lanes = store.Lanes{} // the new messages of a priority may be before the read position
+				*lanes = store.Lanes{} // read again from the highest priority
 			case l.rng.IntN(20) == 0:
 				*lanes = store.Lanes{}
 			case n == 40:

@@ -66,7 +66,7 @@ func PageCacheNames() []string { return []string{"auto", "keep", "drop"} }
 
 // Options configures a store. The zero value of a field selects its default.
 type Options struct {
-	// FS is the filesystem; nil selects the operating system's.
+	// FS is the filesystem; nil selects that of the operating system.
 	FS  vfs.FS
 	Dir string
 	// PageSize is the page size of a new page.db in bytes, a multiple of 2048. An existing file keeps its page size.
@@ -101,8 +101,8 @@ type Options struct {
 	ReplaceUnknown bool
 	// BootID identifies the current boot of the operating system. If it is empty, Open reads it from the kernel.
 	BootID string
-	// Events receives the store's events, within the constraints that package events documents; nil discards them. After
-	// events.Failed the process must stop (INV-7).
+	// Events receives the store's events; nil discards them. The function must observe the constraints in package
+	// events. After events.Failed the process must stop (INV-7).
 	Events func(events.Event)
 }
 

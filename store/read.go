@@ -41,12 +41,12 @@ type ReadRequest struct {
 	// Before, if not 0, excludes messages with this sequence or a higher one. It is not used with Lanes.
 	Before      uint64
 	MaxMessages int
-	// MaxBytes bounds the size of the result, except for the first message.
+	// MaxBytes limits the size of the result, if not 0. The first message is returned regardless of its size.
 	MaxBytes int
 	// Delayed includes messages that are not yet deliverable to Sub. If Sub is 0, such messages are always included.
 	Delayed bool
-	// IncludeCorrupt includes corrupt messages, without their records. Otherwise Read ends with an error at a corrupt
-	// message.
+	// IncludeCorrupt includes corrupt messages that cannot be repaired, without their records. Otherwise Read returns
+	// an error for such a message.
 	IncludeCorrupt bool
 	// Lanes, if not nil, selects priority order: the highest priority first, and each priority from its position in
 	// Lanes instead of From. It requires Sub and a queue with priorities. nil selects sequence order.
@@ -94,8 +94,9 @@ func (b *ReadBuffer) reset() {
 // after From is available now.
 //
 // Read stops before a corrupt message and returns the messages before it. If the first message is corrupt, Read
-// repairs it from the other node, which may take time. If the repair fails, Read returns a repair.CorruptError,
-// which matches index.ErrDataLoss; the caller can continue after the last sequence in that error.
+// repairs it from the other node, which may take time. If the repair fails and IncludeCorrupt is not set, Read
+// returns a repair.CorruptError, which matches index.ErrDataLoss. The caller can continue after the last sequence in
+// that error.
 //
 // Read returns ErrNoQueue if the queue or subscription does not exist, and index.ErrCorrupt if the location of
 // messages cannot be determined.

@@ -14,9 +14,9 @@ import (
 type Lanes struct {
 	// Next is the sequence from which each priority is read. The read updates it.
 	Next [queue.PriorityLevels]uint64
-	// Skip has a bit for each priority that is skipped.
+	// Skip selects the priorities to skip: bit p stands for priority p.
 	Skip uint16
-	// Empty receives a bit for each priority that was read and has no message at or after Next.
+	// Empty is set by the read. Bit p is set if priority p was read and has no message at or after Next.
 	Empty uint16
 }
 

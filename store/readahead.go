@@ -25,9 +25,9 @@ const (
 	aheadTimeout = time.Second
 )
 
-// readAhead prefetches data for consumers that lag: concurrently, with direct I/O, and in pieces that keep a disk
-// busy. The read-ahead of the operating system is too small for that, and would fill the page cache with data that
-// is read only once.
+// readAhead prefetches data for lagging consumers. It reads several large pieces concurrently, with direct I/O, to
+// keep the disk busy. The operating system reads ahead too little for that, and would fill the page cache with data
+// that is read only once.
 //
 // The pages may be freed and rewritten before the data is used. The reader verifies that the data matches the index (an
 // extent's header contains its birth number), and otherwise reads the file.

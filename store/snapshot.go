@@ -30,7 +30,7 @@ type Snapshot struct {
 	Header SnapshotHeader
 
 	s       *Store
-	file    *page.File // the store may replace its own file
+	file    *page.File // may no longer be page.db, since the store can replace it
 	pin     *page.Pin
 	hold    *wal.Hold
 	meta    []byte // metadata of the checkpoint: the first piece, at offset 0
@@ -113,9 +113,10 @@ func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 }
 
 // ReadNext reads the first piece of the page file at or after the offset, at most limit bytes but at least one page.
-// It returns the offset at and the data of the piece; the next call continues at their end. The piece at offset 0
-// contains the metadata of the checkpoint instead of the file's header. ReadNext returns io.EOF after the last
-// piece. It returns ErrSnapshotGone if the snapshot or the store was closed, or if the store's content was replaced.
+// It returns the offset and the data of the piece. The next call must pass the offset of the end of the piece. The
+// piece at offset 0 contains the metadata of the checkpoint instead of the file's header. ReadNext returns io.EOF
+// after the last piece. It returns ErrSnapshotGone if the snapshot or the store was closed, or if the store's
+// content was replaced.
 func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()

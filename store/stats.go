@@ -14,7 +14,7 @@ import (
 // Room is the available space of a store.
 type Room struct {
 	// FreeBytes is the space that this process may still use in the filesystem. PageBytes is the free space within the
-	// page file, and PendingBytes the space in it that becomes free after further checkpoints.
+	// page file. PendingBytes is the space within the page file that further checkpoints will free.
 	FreeBytes, PageBytes, PendingBytes uint64
 	// TailBytes is the space that the next checkpoint needs for messages that are only in memory.
 	TailBytes uint64

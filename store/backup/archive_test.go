@@ -296,7 +296,7 @@ func TestArchiveInBackground(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
-// moved removes the archive files in directory to, and moves the archive files in directory from there.
+// moved replaces the archive files in directory to with those in directory from.
 func moved(t *testing.T, fsys vfs.FS, from, to string) {
 	t.Helper()
 	files, err := backup.ListArchive(fsys, to)

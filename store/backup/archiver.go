@@ -26,8 +26,7 @@ const (
 	DefaultArchiveFileBytes = 64 << 20
 
 	archiveReadBytes = 1 << 20
-	// openLimit limits the time that StartArchiver and Close wait for a location that is not on a directory needs no
-	// time limit.
+	// openLimit limits the time that StartArchiver and Close wait for a location that is not a local directory.
 	openLimit = 5 * time.Second
 )
 
@@ -124,7 +123,7 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 		return nil, err
 	}
 	if a.exclusive {
-		err = a.open(context.Background()) // a disk
+		err = a.open(context.Background()) // a local directory: no time limit
 	}
 	if err != nil {
 		a.hold.Release()
@@ -302,7 +301,7 @@ func (a *Archiver) closeGap() {
 	}
 }
 
-// retainFrom creates a new hold, since a snapshot installation releases all holds.
+// retainFrom replaces the hold with a new one, since a snapshot installation releases all holds.
 func (a *Archiver) retainFrom(n uint64) {
 	old := a.hold
 	a.hold = a.s.HoldLog(n)

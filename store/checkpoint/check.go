@@ -25,8 +25,9 @@ type Report struct {
 	LSN        uint64
 }
 
-// Check verifies that each page is free or referenced exactly once, that each page and message can be decoded, and that
-// each message that a subscription needs exists. An error means that the check could not be completed.
+// Check verifies that each page is free or referenced exactly once, that each page and message can be decoded, and
+// that each message that a subscription needs exists. Check reports inconsistencies in Report.Problems. An error
+// means that the check could not be completed.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {
@@ -180,7 +181,7 @@ func (c *checker) missing(q *queue.Queue, from uint64) {
 	}
 }
 
-// emptyQueue verifies that a queue without pages needs no message.
+// emptyQueue verifies that, if a queue has no pages, no subscription needs a message of it.
 func (c *checker) emptyQueue(q *queue.Queue) {
 	from, to := index.KeyRange(q.ID())
 	if it := c.p.view.Scan(from, to); !it.Next() {
@@ -238,7 +239,7 @@ func (s pageSet) add(n page.No) bool {
 // schedule verifies that each delayed message is in the schedule, since it would otherwise never be delivered. Entries
 // of a deleted message or queue are removed when they are due.
 func (c *checker) schedule(ctx context.Context) error {
-	found := make(map[uint64]uint64) // by queue
+	found := make(map[uint64]uint64) // number of entries by queue
 	keys := queue.ScheduleKeys()
 	err := c.p.CopyTree(ctx, keys.From, keys.To, func(key, value []byte) error {
 		e, err := queue.ParseScheduleKey(key)

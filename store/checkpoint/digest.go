@@ -18,8 +18,8 @@ import (
 type Digest struct {
 	Position lsn.Position
 	// Content covers queues, subscriptions, acknowledgements, producers, message IDs, the schedule and every needed
-	// message. It does not depend on page size or page numbers: two nodes that applied the same log have the same digest,
-	// as have two sites that applied the same transactions. The site role is therefore not included.
+	// message. It does not depend on page size or page numbers. Two nodes that applied the same log, or two sites that
+	// applied the same transactions, have the same digest. The site role is therefore not included.
 	Content  [sha256.Size]byte
 	Messages uint64
 }

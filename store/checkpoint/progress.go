@@ -6,7 +6,8 @@ import "time"
 
 // Progress is the progress of a long operation, such as a scan, rewrite, backup or restore. Unknown values are 0.
 type Progress struct {
-	// Phase is "checkpoint", "plan", "scan", "copy", "finish" or "done"; for a backup also "verify", "check" and "log".
+	// Phase is "checkpoint", "plan", "scan", "copy", "finish" or "done"; for a backup or restore also "verify", "check"
+	// and "log".
 	Phase             string
 	Pages, TotalPages uint64
 	// Messages is the number of messages read (scan, plan) or written (copy).

@@ -44,7 +44,7 @@ type ScanResult struct {
 	DeadMessages uint64       `json:"dead_messages"`
 	DeadBytes    uint64       `json:"dead_bytes"`
 	Histogram    []SizeBucket `json:"histogram"`
-	// Candidates are the results of rewrites with all page sizes, including the current one, in ascending order.
+	// Candidates are the results of rewrites with different page sizes, including the current one, in ascending order.
 	Candidates  []Candidate `json:"candidates"`
 	Recommended int         `json:"recommended"`
 	Note        string      `json:"note"`
@@ -71,7 +71,7 @@ type Candidate struct {
 	PageSize  int    `json:"page_size"`
 	FileBytes uint64 `json:"file_bytes"`
 	Pages     uint64 `json:"pages"`
-	Extents   uint64 `json:"runs"` // of messages; each is read with one I/O
+	Extents   uint64 `json:"runs"` // number of message extents; each is read with one I/O
 	// Pages is the sum of MessagePages, IndexPages (the tree) and OtherPages (the bitmap of used pages).
 	MessagePages uint64 `json:"message_pages"`
 	IndexPages   uint64 `json:"index_pages"`

@@ -122,7 +122,7 @@ func (c *Checkpoint) Extents(
 	return nil
 }
 
-// read sends the extents in parts until the end, or until ctx ends.
+// read sends the extents in parts until the end of the index, or until ctx ends.
 func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *walkPart) {
 	p := partReader{w: w, ctx: ctx, full: full, empty: empty}
 	p.limit = w.bytes()

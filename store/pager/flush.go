@@ -225,7 +225,7 @@ func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Extent, error)
 	return dropDead(edit, p.spans.in(p.index), b.Dead, freed)
 }
 
-// editIDs writes message IDs, and removes the expired ones.
+// editIDs writes new message IDs, and removes expired message IDs.
 func editIDs(edit *tree.Edit, b *queue.Batch) error {
 	for i := range b.IDs {
 		for key, value := range b.IDs[i].Puts {

@@ -17,8 +17,8 @@ const pageMapCacheBytes = 4 << 20
 type PageRegion struct {
 	page.Region
 
-	// Index counts the live pages of the tree, Bitmap the live pages of the bitmap of used pages. The other live pages
-	// contain messages.
+	// Index counts the live pages of the tree. Bitmap counts the live pages of the bitmap of used pages. The other live
+	// pages contain messages.
 	Index, Bitmap uint64
 }
 

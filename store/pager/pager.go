@@ -147,7 +147,7 @@ type checkpointReply struct {
 // CheckpointInfo describes a checkpoint.
 type CheckpointInfo struct {
 	Checkpoint uint64
-	Position   lsn.Position // of the last record that it contains
+	Position   lsn.Position // position of the last record in the checkpoint
 }
 
 // New returns a pager without a page file. Use and Start must be called before other methods.
@@ -194,7 +194,7 @@ func (p *Pager) Close() error {
 	return p.file.Close()
 }
 
-// Wake makes the pager's goroutine check for work.
+// Wake requests that the pager's goroutine check for work.
 func (p *Pager) Wake() {
 	select {
 	case p.wakeups <- struct{}{}:
@@ -385,8 +385,8 @@ func (p *Pager) checkpointLocked() (CheckpointInfo, error) {
 	return p.settle()
 }
 
-// beginLocked starts a checkpoint, or returns the last one if nothing has changed since. The caller must hold mu, and
-// no checkpoint may be in progress.
+// beginLocked starts a checkpoint, or returns the last one if nothing has changed since then. The caller must hold
+// mu, and no checkpoint may be in progress.
 func (p *Pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	if p.todo != nil {
 		if err := p.finish(); err != nil || p.syncing != nil {

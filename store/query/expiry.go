@@ -68,7 +68,8 @@ func Paused(s *store.Store, id uint64, sub uint32) (paused bool) {
 	return paused
 }
 
-// AckTimeout returns the acknowledgement deadline of a subscription in milliseconds; 0 for none.
+// AckTimeout returns the acknowledgement deadline of a subscription in milliseconds, or 0 if the subscription has
+// none or does not exist.
 func AckTimeout(s *store.Store, id uint64, sub uint32) (ms uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) { ms = of.Config().AckTimeout })
 	return ms

@@ -23,7 +23,7 @@ type Target struct {
 	Paused bool
 	// Forwards are the queue's forwarding rules. The caller must not modify them.
 	Forwards []txn.Forward
-	// Messages is the number of live messages, and Bytes their size.
+	// Messages is the number of live messages, and Bytes is their size.
 	Messages, Bytes uint64
 	Subscriptions   int
 	// SubID is txn.NoSub if the subscription does not exist or was not requested.

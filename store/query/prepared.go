@@ -21,7 +21,7 @@ type PreparedInfo struct {
 	TimeMS int64
 	// Bytes is the length of the stored transaction.
 	Bytes int
-	// Queues are the queues that the transaction publishes to or acknowledges messages of, ordered by name.
+	// Queues are the queues to which the transaction publishes or in which it acknowledges messages, ordered by name.
 	Queues []PreparedQueue
 }
 
@@ -68,7 +68,7 @@ func PreparedQueues(s *store.Store, xid string) (queues []PreparedQueue) {
 	return queues
 }
 
-// OldestPrepared returns the name, LSN and time of the oldest prepared transaction; ok is false if none exists.
+// OldestPrepared returns the XID, LSN and time of the oldest prepared transaction. ok is false if none exists.
 func OldestPrepared(s *store.Store) (xid string, number uint64, timeMS int64, ok bool) {
 	if s.Usable() != nil {
 		return "", 0, 0, false
@@ -118,16 +118,17 @@ func ReservedSequences(s *store.Store, id uint64, sequences []uint64) (reserved 
 	return reserved
 }
 
-// Pending is a message that some subscriptions have not yet acknowledged.
+// Pending is a message that the subscriptions Subs have not acknowledged.
 type Pending struct {
 	Sequence uint64
 	Subs     []uint32
 }
 
-// PendingMessages returns at most limit messages within ranges that a subscription, or any subscription if sub is 0,
-// has not yet acknowledged. The ranges must be ascending and must not overlap. Messages reserved by a prepared
-// transaction are omitted. The error is ErrNoQueue if the queue or the subscription does not exist, txn.ErrBeyondEnd
-// for a sequence beyond the end of the queue, ErrClosed or ErrFailed.
+// PendingMessages returns the messages within ranges that subscription sub has not acknowledged, at most limit. If
+// sub is 0, it returns messages that at least one subscription has not acknowledged. The ranges must be ascending
+// and must not overlap. It omits messages that a prepared transaction reserves. The error is ErrNoQueue if the queue
+// or the subscription does not exist, txn.ErrBeyondEnd for a sequence beyond the end of the queue, ErrClosed or
+// ErrFailed.
 func PendingMessages(
 	s *store.Store, id uint64, sub uint32, ranges []txn.Range, limit int,
 ) (out []Pending, err error) {
@@ -156,8 +157,8 @@ func PendingMessages(
 	return out, err
 }
 
-// pendingIn returns the subscriptions that have not acknowledged a message, or nil if a prepared transaction reserves
-// it.
+// pendingIn returns the subscriptions that have not acknowledged a message, or nil if a prepared transaction
+// reserves the message. If only is not 0, it considers only that subscription.
 func pendingIn(q *queue.Queue, only uint32, seq uint64) (subs []uint32) {
 	for sub := range q.Subs {
 		switch {

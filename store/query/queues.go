@@ -21,7 +21,7 @@ type QueueInfo struct {
 	Config       txn.Config
 	DeadLetter   string // name of queue Config.DeadLetter; empty if none
 	NextSequence uint64
-	// Messages is the number of live messages, and Bytes their size.
+	// Messages is the number of live messages, and Bytes is their size.
 	Messages, Bytes uint64
 	Delayed         uint64
 	// Dropped counts messages that were discarded because no dead-letter queue is configured, once per subscription.
@@ -33,7 +33,7 @@ type QueueInfo struct {
 	Subscriptions []SubscriptionInfo
 	Forwards      []ForwardInfo
 	Pause         txn.Pause
-	// MessageIDs is the number of message IDs retained for Config.DedupWindow, and Duplicates the number of discarded
+	// MessageIDs is the number of message IDs retained for Config.DedupWindow. Duplicates is the number of discarded
 	// duplicates (queue.Queue.MessageIDs).
 	MessageIDs, Duplicates uint64
 	// Own contains the options of Config that are set on the queue itself, not by a policy. It is nil if no policy
@@ -190,8 +190,9 @@ func QueueByName(s *store.Store, name string) (info QueueInfo, err error) {
 // Origin names a subscription and its dead-letter queues.
 type Origin struct {
 	Queue, Subscription string
-	// DeadLetter is the number of the dead-letter queue that applies to the subscription, and QueueDeadLetter the number
-	// that its queue configures; txn.NoQueue if none.
+	// DeadLetter is the number of the dead-letter queue that applies to the subscription. QueueDeadLetter is the number
+	// of the dead-letter queue in the configuration of the subscription's queue. Each is txn.NoQueue if none is
+	// configured.
 	DeadLetter, QueueDeadLetter         uint64
 	DeadLetterName, QueueDeadLetterName string
 }
@@ -257,8 +258,8 @@ func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	return next, ok
 }
 
-// SequenceRange returns the sequence of the oldest message of the queue that is retained or not acknowledged by all
-// subscriptions, and the sequence of the next message. ok is as for NextSequence.
+// SequenceRange returns the sequence of the oldest message of the queue that is retained or that at least one
+// subscription has not acknowledged, and the sequence of the next message. ok is as for NextSequence.
 func SequenceRange(s *store.Store, id uint64) (first, next uint64, ok bool) {
 	if s.Usable() != nil {
 		return 0, 0, false
@@ -269,8 +270,8 @@ func SequenceRange(s *store.Store, id uint64) (first, next uint64, ok bool) {
 
 // QueueRange selects queues by name.
 type QueueRange struct {
-	// Prefix selects queues by the beginning of the name. After is the name after which the list starts; "" starts at the
-	// first.
+	// Prefix selects queues with a name that begins with it. After, if not "", excludes this name and all names before
+	// it.
 	Prefix, After string
 	// MaxQueues and MaxSubscriptions limit the number of queues and of their subscriptions in the result. The first
 	// queue is included even if it exceeds MaxSubscriptions.

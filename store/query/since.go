@@ -12,9 +12,9 @@ import (
 )
 
 // FirstSince finds the first message of a queue at or after sequence from that was published at or after sinceMS, in
-// milliseconds since 1970, and returns its sequence and time. It considers messages that are retained or not yet
-// acknowledged by all subscriptions. If no message matches, it returns the sequence of the next message, and ok is
-// false.
+// milliseconds since 1970, and returns its sequence and time. It considers messages that are retained or that at
+// least one subscription has not acknowledged. If no message matches, it returns the sequence of the next message,
+// and ok is false.
 //
 // The search is binary and reads single messages. It assumes that publish times ascend with the sequences. If clock
 // differences between the nodes or moved messages violate this, the result is approximate. Corrupt messages are

@@ -63,7 +63,7 @@ type CorruptMessage struct {
 	// Reason contains the error on this node and the reason why the message was not repaired.
 	Reason string
 	// Lost is set if the other node has reported that its copy is also corrupt, or if no other node has a copy.
-	// Otherwise the repair is retried.
+	// Otherwise a later repair may succeed.
 	Lost  bool
 	Since time.Time
 }

@@ -164,7 +164,7 @@ func (sc *scrub) own(ctx context.Context) error {
 func (sc *scrub) ownExtents(ctx context.Context, file *page.File, pin *page.Pin) (rewritten uint64, err error) {
 	extents, err := file.OwnExtents(pin)
 	in := &page.CorruptError{}
-	// The next scrub checks the pages that a directory page refers to.
+	// The next scrub checks the pages to which a corrupt directory page refers.
 	if errors.As(err, &in) && file.RelocateOwn(in.Page) {
 		sc.found(err)
 		rewritten, err = 1, nil
@@ -302,7 +302,7 @@ func (sc *scrub) log(ctx context.Context) error {
 		if err := sc.r.dropDamagedLog(ctx); err != nil || sc.r.wal.First() <= first {
 			return err
 		}
-		return sc.log(ctx) // the records after it
+		return sc.log(ctx) // continue with the records after the corrupt one
 	case errors.Is(err, io.EOF), errors.Is(err, wal.ErrTrimmed), errors.Is(err, wal.ErrTruncated),
 		errors.Is(err, wal.ErrNotInLog):
 		return nil // at the end; or the log is trimmed faster than it is read
@@ -328,7 +328,7 @@ func (r *Repairer) dropDamagedLog(ctx context.Context) error {
 		r.wal.Discard(at)
 	}
 	if r.wal.First() <= at {
-		return nil // it is in the current segment; retry later
+		return nil // the record is in the current segment; retry later
 	}
 	if r.logDiscarded(at) {
 		r.events(events.LogDiscarded{UpTo: at})

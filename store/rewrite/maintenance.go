@@ -105,7 +105,7 @@ type Config struct {
 	FS         vfs.FS
 	Dir        string
 	CacheBytes int64
-	// ReserveBytes must stay free on the disk for the log, in addition to a new file.
+	// ReserveBytes is the space that must stay free on the disk for the log, in addition to a new file.
 	ReserveBytes uint64
 	Events       func(events.Event)
 }

@@ -20,7 +20,7 @@ type Plan struct {
 	FromPageSize int    `json:"from_page_size"`
 	PageSize     int    `json:"page_size"`
 	FileBytes    uint64 `json:"file_bytes"` // size of the current page.db, kept as page.db_old until DropOld
-	// NeedBytes is the exact size of the new file. ReserveBytes must stay free in addition.
+	// NeedBytes is the exact size of the new file. ReserveBytes is the space that must stay free in addition.
 	NeedBytes    uint64 `json:"need_bytes"`
 	ReserveBytes uint64 `json:"reserve_bytes"`
 	// AvailableBytes is the free disk space. OldFileBytes is the size of the current page.db_old, which a rewrite removes

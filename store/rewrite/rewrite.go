@@ -36,7 +36,8 @@ import (
 type Options struct {
 	// PageSize is the new page size; 0 keeps the current one (a compact).
 	PageSize int
-	// ReserveBytes must stay free on the disk for the log, in addition to the new file. The default is one log segment.
+	// ReserveBytes is the space that must stay free on the disk for the log, in addition to the new file. The default
+	// is one log segment.
 	ReserveBytes uint64
 	// BytesPerSecond limits the rate of copied message bytes, if not 0. A limit extends the time for which Apply is
 	// paused.
@@ -72,10 +73,10 @@ type Result struct {
 //
 // If a page is corrupt, it is repaired from the other node, and the rewrite is restarted once.
 //
-// Rewrite returns a MaintenanceError if a rewrite or shrink is running, a SpaceError before it writes anything if the
+// Rewrite returns a MaintenanceError if another operation is running, a SpaceError before it writes anything if the
 // new file does not fit, and ErrDataLoss if a message cannot be read. When ctx ends before the renames begin, it
-// returns ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the background. After any error
-// except ErrFailed, page.db is unchanged. After ErrFailed, page.db is the old or the new file.
+// returns ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the background. After any
+// error except ErrFailed, page.db is unchanged. After ErrFailed, page.db is the old or the new file.
 func (m *Maintenance) Rewrite(ctx context.Context, o Options) (Result, error) {
 	result, err := m.rewriteOnce(ctx, o)
 	if errors.Is(err, index.ErrDataLoss) && m.e.Repair(ctx) {

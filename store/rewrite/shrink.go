@@ -80,8 +80,8 @@ func bytesUpTo(pages uint64, pageSize int) uint64 {
 // content at the end (the tree, the bitmap of used pages, a bounded number of messages) into gaps before it. A
 // compact (Rewrite) removes all gaps in the file.
 //
-// It returns a MaintenanceError while a rewrite is running, and ErrCanceled if ctx ends; the size of page.db is then
-// unchanged.
+// It returns a MaintenanceError while another operation is running, and ErrCanceled if ctx ends; the size of page.db
+// is then unchanged.
 func (m *Maintenance) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult, error) {
 	if err := m.e.Usable(); err != nil {
 		return ShrinkResult{}, err
