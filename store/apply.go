@@ -29,8 +29,8 @@ const (
 // returns; the data to which its fields point may be retained.
 //
 // The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
-// the messages in memory exceed their part of the memory budget, while a rewrite copies the most recent changes, and
-// while a digest or checkpoint is taken at the applied LSN.
+// the messages in memory exceed their part of the memory budget. It also blocks while a rewrite copies the most
+// recent changes, and while a digest or checkpoint is taken at the applied LSN.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }

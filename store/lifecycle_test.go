@@ -33,7 +33,7 @@ import (
 // maxWait limits the wait for operations that should complete immediately.
 const maxWait = time.Minute
 
-// within runs fn and fails the test if it does not return in time.
+// within runs fn, and fails the test if fn does not return in time.
 func within(t *testing.T, what string, fn func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -48,7 +48,7 @@ func within(t *testing.T, what string, fn func()) {
 	}
 }
 
-// gate is a hook that blocks the first matching operation until it is opened.
+// gate is a hook that blocks the first matching operation until the gate is opened.
 type gate struct {
 	reached, open chan struct{}
 	passed        atomic.Bool
@@ -254,7 +254,7 @@ func TestCloseDuringInstall(t *testing.T) {
 	}
 }
 
-// receive copies a snapshot from one store to another, without Commit.
+// receive copies a snapshot from one store to another, but does not call Commit.
 func receive(t *testing.T, from, to *store.Store) *store.Install {
 	t.Helper()
 	snap, err := from.OpenSnapshot()

@@ -89,8 +89,9 @@ type Options struct {
 	SegmentBytes int64
 	// MaxFrameBytes is the maximum size of an encoded transaction.
 	MaxFrameBytes int
-	// BackgroundPercent is the percentage of time in which a scan, check, digest, rewrite plan, shrink or backup may run,
-	// so that it does not slow down transactions; 0 means 100. throttle.FullSpeed lifts the limit for one operation.
+	// BackgroundPercent is the percentage of time in which a scan, check, digest, rewrite plan, shrink or backup may
+	// run; 0 means 100. A lower percentage slows down transactions less. throttle.FullSpeed lifts the limit for one
+	// operation.
 	BackgroundPercent int
 	// ReplaceDamaged quarantines the store if it belongs to a pair and is too corrupt to be opened: it is moved to
 	// damaged-… in the data directory. It is replaced by an empty store with a new incarnation, which then receives the

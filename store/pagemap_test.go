@@ -36,7 +36,8 @@ func TestPageMap(t *testing.T) {
 	}
 }
 
-// compareMap counts the pages of messages from the index, and compares held and free pages with the totals.
+// compareMap compares the number of message pages in each region with the index. It also verifies that the page
+// counts of each region add up, and that the regions cover the file.
 func compareMap(t *testing.T, n *node, m *pager.PageMap) {
 	t.Helper()
 	each := m.Regions[0].Pages

@@ -272,8 +272,8 @@ func syncAll(t *testing.T, fsys vfs.FS) {
 	}
 }
 
-// After a crash before any step of a quarantine, Open completes it: the store is empty, may have lost records, and has
-// an identity that the cluster record does not contain.
+// After a crash before any step of a quarantine, Open completes the quarantine. The store is then empty, is marked
+// as possibly having lost records, and has an identity that the cluster record does not contain.
 func TestQuarantineIsAtomic(t *testing.T) {
 	for _, h := range startDamages() {
 		t.Run(h.name, func(t *testing.T) {

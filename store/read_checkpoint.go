@@ -28,9 +28,9 @@ type ReadOptions struct {
 // ReadCheckpoint waits until that record is applied, and the store applies no later record while the checkpoint is
 // written. A Checkpoint call shortly before ReadCheckpoint shortens that time.
 //
-// It returns the error of fn; pager.ErrReplaced if page.db was replaced in the meantime, so that the data read by fn is
-// invalid; ErrPast if records after At were already applied; and context.DeadlineExceeded if At was not applied in
-// time.
+// It returns the error of fn, ErrPast if records after At were already applied, and context.DeadlineExceeded if At
+// was not applied in time. It returns pager.ErrReplaced if page.db was replaced in the meantime; the data that fn
+// has read is then invalid.
 func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*checkpoint.Checkpoint) error) error {
 	file, pin, err := s.pinAt(ctx, o)
 	if err != nil {

@@ -97,8 +97,8 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 	}
 }
 
-// After a full disk or an I/O error in any change of a rewrite to the disk, either the store continues with its old
-// file, or it fails and a restart finds all content.
+// If any write of a rewrite to the disk fails, with an I/O error or because the disk is full, the store continues
+// with its old file, or it fails and a restart finds all content.
 func TestRewriteFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
 		var failed, continued int

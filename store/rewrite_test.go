@@ -237,7 +237,7 @@ func TestRewriteCanceled(t *testing.T) {
 	checkOffline(t, mem)
 }
 
-// Records appended while a rewrite is blocked are applied when it has finished. In the meantime a second rewrite is
+// Records appended while a rewrite is blocked are applied after the rewrite. In the meantime a second rewrite is
 // rejected, but a checkpoint is not.
 func TestLogDuringRewrite(t *testing.T) {
 	ctx := context.Background()
@@ -344,7 +344,7 @@ func testRewriteRateLimit(t *testing.T) {
 	n.check()
 }
 
-// Close during a rewrite cancels it, and no file is left.
+// Close during a rewrite cancels the rewrite, and no file is left.
 func TestCloseDuringRewrite(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)

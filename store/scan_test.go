@@ -184,7 +184,7 @@ func TestScanEmpty(t *testing.T) {
 	require.Error(t, err)
 }
 
-// For each page of the file, a scan reports that it is corrupt, or fails if the state cannot be loaded without it.
+// If a used page of the file is corrupt, a scan reports the page, or fails if the page is needed to load the state.
 func TestScanCorruptPages(t *testing.T) {
 	mem := memfs.New()
 	n, _ := filled(t, options(mem))

@@ -35,8 +35,8 @@ func (r Room) NearlyLow(watermark uint64) bool {
 	return r.FreeBytes < watermark+watermark/4+r.beyondPages()
 }
 
-// Held reports whether the free space is too small for a standby to write the given number of bytes, to the log and
-// to pages, and keep half of the watermark free. need is the required free space.
+// Held reports whether a standby has too little free space to accept the given number of bytes. need is the required
+// free space: half of the watermark, and the space for the bytes in the log and in pages.
 func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 	need = watermark/2 + r.beyondPages() + 2*bytes
 	return need, r.FreeBytes < need

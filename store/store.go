@@ -262,8 +262,8 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	return nil
 }
 
-// mayBegin returns nil if a store without page.db may start with an empty file: the store is new, its log still
-// begins with the first record, or the store is quarantined and has no log segment.
+// mayBegin returns nil if a store without page.db may start with an empty file. This is the case if the store is
+// new, if its log still begins with the first record, or if it is quarantined and has no log segment.
 func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil

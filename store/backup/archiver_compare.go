@@ -66,8 +66,8 @@ func (a *Archiver) compare(ctx context.Context, names []archivedName) error {
 			a.Dir(), a.last.Last.LSN,
 			applied.LSN)
 	}
-	// The store may lack the last archived record: with sync=off the end of the log may have been lost and is fetched
-	// again from the peer, or the log is still being replayed. flush compares the positions when the record is
+	// The store may lack the last archived record. With sync=off the end of the log may have been lost; it is then
+	// fetched again from the peer. The log may also still be replayed. flush compares the positions when the record is
 	// available.
 	return nil
 }

@@ -118,8 +118,8 @@ func TestBackupAfterCrash(t *testing.T) {
 	})
 }
 
-// After a crash at any step of a restore, the directory is empty, or rejected until the restore is repeated, or
-// complete.
+// After a crash at any step of a restore, the directory is empty, complete, or rejected until the restore is
+// repeated.
 func TestRestoreAfterCrash(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()

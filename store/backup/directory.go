@@ -82,7 +82,7 @@ func (d directory) write(name string, o PutOptions, fill func(w io.Writer) error
 	return errors.Join(err, file.Close())
 }
 
-// fileWriter syncs periodically: a single sync at the end would block the log's syncs on the same disk.
+// fileWriter syncs periodically, since a single sync at the end would block the log's syncs on the same disk.
 type fileWriter struct {
 	file     vfs.File
 	offset   int64
@@ -184,7 +184,7 @@ func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error 
 			}
 		}
 	}
-	if folder != "" { // left empty by a crash
+	if folder != "" { // a crash may have left the folder empty
 		d.dropEmpty(d.Path(folder))
 	}
 	return nil

@@ -5,17 +5,17 @@
 //
 // # Backups
 //
-// A backup is a directory whose name contains its start time (UTC), its LSN and its page size:
+// A backup is a directory. Its name contains the start time (UTC), the LSN and the page size of the backup:
 //
 //	20261121T004500Z-lsn000123-ps16384/
 //	  pages.pack      the used pages of one checkpoint (see pack.go)
 //	  manifest.json   description, with size and SHA-256 of the other file and its own SHA-256
 //
-// Run reads a pinned checkpoint, so no transaction waits for it, and verifies the checksum of every page. If a page in
-// the source is corrupt, Run fails, so that no valid generation is replaced. The manifest is written last and completes
-// the backup; older generations are removed only after it is durable. A backup listed as complete was therefore written
-// completely. While a backup is being made or removed, a marker, .partial-<name> or .removed-<name>, exists next to it;
-// the next Run removes the leftovers of a crash.
+// Run reads a pinned checkpoint, so no transaction waits for it, and verifies the checksum of every page. If a page
+// in the source is corrupt, Run fails, so that no valid generation is replaced. The manifest is written last and
+// completes the backup; older generations are removed only after the manifest is durable. A backup listed as
+// complete was therefore written completely. While a backup is being made or removed, a marker, .partial-<name> or
+// .removed-<name>, exists next to it; the next Run removes the leftovers of a crash.
 //
 // # Locations
 //
@@ -32,10 +32,10 @@
 //
 // # Restore
 //
-// Restore verifies the backup and the required part of the archive before it changes anything. It then fills an empty
-// directory with a page file and a log that ends with the requested record. store.Open and Apply up to its end produce
-// the state at that record. The identity is new, so the result is neither a member of the old pair nor a standby of any
-// node.
+// Restore verifies the backup and the required part of the archive before it changes anything. It then fills an
+// empty directory with a page file and a log that ends with the requested record. store.Open, and Apply up to the
+// end of that log, produce the state at that record. The identity is new, so the result is neither a member of the
+// old pair nor a standby of any node.
 //
 // # Sharing
 //

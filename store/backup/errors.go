@@ -26,7 +26,7 @@ var (
 	ErrNewerVersion = errors.New("written in a newer format")
 	// ErrTarget means that the requested record or time cannot be reached with this backup and archive.
 	ErrTarget = errors.New("cannot restore the requested point in time")
-	// ErrNoSites means that the content is that of a pair without sites, so no replica can be made of it.
+	// ErrNoSites means that the backup or snapshot is from a pair without sites, so no replica can be made from it.
 	ErrNoSites = errors.New("pair does not belong to a group of sites")
 )
 

@@ -38,7 +38,7 @@ type node struct {
 	s   *store.Store
 	rng *rand.Rand
 
-	bodies  []string // of queue 1, by sequence-1
+	bodies  []string // bodies of queue 1, by sequence-1
 	acked   map[uint64]bool
 	history map[uint64]string // result of dump after each LSN
 	raw     map[uint64][]byte // frames by LSN

@@ -32,7 +32,7 @@ func exampleManifest() Manifest {
 	}
 }
 
-// The encoding of a manifest is stable. Manifests of a newer version and with invalid fields are rejected.
+// The encoding of a manifest is stable. Manifests with a newer version or with invalid fields are rejected.
 func TestManifestFormat(t *testing.T) {
 	m := exampleManifest()
 	raw, err := m.encode()

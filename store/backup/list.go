@@ -65,7 +65,7 @@ func List(ctx context.Context, place Objects) ([]Set, error) {
 		_, err := Load(ctx, place, e.Name)
 		sets = append(sets, Set{Name: e.Name, Path: place.Path(e.Name), Problem: err})
 	}
-	sets = slices.DeleteFunc(sets, func(s Set) bool { return marked[s.Name] }) // represented by its marker
+	sets = slices.DeleteFunc(sets, func(s Set) bool { return marked[s.Name] }) // the list contains the marker instead
 	slices.SortStableFunc(sets, func(a, b Set) int {
 		return cmp.Or(a.started().Compare(b.started()), cmp.Compare(a.Manifest.Position.LSN, b.Manifest.Position.LSN))
 	})
@@ -122,9 +122,9 @@ func loadFiles(ctx context.Context, place Objects, set string) (Manifest, error)
 	return m, nil
 }
 
-// Choose returns the newest complete backup from which a record and a time can be restored: it has no records after
-// toLSN (0: any) and no transactions after toTime (zero: any), and belongs to the given pair, unless pair is zero.
-// Otherwise Choose returns ErrTarget.
+// Choose returns the newest complete backup from which record toLSN and time toTime can be restored. Such a backup
+// has no records after toLSN (0: any) and no transactions after toTime (zero: any). It belongs to the given pair,
+// unless pair is zero. If no such backup exists, Choose returns ErrTarget.
 func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, error) {
 	for _, s := range slices.Backward(sets) {
 		switch m := &s.Manifest; {
@@ -169,8 +169,8 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 	return nil
 }
 
-// isOwnOrStale reports whether a marker was written by this node, is so old that no other node can still use it, or
-// marks a removal, which any node may complete.
+// isOwnOrStale reports whether this node may remove what a marker marks: the marker was written by this node, is so
+// old that no other node can still use it, or marks a removal.
 func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
 	if strings.HasPrefix(mark, removedPrefix) {
 		return true

@@ -31,15 +31,15 @@ type ReceiveOptions struct {
 	// Detached, if set, is the ID of a new group of sites. The store then becomes the primary of that group instead of
 	// a replica, and Lineage is uuid.Nil if the snapshot is from a pair without sites.
 	Detached     uuid.UUID
-	SegmentBytes int64 // of the new log, if not 0
+	SegmentBytes int64 // segment size of the new log; 0 selects the default
 	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
 }
 
 // Received is the result of Receive.
 type Received struct {
-	NodeID, StoreID uuid.UUID // new
-	Messages        uint64    // in the store
+	NodeID, StoreID uuid.UUID // of the new store
+	Messages        uint64    // number of messages in the store
 	// NeededBytes and AvailableBytes are amounts of disk space.
 	NeededBytes, AvailableBytes uint64
 }

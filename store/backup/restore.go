@@ -45,7 +45,7 @@ type RestoreOptions struct {
 	Replica bool
 	// BytesPerSecond limits reads and writes, if not 0.
 	BytesPerSecond int64
-	SegmentBytes   int64 // of the new log, if not 0
+	SegmentBytes   int64 // segment size of the new log; 0 selects the default
 	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
 }
@@ -74,7 +74,7 @@ type RestoreResult struct {
 // Restore is complete, store.Open rejects the directory with datadir.ErrRestoring. After an error, Restore removes its
 // files from the directory if possible.
 //
-// The node UUID and store UUID are new, and pair and fence are unset: the new store is not a member of a pair, and a
+// The node UUID and store UUID are new, and pair and fence are unset. The new store is not a member of a pair, and a
 // new pair can be started from it.
 //
 // Errors: datadir.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the
@@ -249,7 +249,7 @@ func (j *restoreJob) checkFolder(ctx context.Context) error {
 		return fmt.Errorf("list archive: %w", err)
 	}
 	if slices.ContainsFunc(entries, func(e Entry) bool { return isArchived(e.Name) }) {
-		return nil // it ends before the backup
+		return nil // the archive ends before the backup
 	}
 	for _, e := range entries {
 		if !e.Folder || strings.HasPrefix(e.Name, previousPrefix) {

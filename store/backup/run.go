@@ -113,7 +113,7 @@ func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	if err != nil {
 		return Set{}, fmt.Errorf("backup: %w", err)
 	}
-	defer func() { _ = lock.Close() }() // nothing was written through it
+	defer func() { _ = lock.Close() }() // the error is irrelevant: a lock contains no data
 	job := job{o: o, s: s, pace: s.Pace(ctx, o.BytesPerSecond)}
 	if err := removeLeftovers(ctx, o, s.Identity().NodeID, exclusive); err != nil {
 		return Set{}, err
@@ -344,7 +344,7 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 	stream := page.NewExtentStream(j.m.PageSize)
 	piece := chunkBytes
 	if j.pace != nil {
-		piece = pacedBytes // or one page
+		piece = pacedBytes // or one page, if a page is larger
 	}
 	var done uint64
 	for offset := uint64(0); ; {

@@ -258,8 +258,8 @@ func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 	return next, ok
 }
 
-// SequenceRange returns the sequence of the oldest message of the queue that is retained or that at least one
-// subscription has not acknowledged, and the sequence of the next message. ok is as for NextSequence.
+// SequenceRange returns the sequences of the oldest available message and of the next message of a queue. A message
+// is available if it is retained or if at least one subscription has not acknowledged it. ok is as for NextSequence.
 func SequenceRange(s *store.Store, id uint64) (first, next uint64, ok bool) {
 	if s.Usable() != nil {
 		return 0, 0, false

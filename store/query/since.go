@@ -11,10 +11,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// FirstSince finds the first message of a queue at or after sequence from that was published at or after sinceMS, in
-// milliseconds since 1970, and returns its sequence and time. It considers messages that are retained or that at
-// least one subscription has not acknowledged. If no message matches, it returns the sequence of the next message,
-// and ok is false.
+// FirstSince finds the first message of a queue at or after sequence from that was published at or after sinceMS,
+// and returns its sequence and time. Times are in milliseconds since 1970. It considers messages that are retained
+// or that at least one subscription has not acknowledged. If no message matches, it returns the sequence of the next
+// message, and ok is false.
 //
 // The search is binary and reads single messages. It assumes that publish times ascend with the sequences. If clock
 // differences between the nodes or moved messages violate this, the result is approximate. Corrupt messages are

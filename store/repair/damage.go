@@ -194,9 +194,9 @@ func (r *Repairer) recordAnswer(e *CorruptError, lost bool) {
 	}
 }
 
-// mayRepair returns an error if a repair of all missing messages was attempted recently: within lostInterval for
-// lost messages, and within repairInterval for other messages unless immediate is set. Otherwise mayRepair records a
-// new attempt.
+// mayRepair returns an error if a repair of all missing messages was attempted recently. Otherwise it records a new
+// attempt. Recently means within lostInterval for lost messages and within repairInterval for other messages. If
+// immediate is set, only lostInterval applies.
 func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, immediate bool) error {
 	r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: why})
 	r.mu.Lock()

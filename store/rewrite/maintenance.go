@@ -21,9 +21,9 @@ import (
 // Errors of maintenance. See MaintenanceError and SpaceError.
 var (
 	ErrMaintenance = errors.New("page file maintenance is running")
-	// ErrCanceled means that a rewrite or a shrink was canceled before it replaced or truncated page.db: its context
-	// ended, or the store was closed or replaced by a snapshot of its peer. If the context ended, the returned error
-	// also matches the error of the context.
+	// ErrCanceled means that a rewrite or a shrink was canceled before it replaced or truncated page.db. Possible
+	// causes are that its context ended, that the store was closed, or that a snapshot of the peer replaced the store.
+	// If the context ended, the returned error also matches the error of the context.
 	ErrCanceled = errors.New("canceled; page.db is unchanged")
 	ErrNoSpace  = errors.New("not enough free space")
 )

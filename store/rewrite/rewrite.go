@@ -73,10 +73,11 @@ type Result struct {
 //
 // If a page is corrupt, it is repaired from the other node, and the rewrite is restarted once.
 //
-// Rewrite returns a MaintenanceError if another operation is running, a SpaceError before it writes anything if the
-// new file does not fit, and ErrDataLoss if a message cannot be read. When ctx ends before the renames begin, it
-// returns ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the background. After any
-// error except ErrFailed, page.db is unchanged. After ErrFailed, page.db is the old or the new file.
+// Rewrite returns a MaintenanceError if another operation is running, and ErrDataLoss if a message cannot be read.
+// If the new file does not fit, Rewrite returns a SpaceError before it writes anything. When ctx ends before the
+// renames begin, it returns ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the
+// background. After any error except ErrFailed, page.db is unchanged. After ErrFailed, page.db is the old or the new
+// file.
 func (m *Maintenance) Rewrite(ctx context.Context, o Options) (Result, error) {
 	result, err := m.rewriteOnce(ctx, o)
 	if errors.Is(err, index.ErrDataLoss) && m.e.Repair(ctx) {
