@@ -210,7 +210,7 @@ func TestCheckpointsOnFullDisk(t *testing.T) {
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 }
 
-// A checkpoint after a failed one contains all records applied before the call.
+// A checkpoint after a failed checkpoint contains all records that were applied before the call.
 func TestCheckpointAfterFullDisk(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, m := filled(t, options(fault))

@@ -53,7 +53,7 @@ func encode(t *testing.T, producer *txn.Producer, build func(b *txn.Builder)) []
 	return payload
 }
 
-// appendTxn writes a transaction to the log and syncs it, without applying it.
+// appendTxn appends a transaction to the log and syncs the log. It does not apply the transaction.
 func (n *node) appendTxn(payload []byte) error {
 	frames, end := wal.AppendFrame(nil, n.s.End(), n.term, wal.KindTxn, payload)
 	n.raw = append(n.raw, slices.Clone(frames))
@@ -160,7 +160,7 @@ type modelSub struct {
 	first uint64
 }
 
-// wants reports whether sub has not yet acknowledged seq.
+// wants reports whether the subscription has not acknowledged message seq.
 func (s *modelSub) wants(seq uint64) bool { return seq >= s.first && !s.acked[seq] }
 
 // dump lists the unacknowledged messages of each subscription.

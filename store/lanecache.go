@@ -18,7 +18,8 @@ const (
 	laneIdle = 10 * time.Second
 	// laneExpiry is the time since the last read of a queue after which its cached messages are always evicted.
 	laneExpiry = time.Minute
-	// maxLaneGap is the maximum gap, in bytes, between two messages of one priority that a single read may span.
+	// maxLaneGap is the maximum size, in bytes, of unwanted extents that one read may include between two wanted
+	// extents.
 	maxLaneGap = 32 << 10
 	// laneEntryBytes is the memory used by an entry in addition to its record.
 	laneEntryBytes = 32

@@ -208,7 +208,7 @@ func TestCloseDuringCheck(t *testing.T) {
 	require.ErrorIs(t, <-checked, store.ErrClosed)
 }
 
-// A check that starts before a rewrite completes. It continues to read the replaced page.db.
+// A rewrite does not disturb a running check, which continues to read the replaced page.db.
 func TestCheckDuringRewrite(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))

@@ -21,7 +21,7 @@ func TestPreparedInRewriteAndSnapshot(t *testing.T) {
 	mem := memfs.New()
 	o := options(mem)
 	n := openNode(t, o)
-	large := bytes.Repeat([]byte("x"), 700<<10) // larger than one value of the tree
+	large := bytes.Repeat([]byte("x"), 700<<10) // larger than the maximum size of a value in the tree
 	n.commit(func(b *txn.Builder) { b.CreateQueue("in", txn.Config{}, "s") })
 	n.commit(func(b *txn.Builder) { b.CreateQueue("out", txn.Config{}, "s") })
 	n.commit(func(b *txn.Builder) {

@@ -154,7 +154,7 @@ func TestReadAheadOfReusedPages(t *testing.T) {
 	for range 3 {
 		before := b.last
 		b.commit(func(tx *txn.Builder) { tx.Purge(1, 0) })
-		for range 3 { // until the pages are free
+		for range 3 { // checkpoints, until the pages are free
 			b.commit(func(tx *txn.Builder) { tx.PutMeta("x", nil) })
 			_, err := b.s.Checkpoint(t.Context())
 			require.NoError(t, err)

@@ -155,7 +155,8 @@ func TestRewriteFails(t *testing.T) {
 	}
 }
 
-// dumpBig is dumpStore with the number of the last queue set to 5, regardless of the queues of the model.
+// dumpBig returns the result of dumpStore, with the number of queue big replaced by 5, so that results for different
+// models are comparable.
 func dumpBig(t *testing.T, n *node, m *model) string {
 	t.Helper()
 	return strings.Replace(dumpStore(t, n.s), fmt.Sprintf("queue %d big", m.nextID+1), "queue 5 big", 1)

@@ -148,8 +148,8 @@ func TestRewriteStoresSharedMessagesOnce(t *testing.T) {
 	require.Zero(t, dropped)
 }
 
-// A rewrite that cannot read a page leaves the old file unchanged, and its readable messages remain readable. A scan
-// reports the location of the corruption.
+// A rewrite that cannot read a page leaves the old file unchanged. The readable messages in the file remain
+// readable. A scan reports the location of the corruption.
 func TestRewriteStopsAtCorruptPage(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()

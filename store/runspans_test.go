@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// After acknowledgements in random order, each checkpoint frees exactly the messages that no subscription needs, in
-// extents with one to many messages, before and after restarts.
+// After acknowledgements in random order, each checkpoint frees exactly the extents that no subscription needs.
+// Extents contain one or more messages. The result is the same after restarts.
 func TestAcksOutOfOrderFreeMessages(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 15))

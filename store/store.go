@@ -354,7 +354,8 @@ func (s *Store) wakeRoom() {
 	s.room.Broadcast()
 }
 
-// Usable returns nil, or the reason why the store cannot be used: it is closed or has failed.
+// Usable returns ErrClosed if the store is closed, an error that matches ErrFailed if it has failed, and otherwise
+// nil.
 func (s *Store) Usable() error {
 	if s.closed.Load() {
 		return ErrClosed

@@ -23,9 +23,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Reads and snapshots return only correct messages while queues are created, filled, emptied and deleted, the pager
-// writes, and the disk is full from time to time. Each message contains its queue and sequence. At the end the store
-// is consistent, before and after a restart.
+// Queues are created, filled, emptied and deleted, the pager writes, and the disk is full from time to time. In the
+// meantime, reads and snapshots return only correct messages. Each message contains its queue and sequence. At the
+// end the store is consistent, before and after a restart.
 func TestConcurrentOperations(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)
@@ -84,7 +84,7 @@ func TestConcurrentOperations(t *testing.T) {
 	require.Equal(t, want, dumpStore(t, again.s))
 }
 
-// randomOperation adds one random operation.
+// randomOperation adds a random operation to b.
 func randomOperation(s *store.Store, b *txn.Builder, rng *rand.Rand) {
 	queues, _, _ := query.Queues(s, query.QueueRange{MaxQueues: 100, MaxSubscriptions: 1000})
 	if len(queues) < 2 || len(queues) < 6 && rng.IntN(10) == 0 {

@@ -143,7 +143,7 @@ func corruptArchive(a *ArchiveFile, prev lsn.Position, err error) error {
 	return fmt.Errorf("%w: %s, after record %v: %w", ErrArchiveCorrupt, a.Path, prev, err)
 }
 
-// ArchiveChain is a contiguous part of an archive.
+// ArchiveChain describes a contiguous part of an archive.
 type ArchiveChain struct {
 	Before, Last lsn.Position
 	Files        int

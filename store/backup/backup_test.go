@@ -119,7 +119,7 @@ func TestBackupOfEmptyStore(t *testing.T) {
 	require.Equal(t, n.s.End(), restored(t, n.fs, "/restored").End())
 }
 
-// A backup that is made while transactions are committed has the content of its position.
+// A backup that is made while transactions are committed contains the state at its position.
 func TestBackupDuringCommits(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)

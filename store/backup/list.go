@@ -30,8 +30,8 @@ type Set struct {
 	Manifest Manifest
 }
 
-// List returns the backups in a location, oldest first, including incomplete ones. For a missing location it returns
-// none. It returns ErrRemote if the location cannot be read.
+// List returns the backups in a location, oldest first, including incomplete ones. If the location does not exist,
+// List returns an empty list. It returns ErrRemote if the location cannot be read.
 func List(ctx context.Context, place Objects) ([]Set, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {

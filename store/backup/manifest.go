@@ -65,7 +65,7 @@ func (m *Manifest) pack() FileSum {
 	return m.Files[0]
 }
 
-// FileSum is the checksum of a file.
+// FileSum contains the name, size and checksum of a file.
 type FileSum struct {
 	Name   string `json:"name"`
 	Bytes  int64  `json:"bytes"`

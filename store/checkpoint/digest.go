@@ -65,8 +65,8 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// hashExtent hashes the needed messages of an extent. It skips dead messages in the extent, which depend on the page
-// size.
+// hashExtent hashes the needed messages of an extent. It skips dead messages, since their presence depends on the
+// page size.
 func hashExtent(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n uint64, err error) {
 	q := state.Queue(e.Queue)
 	if q == nil {

@@ -305,7 +305,7 @@ func (sc *scrub) log(ctx context.Context) error {
 		return sc.log(ctx) // continue with the records after the corrupt one
 	case errors.Is(err, io.EOF), errors.Is(err, wal.ErrTrimmed), errors.Is(err, wal.ErrTruncated),
 		errors.Is(err, wal.ErrNotInLog):
-		return nil // at the end; or the log is trimmed faster than it is read
+		return nil // the end of the log, or records were trimmed before they were read
 	case errors.Is(err, wal.ErrClosed):
 		return pager.ErrClosed
 	}

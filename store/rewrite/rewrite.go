@@ -43,8 +43,8 @@ type Options struct {
 	// paused.
 	BytesPerSecond int64
 	Reason         string
-	// Progress, if not nil, is called periodically from another goroutine. One call may follow the return of a canceled
-	// Rewrite.
+	// Progress, if not nil, is called periodically from another goroutine. One more call may occur after a canceled
+	// Rewrite has returned.
 	Progress func(checkpoint.Progress)
 }
 
@@ -282,8 +282,8 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	return nil
 }
 
-// plan computes the plan of the rewrite. If needed, it removes page.db_old, which the rewrite will replace. It returns
-// a SpaceError if there is no space for the new file.
+// plan computes the plan of the rewrite. If its space is needed, plan removes page.db_old, which the rewrite will
+// replace. It returns a SpaceError if there is no space for the new file.
 func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {
