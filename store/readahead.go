@@ -92,8 +92,8 @@ func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	return nil
 }
 
-// copyFrom fills buf with the pages from no on, and releases the piece. It returns the number of bytes copied, which is
-// 0 if the piece could not be read.
+// copyFrom fills buf with the pages of the piece, beginning with page no, and releases the piece. It returns the
+// number of bytes copied, which is 0 if the piece could not be read.
 func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	<-p.done
 	n, at := 0, int(no-p.first)*p.file.PageSize()

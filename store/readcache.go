@@ -76,7 +76,7 @@ func (c *extentCache) drop(e *index.Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if have, ok := c.extents[e.Extent.First]; ok {
-		have.payload = nil // its place in order, and its bytes, are counted until it is evicted
+		have.payload = nil // order and bytes include the entry until it is evicted
 		c.extents[e.Extent.First] = have
 	}
 }

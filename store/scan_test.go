@@ -137,7 +137,7 @@ func TestScanRecommendsNoLargerFile(t *testing.T) {
 	}
 }
 
-// A single large message does not change the recommendation.
+// A single large message does not result in a large recommended page size.
 func TestScanOneLargeMessage(t *testing.T) {
 	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })

@@ -66,7 +66,7 @@ type Damage interface {
 	FoundPage(no page.No, err error)
 	// IndexError wraps the error of a failed read of the index, and records corruption.
 	IndexError(err error) error
-	// Index returns the reason why the store must be replaced, or nil.
+	// Index returns an error if corruption requires that the store be replaced; otherwise nil.
 	Index() error
 	// Survives reports whether the store continues without checkpoints after an error, because a page is corrupt and can
 	// be repaired from the other node. Index then returns an error.
@@ -85,8 +85,8 @@ type Unwritten struct {
 type Options struct {
 	FS           vfs.FS
 	MemoryBudget int64
-	// A checkpoint is due when the log since the last one exceeds CheckpointBytes, or after CheckpointInterval if the
-	// state has changed.
+	// A checkpoint is due if the log since the last one exceeds CheckpointBytes, or if CheckpointInterval has passed
+	// since then and the state has changed.
 	CheckpointBytes    int64
 	CheckpointInterval time.Duration
 	Events             func(events.Event)
@@ -244,8 +244,8 @@ func (p *Pager) ForceCheckpoint(ctx context.Context) error {
 // DiskFull reports whether the disk was full at the last write.
 func (p *Pager) DiskFull() bool { return p.diskFull.Load() }
 
-// noteError handles the result of a write. An error is fatal (INV-7), except for a full disk, on which files can be
-// deleted, and corruption that can be repaired (Damage.Survives).
+// noteError handles the result of a write. An error is fatal (INV-7), unless the disk is full or the error is
+// corruption that can be repaired (Damage.Survives). In these cases the write is retried.
 func (p *Pager) noteError(err error) {
 	full := errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)
 	if p.damage.Survives(err) {

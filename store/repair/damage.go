@@ -274,8 +274,8 @@ func (r *Repairer) Survives(err error) bool {
 	return true
 }
 
-// Index returns the corruption because of which the store must be replaced by a copy of the other node's store, or
-// nil.
+// Index returns an error if the store must be replaced by a copy of the other node's store, because data other than
+// messages is corrupt. Otherwise it returns nil.
 func (r *Repairer) Index() error {
 	if err := r.index.Load(); err != nil {
 		return *err

@@ -73,7 +73,7 @@ func PlanDir(ctx context.Context, fsys vfs.FS, dir string, o Options) (plan Plan
 	return plan, err
 }
 
-// planOf computes a plan from a checkpoint that may be older than the current state.
+// planOf computes a plan from checkpoint c, which may be older than the current state.
 func planOf(ctx context.Context, c *checkpoint.Checkpoint, fsys vfs.FS, dir string, o Options) (Plan, error) {
 	live, err := c.Live()
 	if err != nil {

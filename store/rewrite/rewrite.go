@@ -173,7 +173,8 @@ func (rw *rewrite) abandon() bool {
 	return true
 }
 
-// commitPoint reports whether the rewrite was not abandoned. If so, it can no longer be abandoned.
+// commitPoint returns false if the rewrite was abandoned. After commitPoint has returned true, the rewrite can no
+// longer be abandoned.
 func (rw *rewrite) commitPoint() bool {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
