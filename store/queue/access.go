@@ -41,8 +41,8 @@ type AccessEntry struct {
 	Value []byte
 }
 
-// Access returns the entries of the access table, ordered by kind and name, and the logical number of the last change,
-// or 0.
+// Access returns the version of the access table, which is the logical number of its last change or 0, and its
+// entries, ordered by kind and name.
 func (s *State) Access() (version uint64, entries []AccessEntry) {
 	t := &s.access
 	for _, name := range slices.SortedFunc(maps.Keys(t.entries), accessName.compare) {
@@ -98,7 +98,7 @@ func accessKey(dst []byte, n accessName) []byte {
 	return append(append(dst, keyAccess, n.kind), n.name...)
 }
 
-// appendValue encodes the version, which is stored under the key without kind and name.
+// appendValue appends the encoded version, which is stored under the key without kind and name.
 func (t *accessTable) appendValue(dst []byte) []byte {
 	return binary.AppendUvarint(append(dst, valueVersion), t.version)
 }

@@ -55,7 +55,7 @@ func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Resu
 	return r
 }
 
-// Advance raises Applied to lsn. The records in between must not contain transactions.
+// Advance raises Applied to lsn. The log records between the old Applied and lsn must not contain transactions.
 func (s *State) Advance(lsn uint64) { s.applied = max(s.applied, lsn) }
 
 func (s *State) applyAdmitted(r *txn.Result) {
@@ -271,7 +271,7 @@ func (s *State) checkRanges(o *txn.Op, sub *Sub, released *int) txn.Code {
 	return txn.OK
 }
 
-// results returns n zero results, as a part of a larger allocation.
+// results returns a slice of n zero results. It allocates many results together.
 func (s *State) results(n int) []txn.OpResult {
 	if n > len(s.opSlab) {
 		s.opSlab = make([]txn.OpResult, max(n, 128))
@@ -476,7 +476,7 @@ func (s *State) publishUnique(q *Queue, o *txn.Op, r *txn.OpResult) {
 	r.Duplicates = &found
 }
 
-// push adds a message to a linked tail. sum is its CRC32C, or 0 if unknown.
+// push appends a message to the tail of q, which must be linked. sum is the CRC32C of the message, or 0 if unknown.
 func (s *State) push(q *Queue, rec []byte, sum uint32) {
 	seq, size := q.nextSeq, uint64(len(rec))
 	if q.lanes != nil {

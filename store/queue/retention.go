@@ -29,7 +29,7 @@ func (q *Queue) clients() []*Sub {
 	return q.subs
 }
 
-// Retained returns the first sequence kept by the retention. ok is false if the queue has no retention.
+// Retained returns the first sequence that the retention retains. ok is false if the queue has no retention.
 func (q *Queue) Retained() (floor uint64, ok bool) {
 	if sub := q.retention(); sub != nil {
 		return sub.acks.floor, true
@@ -37,8 +37,8 @@ func (q *Queue) Retained() (floor uint64, ok bool) {
 	return q.nextSeq, false
 }
 
-// setRetention creates or removes the hidden subscription according to the configuration. A new one starts with the
-// live messages.
+// setRetention creates or removes the hidden subscription according to the configuration. A new hidden subscription
+// needs all live messages.
 func (s *State) setRetention(q *Queue) {
 	sub := q.retention()
 	switch wanted := q.config.Retains(); {
@@ -74,7 +74,7 @@ func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)
 
 // RetainFrom returns the lowest live sequence that keeps the retained messages within the given limits on messages and
 // bytes, where 0 means no limit. The result is at least the floor of Retained, or NextSequence if no message fits.
-// RetainFrom visits only lower sequences.
+// RetainFrom visits only sequences below the result.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
 	leftMessages, leftBytes := q.messages, q.bytes // live from the current group on

@@ -78,7 +78,8 @@ func (t *tail) entry(seq uint64) *[]byte {
 	return nil
 }
 
-// drop removes a dead message and returns the number of bytes freed. It keeps a collected message until it is flushed.
+// drop removes a dead message and returns the number of bytes freed. It does not remove a collected message, which
+// must remain until it is flushed.
 func (t *tail) drop(seq uint64) int64 {
 	e := t.entry(seq)
 	if e == nil || *e == nil || seq < t.shared {

@@ -40,7 +40,7 @@ const (
 	ErrTooManyPolicies Code = 26
 
 	ErrFenced Code = 30
-	// ErrTooOld is returned if a sequence of a producer is older than the producer's kept results.
+	// ErrTooOld is returned if a sequence of a producer is older than the producer's retained results.
 	ErrTooOld Code = 31
 	// ErrProducerForgotten is returned if an unknown producer may have been evicted: the outcome is unknown.
 	ErrProducerForgotten Code = 32
@@ -72,7 +72,8 @@ const (
 	ErrReserved            Code = 66
 	// ErrXIDInUse is returned if a transaction to prepare has the name of a prepared or recently decided transaction.
 	ErrXIDInUse Code = 67
-	// ErrXIDNotFound is returned if a transaction to commit or roll back is not prepared and its outcome is not kept.
+	// ErrXIDNotFound is returned if a transaction to commit or roll back is not prepared and its outcome is not
+	// retained.
 	ErrXIDNotFound     Code = 68
 	ErrTooManyPrepared Code = 69
 	ErrCommitted       Code = 70
@@ -136,7 +137,7 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrPreparedInUse: "in use by a prepared transaction: commit it or roll it back first; `lockstep txn list` shows it",
 }
 
-// Error returns a description of the code with a hint.
+// Error returns a description of the code. For some codes, it includes a hint.
 func (c Code) Error() string {
 	if int(c) < len(codeTexts) && codeTexts[c] != "" {
 		return codeTexts[c]
