@@ -82,7 +82,7 @@ type (
 		Position lsn.Position
 		Took     time.Duration
 	}
-	// DiskFull is reported when pages cannot be written; messages stay in memory and in the log.
+	// DiskFull is reported when pages cannot be written for lack of space; messages stay in memory and in the log.
 	DiskFull     struct{ Err error }
 	DiskHasSpace struct{}
 	// SnapshotInstalled is reported when another node's snapshot has replaced the store's content.

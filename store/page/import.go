@@ -30,7 +30,8 @@ type Importer struct {
 
 	mu   sync.Mutex // guards the fields below
 	file vfs.File   // nil after Finish or Abort
-	// from and to limit the written range without writeback; to is 0 if the range is empty. window is its maximum length.
+	// from and to delimit the written range for which writeback has not started; to is 0 if the range is empty. window
+	// is the maximum length of the range.
 	from, to, window int64
 	past             vfs.Bypass // the file is not read before Finish
 }
@@ -88,7 +89,8 @@ func (im *Importer) WriteAt(offset int64, data []byte) error {
 	return im.wrote(offset, int64(len(data)))
 }
 
-// wrote starts writeback of the written range if it fills the window. The caller must hold mu.
+// wrote records a write, and starts writeback of the recorded range if it fills the window. The caller must hold
+// mu.
 func (im *Importer) wrote(offset, length int64) error {
 	if im.to == 0 {
 		im.from = offset

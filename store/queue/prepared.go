@@ -37,7 +37,7 @@ type Prepared struct {
 	xid      string
 	number   uint64
 	timeMS   int64
-	payload  []byte // without its record
+	payload  []byte // a copy, so that the log record is not retained
 	messages uint64
 	acks     uint64
 	stored   bool

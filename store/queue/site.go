@@ -138,7 +138,8 @@ func (s *State) admitSite(n uint64, r *txn.Result) (logical uint64, apply bool) 
 	return 0, false
 }
 
-// admitEnvelope decides on a transaction of the primary. A change of the primary's role only changes the position.
+// admitEnvelope decides on a transaction of the primary. It records a change of the primary's role in the site
+// state, but does not change the role of this pair.
 func (s *State) admitEnvelope(header *txn.Site, change txn.SiteChange, r *txn.Result) (logical uint64, apply bool) {
 	t := &s.site
 	stale := header.Logical <= t.Logical || header.Upstream.LSN <= t.Upstream.LSN

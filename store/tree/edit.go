@@ -16,7 +16,7 @@ type Edit struct {
 	over     bool
 	err      error // of the first failed call
 	changes  uint64
-	obsolete []page.Extent // of clean nodes that are not part of this version
+	obsolete []page.Extent // extents of clean nodes that are not part of this version
 	slab     []byte        // unused rest of the current slab for keys and values
 }
 
@@ -379,7 +379,8 @@ func (e *Edit) rebalance(n *node, i int) {
 	}
 }
 
-// merge merges the children left and left+1 of n, unless the result would be nearly full.
+// merge merges the children left and left+1 of n, unless the result would be nearly full. It reports whether it
+// did.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
 	a, err := e.load(n.children[left], level)

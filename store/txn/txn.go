@@ -48,7 +48,8 @@ const (
 	OpPutMeta                OpCode = 16
 	OpDeleteMeta             OpCode = 17
 	OpCreateSubscriptionWith OpCode = 18
-	// OpTake is OpAck, but is rejected if a message is already acknowledged or reserved by a prepared transaction.
+	// OpTake is like OpAck, but is rejected if a message is already acknowledged or reserved by a prepared
+	// transaction.
 	OpTake OpCode = 20
 	// OpForward forwards messages of the preceding publish to another queue. The active adds it.
 	OpForward           OpCode = 19
@@ -191,8 +192,8 @@ func (d *Duplicates) Len() int {
 	return len(*d)
 }
 
-// SequenceOf returns the sequence of the message with the given index, if first is the sequence of the first stored
-// one. stored is false for a duplicate.
+// SequenceOf returns the sequence of the message with the given index. first must be the sequence of the first
+// stored message. For a duplicate, SequenceOf returns the sequence of the accepted message, and stored is false.
 func (d Duplicates) SequenceOf(first uint64, index int) (sequence uint64, stored bool) {
 	i, found := slices.BinarySearchFunc(d, index, func(d Duplicate, i int) int { return cmp.Compare(int(d.Index), i) })
 	if found {

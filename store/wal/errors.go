@@ -22,7 +22,8 @@ var (
 	ErrFailed        = errors.New("log failed and accepts no records until the node is restarted")
 	ErrClosed        = errors.New("log is closed")
 	ErrNotContiguous = errors.New("frames do not continue the log")
-	// ErrTooLarge means that a record exceeds Options.MaxFrameBytes, or a block its length field.
+	// ErrTooLarge means that a record exceeds Options.MaxFrameBytes, or that a block exceeds the range of its length
+	// field.
 	ErrTooLarge = errors.New("record is too large for the log")
 	// ErrNoSpace means that no segment could be created. The log is unchanged, and Append can be retried when space is
 	// available.

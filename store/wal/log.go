@@ -70,13 +70,13 @@ type Log struct {
 	keeping     atomic.Bool
 	wakeTrim    chan struct{}
 	lowSpace    atomic.Bool   // see SetLowSpace
-	wakeHeaders chan struct{} // a segment was started that no Sync makes durable soon
+	wakeHeaders chan struct{} // signals a new segment, since the next Sync may be much later
 	wakePrepare chan struct{}
 	workers     sync.WaitGroup
 }
 
 type counters struct {
-	seals, rolls, stalledRolls atomic.Uint64 // stalledRolls: created while a commit waited
+	seals, rolls, stalledRolls atomic.Uint64 // stalledRolls counts segments created while a commit waited
 }
 
 type recovery struct {
@@ -261,8 +261,8 @@ func (l *Log) keeperInterval() time.Duration {
 	return l.o.SealAfter
 }
 
-// tick does the due work of keep once, and reports whether more work will follow. After an error the log has failed,
-// which keep reports.
+// tick performs the due work of keep once, and reports whether more work will follow. After an error the log has
+// failed, which keep reports.
 func (l *Log) tick(idle bool) bool {
 	if l.failure.Load() != nil {
 		return false

@@ -183,7 +183,8 @@ func (r *recovering) next(at int) (*segmentHeader, error) {
 	return &h, err
 }
 
-// read scans one segment, or skips it if it is old and its successor's header contains its end.
+// read scans one segment, or skips it if it is old and the header of the next segment contains the position of its
+// end.
 func (r *recovering) read(seg *segment, next *segmentHeader) error {
 	l := r.l
 	old := next != nil && next.first <= l.o.VerifyFrom && next.prev.LSN >= r.last.LSN
@@ -241,8 +242,8 @@ func (l *Log) adopt(seg *segment, found scanned) {
 	l.termEnds = append(l.termEnds, found.termEnds...)
 }
 
-// decide distinguishes a torn tail from a corrupt middle after reading stopped in segment at. If any later block has a
-// durable LSN that covers the first unread record, the log is corrupt.
+// decide distinguishes a torn tail from a corrupt middle. at is the index of the segment in which reading stopped.
+// If any later block has a durable LSN that covers the first unread record, the log is corrupt.
 func (r *recovering) decide(at int) error {
 	unread := r.last.LSN + 1
 	stop := leftover{end: r.stop.offset + r.stop.torn}

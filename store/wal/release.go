@@ -94,7 +94,7 @@ func (l *Log) trim() {
 	}
 }
 
-// wantsTrim reports whether only the successor's header, not yet durable, prevents a trim.
+// wantsTrim reports whether a trim only has to wait until the header of the second segment is durable.
 func (l *Log) wantsTrim() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
