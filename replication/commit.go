@@ -89,7 +89,7 @@ type CommitResult struct {
 	Err    error
 }
 
-// waiter is a reusable Done that sends to a channel.
+// waiter is a reusable channel with a Done that sends the outcome to the channel.
 type waiter struct {
 	ch   chan CommitResult
 	done Done
@@ -273,7 +273,7 @@ func (p *Primary) applyCommitted() error {
 func (p *Primary) complete(n uint64, r *txn.Result) {
 	done, free := p.queue.complete(n)
 	if done != nil {
-		// The result is valid only during this call (store.Apply), but the callee may keep it (Done).
+		// The result is valid only during this call (store.Apply), but the callee may retain it (Done).
 		kept := *r
 		done(&kept, nil)
 	}
@@ -282,8 +282,8 @@ func (p *Primary) complete(n uint64, r *txn.Result) {
 	}
 }
 
-// abandon fails all pending transactions: those passed to the committer with ErrOutcomeUnknown, the others with
-// unlogged. New transactions fail with refuse.
+// abandon fails all pending transactions. Those already passed to the committer fail with ErrOutcomeUnknown, the
+// others with unlogged. New transactions fail with refuse.
 func (p *Primary) abandon(refuse, unlogged error) {
 	logged, never, free := p.queue.block(refuse)
 	if free > 0 {

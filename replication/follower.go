@@ -36,7 +36,7 @@ var errSnapshot = errors.New("snapshot required")
 
 // FollowerOptions configures StartFollower.
 type FollowerOptions struct {
-	// Store is the recovered store of the node. Only this role appends to it and applies from now on.
+	// Store is the recovered store of the node. While the role runs, only the role appends to the store and applies.
 	Store   *store.Store
 	Dialer  Dialer
 	Address string
@@ -105,7 +105,7 @@ type FollowerStatus struct {
 	Connected, Required bool
 	Durable             lsn.Position
 	AppliedLSN          uint64
-	// ActiveCommitLSN is the last commit LSN received. It is kept after the active is lost.
+	// ActiveCommitLSN is the last commit LSN received. It is retained after the active is lost.
 	ActiveCommitLSN uint64
 	// SnapshotBytes is the number of bytes received of a snapshot of SnapshotTotalBytes; both are 0 without a transfer.
 	SnapshotBytes, SnapshotTotalBytes uint64
@@ -114,7 +114,7 @@ type FollowerStatus struct {
 	Disk    DiskStatus
 }
 
-// StartFollower starts the standby role, until Stop.
+// StartFollower starts the standby role, which runs until Stop.
 func StartFollower(o FollowerOptions) *Follower {
 	o.Tuning = o.Tuning.withDefaults()
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
@@ -196,7 +196,7 @@ func (f *Follower) run(ctx context.Context) {
 	}
 }
 
-// lost reports an outage, once for each cause.
+// lost reports the loss of the active, once for each cause.
 func (f *Follower) lost(err error) {
 	if err == nil {
 		return
@@ -208,7 +208,7 @@ func (f *Follower) lost(err error) {
 	switch {
 	case errors.Is(err, ErrNotPeer):
 		f.status.Refused = err
-	case cause != LostSilence && cause != LostReset: // those do not prove that the active accepts this node
+	case cause != LostSilence && cause != LostReset: // silence and a reset do not prove that the active accepts this node
 		f.status.Refused = nil
 	}
 	if cause == LostAhead {
@@ -285,8 +285,8 @@ func (f *Follower) setConn(conn Conn) {
 	f.conn = conn
 }
 
-// room calls Room if, since its last call, roomBytes were received or roomInterval has passed. bytes are about to be
-// received.
+// room calls Room if, since its last call, roomBytes were received or roomInterval has passed. bytes is the number
+// of bytes that are about to be received.
 func (f *Follower) room(bytes int) error {
 	if f.o.Room == nil {
 		return nil

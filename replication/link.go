@@ -430,7 +430,8 @@ func (l *link) endTraces(err error) {
 	l.traces = l.traces[:0]
 }
 
-// sendAck sends an acknowledgement with this node's fence (INV-1). A zero position repeats the last one.
+// sendAck sends an acknowledgement with this node's fence (INV-1). With a zero position, it repeats the last
+// acknowledged position.
 func (l *link) sendAck(durable lsn.Position) error {
 	have := l.f.o.Store.Identity().Fence
 	l.sendMu.Lock()

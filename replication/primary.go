@@ -39,7 +39,7 @@ type PrimaryConfig struct {
 
 // PrimaryOptions configures StartPrimary.
 type PrimaryOptions struct {
-	// Store is the recovered store of the node. Only this role appends to it and applies from now on.
+	// Store is the recovered store of the node. While the role runs, only the role appends to the store and applies.
 	Store *store.Store
 	// Term is the term of new log records. It must never have been used before, by any node.
 	Term   uint64
@@ -122,9 +122,9 @@ type peer struct {
 	caughtUp, synced bool
 }
 
-// StartPrimary starts the active role, until Stop. It begins the term with a term-start record, and accepts standbys.
-// The existing records of the log are committed together with that record, when Config allows it (event ActiveReady).
-// It returns ErrTermUsed or ErrFence if Config or Term is too low.
+// StartPrimary starts the active role, which runs until Stop. It begins the term with a term-start record, and
+// accepts standbys. The existing records of the log are committed together with that record, when Config allows it
+// (event ActiveReady). StartPrimary returns ErrTermUsed or ErrFence if Config or Term is too low.
 func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	o.Tuning = o.Tuning.withDefaults()
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
@@ -174,7 +174,8 @@ func blockedBy(reason string) error {
 	return fmt.Errorf("%w: %s", ErrBlocked, reason)
 }
 
-// Configure replaces the configuration. After it returns, the commit LSN no longer advances under the old one.
+// Configure replaces the configuration. After it returns, the commit LSN no longer advances under the old
+// configuration.
 func (p *Primary) Configure(cfg PrimaryConfig) {
 	p.mu.Lock()
 	was := p.cfg
@@ -267,8 +268,9 @@ func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	}
 }
 
-// Settle prepares the end of the role without a successor. It holds new transactions until Stop, which rejects them. It
-// returns when all others are completed or were rejected because the node must not acknowledge, or when ctx ends.
+// Settle quiesces the primary before Stop, if no other node takes over. It holds new transactions until Stop, which
+// rejects them. It returns when all other transactions are completed or were rejected because the node must not
+// acknowledge, or when ctx ends.
 func (p *Primary) Settle(ctx context.Context) {
 	p.queue.hold()
 	for {

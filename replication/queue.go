@@ -43,7 +43,7 @@ type group struct {
 type queue struct {
 	term       uint64
 	batchBytes int
-	// timed enables start times of batches.
+	// timed enables the recording of batch start times.
 	timed bool
 	// wake is signaled when the first transaction arrives, and again when a batch is full.
 	wake chan struct{}

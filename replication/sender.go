@@ -179,8 +179,8 @@ func (sd *sender) post(m *ActiveMessage) error {
 	ended := p.ended
 	m.Config, m.Term = p.cfg.Config, p.o.Term
 	m.AckRequired = p.requires(sd.s)
-	// Config and commit LSN are read under one lock. If an in-sync standby receives a commit LSN beyond its log, with a
-	// config that lists it, it reports that its store was restored from an older copy.
+	// Config and commit LSN are read under one lock. If an in-sync standby receives a commit LSN beyond its log, with
+	// a config that lists the standby, the standby reports that its store was restored from an older copy.
 	m.CommitLSN = p.commit.Load()
 	p.mu.Unlock()
 	if ended {

@@ -53,7 +53,7 @@ func (s *session) end(err error) {
 	})
 }
 
-// announce sends a new configuration immediately.
+// announce makes the sender send the new configuration immediately.
 func (s *session) announce() {
 	s.urgent.Store(true)
 	signal(s.wake)
@@ -160,8 +160,8 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 		return HelloResponse{}, err
 	}
 	s.applied = m.Hello.Applied.LSN
-	// A batch is sent while it is written. The standby may have received records over an earlier connection that are not
-	// yet in this node's log, and must not be reported as missing.
+	// A batch is sent while it is written. The standby may have received records over an earlier connection that are
+	// not yet in this node's log. These records must not be reported as missing.
 	select {
 	case <-p.tail.loggedSignal():
 	case <-s.done:
@@ -282,7 +282,7 @@ func (p *Primary) refuseSecond(s *session) error {
 	return fmt.Errorf("%w: %s; stop it if %s should replace it", ErrSecondStandby, current.member, s.member)
 }
 
-// register makes s the current session; an older one ends.
+// register makes s the current session, and ends the previous one.
 func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -331,8 +331,8 @@ func (p *Primary) leave(s *session) {
 	p.events.post(StandbyLost{Member: s.member, Cause: causeOf(s.err), Err: s.err})
 }
 
-// retain keeps the log held by s for the time in which the standby should reconnect. Without it, the standby could need
-// a snapshot.
+// retain keeps the log held by s for the time in which the standby should reconnect. Without the log, the standby
+// could need a snapshot.
 func (p *Primary) retain(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

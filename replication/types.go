@@ -22,7 +22,8 @@ type Hello struct {
 	Member Member
 	// LogEnd is the position of the last record in the standby's log. It is durable there.
 	LogEnd lsn.Position
-	// Applied is the position of the last record that the standby applied. Its log cannot be truncated below it.
+	// Applied is the position of the last record that the standby applied. The standby cannot truncate its log below
+	// it.
 	Applied lsn.Position
 	// TermEnds is the last position of each term in the standby's log, newest first.
 	TermEnds []lsn.Position
@@ -71,11 +72,11 @@ type ActiveMessage struct {
 	HelloResponse *HelloResponse
 	// Previous is the position of the record before Records.
 	Previous lsn.Position
-	// Records are whole log frames. If Last is zero, they are a fragment, continued in the next message.
+	// Records contains log frames. If Last is zero, it is a fragment, continued in the next message.
 	Records []byte
 	// Last is the position of the last record in Records.
 	Last lsn.Position
-	// CommitLSN is the active's commit LSN. The standby may apply its durable records up to it.
+	// CommitLSN is the active's commit LSN. The standby may apply its durable records up to this LSN.
 	CommitLSN   uint64
 	AckRequired bool
 	// CommitTime is the active's current commit latency; 0 without recent commits, or if it was sent recently.
@@ -100,7 +101,7 @@ type SnapshotRequest struct {
 
 // SnapshotHeader describes the snapshot of a transfer.
 type SnapshotHeader struct {
-	// ID identifies the pinned checkpoint while the active keeps it.
+	// ID identifies the checkpoint while the active pins it.
 	ID string
 	// Position is the position of the last record in the snapshot.
 	Position lsn.Position
