@@ -164,7 +164,7 @@ func (c *conn) serve(ctx context.Context, call func(ctx context.Context) error) 
 		cancel()
 		close(gone.done)
 	}()
-	go func() { // a close of the calling end only passes an open link
+	go func() { // a close of the calling end propagates only over an open link
 		select {
 		case <-ctx.Done():
 		case <-c.local.Done():

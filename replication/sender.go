@@ -32,9 +32,9 @@ const (
 type sender struct {
 	s *session
 	p *Primary
-	// hold keeps the unacknowledged log, and the acknowledged part up to heldBytes. It is created before the logs are
-	// matched, because checkpoints continue, and registration releases the snapshot that the standby installed. When the
-	// session ends, its ownership passes to Primary.retain.
+	// hold retains the unacknowledged log, and acknowledged log until the next release. It is created before the logs
+	// are matched, because checkpoints continue, and registration releases the snapshot that the standby installed.
+	// When the session ends, its ownership passes to Primary.retain.
 	hold *wal.Hold
 
 	// mu is held by the sending goroutine, and guards the fields below. Primary.mu may be locked while it is held.
