@@ -23,7 +23,7 @@ import (
 //   - synced ≤ end; marked ≤ synced.LSN: no block header has a durable LSN that is not synced.
 //   - markedCommit ≤ committed ≤ end: no block header has a commit LSN that is not committed, and only records in the
 //     log are committed.
-//   - block headers are written only by Append, seal and redoTruncate, under writeMu.
+//   - block headers are written only by Append, writeSeal and redoTruncate, under writeMu.
 type Log struct {
 	o      Options
 	spares *spares
