@@ -178,7 +178,7 @@ func (f *Follower) run(ctx context.Context) {
 		}
 		f.lost(err)
 		// Reconnect immediately, because a refused reconnect proves that the process terminated. Back off only if
-		// connections end as soon as they are established.
+		// connections fail, or end as soon as they are established.
 		if worked && time.Since(began) >= dialBackoffMax {
 			delay = 0
 			continue
@@ -196,7 +196,7 @@ func (f *Follower) run(ctx context.Context) {
 	}
 }
 
-// lost reports the loss of the active, once for each cause.
+// lost reports the loss of the active, and reports it again if the cause changes.
 func (f *Follower) lost(err error) {
 	if err == nil {
 		return
@@ -208,11 +208,11 @@ func (f *Follower) lost(err error) {
 	switch {
 	case errors.Is(err, ErrNotPeer):
 		f.status.Refused = err
-	case cause != LostSilence && cause != LostReset: // silence and a reset do not prove that the active accepts this node
+	case cause != LostSilence && cause != LostReset: // silence and reset do not prove that the active accepts this node
 		f.status.Refused = nil
 	}
 	if cause == LostAhead {
-		cause = LostRejected // the active reports that it is behind this node
+		cause = LostRejected // this node's fence is above the configuration of the active
 	}
 	switch {
 	case cause == f.reported,

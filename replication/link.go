@@ -306,7 +306,7 @@ func (f *Follower) required() {
 	f.events.post(FollowerRequired{})
 }
 
-// write appends received records. All queued records share one sync and one ack.
+// write appends received records. Queued records share one sync and one ack, up to syncBytes.
 func (l *link) write(ctx context.Context) error {
 	for {
 		select {
@@ -494,7 +494,7 @@ func (l *link) apply(ctx context.Context) error {
 	}
 }
 
-// sendHeartbeat sends an ack if none was sent for a heartbeat interval, and soon after all records were applied.
+// sendHeartbeat sends an ack if none was sent for a heartbeat interval, or soon after all records were applied.
 func (l *link) sendHeartbeat(ctx context.Context) error {
 	t := time.NewTimer(l.f.o.Heartbeat)
 	defer t.Stop()

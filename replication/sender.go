@@ -225,7 +225,8 @@ func (sd *sender) sendRecords() (bool, error) {
 	return true, nil
 }
 
-// join concatenates the frames of the first n batches, up to joinBytes. A single batch is not copied.
+// join concatenates the frames of the first n batches, up to joinBytes but at least one. A single batch is not
+// copied.
 func join(batches []batch) (n int, frames []byte) {
 	size := 0
 	for n < len(batches) && (n == 0 || size+len(batches[n].frames) <= joinBytes) {

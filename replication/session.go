@@ -282,7 +282,7 @@ func (p *Primary) refuseSecond(s *session) error {
 	return fmt.Errorf("%w: %s; stop it if %s should replace it", ErrSecondStandby, current.member, s.member)
 }
 
-// register makes s the current session, and ends the previous one.
+// register makes s the current session and ends the previous one, unless s must be refused.
 func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -315,7 +315,7 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	return nil
 }
 
-// leave removes s unless another session replaced it.
+// leave removes s and reports its loss, unless another session replaced it.
 func (p *Primary) leave(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -151,7 +151,7 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	result := make(chan error, 1)
 	p.wg.Go(func() {
 		err := p.transfer(ctx, req, send)
-		p.snapshots.end(t) // before the result: the node can connect as soon as it is returned
+		p.snapshots.end(t) // before the result: the node can connect as soon as FetchSnapshot returns
 		result <- err
 		t.cancel()
 	})

@@ -107,8 +107,8 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
-// check validates all operations, and returns the index and code of the first invalid one. Limits are checked against
-// the state before the transaction plus its publishes; space freed by its acknowledgements does not count.
+// check validates all operations, and returns the index and code of the first invalid operation. Limits are checked
+// against the state before the transaction plus its publishes; space freed by its acknowledgements does not count.
 func (s *State) check() (op int, code txn.Code) {
 	released := 0
 	clear(s.pending)
@@ -499,7 +499,7 @@ func (s *State) push(q *Queue, rec []byte, sum uint32) {
 	s.bytes += size
 }
 
-// ack acknowledges the published sequences first to last, and returns the number of newly acknowledged ones.
+// ack acknowledges the published sequences first to last, and returns the number of sequences that it changed.
 func (s *State) ack(sub *Sub, first, last uint64) (changed uint64) {
 	q := sub.q
 	first = max(first, sub.acks.floor)

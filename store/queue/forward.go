@@ -133,8 +133,8 @@ func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)
 	return nil
 }
 
-// forward applies an OpForward: it publishes the selected messages of the preceding publish to the target. If
-// o.Move is set, it also acknowledges them in q.
+// forward applies an OpForward: it publishes the selected messages of the preceding publish to the target, except
+// for duplicates. If o.Move is set, it also acknowledges the messages in q.
 func (s *State) forward(q *Queue, o *txn.Op) {
 	target := s.queues.get(o.Target)
 	if target == nil {

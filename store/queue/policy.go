@@ -266,8 +266,8 @@ func (s *State) reconfigure(q *Queue) {
 	s.configure(q, c)
 }
 
-// deadLettersChanged updates policyTable.ends. It must be called after the dead-letter queue set on q itself or on
-// one of its subscriptions has changed.
+// deadLettersChanged updates policyTable.ends if it contains q. It must be called after the dead-letter queue set
+// on q itself or on one of its subscriptions has changed.
 func (s *State) deadLettersChanged(q *Queue) {
 	if s.policies.ends[q.id] {
 		s.updateEnds()

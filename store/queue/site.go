@@ -189,7 +189,7 @@ func (s *State) changeSite(n uint64, c *txn.SiteChange) txn.Code {
 	t := &s.site
 	before := t.SiteState
 	if number, ok := t.LogicalOf(n); ok && c.Action != txn.SiteFollow {
-		t.Logical = number // even if it is rejected, as at the replicas
+		t.Logical = number // even if the change is rejected, as at the replicas
 	}
 	ok := c.Action == txn.SiteFollow || c.Expected == t.Epoch
 	switch {

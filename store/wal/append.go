@@ -68,7 +68,7 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	return l.roll()
 }
 
-// roll starts a new segment. Its header and name become durable with its first block, or by syncHeaders. The caller
+// roll starts a new segment. Its header and name become durable with the next sync, or by syncHeaders. The caller
 // must hold writeMu.
 func (l *Log) roll() (*segment, error) {
 	spare, ready, err := l.spares.take()
@@ -174,7 +174,8 @@ func (l *Log) wantsSeal() bool {
 		l.markedCommit < l.committed && (l.synced == l.end || l.o.Sync == SyncOff)
 }
 
-// writeSeal writes a seal if wantsSeal reports true. The caller must hold writeMu, and must sync the log afterwards.
+// writeSeal writes a seal if wantsSeal reports true. The caller must hold writeMu, and must sync the log afterwards
+// unless the mode is SyncOff.
 func (l *Log) writeSeal() error {
 	if err := l.failure.Load(); err != nil {
 		return *err

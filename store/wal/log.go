@@ -212,8 +212,8 @@ func (l *Log) prepareSegments() {
 	}
 }
 
-// keep writes a seal when the log is idle, syncs with SyncInterval, recycles segments after the release of a hold, and
-// reports a failure.
+// keep writes a seal when the log is idle, syncs with SyncInterval, syncs the headers of new segments, recycles
+// segments after the release of a hold, and reports a failure.
 func (l *Log) keep() {
 	defer l.workers.Done()
 	timer := time.NewTimer(time.Hour)
@@ -240,7 +240,7 @@ func (l *Log) keep() {
 			end := l.End().LSN
 			if l.tick(end == seen) {
 				timer.Reset(l.keeperInterval())
-			} else if l.keeping.Store(false); l.failure.Load() == nil && l.wantsSeal() { // its signal was not sent
+			} else if l.keeping.Store(false); l.failure.Load() == nil && l.wantsSeal() { // its signal was suppressed
 				wake(l.wakeKeeper)
 			}
 			seen = end

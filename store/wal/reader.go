@@ -60,8 +60,7 @@ func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	return r, nil
 }
 
-// newReader returns a reader with its segment. It sets the exact position only for a record that is not yet
-// appended.
+// newReader returns a reader with its segment. It sets the exact position only if the record is the one after End.
 func (l *Log) newReader(record uint64) (*Reader, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -31,11 +31,11 @@ import (
 //	| offset, 0  | written there       | u32  |
 //	+------------+---------------------+------+
 //
-// op 1 truncates: later segments are removed, the range is zeroed, and a block that contains the end gets a header with
-// the shorter length. If seal is not 0, a seal follows the new end. It records that all records are durable, and that
-// the records up to seal - 1 before the new end are committed. Otherwise that information would be lost with the
-// removed blocks (INV-13). (A release before INV-13 wrote 0, and omits the seal.) op 2 resets: everything is removed
-// and the log starts again after the new end.
+// op 1 truncates: later segments are removed, the range is zeroed, and a block that contains the end gets a header
+// with the shorter length. If seal is not 0, a seal follows the new end. It records that all remaining records are
+// durable, and that the records up to LSN (new end + 1 - seal) are committed. Otherwise that information would be
+// lost with the removed blocks (INV-13). (A release before INV-13 wrote 0, and omits the seal.) op 2 resets:
+// everything is removed and the log starts again after the new end.
 const (
 	truncateFile    = "cut.intent"
 	truncateMagic   = "LSLOGCUT"
