@@ -265,7 +265,7 @@ func TestStandbyLoss(t *testing.T) {
 		for range 10 {
 			require.NoError(t, <-errs)
 		}
-		// The standby reconnects and is added again.
+		// The standby reconnects and is added to in_sync again.
 		a.clearEvents()
 		b.follow(a)
 		a.sync(b)

@@ -29,7 +29,7 @@ type PrimaryConfig struct {
 	RequireStandby bool
 	// Standby is the member whose acks are required. With the zero Member, nothing can be committed.
 	Standby Member
-	// Requirement is the number of the period in which acks are required. StandbySynced includes it.
+	// Requirement identifies the period in which the acks of Standby are required. StandbySynced includes it.
 	Requirement uint64
 	// Serve permits commits. If it is false, new and pending transactions fail, and the commit LSN does not advance.
 	Serve bool

@@ -32,9 +32,9 @@ const (
 type sender struct {
 	s *session
 	p *Primary
-	// hold retains the unacknowledged log, and acknowledged log until the next release. It is created before the logs
-	// are matched, because checkpoints continue, and registration releases the snapshot that the standby installed.
-	// When the session ends, its ownership passes to Primary.retain.
+	// hold retains the unacknowledged log. Acknowledged log is released in steps. hold is created before the logs are
+	// matched, because checkpoints continue, and registration releases the snapshot that the standby installed. When
+	// the session ends, the ownership of hold passes to Primary.retain.
 	hold *wal.Hold
 
 	// mu is held by the sending goroutine, and guards the fields below. Primary.mu may be locked while it is held.
@@ -127,9 +127,10 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeDeadline returns when to poll or send the commit LSN, so that an idle standby applies committed records before
-// the next heartbeat. A busy standby receives the LSN with the next batch. The zero time means that advance wakes the
-// sender; it does so only while the sender does not poll, because a wakeup per transaction costs more than polling.
+// noticeDeadline returns the time at which to send the commit LSN, or to poll for a new one, so that an idle
+// standby applies committed records before the next heartbeat. A busy standby receives the LSN with the next batch.
+// The zero time means that no poll is necessary, since advance wakes the sender. advance wakes it only while the
+// sender does not poll, because a wakeup per transaction costs more than polling.
 func (sd *sender) noticeDeadline(now time.Time) time.Time {
 	sd.s.polls.Store(false) // before commit is read: later commits see this flag
 	commit := sd.p.commit.Load()

@@ -266,8 +266,9 @@ func (s *session) sendToSnapshot(w HelloResponse) error {
 	return err
 }
 
-// refuseSecond refuses s while another node is the standby, unless the active requires s and not the other node.
-// Otherwise the two would keep ending each other's sessions. The same applies to two processes of one node. mu is held.
+// refuseSecond refuses s while another node is the connected standby, since the two nodes would keep ending each
+// other's sessions. As an exception, a required standby replaces a node that is not required. A second process of a
+// required node is also refused. mu is held.
 func (p *Primary) refuseSecond(s *session) error {
 	current := p.session
 	switch {

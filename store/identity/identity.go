@@ -21,8 +21,9 @@ type Member struct {
 	Generation uuid.UUID `json:"run,omitzero"`
 }
 
-// Is reports whether two entries identify the same store in the same process generation. A release without generations
-// drops them when it writes the record, so an entry without one matches any generation.
+// Is reports whether two entries identify the same store in the same process generation. A release without
+// generations drops the generations when it writes the cluster record, so an entry without a generation matches any
+// generation.
 func (m Member) Is(o Member) bool {
 	if m.Generation != uuid.Nil && o.Generation != uuid.Nil && m.Generation != o.Generation {
 		return false

@@ -37,7 +37,7 @@ type AccessEntry struct {
 	Kind byte
 	// Name has 1 to txn.MaxAccessNameBytes bytes.
 	Name string
-	// Value has at most txn.MaxAccessValueBytes bytes. The caller may keep it, but must not modify it.
+	// Value has at most txn.MaxAccessValueBytes bytes. The caller may retain it, but must not modify it.
 	Value []byte
 }
 

@@ -32,7 +32,7 @@ type MetaEntry struct {
 	Value []byte
 }
 
-// Meta returns the value of an internal entry. The caller may keep it, but must not modify it.
+// Meta returns the value of an internal entry. The caller may retain it, but must not modify it.
 func (s *State) Meta(key string) (value []byte, ok bool) {
 	e := s.meta.entries[key]
 	if e == nil {

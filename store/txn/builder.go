@@ -34,7 +34,7 @@ const ReferBytes = 4 << 10
 
 // Ref is a message body that is part of an encoded transaction but was not copied into the buffer.
 type Ref struct {
-	// At is the index in the buffer, or transaction, at which the body must be inserted.
+	// At is the index at which the body must be inserted, in the buffer or in the transaction alone.
 	At   int
 	Data []byte
 	// Sum is the CRC32C of Data.
