@@ -330,7 +330,7 @@ func testRolledBackActiveOfCorruptStandby(t *testing.T) {
 	requireUntouched(b, end)
 }
 
-// An active of the old release cannot report whether it has the records that its checkpoint lacks. The standby waits
+// An active of release 0.1.0 cannot report whether it has the records that its checkpoint lacks. The standby waits
 // for a newer checkpoint.
 func TestCorruptStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testCorruptStandbyOfAnOldActive) }
 

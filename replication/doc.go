@@ -32,9 +32,10 @@
 // (INV-4).
 //
 // A standby sends the position of the last record that it knows to be committed. An active without this record was
-// restored from an older copy of its data directory. It refuses the standby, which would otherwise truncate
-// acknowledged records, and the standby also refuses such an active (INV-13). Package failover then moves the role to
-// the node with the longer history. Known committed records are truncated only if a forced failover discarded them.
+// restored from an older copy of its data directory. The active refuses the standby, which would otherwise truncate
+// acknowledged records, and the standby also refuses such an active (INV-13). Package failover then moves the role
+// to the node with the longer history. Known committed records are truncated only if a forced failover discarded
+// them.
 //
 // Only transport*.go use gRPC and protobuf. The tests also use an in-memory transport (memnet_test.go).
 package replication

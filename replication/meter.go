@@ -33,7 +33,7 @@ const (
 type ioClock struct {
 	base  time.Time    // monotonic reference of the times below
 	since atomic.Int64 // start of the current write; 0 if none
-	mean  atomic.Int64 // mean duration of a write, in nanoseconds
+	mean  atomic.Int64 // moving average of the write duration, in nanoseconds
 	last  atomic.Int64 // end of the last write
 	meter Meter        // may be nil
 }

@@ -83,7 +83,7 @@ type Primary struct {
 
 	snapshots snapshotService
 
-	ready bool // ActiveReady was posted; belongs to the applier
+	ready bool // ActiveReady was posted; accessed only by the applier
 
 	mu      sync.Mutex // guards the fields below
 	cfg     PrimaryConfig

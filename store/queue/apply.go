@@ -13,9 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Apply applies the transaction of a log record; lsn must be above Applied. It checks the whole transaction before it
-// changes anything: a rejected transaction changes only the record of its producer. The state keeps parts of payload,
-// so the caller must not modify payload.
+// Apply applies the transaction of a log record; lsn must be above Applied. It checks the whole transaction before
+// it changes anything: a rejected transaction changes only the record of its producer. The state retains parts of
+// payload, so the caller must not modify payload.
 //
 // If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop: its peer may be able to
 // apply the record, and the states would diverge. The same applies if ReadError returns an error.

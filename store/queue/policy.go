@@ -99,7 +99,7 @@ type Sources struct {
 	Limited txn.ConfigMask
 }
 
-// Sources returns the policies that apply to a queue.
+// Sources returns the patterns of the policies that apply to a queue, and the fields that the limits have changed.
 func (s *State) Sources(q *Queue) (from Sources) {
 	p := s.policiesOf(q, q.name)
 	if p.defaults != nil {

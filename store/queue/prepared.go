@@ -66,7 +66,7 @@ func (p *Prepared) Bytes() int { return len(p.payload) }
 func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	var r txn.Reader
 	if txn.Inner(&r, p.payload) != nil {
-		return // it was valid when it was prepared or loaded
+		return // the payload was valid when it was prepared or loaded
 	}
 	for range r.Ops() {
 		o, err := r.Next()

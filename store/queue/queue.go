@@ -15,7 +15,7 @@ type Queue struct {
 	name     string
 	config   *settings // &noConfig if default
 	nextSeq  uint64
-	subs     []*Sub // by id; with a retention, the hidden subscription is last (see retention.go)
+	subs     []*Sub // ordered by id; with a retention, the hidden subscription is last (see retention.go)
 	messages uint64
 	bytes    uint64
 	digest   uint64

@@ -11,9 +11,10 @@ import (
 )
 
 // A queue with a retention has an additional, hidden subscription, txn.RetentionSub, the last one in Queue.subs.
-// Clients cannot list, name or consume from it. It needs the retained messages, so they remain live. The active raises
-// its floor with OpSeek. A purge of the whole queue and the overflow policy drop-head also acknowledge messages for it.
-// A message that it no longer needs is never retained again.
+// Clients cannot list, name or consume from this subscription. It needs the retained messages, so the messages
+// remain live. The active raises the floor of the subscription with OpSeek. A purge of the whole queue and the
+// overflow policy drop-head also acknowledge its messages. A message that it no longer needs is never retained
+// again.
 
 func (q *Queue) retention() *Sub {
 	if n := len(q.subs); n > 0 && q.subs[n-1].id == txn.RetentionSub {
@@ -77,7 +78,7 @@ func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)
 // RetainFrom visits only sequences below the result.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
-	leftMessages, leftBytes := q.messages, q.bytes // live from the current group on
+	leftMessages, leftBytes := q.messages, q.bytes // live messages and bytes from the current group on
 	fits := func(n, size uint64) bool {
 		return (messages == 0 || leftMessages-n <= messages) && (bytes == 0 || leftBytes-size <= bytes)
 	}

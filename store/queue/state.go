@@ -54,7 +54,7 @@ type State struct {
 	deleted []uint64
 
 	tailOldest, tailNewest *Queue
-	tailQueues             int // length of the list
+	tailQueues             int // number of queues in the list
 
 	crc      *crc32.Table
 	ackPool  pool[ackChunk]
@@ -72,7 +72,7 @@ type State struct {
 	duplicateBytes uint64          // bytes of the discarded messages of publishes
 	pending        []pending       // additions to queues with a limit
 	published      publishedBefore // the previous operation, if it is a publish
-	forwarded      int             // forwards
+	forwarded      int             // number of forwards
 }
 
 type pending struct {

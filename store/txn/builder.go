@@ -34,7 +34,8 @@ const ReferBytes = 4 << 10
 
 // Ref is a message body that is part of an encoded transaction but was not copied into the buffer.
 type Ref struct {
-	// At is the index at which the body must be inserted, in the buffer or in the transaction alone.
+	// At is the index at which the body must be inserted. It is relative to the start of the buffer or, after the
+	// caller has separated the transaction from the buffer, of the transaction.
 	At   int
 	Data []byte
 	// Sum is the CRC32C of Data.

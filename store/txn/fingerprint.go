@@ -98,7 +98,7 @@ func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32)
 		d := decoder{b: rest}
 		block := d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
 		if kept := withoutTimes(block); len(kept) < len(block) && d.err == nil {
-			known = 0 // it covers excluded bytes
+			known = 0 // the known checksum covers excluded bytes
 			size -= len(rest) - len(d.b)
 			if rest = d.b; len(kept) == 0 {
 				flags &^= flagAttributes

@@ -134,7 +134,7 @@ func Inner(r *Reader, payload []byte) error {
 	}
 	for {
 		op, err := r.Next()
-		if err == io.EOF { //nolint:errorlint // Next returns it as it is
+		if err == io.EOF { //nolint:errorlint // Next does not wrap io.EOF
 			r.Rewind()
 			return nil
 		}
@@ -160,7 +160,7 @@ func WithTimestamp(payload []byte, timestampMS int64) []byte {
 		if err != nil {
 			return out
 		}
-		for rec := range op.Records { // they alias the copy
+		for rec := range op.Records { // the records alias the copy
 			binary.LittleEndian.PutUint64(rec[sizeFieldBytes+1:], uint64(timestampMS))
 		}
 	}

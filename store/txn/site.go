@@ -108,7 +108,7 @@ func (r *Reader) SiteChange() (c SiteChange, ok bool, err error) {
 	if err != nil {
 		return c, false, err
 	}
-	if _, err := r.Next(); err != io.EOF { //nolint:errorlint // Next returns it as it is
+	if _, err := r.Next(); err != io.EOF { //nolint:errorlint // Next does not wrap io.EOF
 		return c, false, err
 	}
 	return op.SiteChange(), true, nil

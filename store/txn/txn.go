@@ -41,9 +41,9 @@ const (
 	OpPrepare          OpCode = 12
 	OpCommitPrepared   OpCode = 13
 	OpRollbackPrepared OpCode = 14
-	// OpSeek moves a subscription to a sequence: lower messages become acknowledged, and live messages from the sequence
-	// on unacknowledged. For RetentionSub it only raises the floor, and only if the queue still has the retention in the
-	// operation.
+	// OpSeek moves a subscription to a sequence. Lower messages become acknowledged. Live messages from the sequence
+	// on become unacknowledged. For RetentionSub, OpSeek only raises the floor, and only if the queue still has the
+	// retention in the operation.
 	OpSeek                   OpCode = 15
 	OpPutMeta                OpCode = 16
 	OpDeleteMeta             OpCode = 17
@@ -152,7 +152,8 @@ type Result struct {
 	Duplicate bool
 	// Code is OK, or the reason for the rejection. A rejected transaction changed nothing.
 	Code Code
-	// Op is the index of the rejected operation, or -1 for the transaction as a whole and if Code is OK.
+	// Op is the index of the rejected operation. It is -1 if the transaction as a whole was rejected, or if Code is
+	// OK.
 	Op int
 	// Ops contains one result per operation, in order, without forwards. It is empty if the transaction was rejected. It
 	// must not be modified.

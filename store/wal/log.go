@@ -35,7 +35,7 @@ type Log struct {
 	header  [blockHeaderBytes]byte
 	vec     [2][]byte
 	past    vfs.Bypass
-	ended   []lsn.Position // terms that end with the block being appended
+	ended   []lsn.Position // ends of the terms that the block being appended finishes
 	// syncMu is held while files are synced. It guards syncing.
 	syncMu  iolock.Mutex
 	syncing []*segment

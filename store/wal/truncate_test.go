@@ -242,7 +242,7 @@ func FuzzDecodeTruncateIntent(f *testing.F) {
 	})
 }
 
-// SaveTail copies the records after a position that are still in the log, and does not change the log.
+// SaveTail copies the remaining records after a position, and does not change the log.
 func TestSaveTail(t *testing.T) {
 	mem := newMem(t)
 	l := mustOpen(t, testOptions(mem))
