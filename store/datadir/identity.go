@@ -113,7 +113,7 @@ func readIdentity(fsys vfs.FS, dir string) (IdentityFile, error) {
 	return decodeIdentity(name, raw)
 }
 
-// decodeIdentity decodes the first line of the file. The second line contains the CRC32C of the first line.
+// decodeIdentity decodes the first line of the file, and verifies it with the CRC32C in the second line.
 func decodeIdentity(name string, raw []byte) (IdentityFile, error) {
 	var id IdentityFile
 	line, sum, ok := bytes.Cut(raw, []byte("\n"))
@@ -153,8 +153,8 @@ type Options struct {
 	Sync   wal.SyncMode
 }
 
-// OpenIdentity reads or creates the identity and determines whether bytes may have been lost since the last process
-// generation (INV-6).
+// OpenIdentity reads or creates the identity, determines whether bytes may have been lost since the last process
+// generation (INV-6), and replaces the identity file.
 func OpenIdentity(o Options) (IdentityFile, error) {
 	id, err := readIdentity(o.FS, o.Dir)
 	switch {

@@ -69,7 +69,7 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 
 // Quarantine quarantines a store that cannot be opened, and returns the name of the quarantine directory. member
 // permits the quarantine of a store that belongs to a pair, and unknown that of a store without an identity.
-// Quarantine returns "" if it is not permitted, because no other node is known to have the content.
+// Quarantine returns "" if the quarantine is not permitted, because no other node is known to have the content.
 func Quarantine(o Options, why error, member, unknown bool) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, LockName))
 	if err != nil {

@@ -115,9 +115,9 @@ func (f *File) prepare(m Meta) (*plan, error) {
 	return p, nil
 }
 
-// relocate moves each changed bitmap chunk, and each directory page that refers to one, to a new position. This changes
-// the bitmap again, so relocate repeats it. No part moves twice and the new positions are mostly in one chunk, so few
-// rounds are needed.
+// relocate moves each changed bitmap chunk, and each directory page that refers to one, to a new position. This
+// changes the bitmap again, so relocate repeats the step. No part moves twice and the new positions are mostly in
+// one chunk, so few rounds are needed.
 func (f *File) relocate() error {
 	building, perLeaf := f.building.Load(), int(f.geo.leafChunks())
 	for {

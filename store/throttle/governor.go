@@ -126,8 +126,9 @@ func (g *Governor) Committed(d time.Duration) {
 	}
 }
 
-// CommitTime returns the 90th percentile of this node's commit latency in the last window, or 0 if no window has ended
-// since the last call. The active must call it often, so that the Governor can measure the baseline.
+// CommitTime returns the 90th percentile of this node's commit latency in the last window, or 0 if no window of
+// this node has ended since the last call. The active must call it often, so that the Governor can measure the
+// baseline.
 func (g *Governor) CommitTime() time.Duration {
 	if g == nil {
 		return 0

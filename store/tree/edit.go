@@ -194,7 +194,7 @@ func (n *node) adopt(i int, siblings []*node) int {
 	return i
 }
 
-// split divides n if it is too large, and returns the nodes to insert after it. pos is the position of an inserted
+// split divides n if it is too large, and returns the nodes to insert after n. pos is the position of an inserted
 // entry, or -1.
 func (e *Edit) split(n *node, pos int) []*node {
 	if n.size() <= e.t.nodeBytes || len(n.keys) < 2 || (n.level > 0 && len(n.keys) < 4) {
