@@ -77,7 +77,8 @@ func (f *Follower) checkHelloResponse(w *HelloResponse) error {
 	}
 }
 
-// checkSnapshot rejects a snapshot that would replace committed records unless the active is known to have them.
+// checkSnapshot rejects a snapshot that would replace committed records, except if the active is known to have
+// these records.
 func (f *Follower) checkSnapshot(h *SnapshotHeader) error {
 	n := f.committed()
 	switch {

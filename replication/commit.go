@@ -50,8 +50,8 @@ func (i *Item) bytes() int {
 	return n
 }
 
-// SubmitAll submits several transactions that arrived together. Each has a separate outcome. If SubmitAll returns an
-// error, none was logged.
+// SubmitAll submits several transactions that arrived together. Each transaction has a separate outcome. If
+// SubmitAll returns an error, none was logged.
 func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
 	if held := p.held.Load(); held != nil {
 		if err := held.wait(ctx, items, p.stopped); err != nil {
@@ -204,7 +204,8 @@ func (p *Primary) commitBatches(batches []batch) error {
 	return nil
 }
 
-// advance sets the commit LSN to that of the last record durable on every required node (INV-2). mu is held.
+// advance sets the commit LSN to the LSN of the last record that is durable on every required node (INV-2). mu is
+// held.
 func (p *Primary) advance() {
 	if !p.cfg.Serve || p.ended {
 		return
@@ -318,7 +319,7 @@ func (p *Primary) fail(err error) {
 	}
 	refuse := fmt.Errorf("%w: %w", ErrNotActive, err)
 	p.endTraces(refuse)
-	// if the applier failed, the committer may still log queued transactions
+	// If the applier failed, the committer may still log queued transactions.
 	p.abandon(refuse, outcomeUnknown(refuse))
 	p.events.post(Failed{Err: err})
 }

@@ -19,8 +19,8 @@ const (
 	flowBytes = 1 << 10
 )
 
-// silence measures how long the other end sent nothing, in ticker steps. A step counts for at most twice its nominal
-// length, so that a suspension of this process is not counted.
+// silence measures how long the other end has sent nothing, in ticker steps. A step counts for at most twice its
+// nominal length, so that a suspension of this process is not counted.
 type silence struct {
 	quiet time.Duration
 	last  time.Time

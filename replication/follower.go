@@ -217,7 +217,7 @@ func (f *Follower) lost(err error) {
 	switch {
 	case cause == f.reported,
 		cause == LostReset && f.reported != 0,
-		// a silent active adds no information
+		// A silent active adds no information.
 		cause == LostSilence && (f.reported == LostRefused || f.reported == LostRejected || f.reported == LostBehind):
 		return
 	}

@@ -35,8 +35,8 @@ type Tuning struct {
 	AckTimeout time.Duration
 	// DiskStallTimeout is the duration of a log write or sync after which the node stops its heartbeats.
 	DiskStallTimeout time.Duration
-	// CommitNotice is the maximum delay before a new commit LSN is sent to the standby. It is sent in a separate message
-	// unless a batch includes it earlier.
+	// CommitNotice is the maximum delay before a new commit LSN is sent to the standby. The LSN is sent in a separate
+	// message unless a batch includes it earlier.
 	CommitNotice time.Duration
 	// BehindRetry is the interval at which a standby redials an active on which committed records are missing.
 	BehindRetry time.Duration

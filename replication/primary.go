@@ -186,7 +186,7 @@ func (p *Primary) Configure(cfg PrimaryConfig) {
 		p.require()
 	case !cfg.RequireStandby && was.RequireStandby && p.session != nil && p.session.member == was.Standby:
 		// The standby reconnects and catches up for a new requirement. Otherwise, a pending event for the old requirement
-		// could make the owner of the role add it to in_sync (INV-3).
+		// could make the owner of the role add the standby to in_sync (INV-3).
 		p.session.end(ErrDropped)
 	}
 	p.advance()
@@ -319,8 +319,8 @@ type StandbyStatus struct {
 	Durable       lsn.Position
 	AppliedLSN    uint64
 	InFlightBytes int
-	// LagBytes is the size of the log that is not durable on the standby; approximate if it is far behind. LagTime is the
-	// age of the oldest such record, with a resolution of one second, and at most ten minutes.
+	// LagBytes is the size of the log that is not durable on the standby; approximate if the standby is far behind.
+	// LagTime is the age of the oldest such record, with a resolution of one second, and at most ten minutes.
 	LagBytes uint64
 	LagTime  time.Duration
 	// CaughtUp reports whether the standby is within the window. Required reports whether transactions wait for its

@@ -111,7 +111,7 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	now := time.Now()
 	at := sd.lastSent.Add(sd.p.o.Heartbeat)
 	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
-	// while the disk is stalled, nothing is sent and a notice would always be due
+	// While the disk is stalled, nothing is sent and a notice would always be due.
 	if notice := sd.noticeDeadline(now); !notice.IsZero() && notice.Before(at) && !stalled {
 		at = notice
 	}

@@ -108,7 +108,7 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 
 // ForeignNode is a node that connected as a standby and is not a member of this pair.
 type ForeignNode struct {
-	// At is the time of its last attempt.
+	// At is the time of the node's last attempt.
 	At time.Time
 	// Err wraps ErrOtherPair, ErrSameNode, or ErrProtocol.
 	Err error

@@ -19,7 +19,7 @@ const AccessQueue = math.MaxUint64 - 1
 
 // accessTable contains the access rules: opaque entries by kind and name, and one version for the whole table.
 //
-// Invariant: a table that was never changed has version 0 and no entries. It is not stored in the tree.
+// Invariant: a table that was never changed has version 0 and no entries. Such a table is not stored in the tree.
 type accessTable struct {
 	entryTable[accessName]
 

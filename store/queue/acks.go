@@ -24,7 +24,8 @@ type ackChunk struct {
 	n int // bits set
 }
 
-// ackSlot is one chunk of an ackSet. If full is false and c is nil, no sequence above the floor is acknowledged.
+// ackSlot is one chunk of an ackSet. If full is false and c is nil, no sequence of the chunk above the floor is
+// acknowledged.
 type ackSlot struct {
 	c      *ackChunk
 	full   bool // all sequences are acknowledged; needs no bitmap

@@ -347,7 +347,8 @@ func (s *State) dueIDs(q *Queue, first uint64) {
 	}
 }
 
-// endWindow must be called before a change of the configuration. Entries that are invalid then remain invalid.
+// endWindow is called before a change of the configuration. It records which entries are invalid, so that they
+// remain invalid.
 func (s *State) endWindow(q *Queue) {
 	if q.ids == nil || len(q.ids.generations) == 0 {
 		return
@@ -360,7 +361,7 @@ func (s *State) endWindow(q *Queue) {
 	d.dirty = true
 }
 
-// removeIDs removes all message IDs of a queue without a DedupWindow.
+// removeIDs removes all message IDs if the queue has no DedupWindow.
 func (s *State) removeIDs(q *Queue) {
 	if q.ids == nil || q.config.DedupWindow != 0 {
 		return

@@ -9,7 +9,8 @@ type tail struct {
 	n      int
 	head   int // index of the first entry in blocks[0]
 	blocks []tailBlock
-	// shared is the sequence below which entries were collected. They must not change before they are flushed.
+	// shared is the sequence below which entries were collected. These entries must not change before they are
+	// flushed.
 	shared uint64
 	bytes  int64
 }
