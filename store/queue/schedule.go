@@ -13,13 +13,13 @@ import (
 )
 
 // The schedule index has an entry for each delayed message and for each message with an expiry time: keys 't' time(8)
-// queue(8) sequence(8) kind(1), without a value. It is only in the tree. The state keeps the changes since the last
-// checkpoint in memory; Scheduled merges the two.
+// queue(8) sequence(8) kind(1), without a value. The index is only in the tree. The state keeps the changes since the
+// last checkpoint in memory; Scheduled merges the two.
 //
 // Entries of the kind DueIDs remove message IDs of a queue (see dedup.go).
 //
 // An OpDue removes its entries, whether or not their messages still exist. To remove an entry with its message, the
-// state would have to read the message. Until then, the entry has no effect.
+// state would have to read the message. Until the OpDue, an entry without a message has no effect.
 
 type schedule struct {
 	now, written generation // written was collected, but may not be in the published tree yet

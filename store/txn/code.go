@@ -63,7 +63,7 @@ const (
 	// ErrReplica is returned for a transaction without an envelope if the pair is a replica or stopped, and for an
 	// envelope if it is neither. The transaction changes nothing, not even the record of its producer.
 	ErrReplica Code = 100
-	// ErrSitePosition is returned for an envelope of another lineage or epoch, or one that was applied before.
+	// ErrSitePosition is returned for an envelope of another lineage or epoch, or for one that was applied before.
 	ErrSitePosition Code = 101
 	// ErrSiteChange is returned for an OpSite that is not valid for the current role, lineage or epoch.
 	ErrSiteChange Code = 102

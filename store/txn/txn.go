@@ -55,11 +55,11 @@ const (
 	OpForward           OpCode = 19
 	OpSetForwards       OpCode = 21
 	OpAlterSubscription OpCode = 23
-	// OpAccess changes the access table, if its version is the expected one.
+	// OpAccess changes the access table if the table has the expected version.
 	OpAccess OpCode = 22
 	// OpPause pauses or resumes a queue or a subscription.
 	OpPause OpCode = 24
-	// OpSwapMeta replaces an internal entry of the cluster, if its version is the expected one.
+	// OpSwapMeta replaces an internal entry of the cluster if the entry has the expected version.
 	OpSwapMeta OpCode = 26
 	// OpPolicy sets or deletes a policy for queues.
 	OpPolicy OpCode = 25
