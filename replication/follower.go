@@ -348,7 +348,7 @@ func (f *Follower) silent(err error) {
 	f.lost(err)
 }
 
-// admit rejects a message whose config and term are below the fence, and persists a higher fence (INV-1).
+// admit rejects a message with a config and term below the fence, and persists a higher fence (INV-1).
 func (f *Follower) admit(config, term uint64) error {
 	own, theirs := f.o.Store.Identity().Fence, identity.Fence{Config: config, Term: term}
 	switch {

@@ -220,7 +220,7 @@ func (p *Primary) checkBehind(committed lsn.Position) error {
 	return fmt.Errorf("%w: %v is committed, the active's log ends at %v", ErrBehind, committed, p.o.Store.End())
 }
 
-// refuseAhead refuses and reports a standby whose fence is above this active's configuration and term (INV-1).
+// refuseAhead refuses and reports a standby with a fence above this active's configuration and term (INV-1).
 func (p *Primary) refuseAhead(m Member, config, term uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

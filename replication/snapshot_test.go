@@ -161,7 +161,7 @@ func (n *node) slowCommits() {
 	})
 }
 
-// stalledStream is a connection whose standby receives nothing until released. It sends the positions in acks.
+// stalledStream is a connection on which the standby receives nothing until released. It sends the positions in acks.
 type stalledStream struct {
 	hello *replication.StandbyMessage
 	sent  chan *replication.ActiveMessage

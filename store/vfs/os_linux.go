@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sync uses fdatasync, which omits the inode of a file whose size did not change.
+// Sync uses fdatasync, which omits the inode of a file if the size did not change.
 func (f *osFile) Sync() error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

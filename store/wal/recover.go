@@ -284,7 +284,7 @@ func (r *recovering) corruption(at int, proof uint64) *CorruptError {
 		d.Offset, d.LSN, d.Err = r.stop.offset, r.last.LSN+1, errNoBlock
 	}
 	if at+1 < len(r.segs) && r.segs[at+1].first == d.LSN {
-		// The record would be in the next segment, whose header is unreadable.
+		// The record would be in the next segment, which has an unreadable header.
 		d.Segment, d.Offset, d.Err = r.segs[at+1].path, 0, errNoSegmentHeader
 	}
 	return d
