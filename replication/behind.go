@@ -10,10 +10,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file implements INV-13 on the standby: a node never truncates records that it knows to be committed. An active
-// without some of them was restored from an older copy of its data directory. The standby sends the position of the
-// last one in its hello, and an active without that record refuses the standby (Primary.refuseBehind). The standby also
-// checks the response, because older releases ignore that field.
+// This file implements INV-13 on the standby: a node never truncates records that it knows to be committed. An
+// active that lacks some of these records was restored from an older copy of its data directory. The standby sends
+// the position of the last of these records in its hello, and an active without that record refuses the standby
+// (Primary.refuseBehind). The standby also checks the response, because older releases ignore the position in the
+// hello.
 //
 // Records discarded by a forced failover are the only exception, since the operator accepted their loss.
 
@@ -30,7 +31,8 @@ func (f *Follower) committed() uint64 {
 	return n
 }
 
-// committedPosition returns the position of record committed(); zero if the record is missing or unreadable.
+// committedPosition returns the position of the record with LSN committed(); zero if the record is missing or
+// unreadable.
 func (f *Follower) committedPosition() lsn.Position {
 	at, ok := f.o.Store.PositionOf(f.committed())
 	if !ok {
@@ -39,9 +41,9 @@ func (f *Follower) committedPosition() lsn.Position {
 	return at
 }
 
-// discardedTerm returns the term of the pair's last forced failover if this node's log ends before it; otherwise 0. All
-// records of such a log that are missing from the forced history are discarded, including those up to
-// DiscardedRange.After: the history of a node restored from an older copy may have diverged long before.
+// discardedTerm returns the term of the pair's last forced failover if this node's log ends before that term;
+// otherwise 0. All records of such a log that are missing from the forced history are discarded, including those up
+// to DiscardedRange.After: the history of a node restored from an older copy may have diverged long before.
 func (f *Follower) discardedTerm() uint64 {
 	if f.o.Store.End().Term >= f.o.DiscardedRange.Term {
 		return 0
@@ -49,8 +51,8 @@ func (f *Follower) discardedTerm() uint64 {
 	return f.o.DiscardedRange.Term
 }
 
-// checkHelloResponse rejects a response that would truncate or replace committed records. It records whether the active
-// is known to have all of them.
+// checkHelloResponse rejects a response that would truncate or replace committed records. It records whether the
+// active is known to have all committed records.
 func (f *Follower) checkHelloResponse(w *HelloResponse) error {
 	n, at := f.committed(), w.ResumeAfter
 	if n == 0 || mutate.Off("INV-13-standby-accepts-any-active") {
@@ -64,7 +66,7 @@ func (f *Follower) checkHelloResponse(w *HelloResponse) error {
 		f.confirmed = true
 		return nil
 	case at.IsZero():
-		return nil // its log begins too late to decide; see checkSnapshot
+		return nil // the active's log begins too late to decide; see checkSnapshot
 	case at.LSN < n:
 		return f.behind(n, fmt.Sprintf("it has this node's records up to %v", at))
 	case ok && own != at:
@@ -75,7 +77,8 @@ func (f *Follower) checkHelloResponse(w *HelloResponse) error {
 	}
 }
 
-// checkSnapshot rejects a snapshot that would replace committed records unless the active is known to have them.
+// checkSnapshot rejects a snapshot that would replace committed records, except if the active is known to have
+// these records.
 func (f *Follower) checkSnapshot(h *SnapshotHeader) error {
 	n := f.committed()
 	switch {

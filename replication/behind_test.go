@@ -29,7 +29,7 @@ func (n *node) image() *memfs.FS {
 	return n.disk.CrashClone(nil)
 }
 
-// sealedImage returns a snapshot of the node's idle disk: its log records that everything is committed.
+// sealedImage waits until the log states that all records are committed, and returns a snapshot of the node's disk.
 func (n *node) sealedImage() (image *memfs.FS) {
 	n.w.t.Helper()
 	require.Eventually(n.w.t, func() bool {
@@ -112,7 +112,7 @@ func behindPair(w *world, change ...func(*node)) (a, b *node, old, oldOfB *memfs
 	return a, b, old, oldOfB
 }
 
-// requireUntouched asserts that nothing of b was truncated or replaced.
+// requireUntouched asserts that no record of b was truncated or replaced.
 func requireUntouched(b *node, end lsn.Position) {
 	b.w.t.Helper()
 	require.Equal(b.w.t, end, b.store.End())
@@ -129,11 +129,11 @@ func requireUntouched(b *node, end lsn.Position) {
 }
 
 // An active restored from an older copy lacks records that its standby knows to be committed. Nothing is truncated
-// and both sides report it. When the standby takes the role, nothing is lost (INV-13).
+// and both sides report it. When the standby becomes active, nothing is lost (INV-13).
 func TestRolledBackActive(t *testing.T) {
 	for name, c := range map[string]struct {
-		// restarted: the standby restarts as well and has applied nothing; its log would be truncated, otherwise
-		// replaced.
+		// restarted: the standby restarts as well and has applied nothing. Without INV-13, its log would be truncated. If
+		// it does not restart, its log would be replaced by a snapshot.
 		restarted bool
 		// writes is the number of transactions that the active commits alone before the standby connects.
 		writes int
@@ -330,7 +330,7 @@ func testRolledBackActiveOfCorruptStandby(t *testing.T) {
 	requireUntouched(b, end)
 }
 
-// An active of the old release cannot report whether it has the records that its checkpoint lacks. The standby waits
+// An active of release 0.1.0 cannot report whether it has the records that its checkpoint lacks. The standby waits
 // for a newer checkpoint.
 func TestCorruptStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testCorruptStandbyOfAnOldActive) }
 
@@ -460,7 +460,7 @@ func TestRolledBackStandbyReportsIncomplete(t *testing.T) {
 			b.follow(a)
 			a.createQueue()
 			a.sync(b)
-			b.clearEvents() // events from before it was in sync do not count
+			b.clearEvents() // events from before the standby was in sync do not count
 			a.publish(a.queueID, 10, 10, 1)
 			image, had := b.image(), b.store.End().LSN
 			a.publish(a.queueID, 10, 10, 1)

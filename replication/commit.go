@@ -50,8 +50,8 @@ func (i *Item) bytes() int {
 	return n
 }
 
-// SubmitAll submits several transactions that arrived together. Each has a separate outcome. If SubmitAll returns an
-// error, none was logged.
+// SubmitAll submits several transactions that arrived together. Each transaction has a separate outcome. If
+// SubmitAll returns an error, none was logged.
 func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
 	if held := p.held.Load(); held != nil {
 		if err := held.wait(ctx, items, p.stopped); err != nil {
@@ -89,7 +89,7 @@ type CommitResult struct {
 	Err    error
 }
 
-// waiter is a reusable Done that sends to a channel.
+// waiter is a reusable channel with a Done that sends the outcome to the channel.
 type waiter struct {
 	ch   chan CommitResult
 	done Done
@@ -204,7 +204,8 @@ func (p *Primary) commitBatches(batches []batch) error {
 	return nil
 }
 
-// advance sets the commit LSN to that of the last record durable on every required node (INV-2). mu is held.
+// advance sets the commit LSN to the LSN of the last record that is durable on every required node (INV-2). mu is
+// held.
 func (p *Primary) advance() {
 	if !p.cfg.Serve || p.ended {
 		return
@@ -273,7 +274,7 @@ func (p *Primary) applyCommitted() error {
 func (p *Primary) complete(n uint64, r *txn.Result) {
 	done, free := p.queue.complete(n)
 	if done != nil {
-		// The result is valid only during this call (store.Apply), but the callee may keep it (Done).
+		// The result is valid only during this call (store.Apply), but the callee may retain it (Done).
 		kept := *r
 		done(&kept, nil)
 	}
@@ -282,8 +283,8 @@ func (p *Primary) complete(n uint64, r *txn.Result) {
 	}
 }
 
-// abandon fails all pending transactions: those passed to the committer with ErrOutcomeUnknown, the others with
-// unlogged. New transactions fail with refuse.
+// abandon fails all pending transactions. Those already passed to the committer fail with ErrOutcomeUnknown, the
+// others with unlogged. New transactions fail with refuse.
 func (p *Primary) abandon(refuse, unlogged error) {
 	logged, never, free := p.queue.block(refuse)
 	if free > 0 {
@@ -318,7 +319,7 @@ func (p *Primary) fail(err error) {
 	}
 	refuse := fmt.Errorf("%w: %w", ErrNotActive, err)
 	p.endTraces(refuse)
-	// if the applier failed, the committer may still log queued transactions
+	// If the applier failed, the committer may still log queued transactions.
 	p.abandon(refuse, outcomeUnknown(refuse))
 	p.events.post(Failed{Err: err})
 }

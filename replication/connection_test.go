@@ -39,7 +39,7 @@ func testNewConnectionReplacesTheOld(t *testing.T) {
 	requireEqual(a, b)
 }
 
-// A standby that lost acknowledged records does not count until it has left in_sync.
+// A standby that lost acknowledged records is refused until it has left in_sync.
 func TestStandbyLostAcknowledgedRecords(t *testing.T) {
 	synctest.Test(t, testStandbyLostAcknowledgedRecords)
 }

@@ -12,15 +12,15 @@ import (
 
 const (
 	detectorSteps = 50
-	// loggedGap is the shortest logged silence.
+	// loggedGap is the minimum silence that is logged.
 	loggedGap = 100 * time.Millisecond
 	// flowBytes is the number of bytes per step that proves that the other end is alive. A large message is reported only
 	// when it is complete.
 	flowBytes = 1 << 10
 )
 
-// silence measures how long the other end sent nothing, in ticker steps. A step counts for at most twice its nominal
-// length, so that a suspension of this process is not counted.
+// silence measures how long the other end has sent nothing, in ticker steps. A step counts for at most twice its
+// nominal length, so that a suspension of this process is not counted.
 type silence struct {
 	quiet time.Duration
 	last  time.Time
@@ -36,8 +36,8 @@ func (s *silence) step(now time.Time, nominal time.Duration, received bool) time
 	return s.quiet
 }
 
-// detector reports the other end as lost after a fixed timeout. An adaptive one, based on the longest recent gap,
-// dropped healthy nodes (docs/decisions/0025).
+// detector reports the other end as lost after a fixed timeout. An adaptive timeout, based on the longest recent
+// gap, dropped healthy nodes (docs/decisions/0025).
 type detector struct {
 	silence
 	log     *zap.Logger

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// A silence of the timeout is reported, regardless of earlier gaps.
+// A silence as long as the timeout is reported, regardless of earlier gaps.
 func TestDetector(t *testing.T) {
 	steady := func(d *detecting) { d.beats(DefaultHeartbeat, 20*time.Second) }
 	for _, c := range []struct {
@@ -60,8 +60,8 @@ func TestDetectorIgnoresOwnStops(t *testing.T) {
 	}
 }
 
-// A gap of half of the timeout is logged as a warning, a shorter one from 100 ms at debug level. The time before a
-// connection is not logged.
+// A gap of at least half the timeout is logged as a warning. A shorter gap of at least 100 ms is logged at debug
+// level. The time before a connection is not logged.
 func TestDetectorLogsGaps(t *testing.T) {
 	d, logs := newDetecting(t, 600*time.Millisecond)
 	d.beats(350*time.Millisecond, time.Millisecond)

@@ -32,10 +32,10 @@ func (f *Follower) reportDiscarded(from uint64, end lsn.Position, kept store.Sav
 func (f *Follower) recordCommon(common lsn.Position) {
 	f.commonLSN = nil
 	if common.IsZero() {
-		return // the active does not know it
+		return // the active does not know the last common record
 	}
 	if own, ok := f.o.Store.PositionOf(common.LSN); !ok || own != common {
-		common = lsn.Position{} // that record differs also: the whole log diverges
+		common = lsn.Position{} // the record differs: the whole log diverges
 	}
 	f.commonLSN = &common.LSN
 }

@@ -33,8 +33,8 @@ func forced(a, b *node) (after uint64) {
 	return after
 }
 
-// followDiscarded makes the node the standby of one that was forced to be active with term 2. This node's records after
-// an LSN are discarded.
+// followDiscarded makes the node the standby of an active that was forced with term 2. The forced failover
+// discarded this node's records after the given LSN.
 func (n *node) followDiscarded(active *node, after uint64) {
 	f := replication.StartFollower(replication.FollowerOptions{
 		Store: n.store, Dialer: n.w.dialer(), Address: active.address, Events: n.event, Tuning: n.tuning,
@@ -53,7 +53,7 @@ func (n *node) rejoin(active *node, after uint64) {
 	requireEqual(n, active)
 }
 
-// kept reads the only file of kept records: its first and last LSN, and the number of bodies.
+// kept reads the only file of saved records. It returns the first and last LSN, and the number of message bodies.
 func (n *node) kept() (first, last uint64, bodies int) {
 	names, err := n.disk.ReadDir("/data")
 	require.NoError(n.w.t, err)
@@ -105,7 +105,7 @@ func testDiscardedTailIsSavedBeforeSnapshot(t *testing.T) {
 	require.Equal(t, 40, bodies)
 }
 
-// After a restart without applying them, the discarded records are truncated and saved.
+// If a restarted node has not applied the discarded records, they are truncated and saved.
 func TestDiscardedTailIsSavedByTruncation(t *testing.T) {
 	synctest.Test(t, testDiscardedTailIsSavedByTruncation)
 }
@@ -137,7 +137,7 @@ func testDiscardedTailIsSavedWithTrimmedLog(t *testing.T) {
 	after := forced(a, b)
 	end := a.store.End().LSN
 	for b.store.FirstLSN() <= end {
-		pause(time.Second) // the log is held for a while for the lost standby
+		pause(time.Second) // the log is retained for the lost standby for some time
 		b.publish(b.queueID, 200, 4000, 16)
 		_, err := b.store.Checkpoint(t.Context())
 		require.NoError(t, err)
@@ -164,7 +164,7 @@ func testStandbyFarBehindSavesNothing(t *testing.T) {
 	a.stop()
 	b.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	end := a.store.End().LSN
-	for b.store.FirstLSN() <= end+1 { // the record after end suffices for a stream without a snapshot
+	for b.store.FirstLSN() <= end+1 { // the log is retained for the lost standby for some time
 		pause(time.Second) // the log is held for a while for the lost standby
 		b.publish(b.queueID, 200, 4000, 16)
 		_, err := b.store.Checkpoint(t.Context())

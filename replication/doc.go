@@ -2,8 +2,8 @@
 
 // Package replication implements log replication between the two nodes of a pair. The active's Primary encodes
 // submitted transactions into log batches, and sends each batch to the standby while it writes the batch to its own
-// log. It acknowledges a transaction when it is durable on every required node. The standby's Follower appends received
-// records, syncs, acknowledges them, and applies committed records.
+// log. It acknowledges a transaction when the transaction is durable on every required node. The standby's Follower
+// appends received records, syncs, acknowledges them, and applies committed records.
 //
 // # Commit path
 //
@@ -22,17 +22,20 @@
 // # Control
 //
 // Package failover decides which node is in sync. The primary reports through Event and is controlled with
-// Primary.Configure. A standby that connects catches up from the log files, then from memory. When it is within the
-// window, the primary reports StandbyCaughtUp and failover requires its acks (SYNCING). When it is durable past the
-// commit LSN of that moment, the primary reports StandbySynced and failover may add it to in_sync (INV-3).
+// Primary.Configure. A standby that connects catches up from the log files, then from memory. When the standby is
+// within the window, the primary reports StandbyCaughtUp and failover requires its acks (SYNCING). When all records
+// up to the commit LSN of that moment are durable on the standby, the primary reports StandbySynced and failover
+// may add the standby to in_sync (INV-3).
 //
-// The follower rejects an active below the fence in its store's identity. It persists a higher fence before it accepts
-// messages with that fence (INV-1). After Stop returns, it accepts and acknowledges nothing (INV-4).
+// The follower rejects an active below the fence in its store's identity. It persists a higher fence before it
+// accepts messages with that fence (INV-1). After Stop returns, the follower accepts and acknowledges nothing
+// (INV-4).
 //
 // A standby sends the position of the last record that it knows to be committed. An active without this record was
-// restored from an older copy of its data directory. It refuses the standby, which would otherwise truncate
-// acknowledged records, and the standby also refuses such an active (INV-13). Package failover then moves the role to
-// the node with the longer history. Known committed records are truncated only if a forced failover discarded them.
+// restored from an older copy of its data directory. The active refuses the standby, which would otherwise truncate
+// acknowledged records, and the standby also refuses such an active (INV-13). Package failover then moves the role
+// to the node with the longer history. Known committed records are truncated only if a forced failover discarded
+// them.
 //
 // Only transport*.go use gRPC and protobuf. The tests also use an in-memory transport (memnet_test.go).
 package replication

@@ -11,8 +11,8 @@ var (
 	ErrNotActive = errors.New("this node is not active")
 	// ErrBlocked is returned while the primary must not acknowledge. The transaction was not logged.
 	ErrBlocked = errors.New("writes are currently rejected")
-	// ErrOutcomeUnknown is returned if, after the transaction was accepted, the primary stopped, was blocked or failed,
-	// or the caller's context ended. A retry with the same producer sequence is safe (INV-10).
+	// ErrOutcomeUnknown is returned if the primary stopped, was blocked or failed after it had accepted the
+	// transaction, or if the caller's context ended. A retry with the same producer sequence is safe (INV-10).
 	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown")
 	ErrTooLarge       = errors.New("transaction is too large")
 )

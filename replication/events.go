@@ -59,20 +59,20 @@ type (
 	// this node's log (INV-13). This node was probably restored from an older copy. It is posted for each hello.
 	StandbyAhead struct {
 		Member Member
-		// End is the end of the standby's log, Committed the last LSN that it knows to be committed.
+		// End is the end of the standby's log, Committed the last LSN that the standby knows to be committed.
 		End       lsn.Position
 		Committed uint64
 	}
 	// StandbyCaughtUp reports that the standby is within the window, so its acks can be required. It is posted once per
 	// connection.
 	StandbyCaughtUp struct{ Member Member }
-	// StandbySynced reports that the standby's acks are required, and all records committed before the requirement
-	// are durable there, so it may be added to in_sync (INV-3). It is posted once per connection and requirement.
+	// StandbySynced reports that the standby's acks are required, and all records committed before the requirement are
+	// durable there, so the standby may be added to in_sync (INV-3). It is posted once per connection and requirement.
 	StandbySynced struct {
 		Member      Member
 		Requirement uint64
 	}
-	// StandbyLost reports that a standby's connection ended, or a required standby did not connect within the
+	// StandbyLost reports that a standby's connection ended, or that a required standby did not connect within the
 	// timeout.
 	StandbyLost struct {
 		Member Member

@@ -265,7 +265,7 @@ func TestStandbyLoss(t *testing.T) {
 		for range 10 {
 			require.NoError(t, <-errs)
 		}
-		// The standby reconnects and is added again.
+		// The standby reconnects and is added to in_sync again.
 		a.clearEvents()
 		b.follow(a)
 		a.sync(b)
@@ -274,7 +274,7 @@ func TestStandbyLoss(t *testing.T) {
 	})
 }
 
-// A silent standby is dropped within the timeout, and one that never connected is reported.
+// A silent standby is dropped within the timeout. A required standby that never connected is reported.
 func TestSilentStandby(t *testing.T) { synctest.Test(t, testSilentStandby) }
 
 func testSilentStandby(t *testing.T) {

@@ -58,7 +58,7 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	}
 	f.busy.Store(true)
 	defer f.busy.Store(false)
-	if err := f.awaitApplier(ctx); err != nil { // it must not apply the old history to the new store
+	if err := f.awaitApplier(ctx); err != nil { // the applier must not apply the old history to the new store
 		return err
 	}
 	if err := f.saveDiscarded(); err != nil {

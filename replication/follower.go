@@ -36,7 +36,7 @@ var errSnapshot = errors.New("snapshot required")
 
 // FollowerOptions configures StartFollower.
 type FollowerOptions struct {
-	// Store is the recovered store of the node. Only this role appends to it and applies from now on.
+	// Store is the recovered store of the node. While the role runs, only the role appends to the store and applies.
 	Store   *store.Store
 	Dialer  Dialer
 	Address string
@@ -105,7 +105,7 @@ type FollowerStatus struct {
 	Connected, Required bool
 	Durable             lsn.Position
 	AppliedLSN          uint64
-	// ActiveCommitLSN is the last commit LSN received. It is kept after the active is lost.
+	// ActiveCommitLSN is the last commit LSN received. It is retained after the active is lost.
 	ActiveCommitLSN uint64
 	// SnapshotBytes is the number of bytes received of a snapshot of SnapshotTotalBytes; both are 0 without a transfer.
 	SnapshotBytes, SnapshotTotalBytes uint64
@@ -114,7 +114,7 @@ type FollowerStatus struct {
 	Disk    DiskStatus
 }
 
-// StartFollower starts the standby role, until Stop.
+// StartFollower starts the standby role, which runs until Stop.
 func StartFollower(o FollowerOptions) *Follower {
 	o.Tuning = o.Tuning.withDefaults()
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
@@ -178,7 +178,7 @@ func (f *Follower) run(ctx context.Context) {
 		}
 		f.lost(err)
 		// Reconnect immediately, because a refused reconnect proves that the process terminated. Back off only if
-		// connections end as soon as they are established.
+		// connections fail, or end as soon as they are established.
 		if worked && time.Since(began) >= dialBackoffMax {
 			delay = 0
 			continue
@@ -196,7 +196,7 @@ func (f *Follower) run(ctx context.Context) {
 	}
 }
 
-// lost reports an outage, once for each cause.
+// lost reports the loss of the active, and reports it again if the cause changes.
 func (f *Follower) lost(err error) {
 	if err == nil {
 		return
@@ -208,16 +208,16 @@ func (f *Follower) lost(err error) {
 	switch {
 	case errors.Is(err, ErrNotPeer):
 		f.status.Refused = err
-	case cause != LostSilence && cause != LostReset: // those do not prove that the active accepts this node
+	case cause != LostSilence && cause != LostReset: // silence and reset do not prove that the active accepts this node
 		f.status.Refused = nil
 	}
 	if cause == LostAhead {
-		cause = LostRejected // the active reports that it is behind this node
+		cause = LostRejected // this node's fence is above the configuration of the active
 	}
 	switch {
 	case cause == f.reported,
 		cause == LostReset && f.reported != 0,
-		// a silent active adds no information
+		// A silent active adds no information.
 		cause == LostSilence && (f.reported == LostRefused || f.reported == LostRejected || f.reported == LostBehind):
 		return
 	}
@@ -285,8 +285,8 @@ func (f *Follower) setConn(conn Conn) {
 	f.conn = conn
 }
 
-// room calls Room if, since its last call, roomBytes were received or roomInterval has passed. bytes are about to be
-// received.
+// room calls Room if, since its last call, roomBytes were received or roomInterval has passed. bytes is the number
+// of bytes that are about to be received.
 func (f *Follower) room(bytes int) error {
 	if f.o.Room == nil {
 		return nil
@@ -348,7 +348,7 @@ func (f *Follower) silent(err error) {
 	f.lost(err)
 }
 
-// admit rejects a message whose config and term are below the fence, and persists a higher fence (INV-1).
+// admit rejects a message with a config and term below the fence, and persists a higher fence (INV-1).
 func (f *Follower) admit(config, term uint64) error {
 	own, theirs := f.o.Store.Identity().Fence, identity.Fence{Config: config, Term: term}
 	switch {

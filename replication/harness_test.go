@@ -60,7 +60,7 @@ func pause(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // in a bubble
 }
 
-// requireTook asserts the simulated time since start.
+// requireTook asserts that the simulated time since start is from least to most.
 func requireTook(t *testing.T, start time.Time, least, most time.Duration) {
 	t.Helper()
 	took := time.Since(start)
@@ -100,7 +100,7 @@ type node struct {
 	w       *world
 	name    string
 	disk    *memfs.FS
-	hook    func(faultfs.Op) error // installed in each fault
+	hook    func(faultfs.Op) error // installed in each fault filesystem
 	fault   *faultfs.FS
 	options store.Options
 	tuning  replication.Tuning

@@ -39,7 +39,7 @@ func TestHopsServer(t *testing.T) {
 	require.NoError(t, s.Serve(l)) // until it is killed
 }
 
-// hop responds to each request, after the response of the next hop if there is one.
+// hop responds to each request. If a next hop is set, it first waits for the response of that hop.
 type hop struct {
 	pb.UnimplementedQueueServiceServer
 

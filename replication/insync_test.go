@@ -36,8 +36,8 @@ func (n *node) hold(kind faultfs.OpKind) (release func()) {
 // longTimeouts sets the disk-stall and ack timeouts to an hour.
 func longTimeouts(n *node) { n.tuning.DiskStallTimeout, n.tuning.AckTimeout = time.Hour, time.Hour }
 
-// Records that the active acknowledged before it required the standby's acks must be durable on the standby before it
-// may be added to in_sync (INV-3).
+// Records that the active acknowledged before it required the standby's acks must be durable on the standby before
+// the standby may be added to in_sync (INV-3).
 func TestSyncedOnlyWithCommitsOfActive(t *testing.T) {
 	synctest.Test(t, testSyncedOnlyWithCommitsOfActive)
 }

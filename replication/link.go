@@ -23,7 +23,7 @@ import (
 const (
 	// syncBytes limits the bytes appended before a sync, so that acks are sent regularly.
 	syncBytes = 8 << 20
-	// backlogBytes limits the bytes received and not yet written. The active's window is far below it.
+	// backlogBytes limits the bytes received and not yet written. The active's window is far below this limit.
 	backlogBytes = 256 << 20
 )
 
@@ -306,7 +306,7 @@ func (f *Follower) required() {
 	f.events.post(FollowerRequired{})
 }
 
-// write appends received records. All queued records share one sync and one ack.
+// write appends received records. Queued records share one sync and one ack, up to syncBytes.
 func (l *link) write(ctx context.Context) error {
 	for {
 		select {
@@ -430,7 +430,8 @@ func (l *link) endTraces(err error) {
 	l.traces = l.traces[:0]
 }
 
-// sendAck sends an acknowledgement with this node's fence (INV-1). A zero position repeats the last one.
+// sendAck sends an acknowledgement with this node's fence (INV-1). With a zero position, it repeats the last
+// acknowledged position.
 func (l *link) sendAck(durable lsn.Position) error {
 	have := l.f.o.Store.Identity().Fence
 	l.sendMu.Lock()
@@ -493,7 +494,7 @@ func (l *link) apply(ctx context.Context) error {
 	}
 }
 
-// sendHeartbeat sends an ack if none was sent for a heartbeat interval, and soon after all records were applied.
+// sendHeartbeat sends an ack if none was sent for a heartbeat interval, or soon after all records were applied.
 func (l *link) sendHeartbeat(ctx context.Context) error {
 	t := time.NewTimer(l.f.o.Heartbeat)
 	defer t.Stop()

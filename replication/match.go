@@ -15,7 +15,7 @@ type logView interface {
 	FirstLSN() uint64
 	// TermEnds returns the last position of each term in the log, newest first.
 	TermEnds() []lsn.Position
-	// PositionOf returns the position of a record in the log, or of the one just before the first.
+	// PositionOf returns the position of a record in the log, or of the record directly before the first one.
 	PositionOf(lsn uint64) (lsn.Position, bool)
 }
 
@@ -67,8 +67,8 @@ func holdsCommitted(active logView, committed lsn.Position) (holds, missing bool
 	}
 }
 
-// holdsDurable is holdsCommitted for a hello. If the active's log has records of the term of a forced failover that
-// discarded the record, it returns true, false.
+// holdsDurable is like holdsCommitted, for a hello. If the active's log has records of the term of a forced
+// failover that discarded the record, holds is true and missing is false.
 func holdsDurable(active logView, h *Hello) (holds, missing bool) {
 	discarded := h.DiscardedTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(),
 		func(p lsn.Position) bool { return p.Term == h.DiscardedTerm })
@@ -78,7 +78,8 @@ func holdsDurable(active logView, h *Hello) (holds, missing bool) {
 	return holdsCommitted(active, h.Committed)
 }
 
-// lastCommon returns the position of the last common record; false if the active's log cannot continue from any.
+// lastCommon returns the position of the last common record, or false if the active's log cannot continue from any
+// common record.
 func lastCommon(active logView, h *Hello) (lsn.Position, bool) {
 	ends := h.TermEnds
 	if len(ends) == 0 || ends[0] != h.LogEnd {
@@ -112,7 +113,8 @@ func commonInTerm(active logView, activeEnds []lsn.Position, end lsn.Position) (
 		p, ok := active.PositionOf(end.LSN)
 		return p, ok && p == end
 	}
-	// The record just before the active's first one may be end, although its log has no records of that term.
+	// The record directly before the active's first one may be end, although the active's log has no records of that
+	// term.
 	p, ok := active.PositionOf(end.LSN)
 	return p, ok && p == end
 }

@@ -164,7 +164,7 @@ func (c *conn) serve(ctx context.Context, call func(ctx context.Context) error) 
 		cancel()
 		close(gone.done)
 	}()
-	go func() { // a close of the calling end only passes an open link
+	go func() { // a close of the calling end propagates only over an open link
 		select {
 		case <-ctx.Done():
 		case <-c.local.Done():
@@ -226,7 +226,7 @@ func (c *conn) Replicate(ctx context.Context) (replication.ActiveStream, error) 
 	return s, nil
 }
 
-// stream is the calling end.
+// stream is the calling end of a Replicate call.
 type stream struct {
 	c    *conn
 	ctx  context.Context
@@ -253,7 +253,7 @@ func (s *stream) Send(m *replication.StandbyMessage) error {
 // Recv returns the next message.
 func (s *stream) Recv() (*replication.ActiveMessage, error) { return recv(s.c, s.ctx, s.down, s.gone) }
 
-// serverStream is the service's end.
+// serverStream is the service's end of a Replicate call.
 type serverStream struct {
 	s   *stream
 	ctx context.Context
@@ -313,7 +313,7 @@ func (c *conn) FetchSnapshot(ctx context.Context, req replication.SnapshotReques
 	return s, nil
 }
 
-// snapshotStream is the calling end.
+// snapshotStream is the calling end of a FetchSnapshot call.
 type snapshotStream struct {
 	c      *conn
 	ctx    context.Context

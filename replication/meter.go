@@ -16,7 +16,7 @@ import (
 type Meter interface {
 	// Committed receives the time from the acceptance of a batch's first transaction until the commit.
 	Committed(d time.Duration)
-	// Acknowledged receives the time from the send of a batch until the standby's ack.
+	// Acknowledged receives the time from sending a batch until the standby's ack.
 	Acknowledged(d time.Duration)
 	// Written receives the duration of a log write of one or more batches, including the sync if commits are synced.
 	Written(d time.Duration)
@@ -33,7 +33,7 @@ const (
 type ioClock struct {
 	base  time.Time    // monotonic reference of the times below
 	since atomic.Int64 // start of the current write; 0 if none
-	mean  atomic.Int64 // in nanoseconds
+	mean  atomic.Int64 // moving average of the write duration, in nanoseconds
 	last  atomic.Int64 // end of the last write
 	meter Meter        // may be nil
 }

@@ -21,7 +21,8 @@ const (
 	DefaultSnapshotChunkSize = 1 << 20
 )
 
-// Tuning configures timeouts and sizes of replication. Zero fields use their defaults. The two nodes may differ.
+// Tuning configures timeouts and sizes of replication. Zero fields use their defaults. The two nodes may use
+// different values.
 type Tuning struct {
 	// Heartbeat is the maximum time between messages, in both directions.
 	Heartbeat time.Duration
@@ -34,15 +35,16 @@ type Tuning struct {
 	AckTimeout time.Duration
 	// DiskStallTimeout is the duration of a log write or sync after which the node stops its heartbeats.
 	DiskStallTimeout time.Duration
-	// CommitNotice is the maximum delay before a new commit LSN is sent to the standby. It is sent in a separate message
-	// unless a batch includes it earlier.
+	// CommitNotice is the maximum delay before a new commit LSN is sent to the standby. The LSN is sent in a separate
+	// message unless a batch includes it earlier.
 	CommitNotice time.Duration
 	// BehindRetry is the interval at which a standby redials an active on which committed records are missing.
 	BehindRetry time.Duration
 	// CommitDelay is the time for which the committer waits for more transactions before a write. A delay causes fewer
 	// and larger writes. Default 0.
 	CommitDelay time.Duration
-	// WindowBytes limits the bytes sent to a standby and not yet acknowledged. One larger record may be in flight.
+	// WindowBytes limits the bytes sent to a standby and not yet acknowledged. A single larger record may be in
+	// flight.
 	WindowBytes int
 	// TailBytes is the size of the newest part of the log that is kept in memory. A standby further behind is sent
 	// records from the log files.

@@ -29,7 +29,7 @@ type PrimaryConfig struct {
 	RequireStandby bool
 	// Standby is the member whose acks are required. With the zero Member, nothing can be committed.
 	Standby Member
-	// Requirement is the number of the period in which acks are required. StandbySynced includes it.
+	// Requirement identifies the period in which the acks of Standby are required. StandbySynced includes it.
 	Requirement uint64
 	// Serve permits commits. If it is false, new and pending transactions fail, and the commit LSN does not advance.
 	Serve bool
@@ -39,7 +39,7 @@ type PrimaryConfig struct {
 
 // PrimaryOptions configures StartPrimary.
 type PrimaryOptions struct {
-	// Store is the recovered store of the node. Only this role appends to it and applies from now on.
+	// Store is the recovered store of the node. While the role runs, only the role appends to the store and applies.
 	Store *store.Store
 	// Term is the term of new log records. It must never have been used before, by any node.
 	Term   uint64
@@ -83,7 +83,7 @@ type Primary struct {
 
 	snapshots snapshotService
 
-	ready bool // ActiveReady was posted; belongs to the applier
+	ready bool // ActiveReady was posted; accessed only by the applier
 
 	mu      sync.Mutex // guards the fields below
 	cfg     PrimaryConfig
@@ -122,9 +122,9 @@ type peer struct {
 	caughtUp, synced bool
 }
 
-// StartPrimary starts the active role, until Stop. It begins the term with a term-start record, and accepts standbys.
-// The existing records of the log are committed together with that record, when Config allows it (event ActiveReady).
-// It returns ErrTermUsed or ErrFence if Config or Term is too low.
+// StartPrimary starts the active role, which runs until Stop. It begins the term with a term-start record, and
+// accepts standbys. The existing records of the log are committed together with that record, when Config allows it
+// (event ActiveReady). StartPrimary returns ErrTermUsed or ErrFence if Config or Term is too low.
 func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	o.Tuning = o.Tuning.withDefaults()
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
@@ -174,7 +174,8 @@ func blockedBy(reason string) error {
 	return fmt.Errorf("%w: %s", ErrBlocked, reason)
 }
 
-// Configure replaces the configuration. After it returns, the commit LSN no longer advances under the old one.
+// Configure replaces the configuration. After it returns, the commit LSN no longer advances under the old
+// configuration.
 func (p *Primary) Configure(cfg PrimaryConfig) {
 	p.mu.Lock()
 	was := p.cfg
@@ -185,7 +186,7 @@ func (p *Primary) Configure(cfg PrimaryConfig) {
 		p.require()
 	case !cfg.RequireStandby && was.RequireStandby && p.session != nil && p.session.member == was.Standby:
 		// The standby reconnects and catches up for a new requirement. Otherwise, a pending event for the old requirement
-		// could make the owner of the role add it to in_sync (INV-3).
+		// could make the owner of the role add the standby to in_sync (INV-3).
 		p.session.end(ErrDropped)
 	}
 	p.advance()
@@ -267,8 +268,9 @@ func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	}
 }
 
-// Settle prepares the end of the role without a successor. It holds new transactions until Stop, which rejects them. It
-// returns when all others are completed or were rejected because the node must not acknowledge, or when ctx ends.
+// Settle quiesces the primary before Stop, if no other node takes over. It holds new transactions until Stop, which
+// rejects them. It returns when all other transactions are completed or were rejected because the node must not
+// acknowledge, or when ctx ends.
 func (p *Primary) Settle(ctx context.Context) {
 	p.queue.hold()
 	for {
@@ -317,8 +319,8 @@ type StandbyStatus struct {
 	Durable       lsn.Position
 	AppliedLSN    uint64
 	InFlightBytes int
-	// LagBytes is the size of the log that is not durable on the standby; approximate if it is far behind. LagTime is the
-	// age of the oldest such record, with a resolution of one second, and at most ten minutes.
+	// LagBytes is the size of the log that is not durable on the standby; approximate if the standby is far behind.
+	// LagTime is the age of the oldest such record, with a resolution of one second, and at most ten minutes.
 	LagBytes uint64
 	LagTime  time.Duration
 	// CaughtUp reports whether the standby is within the window. Required reports whether transactions wait for its

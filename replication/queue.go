@@ -43,7 +43,7 @@ type group struct {
 type queue struct {
 	term       uint64
 	batchBytes int
-	// timed enables start times of batches.
+	// timed enables the recording of batch start times.
 	timed bool
 	// wake is signaled when the first transaction arrives, and again when a batch is full.
 	wake chan struct{}
@@ -208,7 +208,7 @@ func (q *queue) complete(n uint64) (done Done, free int64) {
 	return nil, free
 }
 
-// pop removes the first group in flight, whose records are all completed, and returns its weight. mu is held.
+// pop removes the first group in flight and returns its weight. All its records must be completed. mu is held.
 func (q *queue) pop() int64 {
 	g := q.flight[0]
 	q.flight[0] = nil

@@ -226,7 +226,7 @@ func (h *history) step() {
 	h.progress(uint64(h.rng.Intn(30)))
 }
 
-// progress waits until the active has logged some records, so that steps happen under load.
+// progress waits until the active has logged the given number of records, so that steps happen under load.
 func (h *history) progress(records uint64) {
 	n := h.lead()
 	at := n.store.End().LSN

@@ -53,7 +53,7 @@ func TestCommitLatencyIsSentToStandby(t *testing.T) {
 	})
 }
 
-// When a required commit returns, the record is durable on the standby (INV-2).
+// When a commit that requires the standby returns, the record is durable on the standby (INV-2).
 func TestAcknowledgedRecordsAreOnBothNodes(t *testing.T) {
 	synctest.Test(t, testAcknowledgedRecordsAreOnBothNodes)
 }

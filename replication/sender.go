@@ -32,9 +32,9 @@ const (
 type sender struct {
 	s *session
 	p *Primary
-	// hold keeps the unacknowledged log, and the acknowledged part up to heldBytes. It is created before the logs are
-	// matched, because checkpoints continue, and registration releases the snapshot that the standby installed. When the
-	// session ends, its ownership passes to Primary.retain.
+	// hold retains the unacknowledged log. Acknowledged log is released in steps. hold is created before the logs are
+	// matched, because checkpoints continue, and registration releases the snapshot that the standby installed. When
+	// the session ends, the ownership of hold passes to Primary.retain.
 	hold *wal.Hold
 
 	// mu is held by the sending goroutine, and guards the fields below. Primary.mu may be locked while it is held.
@@ -111,7 +111,7 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	now := time.Now()
 	at := sd.lastSent.Add(sd.p.o.Heartbeat)
 	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
-	// while the disk is stalled, nothing is sent and a notice would always be due
+	// While the disk is stalled, nothing is sent and a notice would always be due.
 	if notice := sd.noticeDeadline(now); !notice.IsZero() && notice.Before(at) && !stalled {
 		at = notice
 	}
@@ -127,9 +127,10 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeDeadline returns when to poll or send the commit LSN, so that an idle standby applies committed records before
-// the next heartbeat. A busy standby receives the LSN with the next batch. The zero time means that advance wakes the
-// sender; it does so only while the sender does not poll, because a wakeup per transaction costs more than polling.
+// noticeDeadline returns the time at which to send the commit LSN, or to poll for a new one, so that an idle
+// standby applies committed records before the next heartbeat. A busy standby receives the LSN with the next batch.
+// The zero time means that no poll is necessary, since advance wakes the sender. advance wakes it only while the
+// sender does not poll, because a wakeup per transaction costs more than polling.
 func (sd *sender) noticeDeadline(now time.Time) time.Time {
 	sd.s.polls.Store(false) // before commit is read: later commits see this flag
 	commit := sd.p.commit.Load()
@@ -179,8 +180,8 @@ func (sd *sender) post(m *ActiveMessage) error {
 	ended := p.ended
 	m.Config, m.Term = p.cfg.Config, p.o.Term
 	m.AckRequired = p.requires(sd.s)
-	// Config and commit LSN are read under one lock. If an in-sync standby receives a commit LSN beyond its log, with a
-	// config that lists it, it reports that its store was restored from an older copy.
+	// Config and commit LSN are read under one lock. If an in-sync standby receives a commit LSN beyond its log, with
+	// a config that lists the standby, the standby reports that its store was restored from an older copy.
 	m.CommitLSN = p.commit.Load()
 	p.mu.Unlock()
 	if ended {
@@ -225,7 +226,8 @@ func (sd *sender) sendRecords() (bool, error) {
 	return true, nil
 }
 
-// join concatenates the frames of the first n batches, up to joinBytes. A single batch is not copied.
+// join concatenates the frames of the first n batches, up to joinBytes but at least one. A single batch is not
+// copied.
 func join(batches []batch) (n int, frames []byte) {
 	size := 0
 	for n < len(batches) && (n == 0 || size+len(batches[n].frames) <= joinBytes) {

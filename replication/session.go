@@ -53,7 +53,7 @@ func (s *session) end(err error) {
 	})
 }
 
-// announce sends a new configuration immediately.
+// announce makes the sender send the new configuration immediately.
 func (s *session) announce() {
 	s.urgent.Store(true)
 	signal(s.wake)
@@ -108,7 +108,7 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 
 // ForeignNode is a node that connected as a standby and is not a member of this pair.
 type ForeignNode struct {
-	// At is the time of its last attempt.
+	// At is the time of the node's last attempt.
 	At time.Time
 	// Err wraps ErrOtherPair, ErrSameNode, or ErrProtocol.
 	Err error
@@ -160,8 +160,8 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 		return HelloResponse{}, err
 	}
 	s.applied = m.Hello.Applied.LSN
-	// A batch is sent while it is written. The standby may have received records over an earlier connection that are not
-	// yet in this node's log, and must not be reported as missing.
+	// A batch is sent while it is written. The standby may have received records over an earlier connection that are
+	// not yet in this node's log. These records must not be reported as missing.
 	select {
 	case <-p.tail.loggedSignal():
 	case <-s.done:
@@ -220,7 +220,7 @@ func (p *Primary) checkBehind(committed lsn.Position) error {
 	return fmt.Errorf("%w: %v is committed, the active's log ends at %v", ErrBehind, committed, p.o.Store.End())
 }
 
-// refuseAhead refuses and reports a standby whose fence is above this active's configuration and term (INV-1).
+// refuseAhead refuses and reports a standby with a fence above this active's configuration and term (INV-1).
 func (p *Primary) refuseAhead(m Member, config, term uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,8 +266,9 @@ func (s *session) sendToSnapshot(w HelloResponse) error {
 	return err
 }
 
-// refuseSecond refuses s while another node is the standby, unless the active requires s and not the other node.
-// Otherwise the two would keep ending each other's sessions. The same applies to two processes of one node. mu is held.
+// refuseSecond refuses s while another node is the connected standby, since the two nodes would keep ending each
+// other's sessions. As an exception, a required standby replaces a node that is not required. A second process of a
+// required node is also refused. mu is held.
 func (p *Primary) refuseSecond(s *session) error {
 	current := p.session
 	switch {
@@ -282,7 +283,7 @@ func (p *Primary) refuseSecond(s *session) error {
 	return fmt.Errorf("%w: %s; stop it if %s should replace it", ErrSecondStandby, current.member, s.member)
 }
 
-// register makes s the current session; an older one ends.
+// register makes s the current session and ends the previous one, unless s must be refused.
 func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -315,7 +316,7 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 	return nil
 }
 
-// leave removes s unless another session replaced it.
+// leave removes s and reports its loss, unless another session replaced it.
 func (p *Primary) leave(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -331,8 +332,8 @@ func (p *Primary) leave(s *session) {
 	p.events.post(StandbyLost{Member: s.member, Cause: causeOf(s.err), Err: s.err})
 }
 
-// retain keeps the log held by s for the time in which the standby should reconnect. Without it, the standby could need
-// a snapshot.
+// retain keeps the log held by s for the time in which the standby should reconnect. Without the log, the standby
+// could need a snapshot.
 func (p *Primary) retain(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,9 +12,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// RestrictToSite rejects new transactions with err, except those with Item.Site, until it is called with nil. The pair
-// is then a replica of another site (INV-26). A transaction that was submitted before the call may still be logged: the
-// store rejects it when it is applied.
+// RestrictToSite rejects new transactions with err, except those with Item.Site. A nil err ends the restriction.
+// The restriction applies while the pair is a replica of another site (INV-26). A transaction that was submitted
+// before the call may still be logged: the store rejects it when it is applied.
 func (p *Primary) RestrictToSite(err error) {
 	if err == nil {
 		p.restricted.Store(nil)
@@ -30,8 +30,8 @@ type hold struct {
 	released chan struct{}
 }
 
-// HoldWrites makes new transactions wait, except those with Item.Site or Item.Exempt, until it is called with nil. Each
-// waits for at most limit, and then fails with err. Only one goroutine may call HoldWrites.
+// HoldWrites makes new transactions wait, except those with Item.Site or Item.Exempt. A nil err ends the hold. Each
+// transaction waits for at most limit, and then fails with err. Only one goroutine may call HoldWrites.
 func (p *Primary) HoldWrites(err error, limit time.Duration) {
 	held := p.held.Load()
 	switch {
@@ -67,8 +67,8 @@ func (p *Primary) CommitSite(ctx context.Context, payload []byte) (*txn.Result, 
 	return p.commitItem(ctx, Item{Payload: payload, Site: true})
 }
 
-// Advanced returns a channel that is closed when further records are applied. The position of the last applied record
-// must be read after the call.
+// Advanced returns a channel that is closed when further records are applied. To miss none, the caller must read
+// the position of the last applied record after the call.
 func (p *Primary) Advanced() <-chan struct{} { return p.advanced.wait() }
 
 // Stopped returns a channel that is closed when the role ends.

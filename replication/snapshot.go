@@ -21,12 +21,12 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// snapshotService tracks the current transfer and the last sent snapshot. The standby can resume its transfer, or
-// continue from it with the log.
+// snapshotService tracks the current transfer and the last sent snapshot. The standby can resume the transfer of
+// this snapshot, or continue with the log after it.
 type snapshotService struct {
 	mu      sync.Mutex // guards the fields below
 	current *transfer  // nil if none
-	// kept is the last snapshot sent, completely or in part. It keeps the log that follows it.
+	// kept is the last snapshot sent, completely or in part. It retains the log after its position.
 	kept *store.Snapshot
 }
 
@@ -63,7 +63,7 @@ func (ss *snapshotService) begin(ctx context.Context, node uuid.UUID) (context.C
 	}
 }
 
-// end releases the snapshot if the node has continued with the log after it in the meantime.
+// end ends a transfer. It releases the snapshot if the node has already continued with the log after the snapshot.
 func (ss *snapshotService) end(t *transfer) {
 	ss.mu.Lock()
 	ss.current = nil
@@ -75,7 +75,8 @@ func (ss *snapshotService) end(t *transfer) {
 	close(t.ended)
 }
 
-// takeUpTo returns the kept snapshot, which is then no longer kept, or nil if it is newer than an LSN. mu is held.
+// takeUpTo removes and returns the kept snapshot. It returns nil if no snapshot is kept, or if it is newer than LSN
+// n. mu is held.
 func (ss *snapshotService) takeUpTo(n uint64) *store.Snapshot {
 	snap := ss.kept
 	if snap == nil || snap.Header.Position.LSN > n {
@@ -124,8 +125,8 @@ func (ss *snapshotService) close() {
 	}
 }
 
-// FetchSnapshot sends a checkpoint. The log after it is kept until the standby has reconnected, or for two minutes. A
-// new transfer replaces the previous one.
+// FetchSnapshot sends a checkpoint. The log after the checkpoint is retained until the standby has reconnected, or
+// for two minutes. A new transfer replaces the previous one.
 func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
 	if !p.enter() {
 		return ErrNotActive
@@ -150,7 +151,7 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	result := make(chan error, 1)
 	p.wg.Go(func() {
 		err := p.transfer(ctx, req, send)
-		p.snapshots.end(t) // before the result: the node can connect as soon as it is returned
+		p.snapshots.end(t) // before the result: the node can connect as soon as FetchSnapshot returns
 		result <- err
 		t.cancel()
 	})

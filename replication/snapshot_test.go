@@ -161,7 +161,7 @@ func (n *node) slowCommits() {
 	})
 }
 
-// stalledStream is a connection whose standby receives nothing until released. It sends the positions in acks.
+// stalledStream is a connection on which the standby receives nothing until released. It sends the positions in acks.
 type stalledStream struct {
 	hello *replication.StandbyMessage
 	sent  chan *replication.ActiveMessage
@@ -194,7 +194,7 @@ func (n *node) stall(has lsn.Position, member replication.Member) (s *stalledStr
 	return s, cut
 }
 
-// take receives all records after a position and acknowledges them.
+// take receives all records after position at, and acknowledges them.
 func (s *stalledStream) take(n *node, at lsn.Position) {
 	n.w.t.Helper()
 	for at != n.store.End() {
@@ -235,8 +235,9 @@ func (s *stalledStream) Send(m *replication.ActiveMessage) error {
 	}
 }
 
-// When the standby reconnects with the snapshot, the active closes the snapshot and continues checkpoints. It keeps the
-// log that the standby needs until it is sent. Otherwise the standby would fetch snapshots repeatedly.
+// When the standby reconnects with the snapshot, the active closes the snapshot and continues checkpoints. It
+// retains the log that the standby needs until that log is sent. Otherwise the standby would fetch snapshots
+// repeatedly.
 func TestLogAfterSnapshotIsKept(t *testing.T) { synctest.Test(t, testLogAfterSnapshotIsKept) }
 
 func testLogAfterSnapshotIsKept(t *testing.T) {

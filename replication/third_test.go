@@ -29,7 +29,7 @@ func TestThirdNodeIsRefused(t *testing.T) {
 	})
 }
 
-// The required standby replaces a connected node with acks that are not required.
+// The required standby replaces a connected node if the acks of that node are not required.
 func TestRequiredStandbyReplacesAThirdNode(t *testing.T) {
 	synctest.Test(t, testRequiredStandbyReplacesAThirdNode)
 }

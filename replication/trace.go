@@ -31,10 +31,10 @@ type TraceContext struct {
 type Tracer interface {
 	// Of returns the span of ctx, or nil.
 	Of(ctx context.Context) Span
-	// Commit starts the span of a batch that ends at LSN n. The batch contains the traced transactions of these spans, at
-	// least one: the new span is a child of the first one, and linked with the others.
+	// Commit starts the span of a batch that ends at LSN n. The slice contains the spans of the traced transactions in
+	// the batch, at least one. The new span is a child of the first of them, and linked with the others.
 	Commit(of []Span, at time.Time, n uint64, bytes int) Span
-	// Append starts the standby's span for records up to LSN n that the active sent in the span parent.
+	// Append starts the standby's span for records up to LSN n. parent is the span in which the active sent them.
 	Append(parent TraceContext, at time.Time, n uint64, bytes int) Span
 }
 
@@ -52,7 +52,7 @@ type batchTrace struct {
 	apply Span
 }
 
-// with adds the span of a transaction. Both may be nil.
+// with adds the span of a transaction. t and span may be nil.
 func (t *batchTrace) with(span Span) *batchTrace {
 	if span == nil {
 		return t
@@ -79,7 +79,7 @@ func (t *batchTrace) part(name string) Span {
 	return t.span.Part(name, time.Now())
 }
 
-// link links the batch's span to another one. Both may be nil.
+// link links the batch's span to another span. t and to may be nil.
 func (t *batchTrace) link(to Span) {
 	if t == nil || to == nil {
 		return

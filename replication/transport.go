@@ -118,7 +118,7 @@ func (c *grpcConn) Received() uint64 { return c.tcp.received.Load() }
 
 func (c *grpcConn) Close() error {
 	err := c.cc.Close()
-	_ = c.tcp.Close() // gRPC uses it only from the first call on
+	_ = c.tcp.Close() // gRPC uses the connection only from the first call on
 	if err != nil {
 		return fmt.Errorf("close: %w", err)
 	}

@@ -22,7 +22,8 @@ type Hello struct {
 	Member Member
 	// LogEnd is the position of the last record in the standby's log. It is durable there.
 	LogEnd lsn.Position
-	// Applied is the position of the last record that the standby applied. Its log cannot be truncated below it.
+	// Applied is the position of the last record that the standby applied. The standby cannot truncate its log below
+	// it.
 	Applied lsn.Position
 	// TermEnds is the last position of each term in the standby's log, newest first.
 	TermEnds []lsn.Position
@@ -49,8 +50,8 @@ type StandbyMessage struct {
 
 // HelloResponse is the response to a Hello.
 type HelloResponse struct {
-	// ResumeAfter is the position of the last common record. The standby truncates its log after it. With
-	// SnapshotRequired, the standby saves those records to a file instead, and ResumeAfter is zero if unknown.
+	// ResumeAfter is the position of the last common record. The standby truncates the records after this position. If
+	// SnapshotRequired is set, the standby saves them to a file instead; ResumeAfter is then zero if unknown.
 	ResumeAfter lsn.Position
 	// SnapshotRequired reports whether the standby cannot catch up from the log, because the log begins too late, or
 	// the histories diverge below the standby's Applied.
@@ -71,11 +72,11 @@ type ActiveMessage struct {
 	HelloResponse *HelloResponse
 	// Previous is the position of the record before Records.
 	Previous lsn.Position
-	// Records are whole log frames. If Last is zero, they are a fragment, continued in the next message.
+	// Records contains log frames. If Last is zero, it is a fragment, continued in the next message.
 	Records []byte
 	// Last is the position of the last record in Records.
 	Last lsn.Position
-	// CommitLSN is the active's commit LSN. The standby may apply its durable records up to it.
+	// CommitLSN is the active's commit LSN. The standby may apply its durable records up to this LSN.
 	CommitLSN   uint64
 	AckRequired bool
 	// CommitTime is the active's current commit latency; 0 without recent commits, or if it was sent recently.
@@ -94,13 +95,13 @@ type SnapshotRequest struct {
 	ResumeID string
 	// ResumeOffset is a byte offset in the page file.
 	ResumeOffset uint64
-	// Committed is as in Hello; also zero if the active is known to have the record.
+	// Committed has the meaning of Hello.Committed. It is also zero if the active is known to have the record.
 	Committed lsn.Position
 }
 
 // SnapshotHeader describes the snapshot of a transfer.
 type SnapshotHeader struct {
-	// ID identifies the pinned checkpoint while the active keeps it.
+	// ID identifies the checkpoint while the active pins it.
 	ID string
 	// Position is the position of the last record in the snapshot.
 	Position lsn.Position
@@ -131,8 +132,7 @@ type SnapshotChunk struct {
 // StandbyStream is the active's end of a standby's connection. One goroutine sends, and another one receives. Both
 // methods return an error when the connection is lost or Service.Replicate has returned.
 type StandbyStream interface {
-	// Send sends a message. It does not retain the message after it returns, but may retain the records, which must
-	// not be modified.
+	// Send sends a message. It must not retain the message, but may retain the records, which must not be modified.
 	Send(m *ActiveMessage) error
 	Recv() (*StandbyMessage, error)
 }
@@ -142,14 +142,14 @@ type Service interface {
 	// Replicate serves one connection of a standby until it ends. When Replicate returns, the transport must end the
 	// stream, so that a blocked Send or Recv returns.
 	Replicate(ctx context.Context, stream StandbyStream) error
-	// FetchSnapshot sends a checkpoint in chunks. send does not retain the chunk after it returns.
+	// FetchSnapshot sends a checkpoint in chunks. send must not retain the chunk.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error
 }
 
 // ActiveStream is the standby's end of a connection. The caller serializes sends; another goroutine receives. Both
 // methods return an error when the connection is lost or the context of Conn.Replicate is done.
 type ActiveStream interface {
-	// Send sends a message, and does not retain it after it returns.
+	// Send sends a message, and must not retain it.
 	Send(m *StandbyMessage) error
 	// Recv waits for the next message and returns it. The caller owns the message and its records.
 	Recv() (*ActiveMessage, error)

@@ -26,7 +26,7 @@ var table = crc32.MakeTable(crc32.Castagnoli) //nolint:gochecknoglobals // read 
 // Of returns the checksum of b.
 func Of(b []byte) uint32 { return Update(0, b) }
 
-// Update continues the checksum of preceding bytes with b.
+// Update returns the checksum sum, extended by the bytes b.
 func Update(sum uint32, b []byte) uint32 {
 	Summed(len(b))
 	return crc32.Update(sum, table, b)
@@ -97,14 +97,14 @@ func StartCounts() *Counts {
 	return counts
 }
 
-// Copied counts n copied bytes.
+// Copied counts n copied bytes, if n is at least minCounted.
 func Copied(n int) {
 	if n >= minCounted && counts != nil {
 		counts.Copied.Add(uint64(n))
 	}
 }
 
-// Summed counts n checksummed bytes.
+// Summed counts n checksummed bytes, if n is at least minCounted.
 func Summed(n int) {
 	if n >= minCounted && counts != nil {
 		counts.Summed.Add(uint64(n))

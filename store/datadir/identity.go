@@ -31,11 +31,11 @@ const (
 type Identity struct {
 	// NodeID stays the same for the lifetime of the data directory.
 	NodeID uuid.UUID
-	// StoreID identifies the content: a wiped or restored data directory gets a new one.
+	// StoreID identifies the content: a wiped or restored data directory gets a new StoreID.
 	StoreID uuid.UUID
 	PairID  uuid.UUID // zero until the node joins a pair
-	// Incarnation is incremented when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its
-	// content. The cluster record then no longer matches it.
+	// Incarnation is incremented when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces
+	// its content. The entry in the cluster record then no longer matches the store.
 	Incarnation uint64
 	Fence       identity.Fence
 	// Generation is the last process generation of this store known to be listed in the cluster record (INV-11); zero if
@@ -48,8 +48,8 @@ type Identity struct {
 	// start with sync=off or interval, the log was missing or ended before the checkpoint, or MarkLoss was called. It
 	// persists over restarts until ClearLoss.
 	MayHaveLost bool
-	// Restored is the backup from which the content was restored, until the node joins a pair. Such a node is not empty:
-	// it can seed a new pair, and must not become a copy of another node.
+	// Restored is the name of the backup from which the content was restored, until the node joins a pair. Such a node
+	// is not empty: it can seed a new pair, and must not become a copy of another node.
 	Restored string
 	// Quarantine is the subdirectory with the files of a store that could not be opened, until a snapshot replaces the
 	// content. Such a store waits for a copy from the other node. It is not considered empty, and must not seed a pair.
@@ -58,7 +58,7 @@ type Identity struct {
 	QuarantineReason string
 }
 
-// Member returns the store's entry in the cluster record, or the entry that it would have.
+// Member returns the store's entry in the cluster record, or the entry that the store would have there.
 func (id *Identity) Member() identity.Member {
 	m := identity.Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, Generation: id.Generation}
 	if id.ClaimedGeneration != uuid.Nil {
@@ -113,7 +113,7 @@ func readIdentity(fsys vfs.FS, dir string) (IdentityFile, error) {
 	return decodeIdentity(name, raw)
 }
 
-// decodeIdentity verifies the second line, which contains the CRC32C of the first.
+// decodeIdentity decodes the first line of the file, and verifies it with the CRC32C in the second line.
 func decodeIdentity(name string, raw []byte) (IdentityFile, error) {
 	var id IdentityFile
 	line, sum, ok := bytes.Cut(raw, []byte("\n"))
@@ -153,8 +153,8 @@ type Options struct {
 	Sync   wal.SyncMode
 }
 
-// OpenIdentity reads or creates the identity and determines whether bytes may have been lost since the last process
-// generation (INV-6).
+// OpenIdentity reads or creates the identity, determines whether bytes may have been lost since the last process
+// generation (INV-6), and replaces the identity file.
 func OpenIdentity(o Options) (IdentityFile, error) {
 	id, err := readIdentity(o.FS, o.Dir)
 	switch {

@@ -24,7 +24,7 @@ func TruncatedName(first uint64, at time.Time) string {
 	return fmt.Sprintf("%s%020d-%s%s", TruncatedPrefix, first, at.UTC().Format("20060102T150405.000"), truncatedSuffix)
 }
 
-// TruncatedFirst returns the LSN in a name of TruncatedName, and whether the name has this form.
+// TruncatedFirst returns the LSN in a name returned by TruncatedName. ok reports whether the name has this form.
 func TruncatedFirst(name string) (first uint64, ok bool) {
 	digits, ok := strings.CutPrefix(name, TruncatedPrefix)
 	if !ok || !strings.HasSuffix(name, truncatedSuffix) {

@@ -68,8 +68,8 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 }
 
 // Quarantine quarantines a store that cannot be opened, and returns the name of the quarantine directory. member
-// permits this for a member of a pair, unknown for a store without an identity. It returns "" if quarantine is not
-// permitted, because no other node is known to have the content.
+// permits the quarantine of a store that belongs to a pair, and unknown that of a store without an identity.
+// Quarantine returns "" if the quarantine is not permitted, because no other node is known to have the content.
 func Quarantine(o Options, why error, member, unknown bool) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, LockName))
 	if err != nil {

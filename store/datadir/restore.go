@@ -27,9 +27,9 @@ type RestoreTarget struct {
 	id   IdentityFile
 }
 
-// BeginRestore durably prepares a directory for the restore of the backup named source. The directory must be empty, or
-// contain an interrupted restore, whose files are removed. Node UUID and store UUID are new, pair and fence are unset.
-// The caller must call Commit or Abort, and then Close.
+// BeginRestore durably prepares a directory for the restore of the backup named source. The directory must be
+// empty, or contain the files of an interrupted restore, which are removed. The node UUID and the store UUID are new;
+// the pair and the fence are unset. The caller must call Commit or Abort, and then Close.
 //
 // It returns ErrNotEmpty if the directory contains other files, and ErrInUse if another process has locked it.
 func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {

@@ -82,7 +82,7 @@ type (
 		Position lsn.Position
 		Took     time.Duration
 	}
-	// DiskFull is reported when pages cannot be written; messages stay in memory and in the log.
+	// DiskFull is reported when pages cannot be written for lack of space; messages stay in memory and in the log.
 	DiskFull     struct{ Err error }
 	DiskHasSpace struct{}
 	// SnapshotInstalled is reported when another node's snapshot has replaced the store's content.
@@ -160,7 +160,8 @@ type (
 	// IndexCorrupt is reported when data other than messages is corrupt. A copy of the other node's store repairs it.
 	IndexCorrupt struct{ Err error }
 	LogCorrupt   struct{ Err error }
-	// LogDiscarded is reported when the log up to a corrupt record was discarded. A checkpoint contains its content.
+	// LogDiscarded is reported when the log up to a corrupt record was discarded. A checkpoint contains the discarded
+	// part.
 	LogDiscarded    struct{ UpTo uint64 }
 	SnapshotCorrupt struct {
 		ID  string

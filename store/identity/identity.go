@@ -14,15 +14,16 @@ type Member struct {
 	Node uuid.UUID `json:"node"`
 	// Store is the UUID of the store. It changes when the disk is replaced.
 	Store uuid.UUID `json:"store"`
-	// Incarnation is incremented after the content was replaced or may have lost data (INV-6).
+	// Incarnation is incremented when the content was replaced, or when data may have been lost (INV-6).
 	Incarnation uint64 `json:"incarnation"`
 	// Generation is the only process generation of the store that may act, or have its acks counted (INV-11). If it is
 	// zero, any generation may: the record was written by a release without generations.
 	Generation uuid.UUID `json:"run,omitzero"`
 }
 
-// Is reports whether two entries identify the same store in the same process generation. A release without generations
-// drops them when it writes the record, so an entry without one matches any generation.
+// Is reports whether two entries identify the same store in the same process generation. A release without
+// generations drops the generations when it writes the cluster record, so an entry without a generation matches any
+// generation.
 func (m Member) Is(o Member) bool {
 	if m.Generation != uuid.Nil && o.Generation != uuid.Nil && m.Generation != o.Generation {
 		return false
@@ -42,10 +43,10 @@ func (m Member) String() string {
 	return fmt.Sprintf("node %s store %s/%d", m.Node, m.Store, m.Incarnation)
 }
 
-// Fence is the lower bound of the configurations and terms that a node accepts (INV-1). Fences are ordered by Config
-// first and by Term second. An independent comparison of both numbers would be wrong, because a node that attempts a
-// takeover raises only the term. The fence {Config: c, Term: t+1} excludes the active of {c, t}. If that active won,
-// its {c+1, t} is again above the fence.
+// Fence is the lower bound of the configurations and terms that a node accepts (INV-1). Fences are ordered by
+// Config first and by Term second. An independent comparison of both numbers would be wrong, because a node that
+// attempts a takeover raises only the term. The fence {Config: c, Term: t+1} excludes the active of {c, t}. If that
+// active updates the record before the takeover succeeds, its {c+1, t} is again above the fence.
 type Fence struct {
 	// Config is the configuration number of the cluster record that the node has applied.
 	Config uint64 `json:"config"`

@@ -126,7 +126,7 @@ func (b *ExtentBuilder) Begin(buf []byte, start int, queueID uint64) {
 // Size returns the length of the payload.
 func (b *ExtentBuilder) Size() int { return len(b.Buf) - b.Start }
 
-// SizeWith returns the length of the payload with record added as seq.
+// SizeWith returns the length that the payload would have with the record of sequence seq added.
 func (b *ExtentBuilder) SizeWith(seq uint64, record []byte) int {
 	return b.Size() + txn.UvarintBytes(seq-b.First) + len(record)
 }

@@ -6,7 +6,8 @@ import "math/bits"
 
 // Functions for ranges of bits in slices of words; bit i is bit i%64 of word i/64.
 
-// nextBit returns the first set bit in [from, to), nextClear the first clear bit. If no bit is found, both return to.
+// nextBit returns the first set bit in [from, to), and nextClear the first clear bit. If no bit is found, they
+// return the upper bound.
 func nextBit(words []uint64, from, to uint64) uint64 {
 	for i := from; i < to; i = (i | 63) + 1 {
 		if w := words[i/64] >> (i % 64); w != 0 {
@@ -25,7 +26,7 @@ func nextClear(words []uint64, from, to uint64) uint64 {
 	return to
 }
 
-// clearTail returns the number of clear bits directly before to, which must be a multiple of 64.
+// clearTail returns the number of clear bits directly before bit to, which must be a multiple of 64.
 func clearTail(words []uint64, to uint64) uint64 {
 	var n uint64
 	for w := to / 64; w > 0; w-- {

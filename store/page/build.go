@@ -72,7 +72,7 @@ func (b *Builder) explain(what string, err error) error {
 // PageSize returns the page size in bytes.
 func (b *Builder) PageSize() int { return b.o.PageSize }
 
-// Pages returns the number of pages allocated so far.
+// Pages returns the number of allocated pages.
 func (b *Builder) Pages() uint64 { return uint64(b.next) - 1 }
 
 // Begin returns a buffer for the next extent. The caller appends the payload to it and passes it to End.

@@ -56,7 +56,7 @@ func dropCache(file vfs.File, s byteRange) {
 	}
 }
 
-// writeBehind starts writeback of a range that will be synced later, so that the sync delays the log's syncs on the
+// writeBehind starts writeback of a range that will be synced later. The sync then delays the log's syncs on the
 // same disk less.
 func writeBehind(file vfs.File, s byteRange) {
 	if c, ok := file.(vfs.Cached); ok {

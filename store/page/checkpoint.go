@@ -10,7 +10,7 @@ import (
 
 const writeBytes = 1 << 20
 
-// Checkpoint makes all allocations, writes and frees so far durable as one checkpoint. It uses Position, Root,
+// Checkpoint makes all earlier allocations, writes and frees durable as one checkpoint. It uses Position, Root,
 // CreatedMS and AppData of m; Root must be allocated and written, or zero.
 //
 // It syncs the pages before it writes the meta slot that refers to them, so a crash leaves the previous checkpoint or
@@ -26,7 +26,8 @@ func (f *File) Checkpoint(m Meta) (Meta, error) {
 	return p.Finish()
 }
 
-// BeginCheckpoint fixes the content of a checkpoint and writes nothing. Until Finish, no other checkpoint can begin.
+// BeginCheckpoint determines the content of a checkpoint, and writes nothing. Until Finish, no other checkpoint can
+// begin.
 func (f *File) BeginCheckpoint(m Meta) (*PendingCheckpoint, error) {
 	f.checkpointing.Lock()
 	err := f.writable()
@@ -114,9 +115,9 @@ func (f *File) prepare(m Meta) (*plan, error) {
 	return p, nil
 }
 
-// relocate moves each changed bitmap chunk, and each directory page that refers to one, to a new position. This changes
-// the bitmap again, so relocate repeats it. No part moves twice and the new positions are mostly in one chunk, so few
-// rounds are needed.
+// relocate moves each changed bitmap chunk, and each directory page that refers to one, to a new position. This
+// changes the bitmap again, so relocate repeats the step. No part moves twice and the new positions are mostly in
+// one chunk, so few rounds are needed.
 func (f *File) relocate() error {
 	building, perLeaf := f.building.Load(), int(f.geo.leafChunks())
 	for {
@@ -199,7 +200,7 @@ func (f *File) collect(p *plan) error {
 	return nil
 }
 
-// abandon marks the parts as dirty again after a failed write.
+// abandon marks the parts of the bitmap in p as dirty again after a failed write.
 func (f *File) abandon(p *plan) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -203,7 +203,7 @@ func (f *File) writePages(offset int64, pieces ...[]byte) error {
 	return err
 }
 
-// checkWrite checks the extents in buf, which are the start of a write of sizeBytes.
+// checkWrite verifies the extents in buf, which are the start of a write of sizeBytes.
 func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -254,7 +254,7 @@ func (f *File) ReadExtent(ext Extent, buf []byte) (kind Kind, payload []byte, er
 	return f.DecodeExtent(ext, buf[:size])
 }
 
-// ReadPages fills buf with whole pages from first on, without verification.
+// ReadPages fills buf with whole pages, beginning with page first, without verification.
 func (f *File) ReadPages(first No, buf []byte) error { return f.readPages(first, buf, f.file.ReadAt) }
 
 func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, error)) error {

@@ -43,7 +43,7 @@ type File struct {
 	pending pendingPages
 	grown   uint64
 	durable Meta
-	slot    int         // of durable
+	slot    int         // meta slot of durable
 	older   uint64      // checkpoint in the other slot; 0: none
 	fresh   []byteRange // written since the last checkpoint began
 }

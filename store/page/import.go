@@ -30,12 +30,13 @@ type Importer struct {
 
 	mu   sync.Mutex // guards the fields below
 	file vfs.File   // nil after Finish or Abort
-	// from and to limit the written range without writeback; to is 0 if the range is empty. window is its maximum length.
+	// from and to delimit the written range that was not written back; to is 0 if the range is empty. window is the
+	// maximum length of the range.
 	from, to, window int64
 	past             vfs.Bypass // the file is not read before Finish
 }
 
-// importWindow is the number of bytes that are written before writeback starts. Writeback of all data at the end would
+// importWindow is the length of a written range at which writeback starts. Writeback of all data at the end would
 // block the syncs of a log on the same disk.
 const importWindow = 4 << 20
 
@@ -88,7 +89,8 @@ func (im *Importer) WriteAt(offset int64, data []byte) error {
 	return im.wrote(offset, int64(len(data)))
 }
 
-// wrote starts writeback of the written range if it fills the window. The caller must hold mu.
+// wrote records a write. If the recorded range fills the window, wrote writes the range back and evicts it from the
+// page cache. The caller must hold mu.
 func (im *Importer) wrote(offset, length int64) error {
 	if im.to == 0 {
 		im.from = offset

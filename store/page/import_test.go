@@ -14,7 +14,7 @@ import (
 
 const importFile = "data/import.db"
 
-// send copies the used pages of a pinned checkpoint, in parts, and calls between after each.
+// send copies the used pages of a pinned checkpoint, in parts, and calls between after each part.
 func send(t *testing.T, f *File, pin *Pin, im *Importer, between func()) {
 	t.Helper()
 	for ext, err := range f.UsedExtents(pin) {
@@ -29,7 +29,8 @@ func send(t *testing.T, f *File, pin *Pin, im *Importer, between func()) {
 	}
 }
 
-// An import of a pinned checkpoint has its content although the source changes concurrently. The copy can be changed.
+// An imported file has the content of the pinned checkpoint, although the source changes concurrently. It can be
+// changed.
 func TestImportOfPinnedCheckpoint(t *testing.T) {
 	for _, pageSize := range pageSizes {
 		source := newWorld(t, newMem(t), pageSize, 3)

@@ -13,7 +13,8 @@ import (
 // AppDataBytes is the length of Meta.AppData.
 const AppDataBytes = 64
 
-// Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData, the file the rest.
+// Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData. The file sets
+// the other fields.
 type Meta struct {
 	// Checkpoint is the checkpoint number. Numbers increase, with gaps.
 	Checkpoint uint64

@@ -10,8 +10,8 @@ type Region struct {
 	Pages uint64
 	// Live pages are used by the checkpoint being built.
 	Live uint64
-	// Held pages are freed but not yet reusable: HeldByReaders because of a Pin or a Guard, the others because of a
-	// checkpoint.
+	// Held pages are freed but not yet reusable. A Pin or a Guard holds the HeldByReaders pages; a checkpoint holds
+	// the other pages.
 	Held, HeldByReaders uint64
 }
 

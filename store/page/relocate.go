@@ -8,8 +8,8 @@ import (
 	"fmt"
 )
 
-// RelocateOwn makes the next Checkpoint write a bitmap or directory page to a new position. Its content is in memory,
-// so corruption on disk causes no data loss. It returns false if n is not such a page.
+// RelocateOwn makes the next Checkpoint write page n to a new position. It returns false if n is not a page of the
+// bitmap or its directory. The content of these pages is in memory, so corruption on disk causes no data loss.
 func (f *File) RelocateOwn(n No) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -109,7 +109,7 @@ func (f *File) excessLocked() (int64, error) {
 	return max(size-f.geo.offset(No(f.space.pages+1)), 0), nil
 }
 
-// truncate truncates the file after its current last page, since it may have grown again.
+// truncate truncates the file after its current last page, since the file may have grown again.
 func (f *File) truncate() (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,7 +124,7 @@ func (f *File) truncate() (int64, error) {
 	return over, nil
 }
 
-// end returns the number of pages up to the last busy one.
+// end returns the number of pages up to the last busy page.
 func (s *space) end() uint64 {
 	size := s.geo.chunkPages()
 	for i := len(s.chunks); i > 0; i-- {
@@ -142,8 +142,8 @@ func (s *space) end() uint64 {
 	return 0
 }
 
-// shrink reduces the number of pages; the removed ones must be free. It returns the parts of the bitmap that are no
-// longer needed.
+// shrink reduces the number of pages; the removed pages must be free. It returns the parts of the bitmap that are
+// no longer needed.
 func (s *space) shrink(pages uint64) []ref {
 	var unneeded []ref
 	size, chunks, leaves := s.geo.chunkPages(), int(s.geo.chunksFor(pages)), int(s.geo.leavesFor(pages))

@@ -106,9 +106,10 @@ func (s *space) search(n, from, to uint64) (uint64, bool) {
 	return 0, false
 }
 
-// search searches [off, end) for a free range of n pages. The run pages directly before off are free and can be its
-// beginning. If a range is found, it begins left pages before at, and at is less than end. Otherwise at is end, left is
-// the number of free pages directly before end, and longest is the length of the longest free range in [off, end).
+// search searches [off, end) for a free range of n pages. The run pages directly before off are free and can be the
+// beginning of that range. If a range is found, it begins left pages before at, and at is less than end. Otherwise
+// at is end, left is the number of free pages directly before end, and longest is the length of the longest free
+// range in [off, end).
 func (c *chunk) search(n, run, off, end uint64) (at, left, longest uint64) {
 	for i := off; i < end; {
 		stop := nextBit(c.busy, i, end)
@@ -157,7 +158,7 @@ func (s *space) isLive(at, n uint64) bool {
 	return live
 }
 
-// drop clears the live bits of n pages from the zero-based page at on; the pages stay busy.
+// drop clears the live bits of n pages, starting at the zero-based page at; the pages stay busy.
 func (s *space) drop(at, n uint64) {
 	s.each(at, n, func(c *chunk, off, n uint64) {
 		clearBits(c.live, off, n)

@@ -40,7 +40,7 @@ func (m naive) set(at, n int, to byte) {
 	}
 }
 
-// The allocator behaves like the naive one, over several chunks and with ranges across chunk boundaries.
+// The allocator behaves like naive, over several chunks and with ranges across chunk boundaries.
 func TestSpaceModel(t *testing.T) {
 	for seed := range int64(6) {
 		rng := rand.New(rand.NewSource(seed))

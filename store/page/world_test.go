@@ -153,7 +153,7 @@ func (w *world) step() {
 }
 
 // verify reads all extents of a checkpoint of f. It verifies that their content matches a known checkpoint and that
-// exactly their pages are in use. It returns the state.
+// exactly their pages are in use. It returns the LSN of the checkpoint.
 func (w *world) verify(f *File) (uint64, error) {
 	pin := f.Pin()
 	defer pin.Release()

@@ -19,7 +19,7 @@ const AccessQueue = math.MaxUint64 - 1
 
 // accessTable contains the access rules: opaque entries by kind and name, and one version for the whole table.
 //
-// Invariant: a table that was never changed has version 0 and no entries. It is not stored in the tree.
+// Invariant: a table that was never changed has version 0 and no entries. Such a table is not stored in the tree.
 type accessTable struct {
 	entryTable[accessName]
 
@@ -37,12 +37,12 @@ type AccessEntry struct {
 	Kind byte
 	// Name has 1 to txn.MaxAccessNameBytes bytes.
 	Name string
-	// Value has at most txn.MaxAccessValueBytes bytes. The caller may keep it, but must not modify it.
+	// Value has at most txn.MaxAccessValueBytes bytes. The caller may retain it, but must not modify it.
 	Value []byte
 }
 
-// Access returns the entries of the access table, ordered by kind and name, and the logical number of the last change,
-// or 0.
+// Access returns the version of the access table, which is the logical number of its last change or 0, and its
+// entries, ordered by kind and name.
 func (s *State) Access() (version uint64, entries []AccessEntry) {
 	t := &s.access
 	for _, name := range slices.SortedFunc(maps.Keys(t.entries), accessName.compare) {
@@ -98,7 +98,7 @@ func accessKey(dst []byte, n accessName) []byte {
 	return append(append(dst, keyAccess, n.kind), n.name...)
 }
 
-// appendValue encodes the version, which is stored under the key without kind and name.
+// appendValue appends the encoded version, which is stored under the key without kind and name.
 func (t *accessTable) appendValue(dst []byte) []byte {
 	return binary.AppendUvarint(append(dst, valueVersion), t.version)
 }

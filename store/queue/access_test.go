@@ -60,7 +60,7 @@ func TestAccess(t *testing.T) {
 	require.Equal(t, first.Ops, again.Ops)
 	require.Equal(t, "4 r/a=3 r/b=1", d.entries())
 
-	// Every order of sets, removals and checkpoints has the same result.
+	// Checkpoints between sets and removals do not change the result.
 	d.reload()
 	require.Equal(t, "4 r/a=3 r/b=1", d.entries())
 	d.access(nil, 4, unset("a"))

@@ -24,7 +24,8 @@ type ackChunk struct {
 	n int // bits set
 }
 
-// ackSlot is one chunk of an ackSet. If full is false and c is nil, no sequence above the floor is acknowledged.
+// ackSlot is one chunk of an ackSet. If full is false and c is nil, no sequence of the chunk above the floor is
+// acknowledged.
 type ackSlot struct {
 	c      *ackChunk
 	full   bool // all sequences are acknowledged; needs no bitmap
@@ -32,13 +33,14 @@ type ackSlot struct {
 	stored bool // the tree contains its key
 }
 
-// ackSet is a set of acknowledged sequences: all sequences below floor, and the sequences whose bits are set. No bit
-// below floor is set, so equal sets have equal encodings. Sequence 0 does not exist and counts as acknowledged.
+// ackSet is a set of acknowledged sequences: the sequences below floor, the sequences of full chunks, and the
+// sequences with a set bit. No bit below floor is set, so equal sets have equal encodings. Sequence 0 does not
+// exist and counts as acknowledged.
 type ackSet struct {
 	chunkSlots[ackSlot]
 
 	floor uint64
-	above uint64   // acknowledged sequences at or above floor
+	above uint64   // number of acknowledged sequences at or above floor
 	gone  []uint64 // stored chunks dropped since the last Collect
 }
 
@@ -75,7 +77,7 @@ func (c *chunkSlots[T]) drop(n int) {
 	}
 }
 
-// word returns 64 bits of a chunk. Bits below the floor are set.
+// word returns word w of a chunk's bitmap. The bits of sequences below the floor are set.
 func (a *ackSet) word(chunk uint64, w int) uint64 {
 	first := wordFirst(chunk, w)
 	if first+64 <= a.floor {
@@ -114,7 +116,7 @@ func (a *ackSet) has(seq uint64) bool {
 	return seq < a.floor || a.word(seq>>chunkBits, int(seq&chunkMask)>>6)>>(seq&63)&1 == 1
 }
 
-// rangeMask returns the bits of word w for the offsets lo to hi in a chunk.
+// rangeMask returns a mask of the bits in word w that represent the offsets lo to hi of a chunk.
 func rangeMask(w int, lo, hi uint64) uint64 {
 	first := uint64(w) * 64
 	mask := ^uint64(0)
@@ -127,8 +129,9 @@ func rangeMask(w int, lo, hi uint64) uint64 {
 	return mask
 }
 
-// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk, and returns the number of newly acknowledged
-// ones. It sets their bits in newly, and overwrites only the words of newly that overlap the range.
+// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk, and returns the number of sequences that
+// were not acknowledged before. It sets their bits in newly, and overwrites only the words of newly that overlap
+// the range.
 func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n uint64) {
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
 		newly[w] = rangeMask(w, lo, hi) &^ a.word(chunk, w)
@@ -162,7 +165,7 @@ func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n u
 	return n
 }
 
-// advance raises the floor to the sequence to, and then past the acknowledged sequences that follow it.
+// advance raises the floor to the given sequence, and then past the acknowledged sequences that directly follow.
 func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 	for {
 		chunk := a.floor >> chunkBits
@@ -223,7 +226,7 @@ func (a *ackSet) trim(p *pool[ackChunk]) {
 	a.drop(k)
 }
 
-// next returns the first unacknowledged sequence at or after from, at most end.
+// next returns the first unacknowledged sequence at or after from, or end if there is none before end.
 func (a *ackSet) next(from, end uint64) uint64 {
 	seq := max(from, a.floor)
 	for seq < end {

@@ -4,9 +4,10 @@ package queue
 
 import "github.com/lockstep-mq/lockstep/store/txn"
 
-// Counts contains the numbers of operations applied to a state since CountAfter. It is not part of the state.
+// Counts contains the numbers of operations that were applied to a state after the LSN passed to CountAfter. The
+// counts are not part of the state.
 type Counts struct {
-	// Transactions counts applied transactions, and Refused rejected ones.
+	// Transactions counts applied transactions. Refused counts rejected transactions.
 	Transactions, Refused     uint64
 	Published, PublishedBytes uint64
 	// Acknowledged counts messages once per subscription, except purged ones.
@@ -24,13 +25,13 @@ type Counts struct {
 	Duplicates uint64
 }
 
-// Counts returns the numbers of operations applied since CountAfter.
+// Counts returns the numbers of operations applied after the LSN passed to CountAfter.
 func (s *State) Counts() Counts { return s.counts }
 
-// CountAfter starts counting after lsn. An earlier process generation has counted the records up to lsn.
+// CountAfter excludes the records up to lsn from the counts. An earlier process generation has counted them.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
-// ContinueCounts copies the counts of the state that s replaces.
+// ContinueCounts copies the counts from before, the state that s replaces.
 func (s *State) ContinueCounts(before *State) {
 	s.counts, s.countAfter = before.counts, before.countAfter
 }

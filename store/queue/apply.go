@@ -13,9 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Apply applies the transaction of a log record; lsn must be above Applied. It checks the whole transaction before it
-// changes anything: a rejected transaction changes only the record of its producer. The state keeps parts of payload,
-// so the caller must not modify payload.
+// Apply applies the transaction of a log record; lsn must be above Applied. It checks the whole transaction before
+// it changes anything: a rejected transaction changes only the record of its producer. The state retains parts of
+// payload, so the caller must not modify payload.
 //
 // If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop: its peer may be able to
 // apply the record, and the states would diverge. The same applies if ReadError returns an error.
@@ -55,7 +55,7 @@ func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Resu
 	return r
 }
 
-// Advance raises Applied to lsn. The records in between must not contain transactions.
+// Advance raises Applied to lsn. The log records between the old Applied and lsn must not contain transactions.
 func (s *State) Advance(lsn uint64) { s.applied = max(s.applied, lsn) }
 
 func (s *State) applyAdmitted(r *txn.Result) {
@@ -107,8 +107,8 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
-// check validates all operations, and returns the index and code of the first invalid one. Limits are checked against
-// the state before the transaction plus its publishes; space freed by its acknowledgements does not count.
+// check validates all operations, and returns the index and code of the first invalid operation. Limits are checked
+// against the state before the transaction plus its publishes; space freed by its acknowledgements does not count.
 func (s *State) check() (op int, code txn.Code) {
 	released := 0
 	clear(s.pending)
@@ -271,7 +271,7 @@ func (s *State) checkRanges(o *txn.Op, sub *Sub, released *int) txn.Code {
 	return txn.OK
 }
 
-// results returns n zero results, as a part of a larger allocation.
+// results returns a slice of n zero results. It allocates many results together.
 func (s *State) results(n int) []txn.OpResult {
 	if n > len(s.opSlab) {
 		s.opSlab = make([]txn.OpResult, max(n, 128))
@@ -476,7 +476,7 @@ func (s *State) publishUnique(q *Queue, o *txn.Op, r *txn.OpResult) {
 	r.Duplicates = &found
 }
 
-// push adds a message to a linked tail. sum is its CRC32C, or 0 if unknown.
+// push appends a message to the tail of q, which must be linked. sum is the CRC32C of the message, or 0 if unknown.
 func (s *State) push(q *Queue, rec []byte, sum uint32) {
 	seq, size := q.nextSeq, uint64(len(rec))
 	if q.lanes != nil {
@@ -499,7 +499,7 @@ func (s *State) push(q *Queue, rec []byte, sum uint32) {
 	s.bytes += size
 }
 
-// ack acknowledges the published sequences first to last, and returns the number of newly acknowledged ones.
+// ack acknowledges the published sequences first to last, and returns the number of sequences that it changed.
 func (s *State) ack(sub *Sub, first, last uint64) (changed uint64) {
 	q := sub.q
 	first = max(first, sub.acks.floor)

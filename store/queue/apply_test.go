@@ -193,7 +193,7 @@ func TestSubscriptions(t *testing.T) {
 	r = d.do(func(b *txn.Builder) { b.DeleteSubscription(q.id, early.ID()) })
 	require.Equal(t, uint64(7), r.Ops[0].Changed)
 	d.do(func(b *txn.Builder) { b.DeleteSubscription(q.id, late.ID()) })
-	d.publish(q, 2) // into a queue whose tail is still in a batch
+	d.publish(q, 2) // the tail of the queue is still in a batch
 	require.Zero(t, q.Messages())
 	d.do(func(b *txn.Builder) { b.CreateSubscription(q.id, "a", txn.StartLatest) })
 	d.publish(q, 1)

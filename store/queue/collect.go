@@ -44,7 +44,7 @@ type TailRun struct {
 	First uint64
 	// Records are the messages. A dead message is nil and must not be written.
 	Records [][]byte
-	// sums are the CRC32C of the records, 0 if unknown. It is nil if all are unknown.
+	// sums contains the CRC32C of each record, or 0 if it is unknown. It is nil if all are unknown.
 	sums []uint32
 }
 
@@ -63,8 +63,8 @@ func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 // all keys changed since the last checkpoint, and all messages that are not in pages. Otherwise it is a flush: only
 // messages, at most about maxTailBytes, from the queues with the least recent flush.
 //
-// The messages stay in memory until Flushed is called for them, which must be before the next Collect. If a batch
-// cannot be written, its changes are lost and the owner must stop.
+// The messages stay in memory until Flushed is called for them. The caller must call Flushed before the next
+// Collect. If a batch cannot be written, its changes are lost and the owner must stop.
 func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	b := &Batch{LSN: s.applied, Everything: everything}
 	if everything {
@@ -122,7 +122,8 @@ func (s *State) takeDirty() []*Queue {
 	return list
 }
 
-// Flushed removes a queue's collected messages up to upTo from memory. They must be readable from pages.
+// Flushed removes a queue's collected messages up to sequence upTo from memory. They must already be readable from
+// pages.
 func (s *State) Flushed(queue, upTo uint64) {
 	q := s.queues.get(queue)
 	if q == nil || q.tail.n == 0 {

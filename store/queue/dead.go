@@ -16,15 +16,15 @@ type DeadRange struct {
 
 	end uint64 // next sequence of the queue when the batch was collected
 	// The messages that were dead at that time, in one of two forms: whole chunks, or groups in and around one chunk.
-	chunks []*words // nil: the whole chunk is dead
+	chunks []*words // a nil element means that the whole chunk is dead
 	groups []uint64
 	base   uint64 // number of chunks[0] or groups[0]
 	died   uint64 // with groups: bitmap of the chunk's groups with newly dead messages
 }
 
-// Parts iterates over the parts of the range that the caller must check, as first and last sequence. Every extent with
-// a newly dead message overlaps a part. After a few acknowledgements out of order in a large queue, the parts are much
-// smaller than the range.
+// Parts yields the first and last sequence of each part of the range that the caller must check. Every extent with
+// a newly dead message overlaps a part. After a few acknowledgements out of order in a large queue, the parts are
+// much smaller than the range.
 func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	if d.died == 0 {
 		yield(d.First, d.Last)

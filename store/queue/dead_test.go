@@ -138,8 +138,8 @@ func TestPartsOfFewAcknowledgements(t *testing.T) {
 	require.LessOrEqual(t, span, uint64(4*64))
 }
 
-// TestQueueFitsItsSizeClass checks the memory of a queue and a subscription: there can be a million. Each limit is the
-// allocator's next size class, beyond which the cost rises in a step.
+// TestQueueFitsItsSizeClass checks the memory of a queue and of a subscription, since a store can have a million of
+// them. Each limit is the allocator's next size class, beyond which the cost rises in a step.
 func TestQueueFitsItsSizeClass(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Queue{}), uintptr(240))
 	require.LessOrEqual(t, unsafe.Sizeof(Sub{}), uintptr(128))

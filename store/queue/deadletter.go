@@ -29,18 +29,18 @@ func putIf[V any](wanted bool, m map[uint64]V, key uint64, value V) {
 	}
 }
 
-// addReferences adds more to the number of references to a queue, unless target is txn.NoQueue.
-func addReferences(counts map[uint64]int, target uint64, more int) {
+// addReferences adds n to the number of references to target, unless target is txn.NoQueue.
+func addReferences(counts map[uint64]int, target uint64, n int) {
 	if target == txn.NoQueue {
 		return
 	}
-	if counts[target] += more; counts[target] == 0 {
+	if counts[target] += n; counts[target] == 0 {
 		delete(counts, target)
 	}
 }
 
-// checkConfig verifies that q may itself set the given fields of c. changed contains the fields that the transaction
-// sets. q is nil for a new queue.
+// checkConfig verifies that c may be the own configuration of q. fields contains the fields that are set on q
+// itself, and changed the fields that the transaction sets. q is nil for a new queue.
 func (s *State) checkConfig(q *Queue, name string, c *txn.Config, fields, changed txn.ConfigMask) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && changed&(txn.FieldOverflow|txn.FieldDeadLetter) != 0 &&
 		s.settingsOf(q, name, c, fields).DeadLetter == txn.NoQueue {
@@ -68,7 +68,7 @@ func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 		case q:
 			return txn.ErrDeadLetterCycle
 		}
-		for id := range at.ownDeadLetters { // those of policies never create a cycle
+		for id := range at.ownDeadLetters { // a dead-letter queue set by a policy never creates a cycle
 			if !seen[id] {
 				seen[id] = true
 				list = append(list, id)
@@ -83,7 +83,7 @@ func (q *Queue) deadLetters(yield func(id uint64) bool) {
 	q.deadLettersFrom(q.config.DeadLetter, yield)
 }
 
-// ownDeadLetters is deadLetters without the dead-letter queue of a policy.
+// ownDeadLetters is like deadLetters, but excludes the dead-letter queue set by a policy.
 func (q *Queue) ownDeadLetters(yield func(id uint64) bool) {
 	q.deadLettersFrom(q.config.ownConfig().DeadLetter, yield)
 }
@@ -140,7 +140,8 @@ func (s *State) checkMove(o *txn.Op, sub *Sub) txn.Code {
 	return s.checkRoom(target, o.Count, bytes)
 }
 
-// move acknowledges the messages that are not yet acknowledged, and publishes them to the target, if any.
+// move applies an OpMove. It acknowledges the messages that are neither acknowledged nor reserved, and publishes
+// them to the target, if any.
 func (s *State) move(q *Queue, o *txn.Op, r *txn.OpResult) {
 	sub, target := q.Sub(o.Sub), s.queues.get(o.Target)
 	if target != nil {

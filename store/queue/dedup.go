@@ -63,11 +63,11 @@ type idGeneration struct {
 	first          uint64 // sequence of the first entry
 	timeMS, lastMS int64  // times of the first entry and of the last one
 	number, n      uint64 // number of the first entry; count of entries
-	// now contains the entries added since the last Collect, and written the entries that the last Collect returned. If
-	// stored is set, the tree contains the other entries.
+	// now contains the entries added since the last Collect. written contains the entries that the last Collect
+	// returned. If stored is set, the tree contains the other entries.
 	now, written map[idHash]idEntry
 	stored       bool
-	filter       *idFilter // of all entries; nil if the generation was loaded
+	filter       *idFilter // filter of all entries; nil if the generation was loaded
 }
 
 type storedID struct {
@@ -83,7 +83,7 @@ type idReads struct {
 
 	used      bool            // a queue has or had message IDs
 	unwritten int             // entries added since the last Collect
-	collected []*idGeneration // with written entries
+	collected []*idGeneration // generations with written entries
 }
 
 // ReadIDs sets the function that reads a key of the last published checkpoint. Apply calls it for queues with a
@@ -93,11 +93,12 @@ func (s *State) ReadIDs(get func(key []byte) (value []byte, ok bool, err error))
 // Deduplicates reports whether a queue has or had message IDs.
 func (s *State) Deduplicates() bool { return s.ids.used }
 
-// ReadError returns the error of the function set by ReadIDs during the last Apply, which then changed nothing.
+// ReadError returns the error of the function set by ReadIDs during the last Apply. If it is not nil, Apply changed
+// nothing.
 func (s *State) ReadError() error { return s.ids.err }
 
-// MessageIDs returns the number of message IDs that the queue keeps, and the number of duplicates that it has
-// discarded. Some ids may be older than the window, by up to a quarter of it.
+// MessageIDs returns the number of message IDs that the queue retains, and the number of duplicates that it has
+// discarded. Some IDs may be older than the window, by up to a quarter of the window.
 func (q *Queue) MessageIDs() (kept, duplicates uint64) {
 	if q.ids == nil {
 		return 0, 0
@@ -233,8 +234,8 @@ func (s *State) isValid(q *Queue, e idEntry) bool {
 		(c.DedupMax == 0 || q.ids.added-e.number <= c.DedupMax)
 }
 
-// isDuplicate reports whether the queue has accepted a message with the same id, and returns the sequence of that
-// message. Otherwise, it adds the id with the next sequence of the queue.
+// isDuplicate reports whether the queue has accepted a message with the same ID, and returns the sequence of that
+// message. Otherwise, it adds the ID with the next sequence of the queue.
 func (s *State) isDuplicate(q *Queue, rec []byte) (sequence uint64, duplicate bool) {
 	h, ok := hashID(rec)
 	if !ok {
@@ -346,7 +347,8 @@ func (s *State) dueIDs(q *Queue, first uint64) {
 	}
 }
 
-// endWindow must be called before a change of the configuration. Entries that are invalid then remain invalid.
+// endWindow is called before a change of the configuration. It records which entries are invalid, so that they
+// remain invalid.
 func (s *State) endWindow(q *Queue) {
 	if q.ids == nil || len(q.ids.generations) == 0 {
 		return
@@ -359,7 +361,7 @@ func (s *State) endWindow(q *Queue) {
 	d.dirty = true
 }
 
-// removeIDs removes all message IDs of a queue without a DedupWindow.
+// removeIDs removes all message IDs if the queue has no DedupWindow.
 func (s *State) removeIDs(q *Queue) {
 	if q.ids == nil || q.config.DedupWindow != 0 {
 		return
@@ -373,7 +375,7 @@ func (s *State) removeIDs(q *Queue) {
 // IDKeys returns the key range of the message IDs of all queues.
 func IDKeys() KeyRange { return KeyRange{From: []byte{keyIDs}, To: []byte{keyIDs + 1}} }
 
-// idKeys returns the key range of the generations of a queue from first to end, exclusive.
+// idKeys returns the key range of a queue's generations from first (inclusive) to end (exclusive).
 func idKeys(queue, first, end uint64) KeyRange {
 	key := func(n uint64) []byte { return binary.BigEndian.AppendUint64(queueKey(nil, keyIDs, queue), n) }
 	return KeyRange{From: key(first), To: key(end)}
@@ -400,7 +402,7 @@ func (c *cursor) idEntry(g *idGeneration) (e idEntry) {
 	return e
 }
 
-// CheckID verifies an entry of IDKeys. The error wraps ErrCorrupt.
+// CheckID verifies a key and its value in the range IDKeys. The error wraps ErrCorrupt.
 func (s *State) CheckID(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
 	k.u8()
@@ -482,7 +484,7 @@ type IDBatch struct {
 	entries map[idHash]idEntry
 }
 
-// Puts iterates over the keys and values to set, in order. Each pair is valid until the next one.
+// Puts iterates over the keys and values to set, in order. Each pair is valid until the next iteration.
 func (b *IDBatch) Puts(yield func(key, value []byte) bool) {
 	hashes := slices.SortedFunc(maps.Keys(b.entries), func(a, b idHash) int { return bytes.Compare(a[:], b[:]) })
 	var key, value []byte

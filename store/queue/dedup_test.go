@@ -17,7 +17,7 @@ import (
 
 func duplicates(d ...txn.Duplicate) *txn.Duplicates { return (*txn.Duplicates)(&d) }
 
-// A message with the id of an earlier message in the window is a duplicate, also after a checkpoint and a restart.
+// A message with the ID of an earlier message in the window is a duplicate, also after a checkpoint and a restart.
 func TestDedupWindow(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1000}).id
@@ -69,7 +69,7 @@ func TestDedupMax(t *testing.T) {
 	require.Equal(t, uint64(3000), kept)
 }
 
-// The ids of an idle queue are removed by entries of the schedule index.
+// The IDs of an idle queue are removed by entries of the schedule index.
 func TestDedupExpiresWhenIdle(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1000}).id
@@ -95,7 +95,7 @@ func TestDedupExpiresWhenIdle(t *testing.T) {
 	}
 }
 
-// All ids are removed with a few tree operations when deduplication is disabled or the queue is deleted.
+// All IDs are removed with a few tree operations when deduplication is disabled or the queue is deleted.
 func TestDedupOff(t *testing.T) {
 	for name, remove := range map[string]func(d *dedupDriver, q uint64){
 		"off": func(d *dedupDriver, q uint64) {
@@ -122,7 +122,7 @@ func TestDedupOff(t *testing.T) {
 	}
 }
 
-// A change of the window also applies to ids that were accepted before, unless they have already left the window.
+// A change of the window also applies to IDs that were accepted before, unless they have already left the window.
 func TestDedupWindowChanges(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1000}).id
@@ -205,7 +205,7 @@ func TestDedupTransaction(t *testing.T) {
 	require.Equal(t, want, retry.Ops)
 }
 
-// Apply changes nothing if an id cannot be read.
+// Apply changes nothing if an ID cannot be read.
 func TestDedupReadError(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1000}).id
@@ -229,7 +229,7 @@ func TestDedupReadError(t *testing.T) {
 	require.Equal(t, 1, r.Ops[0].Duplicates.Len())
 }
 
-// TestDedupMemory limits the memory used by ids that are not in pages yet.
+// TestDedupMemory limits the memory used by IDs that are not in pages yet.
 func TestDedupMemory(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1e9}).id
@@ -278,8 +278,8 @@ func TestIDFilter(t *testing.T) {
 	require.Less(t, wrong, n/50)
 }
 
-// The results of all requests that a client can have in flight are kept, although all their messages are duplicates. A
-// retry after a failover would otherwise be too old, and its outcome unknown.
+// The results of all requests that a client can have in flight are retained, although all their messages are
+// duplicates. A retry after a failover would otherwise be too old, and its outcome unknown.
 func TestDuplicatesInFlightAreKept(t *testing.T) {
 	d := newDedupDriver(t)
 	q := d.queue(txn.Config{DedupWindow: 1e6}).id

@@ -20,7 +20,7 @@ type delaySet struct {
 const fewDelayed = 64
 
 type delayChunk struct {
-	few    []uint16 // sorted offsets in the chunk; nil if all is used
+	few    []uint16 // sorted offsets in the chunk; nil if the bitmap (all) is used
 	all    *words
 	n      int
 	dirty  bool
@@ -38,7 +38,7 @@ func (c *delayChunk) word(w int) (v uint64) {
 	return v
 }
 
-// set adds an offset that is not in the chunk.
+// set adds an offset, which must not be in the chunk.
 func (c *delayChunk) set(offset uint16) {
 	c.dirty = true
 	c.n++
@@ -72,8 +72,8 @@ func (c *delayChunk) clear(w int, mask uint64) int {
 	return ones(mask)
 }
 
-// appendValue encodes up to fewDelayed messages as a list and more as a bitmap, so that equal sets have equal
-// encodings.
+// appendValue appends the encoded chunk: a list of up to fewDelayed messages, or a bitmap for more. Equal sets
+// therefore have equal encodings.
 func (c *delayChunk) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.n))
 	for w := range chunkWords {
@@ -154,7 +154,7 @@ func (d *delaySet) all(yield func(chunk uint64, c *delayChunk) bool) {
 	}
 }
 
-// Delayed reports whether a message is not yet deliverable to any subscription.
+// Delayed reports whether the delay of a message has not ended. No subscription can receive such a message.
 func (q *Queue) Delayed(seq uint64) bool { return q.delayed.has(seq) }
 
 // DelayedMessages returns the number of live messages that are not yet deliverable.

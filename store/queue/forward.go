@@ -16,7 +16,7 @@ type forwards struct {
 	dirty, stored bool
 }
 
-// Forwards returns the forwarding rules of the queue. The caller may keep them, but must not modify them.
+// Forwards returns the forwarding rules of the queue. The caller may retain them, but must not modify them.
 func (q *Queue) Forwards() []txn.Forward {
 	if q.forwards == nil {
 		return nil
@@ -28,14 +28,15 @@ type publishedBefore struct {
 	queue uint64
 	count int
 	raw   []byte
-	first uint64 // sequence of its first message, once applied
-	kept  bool   // at least one subscription needs it
+	first uint64 // sequence of the first message; set when the publish is applied
+	kept  bool   // at least one subscription needs the messages
 	// duplicates are the messages of the publish that were not stored; set when the publish is applied.
 	duplicates txn.Duplicates
 }
 
-// checkSetForwards verifies that a queue may have these rules. Each target must exist, must not have forwards and must
-// occur only once. A message is therefore forwarded once, regardless of the order in which rules are set.
+// checkSetForwards verifies that a queue may have these rules. The queue must not be a target of other rules. Each
+// target must exist, must have no rules and must occur only once. A forwarded message is therefore never forwarded
+// again, regardless of the order in which rules are set.
 func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 	rules, err := txn.DecodeForwards(o.Raw)
 	if err != nil {
@@ -132,7 +133,8 @@ func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)
 	return nil
 }
 
-// forward publishes the messages to the target. If o.Move is set, it also acknowledges them in q.
+// forward applies an OpForward: it publishes the selected messages of the preceding publish to the target, except
+// for duplicates. If o.Move is set, it also acknowledges the messages in q.
 func (s *State) forward(q *Queue, o *txn.Op) {
 	target := s.queues.get(o.Target)
 	if target == nil {

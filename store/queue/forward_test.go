@@ -50,7 +50,7 @@ func TestForwardToMissingQueue(t *testing.T) {
 	require.Equal(t, uint64(2), q.Messages())
 }
 
-// A full target rejects the whole publish, with the operation number of the publish.
+// If a forward target is full, the whole transaction is rejected with the operation number of the publish.
 func TestForwardIsAtomic(t *testing.T) {
 	d := newDriver(t)
 	q, full := d.queue("q", txn.Config{}, "s"), d.queue("full", txn.Config{MaxMessages: 2}, "s")

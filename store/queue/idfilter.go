@@ -4,13 +4,14 @@ package queue
 
 import "encoding/binary"
 
-// idFilter is a Bloom filter of the message IDs of a generation. It avoids page reads for new ids, but never influences
-// a result: without a filter, each id is looked up in the tree. A generation loaded from the tree has no filter.
+// idFilter is a Bloom filter of the message IDs of a generation. It avoids page reads for new IDs, but never
+// influences a result: without a filter, each ID is looked up in the tree. A generation loaded from the tree has no
+// filter.
 //
-// The filter grows in parts of increasing capacity. A queue with few ids therefore needs little memory.
+// The filter grows in parts of increasing capacity. A queue with few IDs therefore needs little memory.
 type idFilter struct {
 	parts []idFilterPart
-	n     int // ids in the last part
+	n     int // IDs in the last part
 }
 
 type idFilterPart struct {
@@ -19,10 +20,10 @@ type idFilterPart struct {
 }
 
 const (
-	filterBits   = 14      // per id
+	filterBits   = 14      // per ID
 	filterProbes = 7       // about 0.15 % false positives in a full part
 	smallFilter  = 64      // capacity of the first part
-	largeFilter  = 1 << 16 // capacities grow fourfold up to this one, then twofold
+	largeFilter  = 1 << 16 // capacities grow fourfold up to this capacity, then double
 )
 
 func (f *idFilter) add(h idHash) {
@@ -49,7 +50,7 @@ func (f *idFilter) grow() {
 	f.n = 0
 }
 
-// mayHave reports whether the id may have been added.
+// mayHave reports whether the filter may contain an ID. A false result is always correct.
 func (f *idFilter) mayHave(h idHash) bool {
 	for i := range f.parts {
 		if f.parts[i].probe(h, func(word *uint64, bit uint64) bool { return *word&bit != 0 }) {
@@ -59,7 +60,7 @@ func (f *idFilter) mayHave(h idHash) bool {
 	return false
 }
 
-// probe calls fn for the bits of an id until fn returns false. It reports whether all calls returned true.
+// probe calls fn for the bits of an ID until fn returns false. It reports whether all calls returned true.
 func (p *idFilterPart) probe(h idHash, fn func(word *uint64, bit uint64) bool) bool {
 	at, step := binary.LittleEndian.Uint64(h[:]), binary.LittleEndian.Uint64(h[8:])|1
 	n := uint64(len(p.bits)) * 64

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Kinds of the keys of the state in the tree. Numbers in keys are big endian, so that keys sort in numeric order.
+// Kinds of the state's keys in the tree. Numbers in keys are big endian, so that keys sort in numeric order.
 // store/FORMAT.md describes the values.
 //
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
@@ -60,7 +60,7 @@ const (
 // valueVersion is the first byte of the values of f, g, k, m, p, q, r, s, u, y and z, and of x except for parts.
 const valueVersion = 1
 
-// optionsVersion is the first byte of an s value with options. Releases before 0.2.0 reject it.
+// optionsVersion is the first byte of the value of an s key with options. Releases before 0.2.0 reject it.
 const optionsVersion = 2
 
 // KeyRange is the range of keys from From, inclusive, to To, exclusive.
@@ -135,7 +135,7 @@ func (s *Sub) appendValue(dst []byte) []byte {
 	return txn.AppendSubscriptionOptions(dst, options)
 }
 
-// appendValue encodes the bitmap of the chunk, and nothing for a full chunk.
+// appendValue appends the bitmap of the chunk, or nothing for a full chunk.
 func (s *ackSlot) appendValue(dst []byte) []byte {
 	if s.full {
 		return dst
@@ -146,7 +146,7 @@ func (s *ackSlot) appendValue(dst []byte) []byte {
 	return dst
 }
 
-// appendValue encodes the groups from the first one with live messages to the last.
+// appendValue appends the encoded groups, from the first group with live messages to the last one.
 func (c *sizeChunk) appendValue(dst []byte) []byte {
 	from, to := 0, len(c.groups)
 	for c.groups[from].alive() == 0 {
@@ -231,7 +231,7 @@ func appendOp(dst []byte, o txn.OpResult) []byte {
 	return binary.AppendUvarint(dst, o.Changed)
 }
 
-// resultWithDuplicates replaces the code 0 of a result: a list of duplicates follows each operation.
+// resultWithDuplicates is encoded instead of code 0 if a list of duplicates follows each operation of a result.
 const resultWithDuplicates = 255
 
 func appendDuplicates(dst []byte, d *txn.Duplicates) []byte {

@@ -15,28 +15,29 @@ const (
 
 	MaxPrepared      = 10_000 // undecided transactions
 	MaxPreparedBytes = 256 << 20
-	// MaxTaken is the maximum number of messages that one transaction may acknowledge with OpTake. It also applies to
-	// all acknowledgements of a prepared transaction.
+	// MaxTaken is the maximum number of messages that one transaction may acknowledge with OpTake. For a prepared
+	// transaction, the limit includes its other acknowledgements.
 	MaxTaken = 262_144
-	// PreparedOutcomes is the number of decided transactions whose outcomes are kept.
+	// PreparedOutcomes is the number of retained outcomes of decided transactions.
 	PreparedOutcomes = 10_000
 
-	// ProducerWindow is the number of results kept per producer. It limits the outstanding transactions of a producer.
+	// ProducerWindow is the number of results retained per producer. It limits the outstanding transactions of a
+	// producer.
 	ProducerWindow = 256
-	// MaxProducers is the maximum number of producers kept. The least recently used one, in log order, is evicted
+	// MaxProducers is the maximum number of retained producers. The least recently used one, in log order, is evicted
 	// first.
 	MaxProducers = 100_000
 
-	// MaxProducerDuplicates is the maximum number of duplicates kept per producer: the messages of its last publishes that
-	// a queue discarded because of their message ID. Without it, the retained results of large batches would be
-	// unbounded. Clients have at most this number of messages in flight, so that no result is lost that they need.
+	// MaxProducerDuplicates is the maximum number of duplicates retained per producer: the messages of its last
+	// publishes that a queue discarded because of their message ID. Without it, the retained results of large batches
+	// would be unbounded. Clients have at most this number of messages in flight, so no result that they need is lost.
 	MaxProducerDuplicates = 1 << 16
 
-	// maxProducerOps is the maximum number of operation results kept per producer.
+	// maxProducerOps is the maximum number of operation results retained per producer.
 	maxProducerOps = 4096
-	// maxProducersOps and maxProducersDuplicates are the maximum numbers of operation results and of duplicates kept for
-	// all producers: about 32 MiB and 16 MiB. Above them, the results of the least recently used producers are discarded.
-	// Their retries then return ErrTooOld.
+	// maxProducersOps and maxProducersDuplicates are the maximum numbers of operation results and of duplicates
+	// retained for all producers: about 32 MiB and 16 MiB. Above them, the results of the least recently used
+	// producers are discarded. Retries by these producers then return ErrTooOld.
 	maxProducersOps        = 1 << 19
 	maxProducersDuplicates = 1 << 20
 )

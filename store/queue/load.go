@@ -22,7 +22,7 @@ type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue
 	hasMain bool
-	// preparing contains the partially loaded transactions by LSN; nil if empty.
+	// preparing contains the partially loaded prepared transactions by LSN; nil if empty.
 	preparing map[uint64]*loading
 	count     int
 	// maxChunks is the maximum distance between chunks of one queue. Each chunk in between requires some memory.
@@ -175,7 +175,7 @@ func (l *Loader) getSub(k *cursor) *Sub {
 	if id == 0 {
 		k.fail("subscription number 0")
 	}
-	// If keys are in order, this is the last subscription or a new one.
+	// If the keys are in order, the subscription is the last one in the list or a new one.
 	for i := len(q.subs) - 1; i >= 0; i-- {
 		if q.subs[i].id == id {
 			return q.subs[i]
@@ -259,8 +259,8 @@ func (l *Loader) sub(k, v *cursor) {
 	sub.loaded, sub.stored = true, true
 }
 
-// acks decodes a chunk of acknowledgements. It stores the chunks in unordered slots and their numbers in gone, since
-// the floor is not known yet.
+// acks decodes a chunk of acknowledgements. It stores the chunk in an unordered slot and the chunk number in gone,
+// since the floor is not known yet.
 func (l *Loader) acks(k, v *cursor) {
 	a := &l.getSub(k).acks
 	chunk := k.be64()

@@ -32,7 +32,7 @@ type MetaEntry struct {
 	Value []byte
 }
 
-// Meta returns the value of an internal entry. The caller may keep it, but must not modify it.
+// Meta returns the value of an internal entry. The caller may retain it, but must not modify it.
 func (s *State) Meta(key string) (value []byte, ok bool) {
 	e := s.meta.entries[key]
 	if e == nil {
@@ -41,7 +41,7 @@ func (s *State) Meta(key string) (value []byte, ok bool) {
 	return e.value, true
 }
 
-// MetaPrefix returns the internal entries whose keys begin with prefix, in key order.
+// MetaPrefix returns the internal entries with the given key prefix, in key order.
 func (s *State) MetaPrefix(prefix string) []MetaEntry {
 	var out []MetaEntry
 	for _, key := range slices.Sorted(maps.Keys(s.meta.entries)) {
@@ -52,8 +52,8 @@ func (s *State) MetaPrefix(prefix string) []MetaEntry {
 	return out
 }
 
-// checkMeta verifies the version of the entry for an OpSwapMeta (INV-24), and the number of entries. Entries that the
-// same transaction removes do not free space for new ones.
+// checkMeta verifies the version of the entry for an OpSwapMeta (INV-24), and the limit on the number of entries.
+// Entries that the same transaction removes do not free space for new ones.
 func (s *State) checkMeta(o *txn.Op) txn.Code {
 	if o.Code == txn.OpSwapMeta && !s.hasVersion(o) && !mutate.Off("INV-24-swap-of-another-version-is-applied") {
 		return txn.ErrMetaChanged
@@ -86,8 +86,8 @@ func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 type VersionedMeta struct {
 	// Version is the logical number of the entry's last change.
 	Version uint64
-	// Sequence is the first sequence of the operation that preceded the change in its transaction, usually a publish; 0
-	// for none.
+	// Sequence is the first sequence of the operation that preceded the change in its transaction, usually a publish;
+	// 0 if there was no such operation.
 	Sequence uint64
 	// Value is the rest of the entry. The caller must not modify it.
 	Value []byte

@@ -41,7 +41,7 @@ func TestMeta(t *testing.T) {
 	require.Equal(t, "2", get("a"))
 	require.Equal(t, []MetaEntry{{"b/0", []byte("x")}, {"b/1", []byte("")}}, fill(d.s.MetaPrefix("b/")))
 
-	// Every order of sets, removals and checkpoints has the same result.
+	// Checkpoints between sets and removals do not change the result.
 	d.reload()
 	require.Equal(t, uint64(1), remove("a").Ops[0].Changed)
 	d.reload()
@@ -59,7 +59,7 @@ func TestMeta(t *testing.T) {
 	require.Len(t, d.s.MetaPrefix(""), 3)
 }
 
-// fill makes empty values comparable.
+// fill replaces nil values with empty values, so that entries are comparable.
 func fill(entries []MetaEntry) []MetaEntry {
 	for i := range entries {
 		if entries[i].Value == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// This file models the deduplication by message ID: all ids of a queue are kept, and the window is evaluated when one
-// is published again.
+// This file models the deduplication by message ID. The model keeps all IDs of a queue, and evaluates the window
+// when an ID is published again.
 
 type modelIDs struct {
 	byID       map[string]modelID
@@ -27,7 +27,7 @@ type modelID struct {
 	at               int64
 }
 
-// someID draws a message ID, mostly none.
+// someID draws a message ID, which is mostly empty.
 func (m *model) someID() string {
 	if m.rng.IntN(3) > 0 {
 		return ""
@@ -35,7 +35,7 @@ func (m *model) someID() string {
 	return fmt.Sprint("id ", m.rng.IntN(60))
 }
 
-// duplicate returns the sequence of the earlier message with the same id, or adds the id.
+// duplicate returns the sequence of the earlier message with the same ID, or adds the ID.
 func (m *model) duplicate(q *modelQueue, rec []byte) (sequence uint64, found bool) {
 	id := string(txn.RecordAttribute(rec, txn.AttributeMessageID))
 	if id == "" || q.config.DedupWindow == 0 {

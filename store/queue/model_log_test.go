@@ -138,8 +138,8 @@ func (m *model) publishRoom(q *modelQueue, added map[uint64]uint64, n int) txn.C
 	return m.room(q, added, n)
 }
 
-// room returns txn.OK, or why a queue cannot accept n more messages. added counts the additions of the transaction
-// itself.
+// room returns txn.OK, or the code with which a queue rejects n more messages. added counts the additions of the
+// transaction itself.
 func (m *model) room(q *modelQueue, added map[uint64]uint64, n int) txn.Code {
 	if len(q.allSubs()) == 0 {
 		return txn.OK

@@ -11,7 +11,7 @@ import (
 
 // This file models dead-letter queues and moved messages.
 
-// someConfig draws a dead-letter configuration. Its queue may be missing, or create a cycle.
+// someConfig draws a dead-letter configuration. The dead-letter queue may be missing, or create a cycle.
 func (m *model) someConfig(c txn.Config) txn.Config {
 	c.TTL = uint64(m.rng.IntN(3) * m.rng.IntN(100))
 	c.MaxDeliveries, c.DeadLetter, c.TemporaryGrace = m.rng.Uint64N(3), 0, m.rng.Uint64N(3)
@@ -29,7 +29,7 @@ func (m *model) someConfig(c txn.Config) txn.Config {
 	return m.someLog(c)
 }
 
-// checkConfig returns txn.OK, or why q cannot set the given fields of c. q is nil for a new queue.
+// checkConfig returns txn.OK, or the code with which q rejects the given fields of c. q is nil for a new queue.
 func (m *model) checkConfig(q *modelQueue, name string, c txn.Config, fields, changed txn.ConfigMask) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && changed&(txn.FieldOverflow|txn.FieldDeadLetter) != 0 {
 		id := uint64(0)
@@ -126,7 +126,8 @@ func (m *model) deleteTemporary(b *txn.Builder, want *txn.Result, q *modelQueue)
 	}
 }
 
-// inUse reports whether q is a dead-letter queue or a forwarding target of another queue.
+// inUse reports whether q is a dead-letter queue of another queue or of a policy, or a forwarding target of another
+// queue.
 func (m *model) inUse(q *modelQueue) bool {
 	for _, p := range m.policies {
 		if p.Defaults.DeadLetter == q.id {

@@ -41,7 +41,7 @@ func (m *model) changePolicy(b *txn.Builder, want *txn.Result) {
 	m.policies[pattern] = p
 }
 
-// policyOf returns the policy with the highest priority that sets something.
+// policyOf returns the policy with the highest priority that matches the name and for which sets returns true.
 func (m *model) policyOf(name string, sets func(p *txn.QueuePolicy) bool) (best txn.QueuePolicy) {
 	pattern := ""
 	for at, p := range m.policies {
@@ -59,7 +59,7 @@ func (m *model) limitsOf(name string) txn.Config {
 	return m.policyOf(name, func(p *txn.QueuePolicy) bool { return p.Limits != txn.Config{} }).Limits
 }
 
-// effective returns the configuration of a queue that sets the given fields of c itself.
+// effective returns the effective configuration of a queue that has the given fields of c set on itself.
 func (m *model) effective(id uint64, name string, c txn.Config, fields txn.ConfigMask) txn.Config {
 	defaults := m.policyOf(name, func(p *txn.QueuePolicy) bool { return p.Defaults != txn.Config{} }).Defaults
 	limits := m.limitsOf(name)

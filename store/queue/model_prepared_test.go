@@ -36,7 +36,7 @@ type modelOutcome struct {
 	by        txn.Decider
 }
 
-// held returns the number of messages prepared for a queue.
+// held returns the number of messages that prepared transactions publish to a queue.
 func (m *model) held(q *modelQueue) (n int) {
 	for _, p := range m.prepared {
 		for _, o := range p.ops {
@@ -48,7 +48,7 @@ func (m *model) held(q *modelQueue) (n int) {
 	return n
 }
 
-// isHeld reports whether a prepared transaction names a queue.
+// isHeld reports whether a prepared transaction has an operation on a queue.
 func (m *model) isHeld(q *modelQueue) bool {
 	for _, p := range m.prepared {
 		if slices.ContainsFunc(p.ops, func(o modelOp) bool { return o.queue == q.id }) {
@@ -83,7 +83,7 @@ func (m *model) isReserved(q *modelQueue, sub uint32) bool {
 	return false
 }
 
-// take draws messages of a subscription and reports whether all of them can be taken.
+// take draws messages of a subscription, and returns the code of an OpTake of these messages.
 func (m *model) take(q *modelQueue, s *modelSub) (sequences []uint64, code txn.Code) {
 	reserved := m.reserved(q.id, s.id)
 	free := slices.Sorted(maps.Keys(s.needs))

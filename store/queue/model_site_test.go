@@ -163,7 +163,7 @@ func (s *sites) disturb() {
 	}
 }
 
-// stop stops the primary, which then rejects transactions. It sometimes resumes.
+// stop stops the primary, which then rejects transactions. The primary sometimes resumes.
 func (s *sites) stop() (stopped bool) {
 	require.Equal(s.t, txn.OK, s.primary.change(txn.SiteChange{Action: txn.SiteStop, Expected: s.epoch}))
 	for range s.rng.IntN(3) {
@@ -192,7 +192,8 @@ func (s *sites) compare() {
 	s.m.check(s.t, s.replica.replica)
 }
 
-// refusesTakeover requests a promotion without a loss, while the primary is not stopped or the stop is canceled.
+// refusesTakeover requests a promotion without loss. It must fail: the primary is not stopped, or the stop is
+// canceled.
 func (s *sites) refusesTakeover() {
 	promote := txn.SiteChange{Action: txn.SitePromote, Expected: s.epoch, Epoch: s.epoch + 1}
 	s.replica.unchanged(encode(s.t, func(b *txn.Builder) { b.Site(promote) }), txn.ErrSiteChange)

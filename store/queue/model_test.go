@@ -43,7 +43,7 @@ type model struct {
 type modelQueue struct {
 	id, next uint64
 	name     string
-	own      txn.Config // set by the queue itself
+	own      txn.Config // set on the queue itself
 	fields   txn.ConfigMask
 	config   txn.Config // effective
 	subs     map[uint32]*modelSub
@@ -334,7 +334,8 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 	want.Ops = []txn.OpResult{r}
 }
 
-// transaction creates a transaction of several operations. The first failing one rolls back all of it.
+// transaction creates a transaction of several operations. The first operation that fails rejects the whole
+// transaction.
 func (m *model) transaction(b *txn.Builder, want *txn.Result) {
 	n := 1
 	if m.rng.IntN(3) == 0 {

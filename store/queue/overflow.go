@@ -51,7 +51,8 @@ func (q *Queue) fits(messages, bytes uint64) bool {
 	return (c.MaxMessages == 0 || messages <= c.MaxMessages) && (c.MaxBytes == 0 || bytes <= c.MaxBytes)
 }
 
-// within reports whether the queue would be within its limits, raised by the slack, with the given additional messages.
+// within reports whether the queue would be within its limits, raised by the slack, with the additional messages
+// and bytes.
 func (q *Queue) within(messages, bytes, slackMessages, slackBytes uint64) bool {
 	c := q.config
 	return (c.MaxMessages == 0 || q.messages+messages <= add(c.MaxMessages, slackMessages)) &&

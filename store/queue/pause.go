@@ -24,7 +24,7 @@ func (q *Queue) Pause() txn.Pause { return q.pauseOf(0) }
 // Pause returns the pause of the subscription itself, regardless of the pause of its queue.
 func (s *Sub) Pause() txn.Pause { return s.q.pauseOf(s.id) }
 
-// Paused reports whether the delivery of the subscription is paused, directly or by its queue.
+// Paused reports whether the delivery of the subscription is paused, by its own pause or by the pause of its queue.
 func (s *Sub) Paused() bool { return s.q.pauses != nil && (s.Pause().Deliver || s.q.Pause().Deliver) }
 
 func (q *Queue) pauseOf(sub uint32) (p txn.Pause) {

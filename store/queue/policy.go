@@ -16,14 +16,14 @@ import (
 
 // settings is the effective configuration of a queue. It is immutable.
 //
-// A queue stores only the fields that it sets itself. The effective configuration is a function of these fields and the
-// policies (INV-25). A restarted node therefore computes the same configuration.
+// A queue stores only the fields set on the queue itself, not by a policy. The effective configuration is a
+// function of these fields and the policies (INV-25). A restarted node therefore computes the same configuration.
 type settings struct {
 	txn.Config // effective
 
-	fields         txn.ConfigMask // set by the queue itself
-	mostDeliveries uint64         // limit of a policy; 0: none
-	own            *txn.Config    // values of fields; nil if they are those of Config
+	fields         txn.ConfigMask // fields set on the queue itself
+	mostDeliveries uint64         // limit of a policy on MaxDeliveries; 0 if none
+	own            *txn.Config    // values of fields; nil if equal to those in Config
 }
 
 // noConfig is shared by all queues with the default configuration. It must not be modified.
@@ -36,7 +36,8 @@ func (c *settings) ownConfig() *txn.Config {
 	return &c.Config
 }
 
-// altered returns the own configuration after an OpAlterQueue, and the fields that the queue then sets itself.
+// altered returns the own configuration after an OpAlterQueue, and the fields that are then set on the queue
+// itself.
 func (c *settings) altered(o *txn.Op) (own txn.Config, fields txn.ConfigMask) {
 	return c.ownConfig().With(*o.Config, o.Mask), c.fields&^o.Mask | o.Own()
 }
@@ -47,8 +48,8 @@ type policyTable struct {
 
 	// defaults and limits contain the policies with defaults and with limits, in descending order of precedence.
 	defaults, limits []rule
-	// ends contains the dead-letter queues of policies and the queues that their own dead letters lead to. They never
-	// get the dead-letter queue of a policy, so that policies cannot create a cycle.
+	// ends contains the dead-letter queues of policies, and all queues that their own dead-letter queues lead to. A
+	// policy does not set the dead-letter queue of a queue in ends, so that policies cannot create a cycle.
 	ends map[uint64]bool
 	// shared contains the settings of queues without own fields.
 	shared map[applied]*settings
@@ -60,7 +61,7 @@ type applied struct {
 	last             bool    // the queue is in policyTable.ends
 }
 
-// Policy is a policy with its pattern of queue names.
+// Policy is a queue policy and its pattern of queue names.
 type Policy struct {
 	Pattern string
 	txn.QueuePolicy
@@ -85,7 +86,8 @@ func (s *State) Policies() (policies []Policy) {
 	return policies
 }
 
-// Own returns the configuration that the queue sets itself, and the set of its fields. A field in the set may be 0.
+// Own returns the configuration set on the queue itself, and the mask of the fields set. The value of a set field
+// may be 0.
 func (q *Queue) Own() (c txn.Config, fields txn.ConfigMask) {
 	return *q.config.ownConfig(), q.config.fields
 }
@@ -93,11 +95,11 @@ func (q *Queue) Own() (c txn.Config, fields txn.ConfigMask) {
 // Sources contains the patterns of the policies that set defaults and limits of a queue; "" for none.
 type Sources struct {
 	Defaults, Limits string
-	// Limited contains the fields that are at a limit.
+	// Limited contains the fields with a value that the limits have changed.
 	Limited txn.ConfigMask
 }
 
-// Sources returns the policies that apply to a queue.
+// Sources returns the patterns of the policies that apply to a queue, and the fields that the limits have changed.
 func (s *State) Sources(q *Queue) (from Sources) {
 	p := s.policiesOf(q, q.name)
 	if p.defaults != nil {
@@ -116,7 +118,7 @@ func (s *State) Sources(q *Queue) (from Sources) {
 	return from
 }
 
-// get returns the policy of a pattern, or a policy without options.
+// get returns the policy of a pattern, or a policy without options if the pattern has none.
 func (t *policyTable) get(pattern string) Policy {
 	p := Policy{Pattern: pattern}
 	if e := t.entries[pattern]; e != nil {
@@ -166,7 +168,7 @@ func (s *State) policiesOf(q *Queue, name string) (p applied) {
 	return p
 }
 
-// settings returns the settings of a queue with the given explicit fields of own.
+// settings returns the settings of a queue that has the given fields of own set on itself.
 func (p applied) settings(own *txn.Config, fields txn.ConfigMask) *settings {
 	c := &settings{fields: fields}
 	var defaults, limits *txn.QueuePolicy
@@ -183,8 +185,8 @@ func (p applied) settings(own *txn.Config, fields txn.ConfigMask) *settings {
 	return c
 }
 
-// settingsOf returns the settings of a queue that itself sets the given fields of own. q is nil for a new queue. Queues
-// that set no field share their settings.
+// settingsOf returns the settings of a queue that has the given fields of own set on itself. q is nil for a new
+// queue. Queues without such fields share their settings.
 func (s *State) settingsOf(q *Queue, name string, own *txn.Config, fields txn.ConfigMask) *settings {
 	p := s.policiesOf(q, name)
 	switch {
@@ -264,8 +266,8 @@ func (s *State) reconfigure(q *Queue) {
 	s.configure(q, c)
 }
 
-// deadLettersChanged updates policyTable.ends. It must be called after a change of the dead-letter queue that q or one
-// of its subscriptions sets.
+// deadLettersChanged updates policyTable.ends if it contains q. It must be called after the dead-letter queue set
+// on q itself or on one of its subscriptions has changed.
 func (s *State) deadLettersChanged(q *Queue) {
 	if s.policies.ends[q.id] {
 		s.updateEnds()

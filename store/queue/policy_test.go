@@ -92,7 +92,8 @@ func TestPolicyIsRefused(t *testing.T) {
 	require.Equal(t, txn.ErrTooManyPolicies, r.Code)
 }
 
-// The dead-letter queue of an overflow can come from a policy. Without one, the queue rejects.
+// The overflow policy dead-letter-head can use the dead-letter queue of a policy. Without a dead-letter queue, it
+// is rejected.
 func TestPolicyOverflow(t *testing.T) {
 	d := newDriver(t)
 	full := txn.Config{MaxMessages: 1, Overflow: txn.OverflowDeadLetterHead}

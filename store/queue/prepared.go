@@ -22,7 +22,7 @@ type preparedSet struct {
 	decided  map[string]*Outcome
 
 	dirty []*Prepared // prepared since the last Collect
-	fresh []*Outcome  // decided since then
+	fresh []*Outcome  // decided since the last Collect
 	gone  [][]byte    // keys in the tree that are no longer needed
 }
 
@@ -37,7 +37,7 @@ type Prepared struct {
 	xid      string
 	number   uint64
 	timeMS   int64
-	payload  []byte // without its record
+	payload  []byte // a copy, so that the log record is not retained
 	messages uint64
 	acks     uint64
 	stored   bool
@@ -58,15 +58,15 @@ func (p *Prepared) Messages() uint64 { return p.messages }
 // Acks returns the number of messages that the transaction acknowledges on commit.
 func (p *Prepared) Acks() uint64 { return p.acks }
 
-// Bytes returns the number of payload bytes kept for the transaction.
+// Bytes returns the number of payload bytes retained for the transaction.
 func (p *Prepared) Bytes() int { return len(p.payload) }
 
-// Ops iterates over the operations OpPublish, OpAck and OpTake. Each is valid until the next one. Ops skips forwards,
-// which reserve nothing: their targets are checked when they are applied.
+// Ops iterates over the OpPublish, OpAck and OpTake operations. Each operation is valid until the next iteration.
+// Ops skips forwards: they reserve nothing, and their targets are checked when the forwards are applied.
 func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	var r txn.Reader
 	if txn.Inner(&r, p.payload) != nil {
-		return // it was valid when it was prepared or loaded
+		return // the payload was valid when it was prepared or loaded
 	}
 	for range r.Ops() {
 		o, err := r.Next()
@@ -97,7 +97,7 @@ const (
 
 func (o *Outcome) resultID() uint64 { return b2u(o.Committed) | uint64(o.By)<<outcomeByShift }
 
-// OutcomeOf decodes the result of an OpCommitPrepared or OpRollbackPrepared. For a retry, it is the outcome of the
+// OutcomeOf decodes the result of an OpCommitPrepared or OpRollbackPrepared. The result of a retry contains the
 // earlier decision.
 func OutcomeOf(r *txn.OpResult) (committed bool, by txn.Decider) {
 	return r.ID&outcomeCommitted != 0, txn.Decider(r.ID >> outcomeByShift)
@@ -119,7 +119,7 @@ func (s *State) PreparedCount() int { return len(s.prepared.byXID) }
 // PreparedBytes returns the number of payload bytes of the undecided prepared transactions.
 func (s *State) PreparedBytes() int { return s.prepared.bytes }
 
-// Outcome returns the outcome of a decided transaction, or nil if it is unknown or no longer kept.
+// Outcome returns the outcome of a decided transaction, or nil if it is unknown or no longer retained.
 func (s *State) Outcome(xid string) *Outcome { return s.prepared.decided[xid] }
 
 func (s *State) held(q *Queue) hold {
@@ -344,7 +344,7 @@ func (s *State) commitPrepared(p *Prepared, timeMS int64, r *txn.OpResult) {
 	}
 }
 
-// rollbackPrepared touches the queues whose messages p would have acknowledged: they are deliverable again.
+// rollbackPrepared touches the queues with messages that p reserved, since these messages are deliverable again.
 func (s *State) rollbackPrepared(p *Prepared, r *txn.OpResult) {
 	for o := range p.Ops {
 		if o.Code != txn.OpPublish {
@@ -422,8 +422,8 @@ func (r *reservedSet) remove(seq uint64) {
 	}
 }
 
-// past returns the first sequence at or after seq that is not in the set, or the end of the group of 64 that contains
-// seq.
+// past returns the first sequence at or after seq that is not in the set, or the first sequence of the next group
+// of 64.
 func (r *reservedSet) past(seq uint64) uint64 {
 	c := r.chunks[seq>>chunkBits]
 	if c == nil {

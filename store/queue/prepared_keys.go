@@ -150,7 +150,8 @@ func (l *Loader) loading(number uint64) *loading {
 	return ld
 }
 
-// finishPrepared assembles the parts and reserves their messages and space. All queues must be loaded.
+// finishPrepared assembles the transactions from their parts, and reserves the messages and space. All queues must
+// be loaded.
 func (l *Loader) finishPrepared() error {
 	slices.SortFunc(l.s.prepared.outcomes, func(a, b *Outcome) int { return cmp.Compare(a.Number, b.Number) })
 	for _, number := range slices.Sorted(maps.Keys(l.preparing)) {

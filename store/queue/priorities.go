@@ -20,7 +20,7 @@ const PriorityLevels = txn.MaxPriority + 1
 // bytes per message.
 type priorityIndex struct {
 	chunks map[uint64]*priorityChunk
-	// byPriority contains, for each lane, the sorted list of its chunks, in which the next one is found in O(log n).
+	// byPriority contains, for each lane, the sorted list of its chunks. A lookup takes O(log n).
 	byPriority [PriorityLevels][]uint64
 	dirty      []uint64 // chunks changed or dropped since the last Collect
 	gone       []uint64 // stored chunks dropped since the last Collect
@@ -28,7 +28,7 @@ type priorityIndex struct {
 
 type priorityChunk struct {
 	mask   uint16                 // bitmap of the lanes that occur
-	of     [PriorityLevels]*words // nil: the lane does not occur, or is the only one
+	of     [PriorityLevels]*words // bitmap of each lane; nil if the lane does not occur or is the only one
 	dirty  bool
 	stored bool
 }
@@ -90,7 +90,7 @@ func (z *priorityIndex) drop(chunk uint64) {
 	delete(z.chunks, chunk)
 }
 
-// word returns the bits of a lane in word w of the chunk.
+// word returns the bits of a lane in word w of the chunk. If the lane is the only one, all bits are set.
 func (c *priorityChunk) word(lane uint8, w int) uint64 {
 	switch {
 	case c.mask>>lane&1 == 0:
@@ -154,12 +154,12 @@ func (s *Sub) NextDeliverableIn(lane uint8, from uint64) uint64 {
 	return s.deliverable(from, func(from uint64) uint64 { return s.NextUnackedIn(lane, from) })
 }
 
-// wanted returns the messages in word w of a chunk that the subscription has not acknowledged.
+// wanted returns a bitmap of the messages in word w of a chunk that the subscription has not acknowledged.
 func (s *Sub) wanted(chunk uint64, w int) uint64 {
 	return ^s.acks.word(chunk, w) & published(chunk, w, s.q.nextSeq)
 }
 
-// appendValue encodes the lanes of the chunk and, if there are several, their bitmaps.
+// appendValue appends the encoded lanes of the chunk and, if there are several, their bitmaps.
 func (c *priorityChunk) appendValue(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint16(dst, c.mask)
 	for _, at := range c.of {

@@ -10,10 +10,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// producers detects retries (INV-10). For each producer it keeps the results of the last transactions by sequence, and
-// a floor: sequences at or below the floor are too old. A sequence above the floor without a result was never applied,
-// so transactions of one producer may arrive out of order. Rejections are also kept: a retry returns the same code,
-// regardless of later changes.
+// producers detects retries (INV-10). For each producer it retains the results of the last transactions by
+// sequence, and a floor: sequences at or below the floor are too old. A sequence above the floor without a result
+// was never applied, so transactions of one producer may arrive out of order. Rejections are also retained: a retry
+// returns the same code, regardless of later changes.
 //
 // Eviction depends only on the log order.
 type producers struct {
@@ -36,7 +36,7 @@ type producer struct {
 	floor        uint64
 	usedLSN      uint64 // logical number of its last use
 	results      []cachedResult
-	head         int   // results before it are removed
+	head         int   // index of the first remaining result
 	used         usage // of results
 	newer, older *producer
 	isDirty      bool
@@ -114,7 +114,7 @@ func (ps *producers) lookup(p txn.Producer) (known *producer, prior *cachedResul
 	return known, prior, txn.OK
 }
 
-// admit is lookup for Apply. It updates only the order of use.
+// admit is lookup for Apply. If it returns an earlier result, it makes the producer the most recently used one.
 func (ps *producers) admit(logical uint64, p txn.Producer) (prior *cachedResult, code txn.Code) {
 	known, prior, code := ps.lookup(p)
 	if prior != nil {
@@ -246,16 +246,17 @@ func (ps *producers) unlink(p *producer) {
 	p.newer, p.older = nil, nil
 }
 
-// CachedResult returns the result of Apply that depends only on producer p: the earlier result for the same sequence,
-// or the code of a rejection. If it returns neither, Apply would evaluate the transaction. A server can thus respond to
-// a retry after the queue was deleted or became full (INV-10).
+// CachedResult returns a result of Apply that does not depend on the operations of the transaction: the earlier
+// result for the same sequence, or the code of a rejection. If it returns neither, Apply would evaluate the
+// transaction. A server can thus respond to a retry after the queue was deleted or became full (INV-10).
 func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	_, kept, code := s.producers.lookup(p)
 	return cachedResultOf(kept, code)
 }
 
-// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. An unknown producer may have
-// been evicted together with the result. Apply cannot detect this and would apply a low sequence again.
+// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. An unknown producer may
+// have been evicted together with the result. Apply cannot detect this, and would apply a transaction with a low
+// sequence again.
 func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	known, kept, code := s.producers.lookup(p)
 	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {

@@ -15,7 +15,7 @@ type Queue struct {
 	name     string
 	config   *settings // &noConfig if default
 	nextSeq  uint64
-	subs     []*Sub // by id; with a retention, the hidden subscription is last (see retention.go)
+	subs     []*Sub // ordered by id; with a retention, the hidden subscription is last (see retention.go)
 	messages uint64
 	bytes    uint64
 	digest   uint64
@@ -119,7 +119,7 @@ func (q *Queue) NextSequence() uint64 { return q.nextSeq }
 func (q *Queue) Messages() uint64 { return q.messages }
 
 // Bytes returns the stored bytes of the live messages. The number is exact in a queue that keeps sizes
-// (txn.Config.ExactBytes). In other queues, if only some messages of a group of 64 were acknowledged, the others count
+// (txn.Config.ExactBytes). In other queues, if only some messages of a group of 64 are live, each of them counts
 // with the average size of the group.
 func (q *Queue) Bytes() uint64 { return q.bytes }
 
@@ -272,7 +272,7 @@ func (q *Queue) NextAlive(from uint64) uint64 {
 	return max(q.nextSeq, from)
 }
 
-// deadWord returns 64 bits of a chunk, set for dead sequences. Bits of unpublished sequences are undefined.
+// deadWord returns word w of a chunk's bitmap of dead sequences. The bits of unpublished sequences are undefined.
 func (q *Queue) deadWord(chunk uint64, w int) uint64 {
 	c := q.sizes.chunk(chunk)
 	if c == nil {
@@ -300,8 +300,8 @@ func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 	return v
 }
 
-// othersAcked is ackedByAll for the hot path of Apply. It begins with the subscription most likely to need the
-// messages.
+// othersAcked returns the messages of want that all subscriptions except one have acknowledged. It is on the hot
+// path of Apply, so it begins with the subscription most likely to need the messages.
 func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint64 {
 	n := len(q.subs)
 	for k := range n {

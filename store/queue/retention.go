@@ -11,9 +11,10 @@ import (
 )
 
 // A queue with a retention has an additional, hidden subscription, txn.RetentionSub, the last one in Queue.subs.
-// Clients cannot list, name or consume from it. It needs the retained messages, so they remain live. The active raises
-// its floor with OpSeek. A purge of the whole queue and the overflow policy drop-head also acknowledge messages for it.
-// A message that it no longer needs is never retained again.
+// Clients cannot list, name or consume from this subscription. It needs the retained messages, so the messages
+// remain live. The active raises the floor of the subscription with OpSeek. A purge of the whole queue and the
+// overflow policy drop-head also acknowledge its messages. A message that it no longer needs is never retained
+// again.
 
 func (q *Queue) retention() *Sub {
 	if n := len(q.subs); n > 0 && q.subs[n-1].id == txn.RetentionSub {
@@ -29,7 +30,7 @@ func (q *Queue) clients() []*Sub {
 	return q.subs
 }
 
-// Retained returns the first sequence kept by the retention. ok is false if the queue has no retention.
+// Retained returns the first sequence that the retention retains. ok is false if the queue has no retention.
 func (q *Queue) Retained() (floor uint64, ok bool) {
 	if sub := q.retention(); sub != nil {
 		return sub.acks.floor, true
@@ -37,8 +38,8 @@ func (q *Queue) Retained() (floor uint64, ok bool) {
 	return q.nextSeq, false
 }
 
-// setRetention creates or removes the hidden subscription according to the configuration. A new one starts with the
-// live messages.
+// setRetention creates or removes the hidden subscription according to the configuration. A new hidden subscription
+// needs all live messages.
 func (s *State) setRetention(q *Queue) {
 	sub := q.retention()
 	switch wanted := q.config.Retains(); {
@@ -74,10 +75,10 @@ func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)
 
 // RetainFrom returns the lowest live sequence that keeps the retained messages within the given limits on messages and
 // bytes, where 0 means no limit. The result is at least the floor of Retained, or NextSequence if no message fits.
-// RetainFrom visits only lower sequences.
+// RetainFrom visits only sequences below the result.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
-	leftMessages, leftBytes := q.messages, q.bytes // live from the current group on
+	leftMessages, leftBytes := q.messages, q.bytes // live messages and bytes from the current group on
 	fits := func(n, size uint64) bool {
 		return (messages == 0 || leftMessages-n <= messages) && (bytes == 0 || leftBytes-size <= bytes)
 	}

@@ -13,13 +13,13 @@ import (
 )
 
 // The schedule index has an entry for each delayed message and for each message with an expiry time: keys 't' time(8)
-// queue(8) sequence(8) kind(1), without a value. It is only in the tree. The state keeps the changes since the last
-// checkpoint in memory; Scheduled merges the two.
+// queue(8) sequence(8) kind(1), without a value. The index is only in the tree. The state keeps the changes since the
+// last checkpoint in memory; Scheduled merges the two.
 //
 // Entries of the kind DueIDs remove message IDs of a queue (see dedup.go).
 //
 // An OpDue removes its entries, whether or not their messages still exist. To remove an entry with its message, the
-// state would have to read the message. Until then, the entry has no effect.
+// state would have to read the message. Until the OpDue, an entry without a message has no effect.
 
 type schedule struct {
 	now, written generation // written was collected, but may not be in the published tree yet
@@ -79,7 +79,7 @@ func (x *schedule) add(e txn.Due) {
 	x.soonest = min(x.soonest, e.TimeMS)
 }
 
-// remove removes an entry, in memory or in the next checkpoint.
+// remove removes an entry from memory, or records that the next checkpoint must remove it from the tree.
 func (x *schedule) remove(e txn.Due) {
 	if !x.now.added.remove(e) {
 		x.now.removed.add(e)
@@ -214,7 +214,7 @@ func (s *State) Scheduled(after, upTo txn.Due, stored []txn.Due, limit int, dst 
 	return dst[:begin+min(len(found), limit)]
 }
 
-// NextScheduled returns the time of the first entry in memory that follows after, or NeverMS.
+// NextScheduled returns the time of the first added entry in memory after the given entry, or NeverMS.
 func (s *State) NextScheduled(after txn.Due) int64 {
 	next := int64(NeverMS)
 	for _, g := range [...]*generation{&s.schedule.written, &s.schedule.now} {
@@ -230,11 +230,11 @@ func (s *State) NextScheduled(after txn.Due) int64 {
 // of entries.
 type ScheduleBatch struct{ of generation }
 
-// Puts iterates over the keys to set, with empty values, in order. A key is valid until the next one.
+// Puts iterates over the keys to set, with empty values, in order. A key is valid until the next iteration.
 func (b *ScheduleBatch) Puts(yield func(key []byte) bool) { b.of.added.keys(yield) }
 
-// Deletes iterates over the keys to remove, in order. The tree may not contain all of them. A key is valid until the
-// next one.
+// Deletes iterates over the keys to remove, in order. The tree may not contain all of them. A key is valid until
+// the next iteration.
 func (b *ScheduleBatch) Deletes(yield func(key []byte) bool) { b.of.removed.keys(yield) }
 
 func (s *dueSet) keys(yield func(key []byte) bool) {

@@ -52,8 +52,9 @@ type SiteState struct {
 	Upstream lsn.Position
 	// UpstreamStopped reports, at a replica, whether the primary was stopped at Upstream.
 	UpstreamStopped bool
-	// StopLSN is, at a replica, the LSN of the record that stopped the primary in this epoch, in the log of the primary;
-	// 0 if the replica has not applied it, or has applied a later resume. Up to it, the replica lacks no transaction.
+	// StopLSN is, at a replica, the LSN of the record that stopped the primary in this epoch, in the log of the
+	// primary. It is 0 if the replica has not applied that record, or has applied a later resume. A replica lacks no
+	// transaction up to a StopLSN that is set.
 	StopLSN uint64
 	// CanceledLSN is an LSN in the log of the primary, set at a replica. Stops up to this LSN do not permit a planned
 	// promotion, because the primary may have resumed after them. It is 0 if no stop of this epoch was canceled.
@@ -62,8 +63,8 @@ type SiteState struct {
 	Origin lsn.Position
 	// PromotedLSN is the LSN of the record that made a replica a primary, or 0 for the pair that started the lineage.
 	PromotedLSN uint64
-	// Offset is the difference between logical number and LSN of the records from PromotedLSN on. It may wrap around. It
-	// is 0 at a replica.
+	// Offset is the logical number minus the LSN of each record from PromotedLSN on. It may wrap around. It is 0 at a
+	// replica.
 	Offset uint64
 	// Logical is the logical number of the last transaction applied.
 	Logical uint64
@@ -77,8 +78,8 @@ func (s SiteState) Differs(o SiteState) bool {
 	return s.Role != o.Role || s.Epoch != o.Epoch || s.Lineage != o.Lineage
 }
 
-// MayTakeOver reports whether a replica may be promoted without loss: it has applied the stop of the primary, which has
-// not resumed since.
+// MayTakeOver reports whether a replica may be promoted without loss: the replica has applied the stop of the
+// primary, and the primary has not resumed since.
 func (s SiteState) MayTakeOver() bool { return s.Role == SiteReplica && s.StopLSN > s.CanceledLSN }
 
 // LogicalOf returns the logical number of the record with LSN n of a primary. ok is false for other roles, and for
@@ -137,7 +138,8 @@ func (s *State) admitSite(n uint64, r *txn.Result) (logical uint64, apply bool) 
 	return 0, false
 }
 
-// admitEnvelope decides on a transaction of the primary. A change of the primary's role only changes the position.
+// admitEnvelope decides on a transaction of the primary. It records a change of the primary's role in the site
+// state, but does not change the role of this pair.
 func (s *State) admitEnvelope(header *txn.Site, change txn.SiteChange, r *txn.Result) (logical uint64, apply bool) {
 	t := &s.site
 	stale := header.Logical <= t.Logical || header.Upstream.LSN <= t.Upstream.LSN
@@ -187,7 +189,7 @@ func (s *State) changeSite(n uint64, c *txn.SiteChange) txn.Code {
 	t := &s.site
 	before := t.SiteState
 	if number, ok := t.LogicalOf(n); ok && c.Action != txn.SiteFollow {
-		t.Logical = number // even if it is rejected, as at the replicas
+		t.Logical = number // even if the change is rejected, as at the replicas
 	}
 	ok := c.Action == txn.SiteFollow || c.Expected == t.Epoch
 	switch {
@@ -199,7 +201,7 @@ func (s *State) changeSite(n uint64, c *txn.SiteChange) txn.Code {
 	case c.Action == txn.SiteResume && t.Role == SiteStopped:
 		t.Role = SitePrimary
 	case c.Action == txn.SitePromote && t.Role == SiteStopped && c.Epoch > t.Epoch:
-		t.Role, t.Epoch = SitePrimary, c.Epoch // its numbers continue, so its replicas do too
+		t.Role, t.Epoch = SitePrimary, c.Epoch // logical numbers continue, so the replicas can continue
 		t.lossy(c)
 	case c.Action == txn.SiteCancel && t.Role == SiteReplica:
 		t.CanceledLSN = max(t.CanceledLSN, c.Upstream.LSN)
@@ -240,7 +242,7 @@ func (t *site) lossy(c *txn.SiteChange) {
 func (s *State) mayFollow(c *txn.SiteChange) bool {
 	t := &s.site
 	switch {
-	case c.Logical < s.lastNumber(): // it would apply transactions again, and its checkpoint could not be loaded
+	case c.Logical < s.lastNumber(): // the pair would apply transactions again, and its checkpoint could not be loaded
 		return false
 	case t.Role == SiteNone:
 		return true
@@ -284,8 +286,9 @@ func (s *State) DetachedSite(lineage uuid.UUID) (key, value []byte) {
 	return []byte{keySite}, t.appendValue(nil)
 }
 
-// lastNumber returns a lower bound of the logical number of the last transaction applied, from the numbers that must
-// ascend. The LSN of a restored or empty pair without a lineage may be higher.
+// lastNumber returns a lower bound of the logical number of the last applied transaction. It is the highest of the
+// stored numbers that later transactions must exceed. The LSN is not used: it may be higher in a restored or empty
+// pair without a lineage.
 func (s *State) lastNumber() uint64 {
 	last := s.access.version
 	if p := s.producers.newest; p != nil {
@@ -300,7 +303,7 @@ func (s *State) lastNumber() uint64 {
 	return last
 }
 
-// IsSiteKey reports whether key is the key of the site role, the only part of the state in which sites differ.
+// IsSiteKey reports whether key is the key of the site role, the only part of the state that differs between sites.
 func IsSiteKey(key []byte) bool { return len(key) == 1 && key[0] == keySite }
 
 const siteFlagUpstreamStopped = 1

@@ -406,8 +406,8 @@ func (u *upstream) cancel(n uint64) {
 	require.Empty(u.t, u.s.Check())
 }
 
-// INV-26: without the flag for a loss, a replica is promoted only if it has applied the last stop of the primary, and
-// the stop was not canceled. Both survive a restart.
+// INV-26: without the flag for a loss, a replica is promoted only if it has applied the last stop of the primary,
+// and the stop was not canceled. The stop and the cancellation survive a restart.
 func TestTakeoverRequiresStop(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -466,8 +466,8 @@ func TestTakeoverRequiresStop(t *testing.T) {
 	}
 }
 
-// A primary that was replaced without a switch has transactions that the new primary lacks. It cannot follow, but a
-// copy of the new primary can.
+// A primary that was replaced by a lossy promotion has transactions that the new primary lacks. It cannot follow,
+// but a copy of the new primary can.
 func TestDivergedPrimaryCannotFollow(t *testing.T) {
 	old, now := newDriver(t), newReplicaDriver(t)
 	require.Equal(t, txn.OK, old.site(txn.SiteChange{

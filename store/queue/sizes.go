@@ -6,9 +6,10 @@ import "math/bits"
 
 // sizeChunk counts the live messages of a chunk and their bytes, in groups of 64 sequences.
 //
-// The size of each message is not kept, since memory must be bounded regardless of the stored amount. When some
-// messages of a group become dead, a proportional fraction of the group's bytes is subtracted. The byte count of a
-// group is exact if all or none of its messages are live, or if they have the same size. It is the same on both nodes.
+// The size of each message is not kept, since memory must be bounded regardless of the number of stored messages.
+// When some messages of a group become dead, a proportional fraction of the group's bytes is subtracted. The byte
+// count of a group is exact if all or none of its messages are live, or if they have the same size. It is the same
+// on both nodes.
 //
 // In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: a group with messages of different sizes
 // has the size of each message. Messages that were live when the queue began to keep sizes count with the average size
@@ -24,8 +25,8 @@ type sizeChunk struct {
 	first uint8  // number of groups[0]
 }
 
-// exactGroups contains the message sizes of each group of a chunk. It is nil for a group whose messages all have the
-// average size.
+// exactGroups contains the message sizes of each group of a chunk. The element of a group is nil if all its
+// messages have the average size.
 type exactGroups [chunkWords]*groupSizes
 
 // groupSizes contains the sizes of the live messages of a group, and 0 for other sequences.
@@ -104,7 +105,7 @@ type partSum struct {
 
 func (c *sizeChunk) part(w int) partSum { return partSum{group: c.group(w), sizes: c.sizesOf(w)} }
 
-// add adds the size of message i of the group, which must be live.
+// add adds message i of the group to the sum. The message must be live.
 func (s *partSum) add(i int) {
 	s.n++
 	if s.sizes != nil {
@@ -129,7 +130,7 @@ func (c *sizeChunk) group(w int) sizeGroup {
 	return 0
 }
 
-// at returns a group, which must not precede the first used one. Sequences only increase.
+// at returns group w and creates missing groups. w must not precede the first used group: sequences only increase.
 func (c *sizeChunk) at(w int) *sizeGroup {
 	if len(c.groups) == 0 {
 		c.first = uint8(w)
@@ -172,7 +173,8 @@ func (q *Queue) keepsSizes() bool {
 	return q.config.ExactBytes != 0 && q.config.MaxBytes|q.config.RetentionBytes != 0
 }
 
-// keepSize stores the size of the next message, before add counts it, if the messages of its group differ in size.
+// keepSize stores the size of the next message if the messages of its group differ in size. It must be called
+// before the message is added to the group.
 func (s *State) keepSize(q *Queue, size uint64) {
 	chunk, w := q.nextSeq>>chunkBits, int(q.nextSeq&chunkMask)>>6
 	c := q.sizes.chunk(chunk)
@@ -252,7 +254,7 @@ func (z *sizeSet) trim(gone func(chunk uint64)) {
 	z.drop(k)
 }
 
-// published returns the bits of word w for the sequences in [1, next).
+// published returns a mask of the bits of word w that represent sequences in [1, next).
 func published(chunk uint64, w int, next uint64) uint64 {
 	first := wordFirst(chunk, w)
 	if first >= next {

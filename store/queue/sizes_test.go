@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// keepSizes applies a configuration change.
+// keepSizes updates exact after a configuration change.
 func (q *modelQueue) keepSizes() {
 	switch keeps := q.config.ExactBytes != 0 && q.config.MaxBytes|q.config.RetentionBytes != 0; {
 	case !keeps:

@@ -54,7 +54,7 @@ type State struct {
 	deleted []uint64
 
 	tailOldest, tailNewest *Queue
-	tailQueues             int // length of the list
+	tailQueues             int // number of queues in the list
 
 	crc      *crc32.Table
 	ackPool  pool[ackChunk]
@@ -64,7 +64,7 @@ type State struct {
 	opSlab   []txn.OpResult
 
 	// Of the current transaction:
-	counted        bool            // it is counted in counts
+	counted        bool            // the transaction is included in counts
 	sums           txn.RecordSums  // of the current publish
 	overflowed     uint64          // messages dropped from the head of a queue by the current operation
 	expired        uint64          // expired messages
@@ -72,7 +72,7 @@ type State struct {
 	duplicateBytes uint64          // bytes of the discarded messages of publishes
 	pending        []pending       // additions to queues with a limit
 	published      publishedBefore // the previous operation, if it is a publish
-	forwarded      int             // forwards
+	forwarded      int             // number of forwards
 }
 
 type pending struct {
@@ -133,8 +133,8 @@ func (s *State) Queue(id uint64) *Queue { return s.queues.get(id) }
 // QueueByName returns a queue by name, or nil if it does not exist.
 func (s *State) QueueByName(name string) *Queue { return s.byName[name] }
 
-// List appends at most limit queues to dst, in name order. It selects the queues whose names begin with prefix and
-// follow after.
+// List appends at most limit queues to dst, in name order. Their names begin with prefix and sort after the given
+// name.
 func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 	s.names.from(max(prefix, after), func(q *Queue) bool {
 		if limit <= 0 || len(q.name) < len(prefix) || q.name[:len(prefix)] != prefix {

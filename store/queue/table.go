@@ -2,8 +2,9 @@
 
 package queue
 
-// table maps numbers to queues. Numbers are assigned in ascending order. A small map of pages stays in the CPU cache.
-// Even with the second lookup it is faster than a map of all queues, and needs a third of the memory.
+// table maps numbers to queues. Numbers are assigned in ascending order. The map of pages is small and stays in the
+// CPU cache. Despite the second lookup, the table is faster than a map of all queues, and needs a third of the
+// memory.
 type table struct {
 	pages map[uint64]*tablePage
 	n     int

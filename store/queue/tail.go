@@ -9,7 +9,8 @@ type tail struct {
 	n      int
 	head   int // index of the first entry in blocks[0]
 	blocks []tailBlock
-	// shared is the sequence below which entries were collected. They must not change before they are flushed.
+	// shared is the sequence below which entries were collected. These entries must not change before they are
+	// flushed.
 	shared uint64
 	bytes  int64
 }
@@ -78,7 +79,8 @@ func (t *tail) entry(seq uint64) *[]byte {
 	return nil
 }
 
-// drop removes a dead message and returns the number of bytes freed. It keeps a collected message until it is flushed.
+// drop removes a dead message and returns the number of bytes freed. It does not remove a collected message, which
+// must remain until it is flushed.
 func (t *tail) drop(seq uint64) int64 {
 	e := t.entry(seq)
 	if e == nil || *e == nil || seq < t.shared {

@@ -26,7 +26,8 @@ const (
 	quietWeight = 16
 	workWeight  = 64
 
-	// Commits may take tolerated percent of the baseline, or minTolerated longer than it. The larger limit applies.
+	// Commits may take tolerated percent of the baseline, or minTolerated longer than the baseline. The larger limit
+	// applies.
 	tolerated    = 150
 	minTolerated = 200 * time.Microsecond
 	// fullFraction is the whole time, in thousandths. Work always gets at least minFraction, so that it makes progress.
@@ -40,13 +41,14 @@ const (
 // no commits, or while the work does not slow them down. Otherwise it gets a smaller fraction of the time, at least a
 // twentieth. The commit latency is measured by this node while it is active, or reported by the active.
 //
-// The baseline is the latency without work on this node. Since it can change during the work, it is also adjusted while
-// work has the smallest fraction. All methods are safe for concurrent use. A nil Governor does not limit work.
+// The baseline is the latency without work on this node. It can change during the work, so it is also adjusted
+// while work has the smallest fraction. All methods are safe for concurrent use. A nil Governor does not limit
+// work.
 type Governor struct {
 	counts [slots]atomic.Uint32 // commits of this node by latency, over all windows
 
 	mu         sync.Mutex    // guards the fields below
-	before     [slots]uint32 // at the start of the window
+	before     [slots]uint32 // counts at the start of the window
 	began      time.Time
 	latest     time.Duration // latency of the last window; 0: no commit
 	fresh      bool          // CommitTime has not returned latest yet
@@ -89,8 +91,8 @@ type Status struct {
 	// Share is the current fraction of the time for work, from 0 to 1. Limits can reduce it further.
 	Share  float64
 	Reason Reason
-	// Latest is the 90th percentile of the commit latency in the last window, or 0 without commits. Baseline is the same
-	// without disturbance, or 0 if unknown.
+	// Latest is the 90th percentile of the commit latency in the last window, or 0 without commits. Baseline is the
+	// same percentile without disturbing work, or 0 if unknown.
 	Latest, Baseline time.Duration
 }
 
@@ -124,8 +126,9 @@ func (g *Governor) Committed(d time.Duration) {
 	}
 }
 
-// CommitTime returns the 90th percentile of this node's commit latency in the last window, or 0 if no window has ended
-// since the last call. The active must call it often, so that the Governor can measure the baseline.
+// CommitTime returns the 90th percentile of this node's commit latency in the last window, or 0 if no window of
+// this node has ended since the last call. The active must call it often, so that the Governor can measure the
+// baseline.
 func (g *Governor) CommitTime() time.Duration {
 	if g == nil {
 		return 0

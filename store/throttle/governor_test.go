@@ -27,7 +27,7 @@ func TestLatencySlots(t *testing.T) {
 // node simulates commits at a rate, which take longer while work runs.
 type node struct {
 	g *Governor
-	// alone is the latency without work; disturbed is added at full speed.
+	// alone is the latency without work; disturbed is the latency that work at full speed adds.
 	alone, disturbed time.Duration
 	standby          *Governor // receives the commit time of g; if not nil, work runs on the standby
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// work takes the time d of the synctest clock.
+// work waits for d on the synctest clock.
 func work(d time.Duration) { <-time.After(d) }
 
 // Without limits, Did returns immediately and ignores the context.

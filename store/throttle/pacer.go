@@ -20,7 +20,8 @@ const (
 	slice = 2 * time.Millisecond
 	// longest is the maximum pause, even after a slow disk operation of several seconds.
 	longest = time.Second
-	// burstTime is the duration for which a burst lasts at the rate limit. minBurst and maxBurst limit the burst in bytes.
+	// burstTime determines the size of a burst: its duration at the rate limit. minBurst and maxBurst limit the size
+	// in bytes.
 	burstTime = 100 * time.Millisecond
 	minBurst  = 4 << 10
 	maxBurst  = 1 << 20

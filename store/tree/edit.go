@@ -16,7 +16,7 @@ type Edit struct {
 	over     bool
 	err      error // of the first failed call
 	changes  uint64
-	obsolete []page.Extent // of clean nodes that are not part of this version
+	obsolete []page.Extent // extents of clean nodes that are not part of this version
 	slab     []byte        // unused rest of the current slab for keys and values
 }
 
@@ -194,7 +194,7 @@ func (n *node) adopt(i int, siblings []*node) int {
 	return i
 }
 
-// split divides n if it is too large, and returns the nodes to insert after it. pos is the position of an inserted
+// split divides n if it is too large, and returns the nodes to insert after n. pos is the position of an inserted
 // entry, or -1.
 func (e *Edit) split(n *node, pos int) []*node {
 	if n.size() <= e.t.nodeBytes || len(n.keys) < 2 || (n.level > 0 && len(n.keys) < 4) {
@@ -379,7 +379,8 @@ func (e *Edit) rebalance(n *node, i int) {
 	}
 }
 
-// merge merges the children left and left+1 of n, unless the result would be nearly full.
+// merge merges the children left and left+1 of n, unless the result would be nearly full. It reports whether it
+// did.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
 	a, err := e.load(n.children[left], level)

@@ -156,7 +156,7 @@ func (v *View) Verify() error {
 	return v.verify(v.root, int(n.level), nil, nil)
 }
 
-// verify checks the node k, with all keys in [lo, hi).
+// verify checks the nodes at and below k. Their keys must be in [lo, hi).
 func (v *View) verify(k childRef, level int, lo, hi []byte) error {
 	n, err := v.load(k, level)
 	if err != nil {

@@ -213,7 +213,8 @@ func (n *node) appendTo(dst []byte, childExtent func(*node) page.Extent) []byte 
 	return dst
 }
 
-// decodeNode decodes the payload b of a node, which aliases b. The error is a page.CorruptError without a position.
+// decodeNode decodes the payload b of a node. The node aliases b. The error is a page.CorruptError without a
+// position.
 func decodeNode(b []byte) (*node, error) {
 	damaged := func(format string, args ...any) (*node, error) {
 		return nil, &page.CorruptError{Reason: "tree node: " + fmt.Sprintf(format, args...)}

@@ -437,7 +437,7 @@ func TestFailedPager(t *testing.T) {
 	checkpoint(t, f, tr)
 }
 
-// The cache of a full scan does not exceed its limit.
+// The cache does not exceed its limit during a full scan.
 func TestCacheIsBounded(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	const limit = 50_000

@@ -36,10 +36,10 @@ func (c *AccessChange) compare(o *AccessChange) int {
 	return cmp.Or(cmp.Compare(c.Kind, o.Kind), bytes.Compare(c.Name, o.Name))
 }
 
-// ChangeAccess adds an operation that changes the access table if the version of the table is still expected. The
-// version is the LSN of the last change, or 0. Each entry may occur once; an empty list changes only the version.
-// requested is a checksum of the client's request, by which Op.Fingerprint detects retries. The changes cannot serve
-// this purpose, since the active derives them from the request and the current table.
+// ChangeAccess adds an operation that changes the access table if the table still has the expected version. The
+// version is the logical number of the last change, or 0. Each entry may occur once; an empty list changes only the
+// version. requested is a checksum of the client's request. Op.Fingerprint uses it to detect retries: it cannot use
+// the changes, since the active derives them from the request and the current table.
 func (b *Builder) ChangeAccess(expected uint64, requested uint32, changes []AccessChange) {
 	if len(changes) > MaxAccessChanges {
 		b.fail(fmt.Errorf("%w: %d changes of the access table, limit %d", ErrTooLarge, len(changes),

@@ -417,8 +417,8 @@ func cutBytes(b []byte) (value, rest []byte) {
 	return b[:n:n], b[n:]
 }
 
-// RecordTime returns the AttributeExpiresAt or AttributeDeliverAt of a record in milliseconds since 1970, or 0 if it is
-// missing. rec must be a verified record.
+// RecordTime returns the time attribute tag (AttributeExpiresAt or AttributeDeliverAt) of a record, in milliseconds
+// since 1970, or 0 if it is missing. rec must be a verified record.
 func RecordTime(rec []byte, tag Attribute) int64 { return timeOf(RecordAttribute(rec, tag)) }
 
 // RecordPriority returns the AttributePriority of a record, or DefaultPriority if it is missing. rec must be a verified

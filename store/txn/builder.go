@@ -25,7 +25,7 @@ type Builder struct {
 	alone     bool
 	refs      *[]Ref // nil: all bodies are copied
 	referred  int    // bytes of the referenced bodies of this transaction
-	before    int    // the part of them before the open operation
+	before    int    // value of referred at the start of the open operation
 	err       error
 }
 
@@ -34,7 +34,8 @@ const ReferBytes = 4 << 10
 
 // Ref is a message body that is part of an encoded transaction but was not copied into the buffer.
 type Ref struct {
-	// At is the index in the buffer, or transaction, at which the body must be inserted.
+	// At is the index at which the body must be inserted. It is relative to the start of the buffer or, after the
+	// caller has separated the transaction from the buffer, of the transaction.
 	At   int
 	Data []byte
 	// Sum is the CRC32C of Data.
@@ -45,8 +46,8 @@ type Ref struct {
 // instead of copying them. Published must not be used in this mode.
 func (b *Builder) Refer(refs *[]Ref) { b.refs = refs }
 
-// Begin starts a transaction that is appended to dst. timeMS is the time of the active in milliseconds since 1970; it
-// is limited to 0 to MaxTimeMS, the range in which the state can store it. producer may be nil.
+// Begin starts a transaction that is appended to dst. timeMS is the time of the active in milliseconds since 1970.
+// Begin clamps it to the range from 0 to MaxTimeMS, which the state can store. producer may be nil.
 func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 	*b = Builder{buf: dst, start: len(dst), op: -1}
 	flags := byte(0)
@@ -80,7 +81,7 @@ func CheckProducer(p Producer) error {
 	return nil
 }
 
-// CreateQueue adds an operation that creates a queue and subscriptions, which start at its first message.
+// CreateQueue adds an operation that creates a queue and subscriptions that start at the queue's first message.
 func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 	b.CreateQueueWith(name, c, c.Fields(), subscriptions...)
 }
@@ -271,8 +272,8 @@ func (b *Builder) Record(rec []byte) {
 	b.msgs++
 }
 
-// needPublish makes the transaction fail unless a publish or move is open. All other operations are closed by the
-// call that opens them.
+// needPublish records an error unless a publish or move is open. The methods for all other operations also close
+// the operation.
 func (b *Builder) needPublish() {
 	if b.op < 0 {
 		b.fail(fmt.Errorf("%w: message outside a publish", ErrMalformed))
@@ -293,7 +294,7 @@ func (b *Builder) EndPublish() {
 	b.published = len(b.buf)
 }
 
-// Published iterates over the records of the last closed publish, which alias the buffer.
+// Published iterates over the records of the last closed publish. The records alias the buffer.
 func (b *Builder) Published(yield func(rec []byte) bool) {
 	if b.err != nil {
 		return
@@ -369,9 +370,10 @@ func (b *Builder) PutMeta(key string, value []byte) {
 	b.end()
 }
 
-// SwapMeta adds an operation that replaces an internal entry of the cluster if its version is the expected one. The
-// version is the LSN of the entry's last change, or 0 if the entry must not exist. The stored entry begins with
-// MetaVersionBytes bytes: the version, and the first sequence of the preceding operation of the transaction.
+// SwapMeta adds an operation that replaces an internal entry of the cluster if the entry has the expected version.
+// The version is the logical number of the entry's last change, or 0 if the entry must not exist. The stored entry
+// begins with MetaVersionBytes bytes: the version, and the first sequence of the preceding operation of the
+// transaction.
 func (b *Builder) SwapMeta(key string, expected uint64, value []byte) {
 	b.checkMetaKey(key)
 	if limit := MaxMetaValueBytes - MetaVersionBytes; len(value) > limit {
@@ -397,10 +399,10 @@ func (b *Builder) checkMetaKey(key string) {
 	}
 }
 
-// Ops returns the number of operations so far.
+// Ops returns the number of operations in the current transaction.
 func (b *Builder) Ops() int { return b.ops }
 
-// Bytes returns the length of the transaction so far.
+// Bytes returns the current length of the transaction.
 func (b *Builder) Bytes() int { return len(b.buf) - b.start + b.referred }
 
 // Finish returns the buffer passed to Begin with the transaction appended, without referenced bodies. If the
@@ -446,7 +448,7 @@ func (b *Builder) fail(err error) {
 	}
 }
 
-// begin opens an operation. Its body starts with numbers.
+// begin opens an operation and appends the numbers to its body.
 func (b *Builder) begin(code OpCode, numbers ...uint64) {
 	if b.op >= 0 {
 		b.fail(fmt.Errorf("%w: unfinished publish", ErrMalformed))

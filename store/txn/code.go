@@ -40,7 +40,7 @@ const (
 	ErrTooManyPolicies Code = 26
 
 	ErrFenced Code = 30
-	// ErrTooOld is returned if a sequence of a producer is older than the producer's kept results.
+	// ErrTooOld is returned if a sequence of a producer is older than the producer's retained results.
 	ErrTooOld Code = 31
 	// ErrProducerForgotten is returned if an unknown producer may have been evicted: the outcome is unknown.
 	ErrProducerForgotten Code = 32
@@ -63,7 +63,7 @@ const (
 	// ErrReplica is returned for a transaction without an envelope if the pair is a replica or stopped, and for an
 	// envelope if it is neither. The transaction changes nothing, not even the record of its producer.
 	ErrReplica Code = 100
-	// ErrSitePosition is returned for an envelope of another lineage or epoch, or one that was applied before.
+	// ErrSitePosition is returned for an envelope of another lineage or epoch, or for one that was applied before.
 	ErrSitePosition Code = 101
 	// ErrSiteChange is returned for an OpSite that is not valid for the current role, lineage or epoch.
 	ErrSiteChange Code = 102
@@ -72,7 +72,8 @@ const (
 	ErrReserved            Code = 66
 	// ErrXIDInUse is returned if a transaction to prepare has the name of a prepared or recently decided transaction.
 	ErrXIDInUse Code = 67
-	// ErrXIDNotFound is returned if a transaction to commit or roll back is not prepared and its outcome is not kept.
+	// ErrXIDNotFound is returned if a transaction to commit or roll back is not prepared and its outcome is not
+	// retained.
 	ErrXIDNotFound     Code = 68
 	ErrTooManyPrepared Code = 69
 	ErrCommitted       Code = 70
@@ -136,7 +137,7 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrPreparedInUse: "in use by a prepared transaction: commit it or roll it back first; `lockstep txn list` shows it",
 }
 
-// Error returns a description of the code with a hint.
+// Error returns a description of the code. For some codes, it includes a hint.
 func (c Code) Error() string {
 	if int(c) < len(codeTexts) && codeTexts[c] != "" {
 		return codeTexts[c]

@@ -18,19 +18,19 @@ type Config struct {
 	DeadLetter    uint64 // number of the dead-letter queue, or NoQueue
 	// TTL is the time after which a message in the queue expires; 0 means never.
 	TTL             uint64
-	Delay           uint64 // of a message without its own delivery time
-	RedeliveryDelay uint64 // after the first nack
+	Delay           uint64 // delivery delay of a message without its own delivery time
+	RedeliveryDelay uint64 // delay after the first nack
 	// RedeliveryMultiplier is the factor by which the delay grows with each further nack, in hundredths; 0 means 100.
 	RedeliveryMultiplier uint64
 	// RedeliveryMaxDelay is the maximum redelivery delay; 0 means MaxTime.
 	RedeliveryMaxDelay uint64
-	// RetentionAge is the time for which a message is kept even if all subscriptions have acknowledged it; 0 means no
-	// limit.
+	// RetentionAge is the time for which a message is retained even if all subscriptions have acknowledged it; 0 means
+	// no limit.
 	RetentionAge uint64
-	// RetentionBytes and RetentionMessages limit the messages kept by the retention; 0 means no limit.
+	// RetentionBytes and RetentionMessages limit the retained messages; 0 means no limit.
 	RetentionBytes, RetentionMessages uint64
 	Overflow                          Overflow
-	Priorities                        uint64 // 1: higher priorities first; fixed at the creation
+	Priorities                        uint64 // 1: deliver higher priorities first; cannot be altered
 	// Exclusive is 1 if only one consumer of each subscription receives messages at a time.
 	Exclusive         uint64
 	DeadLetterExpired uint64 // 1: move expired messages to DeadLetter
@@ -41,9 +41,9 @@ type Config struct {
 	ExactBytes uint64
 	// AckTimeout is the time within which a consumer must acknowledge a message; 0 means no deadline.
 	AckTimeout uint64
-	// DedupWindow is the time for which message IDs are kept to discard duplicates; 0 means no deduplication.
+	// DedupWindow is the time for which message IDs are retained to discard duplicates; 0 means no deduplication.
 	DedupWindow uint64
-	DedupMax    uint64 // maximum number of message IDs kept; 0 means no limit
+	DedupMax    uint64 // maximum number of retained message IDs; 0 means no limit
 }
 
 // Overflow is the policy for publishing to a full queue.
@@ -170,7 +170,7 @@ func (c *Config) Limited() bool { return c.MaxMessages|c.MaxBytes != 0 }
 // Retention is the set of fields that configure the retention of acknowledged messages.
 const Retention = FieldRetentionAge | FieldRetentionBytes | FieldRetentionMessages
 
-// Retains reports whether the queue keeps messages after all subscriptions have acknowledged them.
+// Retains reports whether the queue retains messages after all subscriptions have acknowledged them.
 func (c *Config) Retains() bool { return c.RetentionAge|c.RetentionBytes|c.RetentionMessages != 0 }
 
 // Plain reports whether releases before 0.2.0 support the configuration.
@@ -180,8 +180,8 @@ func (c *Config) Plain() bool { return c.Fields()&^PlainFields == 0 }
 // 0.2.0.
 func AppendConfig(dst []byte, c Config) []byte { return appendConfig(dst, c, PlainFields) }
 
-// appendConfig encodes a mask other than PlainFields as a field after the plain ones, so that releases without masks
-// reject it.
+// appendConfig appends the encoding of c. A mask other than PlainFields is encoded as a field after the plain ones,
+// so that releases without masks reject it.
 func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
 	if mask == PlainFields {
 		mask = 0
@@ -204,8 +204,8 @@ func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
 	return dst
 }
 
-// AppendOwnConfig appends the encoding of a queue's own configuration to dst: c, and the set own of fields that are set
-// explicitly. The other fields of c must be 0. The set is omitted if it is c.Fields().
+// AppendOwnConfig appends the encoding of a queue's own configuration to dst: c, and the set own of explicit
+// fields. The other fields of c must be 0. The set is omitted if it is c.Fields().
 func AppendOwnConfig(dst []byte, c Config, own ConfigMask) []byte {
 	if own == c.Fields() {
 		own = PlainFields // encoded as no mask
@@ -215,7 +215,7 @@ func AppendOwnConfig(dst []byte, c Config, own ConfigMask) []byte {
 	return appendConfig(dst, c, own)
 }
 
-// explicitPlain distinguishes PlainFields as a set of explicit fields from an omitted one.
+// explicitPlain distinguishes PlainFields as a set of explicit fields from an omitted set.
 const explicitPlain ConfigMask = 1 << 63
 
 // DecodeOwnConfig decodes the result of AppendOwnConfig at the front of b. The errors wrap ErrMalformed or

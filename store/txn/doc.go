@@ -13,7 +13,7 @@
 // The node that accepts a message encodes it once (AppendMessage). The log, the queue's tail and the pages contain the
 // same bytes.
 //
-// All numbers are little endian; "uvarint" is the unsigned varint of encoding/binary, "varint" the zigzag one.
+// All numbers are little endian; "uvarint" is the unsigned varint of encoding/binary, "varint" the signed one.
 //
 //	transaction   version u8 = 1 | flags u8 | operations u16 | time i64 (ms since 1970) |
 //	              if flags&1: id length u8 | id | epoch u32 | sequence u64 |

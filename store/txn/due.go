@@ -17,7 +17,7 @@ const (
 	DueExpire  DueKind = 2
 	// DueTTL expires a message according to the TTL of its queue. It is not in the schedule index.
 	DueTTL DueKind = 3
-	// DueIDs removes expired message IDs of a queue. Its sequence identifies a set of them.
+	// DueIDs removes expired message IDs of a queue. Due.Sequence identifies the generation of these IDs.
 	DueIDs DueKind = 4
 )
 

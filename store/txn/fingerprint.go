@@ -34,11 +34,12 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 	}
 }
 
-// Fingerprint adds an operation to sum, a checksum of a client's request; sum is 0 for the first operation of a
-// transaction. For a publish it covers the messages without their times, which differ between attempts. For other
-// operations it covers the parameters, but not the numbers of queues and subscriptions, which are not part of a
-// request. It excludes additions of the active (OpForward, Config.ExactBytes). For an OpAccess it covers only the
-// checksum of the request. table must be the table of crc32.Castagnoli.
+// Fingerprint returns sum, a checksum of a client's request, extended by the operation. sum is 0 for the first
+// operation of a transaction. For a publish, the checksum covers the messages without their times, which differ
+// between attempts. For other operations, it covers the parameters, but not the numbers of queues and
+// subscriptions, which are not part of a request. It excludes additions of the active (OpForward,
+// Config.ExactBytes). For an OpAccess, it covers only the checksum of the request. table must be the table of
+// crc32.Castagnoli.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	return o.FingerprintWith(sum, table, &RecordSums{})
 }
@@ -97,7 +98,7 @@ func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32)
 		d := decoder{b: rest}
 		block := d.bytes(MaxAttributesBytes + maxDeadLetterBytes)
 		if kept := withoutTimes(block); len(kept) < len(block) && d.err == nil {
-			known = 0 // it covers excluded bytes
+			known = 0 // the known checksum covers excluded bytes
 			size -= len(rest) - len(d.b)
 			if rest = d.b; len(kept) == 0 {
 				flags &^= flagAttributes

@@ -10,7 +10,7 @@ import (
 // MaxForwards is the maximum number of forwards of a queue.
 const MaxForwards = 16
 
-// Forward is a forwarding rule of a queue. Published messages that match the filter are also published to another
+// Forward is a forwarding rule of a queue. Published messages that match the filter are copied or moved to another
 // queue.
 type Forward struct {
 	Target uint64
@@ -120,8 +120,8 @@ func (o *Op) decodeForward(d *decoder) {
 	}
 }
 
-// Forwarded iterates over the positions of the messages of an OpForward in its publish, which has the given number of
-// messages.
+// Forwarded iterates over the positions of the messages that an OpForward selects in the preceding publish, which
+// has the given number of messages.
 func (o *Op) Forwarded(messages int) func(yield func(index int) bool) {
 	return func(yield func(index int) bool) {
 		d, next := decoder{b: o.Raw}, 0

@@ -9,17 +9,17 @@ import (
 // MaxPauseTextBytes is the maximum length of each text of a Pause.
 const MaxPauseTextBytes = 1024
 
-// Pause is the pause of a queue or of one of its subscriptions. The zero value is no pause.
+// Pause is the pause of a queue or of one of its subscriptions. The zero value means not paused.
 type Pause struct {
 	// Publish reports whether publishes and forwards to the queue are rejected with ErrQueuePaused. It is always
 	// false for a subscription. Messages that the pair itself moves, such as dead letters, are still added.
 	Publish bool
 	// Deliver reports whether delivery is paused. Messages in flight can be acknowledged.
 	Deliver bool
-	// TimeMS is the time of the transaction that paused, in milliseconds since 1970. It is not part of the encoding.
+	// TimeMS is the time of the pausing transaction, in milliseconds since 1970. It is not part of the encoding.
 	TimeMS uint64
-	// By is the name of the client that paused, and Reason its explanation, each at most MaxPauseTextBytes bytes. Both
-	// may be empty.
+	// By is the name of the client that requested the pause. Reason is its explanation. Both have at most
+	// MaxPauseTextBytes bytes and may be empty.
 	By, Reason string
 }
 
@@ -33,8 +33,8 @@ const (
 	flagResume = 1 // of an OpPause
 )
 
-// AppendPause appends the encoding of p: flags u8 (1 = publish, 2 = deliver), and the two texts, each as length uvarint
-// and bytes. No pause is a single 0.
+// AppendPause appends the encoding of p: flags u8 (1 = publish, 2 = deliver), and the two texts, each as length
+// uvarint and bytes. A zero Pause is encoded as a single 0.
 func AppendPause(dst []byte, p Pause) []byte {
 	if !p.Paused() {
 		return append(dst, 0)
@@ -70,8 +70,8 @@ func (d *decoder) pause() (p Pause) {
 	return p
 }
 
-// Pause adds an operation that pauses a queue, if sub is 0, or one of its subscriptions. Directions that are already
-// paused stay paused. By and Reason replace those of an earlier pause.
+// Pause adds an operation that pauses a queue, if sub is 0, or one of its subscriptions. It does not resume
+// publishing or delivery that is already paused. By and Reason replace those of an earlier pause.
 func (b *Builder) Pause(queue uint64, sub uint32, p Pause) {
 	if n := max(len(p.By), len(p.Reason)); n > MaxPauseTextBytes {
 		b.fail(fmt.Errorf("%w: text of a pause has %d bytes, limit %d", ErrTooLarge, n, MaxPauseTextBytes))
@@ -82,8 +82,8 @@ func (b *Builder) Pause(queue uint64, sub uint32, p Pause) {
 	b.pause(queue, sub, 0, p)
 }
 
-// Resume adds an operation that ends the pause of a queue, if sub is 0, or of one of its subscriptions, in the given
-// directions.
+// Resume adds an operation that resumes publishing, delivery or both, for a queue if sub is 0, or for one of its
+// subscriptions.
 func (b *Builder) Resume(queue uint64, sub uint32, publish, deliver bool) {
 	b.pause(queue, sub, flagResume, Pause{Publish: publish, Deliver: deliver})
 }
@@ -114,7 +114,8 @@ func (d *decoder) pauseOp() (p Pause, resume bool) {
 	return d.pause(), flags&flagResume != 0
 }
 
-// Pause returns the pause of an OpPause, which Next has verified. If resume is set, its directions are resumed instead.
+// Pause returns the pause of an OpPause, which Next has verified. If resume is true, Publish and Deliver are
+// resumed instead.
 func (o *Op) Pause() (p Pause, resume bool) {
 	if o.Code == OpPause {
 		d := decoder{b: o.Raw}

@@ -13,10 +13,10 @@ const MaxPolicyPriority = 1_000_000
 
 // QueuePolicy contains defaults and upper limits for the configuration of the queues that match a name pattern.
 type QueuePolicy struct {
-	// Priority, at most MaxPolicyPriority, selects among the policies that match a queue: the highest one applies.
+	// Priority, at most MaxPolicyPriority, selects among the policies that match a queue: the highest priority wins.
 	Priority uint64
-	// Defaults contains values for fields that a queue does not set itself. Only DefaultFields are allowed; 0 sets no
-	// value.
+	// Defaults contains values for fields that are not set on a queue itself. Only DefaultFields are allowed; 0 sets
+	// no value.
 	Defaults Config
 	// Limits contains maximum values. Only LimitFields are allowed; 0 means no limit.
 	Limits Config
@@ -61,10 +61,10 @@ func (p *QueuePolicy) check() error {
 	return nil
 }
 
-// Apply returns the effective configuration of a queue that itself sets the fields own of c. defaults and limits are
-// the policies that apply, or nil. last is set for the dead-letter queues of policies and for queues that their dead
-// letters lead to. For these, Apply omits the dead-letter queue in defaults, to avoid cycles, and the options that
-// would discard messages without a dead-letter queue.
+// Apply returns the effective configuration of a queue that has the fields own of c set on itself. defaults and
+// limits are the policies that apply, or nil. last is true for the dead-letter queues of policies and for queues
+// that their dead letters lead to. For these, Apply omits the dead-letter queue in defaults, to avoid cycles, and
+// the options that would discard messages without a dead-letter queue.
 func (c Config) Apply(own ConfigMask, defaults, limits *QueuePolicy, last bool) Config {
 	if defaults != nil {
 		fields := defaults.Defaults.Fields() &^ own

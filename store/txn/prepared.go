@@ -70,14 +70,14 @@ func (b *Builder) Prepare(xid string, inner []byte) {
 	b.end()
 }
 
-// CommitPrepared adds an operation that commits a prepared transaction. number is the LSN of its OpPrepare, or 0 for
-// any.
+// CommitPrepared adds an operation that commits a prepared transaction. number is the logical number of its
+// OpPrepare, or 0 for any.
 func (b *Builder) CommitPrepared(xid string, by Decider, number uint64) {
 	b.decide(OpCommitPrepared, xid, by, number)
 }
 
-// RollbackPrepared adds an operation that rolls back a prepared transaction. number is the LSN of its OpPrepare, or 0
-// for any.
+// RollbackPrepared adds an operation that rolls back a prepared transaction. number is the logical number of its
+// OpPrepare, or 0 for any.
 func (b *Builder) RollbackPrepared(xid string, by Decider, number uint64) {
 	b.decide(OpRollbackPrepared, xid, by, number)
 }
@@ -123,8 +123,8 @@ func (o *Op) decodePrepared(d *decoder) {
 	}
 }
 
-// Inner resets r to the payload of a transaction to prepare or a prepared one. It verifies that the transaction can be
-// prepared, but does not verify the messages. The errors wrap a Code.
+// Inner resets r to the payload of a prepared transaction, or of a transaction to prepare. It verifies that the
+// transaction can be prepared, but does not verify the messages. The errors wrap a Code.
 func Inner(r *Reader, payload []byte) error {
 	if err := r.Reset(payload); err != nil {
 		return err
@@ -134,7 +134,7 @@ func Inner(r *Reader, payload []byte) error {
 	}
 	for {
 		op, err := r.Next()
-		if err == io.EOF { //nolint:errorlint // Next returns it as it is
+		if err == io.EOF { //nolint:errorlint // Next does not wrap io.EOF
 			r.Rewind()
 			return nil
 		}
@@ -147,8 +147,8 @@ func Inner(r *Reader, payload []byte) error {
 	}
 }
 
-// WithTimestamp returns a copy of a prepared transaction with the publish time of all messages replaced. Inner and
-// CheckRecords must have accepted the transaction.
+// WithTimestamp returns a copy of a prepared transaction with the publish time of all messages set to timestampMS.
+// Inner and CheckRecords must have accepted the transaction.
 func WithTimestamp(payload []byte, timestampMS int64) []byte {
 	out := slices.Clone(payload)
 	var r Reader
@@ -160,7 +160,7 @@ func WithTimestamp(payload []byte, timestampMS int64) []byte {
 		if err != nil {
 			return out
 		}
-		for rec := range op.Records { // they alias the copy
+		for rec := range op.Records { // the records alias the copy
 			binary.LittleEndian.PutUint64(rec[sizeFieldBytes+1:], uint64(timestampMS))
 		}
 	}

@@ -145,13 +145,14 @@ type Op struct {
 	// Count is the number of elements in Raw: messages, names, ranges, entries or changes. For an OpForward, 0 means all
 	// messages of the preceding publish.
 	Count int
-	// Raw contains the encoded elements that Count counts. It is the value for OpPutMeta and OpSwapMeta, the options for
-	// OpCreateSubscriptionWith, the change for OpAlterSubscription and OpSite, the pause for OpPause, the policy for
-	// OpPolicy, and the transaction for OpPrepare.
+	// Raw contains the encoded elements that Count counts. For OpPutMeta and OpSwapMeta it is the value, for
+	// OpCreateSubscriptionWith the options, for OpAlterSubscription and OpSite the change, for OpPause the pause, for
+	// OpPolicy the policy, and for OpPrepare the transaction.
 	Raw []byte
 	By  Decider
-	// Number is, for a commit or rollback, the LSN of the OpPrepare, or 0 for any. For OpAccess and OpSwapMeta it is the
-	// expected version of the table or entry, and for OpCreateQueue and OpAlterQueue the result of Own.
+	// Number is, for a commit or rollback, the logical number of the OpPrepare, or 0 for any. For OpAccess and
+	// OpSwapMeta it is the expected version of the table or entry, and for OpCreateQueue and OpAlterQueue the result
+	// of Own.
 	Number uint64
 	// Requested is the checksum of the client's request for an OpAccess.
 	Requested uint32
@@ -319,8 +320,8 @@ func (o *Op) alterQueue(d *decoder) {
 	o.Number = uint64(own)
 }
 
-// Own returns the fields that the queue sets itself: all of them for an OpCreateQueue, those in Mask for an
-// OpAlterQueue. For other operations it is empty.
+// Own returns the fields that the operation sets on the queue itself: all such fields for an OpCreateQueue, those
+// in Mask for an OpAlterQueue. For other operations it is empty.
 func (o *Op) Own() (own ConfigMask) {
 	if o.Code == OpAlterQueue || o.Code == OpCreateQueue {
 		own = ConfigMask(o.Number)

@@ -77,8 +77,8 @@ func (r *Reader) envelope(payload []byte) ([]byte, error) {
 	return d.b, nil
 }
 
-// Site returns the header of the envelope that contains the transaction, or nil if it has none. It is valid until the
-// next Reset. If Reset rejects only the transaction in the envelope, Site still returns the header.
+// Site returns the header of the envelope that contains the transaction, or nil if it has none. The header is valid
+// until the next Reset. If Reset rejects only the transaction in the envelope, Site still returns the header.
 func (r *Reader) Site() *Site {
 	if !r.hasSite {
 		return nil
@@ -108,7 +108,7 @@ func (r *Reader) SiteChange() (c SiteChange, ok bool, err error) {
 	if err != nil {
 		return c, false, err
 	}
-	if _, err := r.Next(); err != io.EOF { //nolint:errorlint // Next returns it as it is
+	if _, err := r.Next(); err != io.EOF { //nolint:errorlint // Next does not wrap io.EOF
 		return c, false, err
 	}
 	return op.SiteChange(), true, nil

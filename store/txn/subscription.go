@@ -27,8 +27,8 @@ const (
 
 const alterFilter = 1
 
-// AppendSubscriptionOptions appends the encoding of the options that are set to dst, in tag order: a tag, a length and
-// the bytes of each.
+// AppendSubscriptionOptions appends the encoding of the options to dst, in tag order: a tag, a length and the bytes
+// of each option that is not empty.
 func AppendSubscriptionOptions(dst []byte, o SubscriptionOptions) []byte {
 	if o.Filter != "" {
 		dst = appendString(append(dst, optionFilter), o.Filter)
@@ -97,7 +97,7 @@ func (d *decoder) policy(o *SubscriptionOptions) {
 	}
 }
 
-// checkOptions fails the transaction for options that DecodeSubscriptionOptions rejects.
+// checkOptions records an error for options that DecodeSubscriptionOptions rejects.
 func (b *Builder) checkOptions(o *SubscriptionOptions) {
 	if len(o.Filter) > MaxFilterBytes {
 		b.fail(fmt.Errorf("%w: filter of %d bytes, limit %d", ErrTooLarge, len(o.Filter), MaxFilterBytes))
@@ -117,7 +117,7 @@ type SubscriptionChange struct {
 	// Filter reports whether the filter is replaced.
 	Filter bool
 	// Fields are the changed policy fields. The subscription overrides the fields that are also in Options.Own. It no
-	// longer overrides the others.
+	// longer overrides the other changed fields.
 	Fields  ConfigMask
 	Options SubscriptionOptions
 }

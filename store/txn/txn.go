@@ -41,24 +41,25 @@ const (
 	OpPrepare          OpCode = 12
 	OpCommitPrepared   OpCode = 13
 	OpRollbackPrepared OpCode = 14
-	// OpSeek moves a subscription to a sequence: lower messages become acknowledged, and live messages from the sequence
-	// on unacknowledged. For RetentionSub it only raises the floor, and only if the queue still has the retention in the
-	// operation.
+	// OpSeek moves a subscription to a sequence. Lower messages become acknowledged. Live messages from the sequence
+	// on become unacknowledged. For RetentionSub, OpSeek only raises the floor, and only if the queue still has the
+	// retention in the operation.
 	OpSeek                   OpCode = 15
 	OpPutMeta                OpCode = 16
 	OpDeleteMeta             OpCode = 17
 	OpCreateSubscriptionWith OpCode = 18
-	// OpTake is OpAck, but is rejected if a message is already acknowledged or reserved by a prepared transaction.
+	// OpTake is like OpAck, but is rejected if a message is already acknowledged or reserved by a prepared
+	// transaction.
 	OpTake OpCode = 20
 	// OpForward forwards messages of the preceding publish to another queue. The active adds it.
 	OpForward           OpCode = 19
 	OpSetForwards       OpCode = 21
 	OpAlterSubscription OpCode = 23
-	// OpAccess changes the access table, if its version is the expected one.
+	// OpAccess changes the access table if the table has the expected version.
 	OpAccess OpCode = 22
 	// OpPause pauses or resumes a queue or a subscription.
 	OpPause OpCode = 24
-	// OpSwapMeta replaces an internal entry of the cluster, if its version is the expected one.
+	// OpSwapMeta replaces an internal entry of the cluster if the entry has the expected version.
 	OpSwapMeta OpCode = 26
 	// OpPolicy sets or deletes a policy for queues.
 	OpPolicy OpCode = 25
@@ -151,7 +152,8 @@ type Result struct {
 	Duplicate bool
 	// Code is OK, or the reason for the rejection. A rejected transaction changed nothing.
 	Code Code
-	// Op is the index of the rejected operation, or -1 for the transaction as a whole and if Code is OK.
+	// Op is the index of the rejected operation. It is -1 if the transaction as a whole was rejected, or if Code is
+	// OK.
 	Op int
 	// Ops contains one result per operation, in order, without forwards. It is empty if the transaction was rejected. It
 	// must not be modified.
@@ -191,8 +193,8 @@ func (d *Duplicates) Len() int {
 	return len(*d)
 }
 
-// SequenceOf returns the sequence of the message with the given index, if first is the sequence of the first stored
-// one. stored is false for a duplicate.
+// SequenceOf returns the sequence of the message with the given index. first must be the sequence of the first
+// stored message. For a duplicate, SequenceOf returns the sequence of the accepted message, and stored is false.
 func (d Duplicates) SequenceOf(first uint64, index int) (sequence uint64, stored bool) {
 	i, found := slices.BinarySearchFunc(d, index, func(d Duplicate, i int) int { return cmp.Compare(int(d.Index), i) })
 	if found {

@@ -330,7 +330,7 @@ func TestReaderRejectsInvalidBytes(t *testing.T) {
 	}
 }
 
-// Unknown fields are accepted if they are 0. Other unknown fields are of a newer version.
+// Unknown fields are accepted if they are 0. An unknown field with another value means a newer version.
 func TestConfigOfNewerVersion(t *testing.T) {
 	full := append([]byte{byte(len(configFields) + 2), 1, 2, 0, 3, 4}, make([]byte, len(configFields)-4)...)
 	c, rest, err := DecodeConfig(append(slices.Clone(full), 0, 'x'))

@@ -56,7 +56,7 @@ func (p *cost) took(n int, d time.Duration) {
 // Use sets the mode for later writes. It may be called at any time.
 func (b *Bypass) Use(use CacheUse) { b.use.Store(int32(use)) }
 
-// Write is f.WriteVec, with direct I/O for large writes if the mode selects it.
+// Write is like f.WriteVec, but uses direct I/O for large writes if the mode selects it.
 func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	total := 0
 	for _, p := range bufs {
@@ -78,8 +78,8 @@ func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	return n, err
 }
 
-// isDirect reports whether to use direct I/O. It selects the path that was faster recently, or the other one when it is
-// time to measure that again.
+// isDirect reports whether to use direct I/O. It selects the path that was faster recently, or the slower path when
+// it must be measured again.
 func (b *Bypass) isDirect(now time.Time) bool {
 	if b.direct == 0 || b.cached == 0 {
 		return b.direct == 0

@@ -23,7 +23,7 @@ type directFile struct {
 	vfs.File
 	t      *testing.T
 	direct []int // lengths of direct writes
-	// directTime is the duration of a direct write, cachedTime that of another write.
+	// directTime is the duration of a direct write, cachedTime that of a cached write.
 	directTime, cachedTime time.Duration
 	err                    error // result of direct writes
 }
@@ -41,7 +41,7 @@ func (f *directFile) WriteUncached(p []byte, offset int64) (int, error) {
 	return f.WriteAt(p, offset)
 }
 
-// WriteVec is a write through the page cache.
+// WriteVec simulates a write through the page cache.
 func (f *directFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
 	time.Sleep(f.cachedTime) //nolint:forbidigo // in a synctest bubble
 	return f.File.WriteVec(offset, bufs...)
@@ -145,7 +145,7 @@ func TestBypassCacheUse(t *testing.T) {
 	}
 }
 
-// FasterPath uses the faster of direct and cached writes, and measures the other one once a second.
+// FasterPath uses the faster of direct and cached writes, and measures the other path once a second.
 func TestBypassFasterPath(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sync uses fdatasync, which omits the inode of a file whose size did not change.
+// Sync uses fdatasync, which omits the inode of a file if the size did not change.
 func (f *osFile) Sync() error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -142,7 +142,7 @@ func (osFS) TakesDirect(name string) bool {
 	return f.Close() == nil
 }
 
-// uncached uses the original file if the filesystem does not support O_DIRECT.
+// uncached calls do with the reopened file, or with the original file if the filesystem does not support O_DIRECT.
 func (f *osFile) uncached(r *reopened, flag int, do func(*os.File) (int, error)) (int, error) {
 	if file := f.reopen(r, flag|unix.O_DIRECT); file != nil {
 		n, err := do(file)

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// removeStepBytes is the number of bytes freed in one step. removePause follows each step, for other users of the
-	// filesystem.
+	// removeStepBytes is the number of bytes freed in one step. removePause is the pause after each step, in which the
+	// filesystem can serve other users.
 	removeStepBytes = 32 << 20
 	removePause     = 5 * time.Millisecond
 )

@@ -30,19 +30,21 @@ type FS interface {
 	// OpenFile opens a regular file; flag is built from os.O_RDONLY, O_RDWR, O_CREATE, O_EXCL and O_TRUNC. A created file
 	// is durable after its own Sync and a SyncDir of its directory.
 	OpenFile(name string, flag int, perm fs.FileMode) (File, error)
-	// Remove removes a file or an empty directory. It is durable after SyncDir.
+	// Remove removes a file or an empty directory. The removal is durable after a SyncDir of the parent directory.
 	Remove(name string) error
-	// Rename moves a file or a directory and replaces an existing file atomically. It is durable after SyncDir.
+	// Rename moves a file or a directory and replaces an existing file atomically. The new name is durable after
+	// SyncDir.
 	Rename(oldName, newName string) error
-	// MkdirAll creates a directory and its missing parents. It is durable after SyncDir of each parent directory.
+	// MkdirAll creates a directory and its missing parents. They are durable after SyncDir of each parent directory.
 	MkdirAll(dir string, perm fs.FileMode) error
 	// ReadDir returns the sorted base names in dir.
 	ReadDir(dir string) ([]string, error)
 	Stat(name string) (FileInfo, error)
-	// SyncDir makes all names that were created, removed or renamed in dir durable. It must not return nil before.
+	// SyncDir makes all names that were created, removed or renamed in dir durable before it returns nil.
 	SyncDir(dir string) error
-	// Lock acquires an exclusive advisory lock on the named file, which it creates if necessary. The lock is released when
-	// the result is closed or the process ends. If another holder has the lock, it returns ErrLocked immediately.
+	// Lock acquires an exclusive advisory lock on the named file, which it creates if necessary. The lock is released
+	// when the result is closed or the process ends. If another holder has the lock, Lock returns ErrLocked
+	// immediately.
 	Lock(name string) (io.Closer, error)
 	Usage(dir string) (Usage, error)
 }
@@ -56,9 +58,9 @@ type File interface {
 	// WriteVec writes the buffers consecutively at offset, as one write if the system supports it. It returns the number
 	// of bytes written, and an error if that is less than all of them. It does not retain bufs or the buffers.
 	WriteVec(offset int64, bufs ...[]byte) (int, error)
-	// Sync makes the file's content durable, with the metadata needed to read it (size and extents). It must not
-	// return nil before. After an error, the state of all writes since the last successful Sync is unknown. A retry
-	// does not help: the system may have dropped the data and cleared the error (INV-7).
+	// Sync makes the file's content durable before it returns nil, with the metadata needed to read it (size and
+	// extents). After an error, the state of all writes since the last successful Sync is unknown. A retry does not
+	// help: the system may have dropped the data and cleared the error (INV-7).
 	Sync() error
 	// SyncRange writes the range to the disk. The range is durable after the next SyncDir of the file's directory. The
 	// range must have been synced before, so that its disk blocks are allocated. On systems without support, SyncRange

@@ -14,11 +14,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Append writes frames as one block, with one write. They must follow End, and the last one must have the position end.
-// The caller must have verified them, since Append reads only their headers. They are durable after the next Sync.
+// Append writes frames as one block, with one write. The frames must follow End, and the last one must have the
+// position end. The caller must have verified the frames, since Append reads only their headers. They are durable
+// after the next Sync.
 //
-// ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final (ErrFailed). Only one
-// goroutine may call Append. It keeps no reference to frames, and allocates memory only when it starts a new segment.
+// ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final (ErrFailed). Only
+// one goroutine may call Append. Append retains no reference to frames, and allocates memory only when it starts a
+// new segment.
 func (l *Log) Append(frames []byte, end lsn.Position) error {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
@@ -66,7 +68,7 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	return l.roll()
 }
 
-// roll starts a new segment. Its header and name become durable with its first block, or by syncHeaders. The caller
+// roll starts a new segment. Its header and name become durable with the next sync, or by syncHeaders. The caller
 // must hold writeMu.
 func (l *Log) roll() (*segment, error) {
 	spare, ready, err := l.spares.take()
@@ -140,9 +142,9 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	return nil
 }
 
-// NoteCommitted records that the log's records up to the given one are committed. The header of the next block contains
-// the commit LSN; if no block follows soon, a seal contains it (INV-13). A record lower than an earlier one has no
-// effect.
+// NoteCommitted records that the log's records up to the given one are committed. The header of the next block
+// contains the commit LSN; if no block follows soon, a seal contains it (INV-13). A call with a lower record than
+// an earlier call has no effect.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)
@@ -162,9 +164,9 @@ func (l *Log) Committed() uint64 {
 	return l.committed
 }
 
-// wantsSeal reports whether synced records are not yet covered by the durable LSN of a block header, or committed
-// records not by a commit LSN. With SyncOff the latter do not wait for a sync: a crash of the process must not lose the
-// commit LSN.
+// wantsSeal reports whether some synced records are not yet covered by the durable LSN of a block header, or some
+// committed records are not yet covered by a commit LSN. With SyncOff, a commit LSN does not wait for a sync: a
+// crash of the process must not lose it.
 func (l *Log) wantsSeal() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -172,7 +174,8 @@ func (l *Log) wantsSeal() bool {
 		l.markedCommit < l.committed && (l.synced == l.end || l.o.Sync == SyncOff)
 }
 
-// writeSeal writes a seal if wantsSeal reports true. The caller must hold writeMu, and must sync the log afterwards.
+// writeSeal writes a seal if wantsSeal reports true. The caller must hold writeMu, and must sync the log afterwards
+// unless the mode is SyncOff.
 func (l *Log) writeSeal() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
@@ -237,8 +240,8 @@ func (l *Log) syncDirty() error {
 	return nil
 }
 
-// syncHeaders makes the headers and names of all segments durable, but not their content: a few blocks per segment. A
-// segment can only be removed after its successor's header is durable, and with SyncOff no other call syncs it.
+// syncHeaders makes the headers and names of all segments durable. A segment can only be removed after its
+// successor's header is durable, and with SyncOff no other call syncs the header.
 func (l *Log) syncHeaders() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()

@@ -157,7 +157,7 @@ func TestSealsInFullSegment(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// TruncateAfter lowers the committed LSN to the new end, not below it, even with a crash at any point.
+// TruncateAfter lowers the committed LSN to the new end, but not below the new end, even with a crash at any point.
 func TestCommittedAfterTruncation(t *testing.T) {
 	for committed := uint64(0); committed <= 12; committed += 3 {
 		for record := uint64(0); record <= 12; record++ {

@@ -25,7 +25,8 @@ type model struct {
 	recs    []lsn.Position // positions of records start.LSN+1, …
 	durable uint64
 	trimmed uint64 // records up to this one may be missing
-	// committed was passed to NoteCommitted; written is the committed LSN in a block, sealed that in a durable block.
+	// committed is the LSN passed to NoteCommitted, written the highest committed LSN in a block, and sealed the
+	// highest committed LSN in a durable block.
 	committed, written, sealed uint64
 }
 

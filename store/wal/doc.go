@@ -8,8 +8,8 @@
 // identifies a record permanently. Frames are sent to the standby unchanged.
 //
 // One Append writes one block: a small header and the frames, verbatim, in one write to preallocated space. Sync
-// makes it durable with one fdatasync. The fdatasync writes no metadata, because segments are prepared (filled with
-// zeros, or recycled) in the background before they are needed.
+// makes the block durable with one fdatasync. The fdatasync writes no metadata, because segments are prepared (filled
+// with zeros, or recycled) in the background before they are needed.
 //
 // # Recovery
 //
@@ -26,8 +26,8 @@
 // # Goroutines and locks
 //
 // One goroutine appends. The same or another goroutine calls Sync. Readers are independent of both and of each other. A
-// Log has two goroutines, from Open to Close: one prepares segments; one writes seals, syncs (SyncInterval), recycles
-// segments and reports a fatal error.
+// Log has two goroutines, from Open to Close: one prepares segments; one writes seals, syncs (SyncInterval), syncs the
+// headers of new segments, recycles segments and reports a fatal error.
 //
 // The lock order is: trimMu, writeMu, syncMu, mu. No disk access happens under mu.
 //

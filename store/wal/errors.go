@@ -18,11 +18,13 @@ var (
 
 // Errors of using a log.
 var (
-	// ErrFailed means that an earlier write or fsync failed. The end of the log is unknown until it is reopened (INV-7).
+	// ErrFailed means that an earlier write or fsync failed. The end of the log is unknown until the log is reopened
+	// (INV-7).
 	ErrFailed        = errors.New("log failed and accepts no records until the node is restarted")
 	ErrClosed        = errors.New("log is closed")
 	ErrNotContiguous = errors.New("frames do not continue the log")
-	// ErrTooLarge means that a record exceeds Options.MaxFrameBytes, or a block its length field.
+	// ErrTooLarge means that a record exceeds Options.MaxFrameBytes, or that a block exceeds the range of its length
+	// field.
 	ErrTooLarge = errors.New("record is too large for the log")
 	// ErrNoSpace means that no segment could be created. The log is unchanged, and Append can be retried when space is
 	// available.

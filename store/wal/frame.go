@@ -39,7 +39,8 @@ const (
 // Kind is the type of a frame's payload. Frames of unknown kinds are stored and forwarded like any other.
 type Kind uint8
 
-// KindTermStart is the first record of a new active, KindTxn a transaction encoded by package txn.
+// KindTermStart is the kind of the first record of a new active. KindTxn is the kind of a transaction encoded by
+// package txn.
 const (
 	KindTermStart Kind = 1
 	KindTxn       Kind = 2
@@ -204,7 +205,7 @@ func frameHeader(b []byte) (frameHead, int, error) {
 	return h, FrameBytes(h.length), nil
 }
 
-// frameChecksum covers a frame except the checksum itself and the padding.
+// frameChecksum returns the checksum of a frame, which excludes the checksum field and the padding.
 func frameChecksum(b []byte, length int) uint32 {
 	return checksum(headChecksum(b), b[FrameHeaderBytes:FrameHeaderBytes+length])
 }

@@ -23,7 +23,7 @@ import (
 //   - synced ≤ end; marked ≤ synced.LSN: no block header has a durable LSN that is not synced.
 //   - markedCommit ≤ committed ≤ end: no block header has a commit LSN that is not committed, and only records in the
 //     log are committed.
-//   - block headers are written only by Append, seal and redoTruncate, under writeMu.
+//   - block headers are written only by Append, writeSeal and redoTruncate, under writeMu.
 type Log struct {
 	o      Options
 	spares *spares
@@ -35,7 +35,7 @@ type Log struct {
 	header  [blockHeaderBytes]byte
 	vec     [2][]byte
 	past    vfs.Bypass
-	ended   []lsn.Position // terms that end with the block being appended
+	ended   []lsn.Position // ends of the terms that the block being appended finishes
 	// syncMu is held while files are synced. It guards syncing.
 	syncMu  iolock.Mutex
 	syncing []*segment
@@ -70,13 +70,13 @@ type Log struct {
 	keeping     atomic.Bool
 	wakeTrim    chan struct{}
 	lowSpace    atomic.Bool   // see SetLowSpace
-	wakeHeaders chan struct{} // a segment was started that no Sync makes durable soon
+	wakeHeaders chan struct{} // signals a new segment, since the next Sync may be much later
 	wakePrepare chan struct{}
 	workers     sync.WaitGroup
 }
 
 type counters struct {
-	seals, rolls, stalledRolls atomic.Uint64 // stalledRolls: created while a commit waited
+	seals, rolls, stalledRolls atomic.Uint64 // stalledRolls counts segments created while a commit waited
 }
 
 type recovery struct {
@@ -212,8 +212,8 @@ func (l *Log) prepareSegments() {
 	}
 }
 
-// keep writes a seal when the log is idle, syncs with SyncInterval, recycles segments after the release of a hold, and
-// reports a failure.
+// keep writes a seal when the log is idle, syncs with SyncInterval, syncs the headers of new segments, recycles
+// segments after the release of a hold, and reports a failure.
 func (l *Log) keep() {
 	defer l.workers.Done()
 	timer := time.NewTimer(time.Hour)
@@ -240,7 +240,7 @@ func (l *Log) keep() {
 			end := l.End().LSN
 			if l.tick(end == seen) {
 				timer.Reset(l.keeperInterval())
-			} else if l.keeping.Store(false); l.failure.Load() == nil && l.wantsSeal() { // its signal was not sent
+			} else if l.keeping.Store(false); l.failure.Load() == nil && l.wantsSeal() { // its signal was suppressed
 				wake(l.wakeKeeper)
 			}
 			seen = end
@@ -261,8 +261,8 @@ func (l *Log) keeperInterval() time.Duration {
 	return l.o.SealAfter
 }
 
-// tick does the due work of keep once, and reports whether more work will follow. After an error the log has failed,
-// which keep reports.
+// tick performs the due work of keep once, and reports whether more work will follow. After an error the log has
+// failed, which keep reports.
 func (l *Log) tick(idle bool) bool {
 	if l.failure.Load() != nil {
 		return false

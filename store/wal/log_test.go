@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// onBoth runs a test on the real filesystem and on the one in memory.
+// onBoth runs a test on an in-memory filesystem and on the operating system's filesystem.
 func onBoth(t *testing.T, test func(t *testing.T, o Options)) {
 	t.Helper()
 	t.Run("mem", func(t *testing.T) { test(t, testOptions(newMem(t))) })
@@ -72,7 +72,7 @@ func TestAppendSyncReopen(t *testing.T) {
 	})
 }
 
-// An empty log begins at Options.Start, which is ignored for other logs.
+// An empty log begins at Options.Start. Open ignores the option for other logs.
 func TestStartOfEmptyLog(t *testing.T) {
 	o := testOptions(newMem(t))
 	o.Start = lsn.Position{Term: 7, LSN: 1000, Chain: 0xabc}
@@ -145,7 +145,7 @@ func TestBlockLargerThanSegment(t *testing.T) {
 	})
 }
 
-// PositionOf returns the position of each record in the log, and of the one before the first.
+// PositionOf returns the position of each record in the log, and of the record before the first one.
 func TestPositionOf(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	want := []lsn.Position{{}}

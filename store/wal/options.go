@@ -75,14 +75,14 @@ type Options struct {
 	SealAfter time.Duration
 	// Cache selects whether large blocks are written through the page cache.
 	Cache vfs.CacheUse
-	// Start is the position before the first record of a new log. Records up to it are in a checkpoint, and thus
+	// Start is the position before the first record of a new log. Records up to Start are in a checkpoint, and thus
 	// committed.
 	Start lsn.Position
 	// VerifyFrom is the first record that Open must verify. Open skips older segments: their records are in a checkpoint,
 	// and are verified when a standby reads them to catch up.
 	VerifyFrom uint64
 	SlowSync   time.Duration // minimum duration of a sync that is reported as an event
-	// Events may be nil. After events.LogFailed the log accepts no records (INV-7).
+	// Events receives the events of the log; it may be nil. After events.LogFailed the log accepts no records (INV-7).
 	Events func(events.Event)
 }
 

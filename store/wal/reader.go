@@ -60,7 +60,7 @@ func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	return r, nil
 }
 
-// newReader sets the segment, and the exact position if the record is the next to be appended.
+// newReader returns a reader with its segment. It sets the exact position only if the record is the one after End.
 func (l *Log) newReader(record uint64) (*Reader, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -118,8 +118,8 @@ func (l *Log) usableForReading() error {
 	return nil
 }
 
-// Next returns the next record, verified. io.EOF means that no further record exists yet; Next may be called again. The
-// payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError end the reader.
+// Next returns the next record, verified. io.EOF means that no further record exists yet; Next may be called again.
+// The payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError are final.
 func (r *Reader) Next() (Frame, error) {
 	f, _, err := r.next()
 	return f, err

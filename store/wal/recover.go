@@ -183,7 +183,8 @@ func (r *recovering) next(at int) (*segmentHeader, error) {
 	return &h, err
 }
 
-// read scans one segment, or skips it if it is old and its successor's header contains its end.
+// read scans one segment, or skips it if it is old and the header of the next segment contains the position of its
+// end.
 func (r *recovering) read(seg *segment, next *segmentHeader) error {
 	l := r.l
 	old := next != nil && next.first <= l.o.VerifyFrom && next.prev.LSN >= r.last.LSN
@@ -241,8 +242,8 @@ func (l *Log) adopt(seg *segment, found scanned) {
 	l.termEnds = append(l.termEnds, found.termEnds...)
 }
 
-// decide distinguishes a torn tail from a corrupt middle after reading stopped in segment at. If any later block has a
-// durable LSN that covers the first unread record, the log is corrupt.
+// decide distinguishes a torn tail from a corrupt middle. at is the index of the segment in which reading stopped.
+// If any later block has a durable LSN that covers the first unread record, the log is corrupt.
 func (r *recovering) decide(at int) error {
 	unread := r.last.LSN + 1
 	stop := leftover{end: r.stop.offset + r.stop.torn}
@@ -283,14 +284,14 @@ func (r *recovering) corruption(at int, proof uint64) *CorruptError {
 		d.Offset, d.LSN, d.Err = r.stop.offset, r.last.LSN+1, errNoBlock
 	}
 	if at+1 < len(r.segs) && r.segs[at+1].first == d.LSN {
-		// The record would be in the next segment, whose header is unreadable.
+		// The record would be in the next segment, which has an unreadable header.
 		d.Segment, d.Offset, d.Err = r.segs[at+1].path, 0, errNoSegmentHeader
 	}
 	return d
 }
 
-// truncateTorn removes a torn tail. A crash in the meantime leaves another torn tail, since no durable LSN in its
-// blocks covers it.
+// truncateTorn removes a torn tail. A crash in the meantime leaves another torn tail, since no durable LSN covers
+// the removed records.
 func (r *recovering) truncateTorn(at int) error {
 	l, seg := r.l, r.segs[at]
 	for i := len(r.segs) - 1; i > at; i-- {

@@ -332,7 +332,7 @@ func TestVerifyFrom(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// Open returns a disk read error as it is, not as corruption, and truncates nothing.
+// Open returns a disk read error unchanged, not as corruption, and truncates nothing.
 func TestReadErrorsAreNotCorruption(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	errDisk := errors.New("disk")

@@ -64,9 +64,9 @@ func (l *Log) SetLowSpace(lowSpace bool) {
 	}
 }
 
-// Discard marks the records up to upTo as unusable for readers, because one of them is corrupt. Once released, their
-// segments are removed regardless of KeepBytes, and of holds that begin with one of these records. If they are in the
-// current segment, the next Append starts a new one.
+// Discard marks the records up to upTo as unusable for readers, because one of them is corrupt. Once released,
+// their segments are removed regardless of KeepBytes, and of holds that begin with one of these records. If they
+// are in the current segment, the next Append starts a new segment.
 func (l *Log) Discard(upTo uint64) {
 	l.mu.Lock()
 	l.discarded = max(l.discarded, upTo)
@@ -94,7 +94,7 @@ func (l *Log) trim() {
 	}
 }
 
-// wantsTrim reports whether only the successor's header, not yet durable, prevents a trim.
+// wantsTrim reports whether a trim only has to wait until the header of the second segment is durable.
 func (l *Log) wantsTrim() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// Release removes only whole segments, and keeps the records after the released one, those of a hold, and the last
-// KeepBytes.
+// Release removes only whole segments. It keeps the records after the released one, the records of a hold, and the
+// last KeepBytes.
 func TestReleaseKeepsRequiredRecords(t *testing.T) { synctest.Test(t, testReleaseKeepsRequiredRecords) }
 
 func testReleaseKeepsRequiredRecords(t *testing.T) {
@@ -59,8 +59,8 @@ func testReleaseKeepsRequiredRecords(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// Discard removes records despite a hold on them: its owner cannot read past a corrupt record. A later hold keeps its
-// records.
+// Discard removes records despite a hold on them, since the owner of the hold cannot read past a corrupt record. A
+// later hold keeps its records.
 func TestDiscardIgnoresHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(newMem(t))
@@ -82,7 +82,7 @@ func TestDiscardIgnoresHolds(t *testing.T) {
 	})
 }
 
-// After a start phase, segments are recycled instead of created.
+// After a warm-up, segments are recycled instead of created.
 func TestSegmentsAreRecycled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := faultfs.New(newMem(t))

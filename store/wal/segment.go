@@ -63,7 +63,7 @@ type indexEntry struct {
 	offset int64
 }
 
-// indexEvery is the minimum distance of blocks in the index.
+// indexEvery is the minimum distance between blocks in the index.
 const indexEvery = 64 << 10
 
 // empty reports whether the segment has no records; it may have a seal.
@@ -282,7 +282,7 @@ type leftover struct {
 	end      int64  // end of the last block there
 }
 
-// searchBlocks searches the file from offset from on for block headers with a first LSN of at least record.
+// searchBlocks searches the file, starting at offset from, for block headers with a first LSN of at least record.
 func searchBlocks(file vfs.File, seed uint32, from, sizeBytes int64, record uint64) (leftover, error) {
 	var found leftover
 	var magic [4]byte

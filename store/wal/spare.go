@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// spares keeps files ready to become segments. They have the full size and, with SyncAlways, are filled with data, so
-// that an fdatasync of a block writes no metadata. An old segment can become a spare: its block headers are invalid in
-// the new one.
+// spares manages files that can become segments. They have the full size and, with SyncAlways, are filled with
+// data, so that an fdatasync of a block writes no metadata. An old segment can become a spare: its block headers
+// are invalid in the new segment.
 type spares struct {
 	fs        vfs.FS
 	dir       string
@@ -41,7 +41,7 @@ type spareFile struct {
 
 const (
 	readySpares = 2
-	// firstSegmentBytes bounds a segment that is created while a commit waits for it.
+	// firstSegmentBytes is the maximum size of a segment that is created while a commit waits for it.
 	firstSegmentBytes = 4 << 20
 	// zeroChunk and zeroSyncEvery limit the load on the disk, which delays commits.
 	zeroChunk     = 1 << 20
@@ -166,7 +166,8 @@ func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) 
 	return spareFile{path: base + spareSuffix, file: f, sizeBytes: sizeBytes, written: s.zeros}, nil
 }
 
-// spaceError converts a full disk to ErrNoSpace. A filesystem without a free inode returns the same error.
+// spaceError converts the error of a full disk to ErrNoSpace. A filesystem without a free inode returns the same
+// error.
 func (s *spares) spaceError(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		if usage, usageErr := s.fs.Usage(s.dir); usageErr == nil && usage.NoInodes {

@@ -31,11 +31,11 @@ import (
 //	| offset, 0  | written there       | u32  |
 //	+------------+---------------------+------+
 //
-// op 1 truncates: later segments are removed, the range is zeroed, and a block that contains the end gets a header with
-// the shorter length. If seal is not 0, a seal follows the new end. It records that all records are durable, and that
-// the records up to seal - 1 before the new end are committed. Otherwise that information would be lost with the
-// removed blocks (INV-13). (A release before INV-13 wrote 0, and omits the seal.) op 2 resets: everything is removed
-// and the log starts again after the new end.
+// op 1 truncates: later segments are removed, the range is zeroed, and a block that contains the end gets a header
+// with the shorter length. If seal is not 0, a seal follows the new end. It records that all remaining records are
+// durable, and that the records up to LSN (new end + 1 - seal) are committed. Otherwise that information would be
+// lost with the removed blocks (INV-13). (A release before INV-13 wrote 0, and omits the seal.) op 2 resets:
+// everything is removed and the log starts again after the new end.
 const (
 	truncateFile    = "cut.intent"
 	truncateMagic   = "LSLOGCUT"
@@ -370,9 +370,9 @@ func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	wake(l.wakePrepare)
 }
 
-// SaveTail durably copies the records after LSN after that are still in the log to the file at path, which InspectFile
-// can read. It returns the position before the first of them, and their number. Without such records it creates no
-// file.
+// SaveTail durably copies the remaining records with an LSN above after to the file at path, which InspectFile can
+// read. It returns the position before the first of these records, and their number. If there are no such records,
+// it creates no file.
 func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -398,9 +398,9 @@ func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records 
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// CopyTail is SaveTail for a log in use: records may be appended and old segments removed during the copy. It copies at
-// least the records up to the current end, and returns the positions before the first and of the last one. After an
-// error, the file does not exist.
+// CopyTail is like SaveTail, but for a log in use: records may be appended and old segments removed during the
+// copy. It copies at least the records up to the current end. It returns the position before the first copied
+// record, and the position of the last one. After an error, the file does not exist.
 func (l *Log) CopyTail(after uint64, path string) (before, last lsn.Position, err error) {
 	hold := l.Hold(after + 1)
 	defer hold.Release()

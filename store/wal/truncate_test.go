@@ -16,7 +16,7 @@ import (
 )
 
 // TruncateAfter truncates the log after any record, also within a block and in an earlier segment, and saves the
-// truncated records. A crash after it does not restore them.
+// truncated records. A crash after the truncation does not restore them.
 func TestTruncateAfterEveryRecord(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	for record := uint64(0); record <= end.LSN; record++ {
@@ -148,7 +148,8 @@ func TestReset(t *testing.T) {
 	require.Greater(t, l.First(), uint64(100), "the hold was removed")
 }
 
-// A crash at any operation of a truncation or reset leaves the log before or after it, without corruption.
+// A crash at any operation of a truncation or reset leaves the log in the state before or after the truncation or
+// reset, without corruption.
 func TestCrashDuringTruncate(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	start := lsn.Position{Term: 9, LSN: 5, Chain: 9}
@@ -241,7 +242,7 @@ func FuzzDecodeTruncateIntent(f *testing.F) {
 	})
 }
 
-// SaveTail copies the records after a position that are still in the log, and does not change the log.
+// SaveTail copies the remaining records after a position, and does not change the log.
 func TestSaveTail(t *testing.T) {
 	mem := newMem(t)
 	l := mustOpen(t, testOptions(mem))
