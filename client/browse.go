@@ -14,9 +14,9 @@ import (
 
 // BrowseOptions configures [Client.Browse]. The zero value reads all stored messages.
 type BrowseOptions struct {
-	// Subscription, if not empty, restricts the result to messages that it has not acknowledged.
+	// Subscription, if not empty, restricts the result to messages that this subscription has not acknowledged.
 	Subscription string
-	// From is the first sequence to read; 0 means the oldest.
+	// From is the lowest sequence to read; 0 means the oldest message.
 	From uint64
 	// Limit is the maximum number of messages; 0 means no limit.
 	Limit uint64
@@ -25,7 +25,7 @@ type BrowseOptions struct {
 	// Before, if not 0, restricts the result to messages before this sequence. If it is 0, the result contains only
 	// messages that were stored when Browse started.
 	Before uint64
-	// Newest reverses the order: descending sequences, from the last one before Before to From.
+	// Newest reverses the order: sequences are descending, from the last message before Before down to From.
 	Newest bool
 	// Filter, if not empty, is a CEL expression that messages must match. In addition to the variables of
 	// SubscriptionOptions.Filter, it can use body for JSON bodies: body.customer.id == "4711".
@@ -44,15 +44,16 @@ type SearchProgress struct {
 	// Unevaluated is the number of scanned messages that were treated as not matching because of a limit: the cost
 	// limit of the filter, or a limit for JSON bodies.
 	Unevaluated uint64
-	// From and Before are the remaining range: sequences from From up to, but not including, Before.
+	// From and Before are the bounds of the remaining range: sequences from From up to, but not including, Before.
 	From, Before uint64
 	// QueueID is the ID of the queue.
 	QueueID uint64
 }
 
-// Browse reads messages without consuming them, in sequence order. Messages published after the call are not part of
-// the result. The iteration continues after a failover and ends after the first error. Errors: [ErrQueueNotFound],
-// [ErrSubscriptionNotFound], [ErrInvalid] for an invalid filter, [ErrUnavailable], [ErrDataLoss].
+// Browse returns an iterator over the messages of a queue, in sequence order; it does not consume them. Messages
+// published after the iteration has started are not included. The iteration continues after a failover and ends
+// after the first error. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrInvalid] for an invalid filter,
+// [ErrUnavailable], [ErrDataLoss].
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
 		b := browser{client: c, op: "browse " + queue, yield: yield, options: o, req: &pb.BrowseRequest{
@@ -72,14 +73,14 @@ type browser struct {
 	yield  func(Stored, error) bool
 
 	options BrowseOptions
-	// earlier is the progress of earlier streams.
+	// earlier is the value of progress when the current stream was opened.
 	earlier, progress SearchProgress
 }
 
 func (b *browser) run(ctx context.Context) {
 	retry := b.client.opts.newBackoff()
 	var last error
-	refusals := 0 // consecutive tokens that were refused
+	refusals := 0 // consecutive rejected tokens
 	for {
 		t, err := b.client.locator.wait(ctx)
 		if err != nil {
@@ -95,7 +96,7 @@ func (b *browser) run(ctx context.Context) {
 			retry.Reset()
 		}
 		if isEOF(err) {
-			continue // a limit of the call was reached
+			continue // the node ended the stream at a limit of one call
 		}
 		e := asError(ctx, t.node.address, err)
 		if !e.retry() && !b.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
@@ -108,7 +109,8 @@ func (b *browser) run(ctx context.Context) {
 	}
 }
 
-// stream reads one stream; finished means that the request is complete or the caller stopped the iteration.
+// stream opens one stream and reads it to its end. finished is true if the request is complete or the caller stopped
+// the iteration.
 func (b *browser) stream(ctx context.Context, t *target) (finished bool, err error) {
 	ctx, done := t.bind(ctx)
 	defer done()
@@ -139,7 +141,7 @@ func (b *browser) stream(ctx context.Context, t *target) (finished bool, err err
 			if b.req.GetLimit() == 0 {
 				continue
 			}
-			if b.req.Limit--; b.req.GetLimit() == 0 { // 0 would mean all
+			if b.req.Limit--; b.req.GetLimit() == 0 { // 0 would mean no limit
 				return true, nil
 			}
 		}

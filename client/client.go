@@ -13,12 +13,13 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Client is a connection to a pair or to a standalone node. It is safe for concurrent use; one per process suffices.
+// Client manages the connections to a pair or to a standalone node. It is safe for concurrent use; one Client per
+// process suffices.
 type Client struct {
 	opts     Options
 	locator  *locator
 	stop     context.CancelFunc
-	joined   sync.WaitGroup // the locator and the goroutines of producers and consumers
+	joined   sync.WaitGroup // goroutines of the locator, producers and consumers
 	producer *Producer      // used by Publish
 
 	mu         sync.Mutex // guards the fields below
@@ -29,9 +30,9 @@ type Client struct {
 
 type stopper interface{ Close() error }
 
-// Open creates a client for the pair at a URL, such as "lockstep://node-a:7420,node-b:7420"; see [ParseURL]. It does
-// not wait for a node; calls wait until their context expires. Canceling ctx after Open has returned has no effect.
-// Errors: [ErrInvalid].
+// Open creates a client for the nodes in a URL, such as "lockstep://node-a:7420,node-b:7420"; see [ParseURL]. It
+// does not wait for a node; calls wait for an active node until their context ends. Canceling ctx after Open has
+// returned has no effect. Errors: [ErrInvalid].
 func Open(ctx context.Context, url string) (*Client, error) {
 	o, err := ParseURL(url)
 	if err != nil {
@@ -61,8 +62,9 @@ func OpenWith(ctx context.Context, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Close closes the client and its producers and consumers. Pending publishes fail with [ErrClosed]; those that were
-// sent also with [ErrOutcomeUnknown]. To wait for them, call [Producer.Flush] and [Consumer.Flush] first.
+// Close closes the client and its producers and consumers. Pending publishes fail with [ErrClosed]; the errors of
+// publishes that were sent also match [ErrOutcomeUnknown]. To wait for pending publishes and acknowledgements, call
+// [Producer.Flush] and [Consumer.Flush] first.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -115,9 +117,9 @@ type Active struct {
 	Term uint64
 }
 
-// WaitActive waits until a node is active. With two sites, it returns the active node of the primary. If ctx ends
-// first, it returns the context's error and [ErrUnavailable]; if only a replica responds, the error also wraps an
-// [*Error] with the reason REPLICA. If all reachable nodes reject the credentials of the client, it returns
+// WaitActive waits until a node is active. With two sites, it returns the active node of the primary site. If ctx
+// ends first, the error wraps the context's error and [ErrUnavailable]; if only a replica responds, the error also
+// wraps an [*Error] with the reason REPLICA. If all reachable nodes reject the credentials of the client, it returns
 // [ErrUnauthenticated] or [ErrDenied].
 func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	t, err := c.locator.wait(ctx)
@@ -129,7 +131,7 @@ func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 
 func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	var e *Error
-	if errors.As(cause, &e) { // the nodes refuse this client
+	if errors.As(cause, &e) { // the nodes reject the credentials of this client
 		return (&attempts{unknown: unknown}).refused(op, e)
 	}
 	if last == nil {
@@ -138,7 +140,8 @@ func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	return &opError{op: op, cause: cause, last: last, unknown: unknown}
 }
 
-// do calls fn on the active node until a node responds. It records attempts without a response in d; d is nil for a
+// do calls fn with the connection of the active node. It repeats the call after temporary errors, until fn succeeds,
+// a node returns a permanent error, or ctx ends. It records attempts without a response in d, which is nil for a
 // read-only request. While the outcome is unknown, every error matches ErrOutcomeUnknown.
 func (c *Client) do(
 	ctx context.Context, op string, d *attempts, fn func(context.Context, *grpc.ClientConn) error,
@@ -149,7 +152,7 @@ func (c *Client) do(
 	}
 	retry := c.opts.newBackoff()
 	var last error
-	refusals := 0 // consecutive tokens that were refused
+	refusals := 0 // consecutive rejected tokens
 	for {
 		t, err := c.locator.wait(ctx)
 		if err == nil {
@@ -186,8 +189,8 @@ func (c *Client) do(
 	}
 }
 
-// failsFast reports whether a request that t refuses temporarily must fail immediately: FailFast is set, and too few
-// nodes are in sync.
+// failsFast reports whether a request that t refuses temporarily must fail immediately, because FailFast is set and
+// too few nodes are in sync.
 func (c *Client) failsFast(t *target) bool { return c.opts.FailFast && c.locator.isShort(t.node) }
 
 // attempt calls fn once; the call is canceled when t is no longer the target.

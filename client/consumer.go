@@ -11,21 +11,22 @@ import (
 	"time"
 )
 
-// DefaultSubscription is the subscription of a queue that was created without naming one.
+// DefaultSubscription is the name of the subscription that a queue has if none was named at its creation.
 const DefaultSubscription = "default"
 
 // ConsumerOptions configures a [Consumer].
 type ConsumerOptions struct {
 	// Subscription is the subscription to consume from. Default DefaultSubscription.
 	Subscription string
-	// Filter, if not empty, is a CEL expression that messages must match, as in admin.SubscriptionOptions. Other
-	// messages remain available to other consumers.
+	// Filter, if not empty, is a CEL expression that messages must match, as in admin.SubscriptionOptions. Messages
+	// that do not match remain available to other consumers.
 	Filter string
-	// Prefetch is the number of messages that the node may send ahead of Receive, 1 to 100,000. Default 256.
+	// Prefetch is the maximum number of messages that the node sends ahead of Receive, 1 to 100,000. Default 256.
 	Prefetch int
-	// AckTimeout is the acknowledgement deadline, 1 second to 24 hours: a message that is not answered or extended within
-	// this time after its delivery is redelivered. The time until Receive returns the message counts. 0 means the deadline
-	// of the subscription. If both are set, the shorter one applies. See [Consumer.Run] and [Delivery.Extend].
+	// AckTimeout is the acknowledgement deadline, 1 second to 24 hours: a message that is not answered or extended
+	// within this time after its delivery is redelivered. The time before Receive returns the message is included. 0
+	// means the deadline of the subscription. If both are set, the shorter one applies. See [Consumer.Run] and
+	// [Delivery.Extend].
 	AckTimeout time.Duration
 }
 
@@ -39,8 +40,8 @@ const (
 // Consumer receives messages of one subscription. It is safe for concurrent use.
 //
 // When the active node changes, the consumer attaches to the new one. It does not redeliver messages that the
-// application holds or has acknowledged, and it retries unconfirmed acknowledgements. Other consumers of the
-// subscription may receive those messages: delivery to competing consumers is at least once.
+// application is still processing or has acknowledged, and it retries unconfirmed acknowledgements. Other consumers
+// of the subscription may receive such messages, because delivery to competing consumers is at least once.
 //
 // After an unplanned promotion of another site, the sequences of lost messages may be assigned to new messages. The
 // consumer then discards its earlier deliveries: they can no longer be answered, and messages that were not lost are
@@ -69,19 +70,19 @@ type Consumer struct {
 	committed   map[uint64]struct{}
 	credit      uint32        // to be granted with the next request
 	ack         []uint64      // to be sent with the next request
-	nack        []uint64      // …
-	nackAfter   []delayedNack // …
-	reject      []uint64      // …
-	extend      []uint64      // …
+	nack        []uint64      // likewise
+	nackAfter   []delayedNack // likewise
+	reject      []uint64      // likewise
+	extend      []uint64      // likewise
 	empty       bool          // send a request even if it is empty
 	number      uint64        // of the last request with answers
 	unconfirmed fifo[batch]
 	answered    uint64 // answers given by the application
-	settled     uint64 // how many of them, in that order, are committed
-	waiting     int    // pending calls of Flush: their answers must not be delayed
+	settled     uint64 // how many of these answers, in the order of the calls, are committed
+	waiting     int    // pending calls of Flush, which raise the limit of requests in flight
 	streaming   bool   // a stream is attached or being attached
 	leaving     bool   // Close was called
-	refused     int    // rejects that wait for a full dead-letter queue and are not yet reported by Flush
+	refused     int    // rejects that wait for space in the dead-letter queue and are not yet reported by Flush
 	late        int    // acks and rejects after the deadline that are not yet reported by Flush
 	lost        int    // acks with a lost outcome that are not yet reported by Flush
 	deadline    deadline
@@ -112,7 +113,7 @@ type Delivery struct {
 	consumer *Consumer
 	answer   answerKind      // guarded by Consumer.mu
 	expired  bool            // its deadline has passed; guarded by Consumer.mu
-	lost     bool            // held in an earlier era; guarded by Consumer.mu
+	lost     bool            // its era ended before the answer was confirmed; guarded by Consumer.mu
 	era      uint32          // era.number of the consumer when it was delivered
 	more     *deliveryExtras // nil if empty
 }
@@ -172,8 +173,8 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	return co, nil
 }
 
-// attachedTo returns the ID of the queue at the first attach. Acknowledgements include it, so that they have no effect
-// on a later queue with the same name.
+// attachedTo returns the ID of the queue at the first attach. Acknowledgements include this ID, so that they have no
+// effect on a later queue with the same name.
 func (co *Consumer) attachedTo() uint64 {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -188,9 +189,9 @@ func (co *Consumer) ended() error {
 	return co.err
 }
 
-// Receive waits for the next message and returns it. If ctx has ended, it returns the context's error, even if messages
-// are available. After Close it returns [ErrClosed]. If a node ended the consumer, for example because the queue was
-// deleted, Receive returns an error of [Client.Consume], and the consumer is unusable.
+// Receive waits for the next message and returns it. If ctx has ended, it returns the context's error, even if
+// messages are available. After Close it returns [ErrClosed]. If a node ended the consumer, for example because the
+// queue was deleted, Receive returns one of the errors of [Client.Consume], and the consumer is unusable.
 func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -227,7 +228,7 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	}
 }
 
-// isOver returns the reason why the consumer delivers no further messages, or nil. mu is held.
+// isOver returns an error if the consumer delivers no further messages. mu is held.
 func (co *Consumer) isOver() error {
 	if co.err == nil && co.leaving {
 		return fmt.Errorf("%s: consumer %w", co.op(), ErrClosed)
@@ -243,8 +244,8 @@ func (co *Consumer) take() *Delivery {
 	return d
 }
 
-// All returns an iterator over the messages that Receive returns. It ends without an error when ctx ends or the
-// consumer is closed; any other error is the last element.
+// All returns an iterator over the messages that Receive returns. The iteration ends without an error when ctx ends
+// or the consumer is closed; any other error is its last element.
 func (co *Consumer) All(ctx context.Context) iter.Seq2[*Delivery, error] {
 	return func(yield func(*Delivery, error) bool) {
 		for {
@@ -265,21 +266,22 @@ func (d *Delivery) Queue() string { return d.consumer.queue }
 // Subscription returns the subscription that delivered the message.
 func (d *Delivery) Subscription() string { return d.consumer.subscription }
 
-// Ack acknowledges the message asynchronously, in batches. If the process fails before the confirmation, the message is
-// redelivered. [Consumer.Flush] waits for the confirmation.
+// Ack acknowledges the message asynchronously, in batches. If the process fails before a node has confirmed the
+// acknowledgement, the message may be redelivered. [Consumer.Flush] waits for the confirmation.
 //
-// If Ack, Nack, NackAfter or Reject returns an error, the answer was not recorded. Errors: [ErrInvalid] if the message
-// has another answer, if a Seek moved the subscription, or if another site was promoted without a planned switch since
-// the delivery; [ErrRefused], with the reason ACK_DEADLINE_EXPIRED, if the deadline of the message has passed;
-// [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended, after which the message is redelivered.
+// If Ack, Nack, NackAfter or Reject returns an error, the answer was not recorded. Errors: [ErrInvalid] if the
+// message has a different answer, if a Seek moved the subscription, or if another site was promoted without a
+// planned switch since the delivery; [ErrRefused], with the reason ACK_DEADLINE_EXPIRED, if the deadline of the
+// message has passed; [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended, after which the
+// message is redelivered.
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
-// AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
-// again after [ErrOutcomeUnknown], and after Ack. Errors: [ErrOutcomeUnknown] and the context's error if ctx ends
-// first; [ErrInvalid] after Nack or Reject, or if another site was promoted without a planned switch before the message
-// was acknowledged; [ErrOutcomeLost] and ErrOutcomeUnknown if this happened before the acknowledgement was confirmed;
-// [ErrRefused] if the deadline of the message has passed; [ErrClosed]; those of [Consumer.Receive] if the consumer has
-// ended.
+// AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be
+// called again after [ErrOutcomeUnknown], and after Ack. Errors: [ErrOutcomeUnknown] and the context's error if ctx
+// ends first; [ErrInvalid] after Nack or Reject, or if another site was promoted without a planned switch before the
+// message was acknowledged; [ErrOutcomeLost] and ErrOutcomeUnknown if the promotion happened before the
+// acknowledgement was confirmed; [ErrRefused] if the deadline of the message has passed; [ErrClosed]; the errors of
+// [Consumer.Receive] if the consumer has ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -304,8 +306,9 @@ func (co *Consumer) acknowledged(d *Delivery) bool {
 func (d *Delivery) Nack() error { return d.consumer.answer(d, nackAnswer) }
 
 // NackAfter is [Delivery.Nack] with a redelivery delay of 0 to 24 hours, which replaces QueueConfig.RedeliveryDelay;
-// other values are clamped. Only the active node stores the delay: after a failover, or if the connection breaks first,
-// the message is redelivered immediately or after the queue's own delay. Nodes of release 0.1.0 do not support delays.
+// delays outside this range are clamped. Only the active node stores the delay: after a failover, or if the
+// connection breaks before the node has received the nack, the message is redelivered immediately or after the
+// queue's own delay. Nodes of release 0.1.0 do not support delays.
 func (d *Delivery) NackAfter(delay time.Duration) error {
 	return d.consumer.nackAfterDelay(d, min(max(delay, 0), maxNackDelay))
 }
@@ -325,8 +328,8 @@ func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) error {
 // Reject rejects the message asynchronously, in batches: it is moved to the queue's QueueConfig.DeadLetter, or dropped
 // if that is empty. [Consumer.Flush] waits for the confirmation.
 //
-// While the dead-letter queue is full, the message waits in its queue and is not delivered; Flush returns [ErrLimit].
-// After a failover in the meantime, it is redelivered.
+// While the dead-letter queue is full, the message waits in its queue and is not delivered; Flush returns
+// [ErrLimit]. If a failover happens in the meantime, the message is redelivered.
 //
 // A Reject is not retried if the connection breaks before the confirmation: a message that was not moved is redelivered
 // and must be rejected again. While one of the nodes runs release 0.1.0, a Reject ends the consumer with [ErrRefused].
@@ -342,7 +345,7 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		case d.answer == kind:
 			return nil
 		case d.answer == noAnswer:
-			return co.err // the acknowledgement was not sent to a node
+			return co.err // the answer was not sent to a node
 		default:
 			return fmt.Errorf("%w: sequence %d of %s already has another answer", ErrInvalid, d.Sequence, co.queue)
 		}
@@ -411,12 +414,12 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 	}
 }
 
-// Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that was
-// unconfirmed when the connection broke: the message is redelivered. Errors: as for [Delivery.AckSync]; [ErrLimit] if
-// rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had no effect because
-// the deadlines of their messages had passed; [ErrOutcomeLost] and [ErrOutcomeUnknown] if another site was promoted
-// without a planned switch before acks were confirmed. In the last three cases, all other answers are committed. Each
-// message is reported once.
+// Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that
+// was unconfirmed when the connection broke: the message is redelivered. Errors: as for [Delivery.AckSync];
+// [ErrLimit] if rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had
+// no effect because the deadlines of their messages had passed; [ErrOutcomeLost] and [ErrOutcomeUnknown] if another
+// site was promoted without a planned switch before acks were confirmed. In the last three cases, all other answers
+// are committed, and Flush reports each message only once.
 func (co *Consumer) Flush(ctx context.Context) error {
 	if err := co.flush(ctx); err != nil {
 		return err
@@ -477,9 +480,9 @@ func (co *Consumer) flush(ctx context.Context) error {
 
 const closeWait = 2 * time.Second
 
-// Close detaches the consumer, which takes at most about two seconds. Unacknowledged messages are redelivered to other
-// or later consumers; those that the application has not received do not count as delivered. Close sends pending
-// answers, but does not report unconfirmed ones; call [Consumer.Flush] first.
+// Close detaches the consumer, which takes at most about two seconds. Unacknowledged messages are redelivered to
+// other or later consumers; if the application has not received a message, its delivery is not counted. Close sends
+// pending answers, but does not report whether they were confirmed; to check this, call [Consumer.Flush] first.
 func (co *Consumer) Close() error {
 	co.mu.Lock()
 	co.leaving = true

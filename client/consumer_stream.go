@@ -21,7 +21,7 @@ import (
 const (
 	// maxConfirms is the maximum number of acknowledgement requests in flight while Flush waits.
 	maxConfirms = 64
-	// fullAcks acknowledgements are sent regardless of the requests in flight.
+	// fullAcks is the number of pending answers that are sent regardless of the number of requests in flight.
 	fullAcks = 1024
 	// maxAcks limits the acks, the nacks, the rejects and the extensions of one request: a node accepts 10,000 ranges of
 	// each.
@@ -79,8 +79,8 @@ func (co *Consumer) end(err error) {
 	signal(co.avail)
 }
 
-// isAttached makes Consume return: a node has accepted the consumer, or the consumer has ended. Only run and the
-// goroutine that run waits for call it, one at a time.
+// isAttached closes co.attached, so that Consume returns: a node has accepted the consumer, or the consumer has
+// ended. It is called only by run and by the goroutine that run waits for, never concurrently.
 func (co *Consumer) isAttached() {
 	select {
 	case <-co.attached:
@@ -142,8 +142,8 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 	return attached, err
 }
 
-// send sends requests while the stream is open, and returns nil after the last request of a consumer that leaves. When
-// the stream has ended, send returns its error, which stays available in received.
+// send sends requests while the stream is open, and returns nil after the last request of a consumer that leaves.
+// When the stream has ended, send returns the error of the stream and puts it back into received.
 func (co *Consumer) send(
 	ctx context.Context, stream pb.QueueService_ConsumeClient, r *pb.ConsumeRequest, received chan error,
 ) error {
@@ -172,9 +172,9 @@ func (co *Consumer) send(
 	}
 }
 
-// reattach returns the first request of a new stream. Unconfirmed acknowledgements are retried, which has no effect on
-// those that were committed. Nacked messages are redelivered in any case; rejected messages are redelivered unless they
-// were moved.
+// reattach prepares the consumer for a new stream and returns the first request of the stream. Unconfirmed
+// acknowledgements are retried, which has no effect on those that were committed. Nacked messages are redelivered in
+// any case; rejected messages are redelivered unless they were moved.
 func (co *Consumer) reattach(t *target) *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -240,8 +240,8 @@ func (co *Consumer) nextRequest() (r *pb.ConsumeRequest, last bool) {
 	return co.request(answers), false
 }
 
-// leave lists the messages held by the application. If there are too many ranges, one range covers all of them. mu is
-// held.
+// leave returns a list of the messages that the application has received and not acknowledged. If the list has too
+// many ranges, it is replaced with one range that covers all of them. mu is held.
 func (co *Consumer) leave() *pb.Leave {
 	var seen []uint64
 	for sequence, h := range co.held {
@@ -256,12 +256,13 @@ func (co *Consumer) leave() *pb.Leave {
 	return &pb.Leave{Seen: list}
 }
 
-// pending returns the number of answers to be sent. mu is held.
+// pending returns the number of answers and extensions to be sent. mu is held.
 func (co *Consumer) pending() int {
 	return len(co.ack) + len(co.nack) + len(co.nackAfter) + len(co.reject) + len(co.extend)
 }
 
-// request takes the credit and, if answers is set, the answers to be sent. mu is held.
+// request creates a request from the pending credit and, if answers is set, from the pending answers and extensions.
+// mu is held.
 func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	r := &pb.ConsumeRequest{Credit: co.credit}
 	co.credit, co.empty = 0, false
@@ -311,7 +312,7 @@ func cut(sequences []uint64) (head, tail []uint64) {
 	return sequences[:maxAcks:maxAcks], sequences[maxAcks:]
 }
 
-// together is the number of deliveries in one allocation.
+// together is the maximum number of deliveries in one allocation.
 const together = 16
 
 // deliveries converts the messages of a response, which the caller may then reuse.
@@ -362,7 +363,7 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	}
 	avail, send := co.buffer.len() > 0, confirmed || int(co.credit) >= (co.prefetch+1)/2
 	co.mu.Unlock()
-	co.isAttached() // after the fields that Consume and its caller read
+	co.isAttached() // only now, because Consume and its caller read the fields set above
 	if avail {
 		signal(co.avail)
 	}
@@ -371,8 +372,9 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	}
 }
 
-// known reports whether the application has held or acknowledged the message since an earlier stream: it must not be
-// delivered again. A second delivery within one stream means that the message was requeued. mu is held.
+// known reports whether the message must not be delivered to the application again: the application has acknowledged
+// it, or received it on an earlier stream and is still processing it. A second delivery on one stream means that the
+// message was requeued. mu is held.
 func (co *Consumer) known(seq uint64) bool {
 	if _, ok := co.committed[seq]; ok {
 		delete(co.committed, seq)

@@ -11,16 +11,16 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// DeadLetter describes the origin of a dead letter and the reason for the move.
+// DeadLetter describes the origin of a dead letter and the reason why it was moved.
 type DeadLetter struct {
 	// Queue and Subscription are the names of the original queue and subscription at the time of the move.
 	Queue, Subscription string
-	// Sequence is the sequence of the message in that queue.
+	// Sequence is the sequence of the message in the original queue.
 	Sequence uint64
 	// Reason is the reason for the move: "max-deliveries", "rejected", "expired" or "overflow". Later releases may add
-	// others.
+	// reasons.
 	Reason string
-	// Deliveries is the number of deliveries by that subscription.
+	// Deliveries is the number of deliveries by the original subscription.
 	Deliveries uint32
 	// MovedAt is the time of the move, by the clock of the active node.
 	MovedAt time.Time
@@ -36,7 +36,7 @@ func deadLetterFromProto(d *pb.DeadLetter) *DeadLetter {
 	}
 }
 
-// deadLetterReason returns the name of a reason: MAX_DELIVERIES is "max-deliveries".
+// deadLetterReason returns the name of a reason, such as "max-deliveries" for DEAD_LETTER_REASON_MAX_DELIVERIES.
 func deadLetterReason(r pb.DeadLetterReason) string {
 	name, known := strings.CutPrefix(r.String(), "DEAD_LETTER_REASON_")
 	if !known {

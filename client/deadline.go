@@ -13,14 +13,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// extendParts is the number of times that Run extends a message in each acknowledgement deadline.
+// extendParts is the number of times that Run extends the deadline of a message within one acknowledgement timeout.
 const extendParts = 3
 
 // deadline is the acknowledgement deadline that the node has reported. Consumer.mu guards it.
 type deadline struct {
 	timeout time.Duration // 0: none
 	changed chan struct{} // closed and replaced when timeout changes
-	address string        // of the node
+	address string        // of the node that the consumer is attached to
 }
 
 // AckTimeout returns the acknowledgement deadline of the consumer, as reported by the node; 0 if it has none.
@@ -30,11 +30,11 @@ func (co *Consumer) AckTimeout() time.Duration {
 	return co.deadline.timeout
 }
 
-// Extend restarts the acknowledgement deadline of the message, and returns when the node has done so. It has no effect
-// if the consumer has no deadline, if the message was answered, or after a failover, when the message may already be
-// redelivered. Extend also waits for all earlier answers. Errors: [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if
-// the deadline had passed; [ErrInvalid] if another site was promoted without a planned switch since the delivery; those
-// of [Consumer.Flush], except ErrLimit.
+// Extend restarts the acknowledgement deadline of the message, and returns when the node has confirmed this. It has
+// no effect if the consumer has no deadline or if the message was answered. After a failover it may have no effect,
+// because the message may already be redelivered to another consumer. Extend also waits for all earlier answers.
+// Errors: [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if the deadline had passed; [ErrInvalid] if another site
+// was promoted without a planned switch since the delivery; the errors of [Consumer.Flush], except ErrLimit.
 func (d *Delivery) Extend(ctx context.Context) error {
 	co := d.consumer
 	co.mu.Lock()
@@ -53,7 +53,7 @@ func (d *Delivery) Extend(ctx context.Context) error {
 	return co.refusal(d)
 }
 
-// keepExtended extends the messages of the consumer until ctx ends.
+// keepExtended periodically extends the deadlines of the consumer's messages until ctx ends.
 func (co *Consumer) keepExtended(ctx context.Context) {
 	for ctx.Err() == nil {
 		co.mu.Lock()
@@ -72,7 +72,7 @@ func (co *Consumer) keepExtended(ctx context.Context) {
 	}
 }
 
-// extendAll extends all messages that the consumer has received and not answered.
+// extendAll queues extensions for all messages that the consumer has received and the application has not answered.
 func (co *Consumer) extendAll() {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -115,7 +115,7 @@ func (co *Consumer) handleDeadlines(resp *pb.ConsumeResponse) {
 	for _, r := range resp.GetExpired() {
 		for sequence := r.GetFirst(); sequence <= r.GetLast(); sequence++ {
 			buffered[sequence] = true
-			if h, held := co.held[sequence]; held && !h.acked { // the node reports the refusal of a pending ack
+			if h, held := co.held[sequence]; held && !h.acked { // the refusal of a pending ack is reported separately
 				co.expire(sequence)
 			}
 		}
@@ -140,8 +140,8 @@ func (co *Consumer) expire(sequence uint64) {
 	}
 }
 
-// refusal returns an error if a delivery cannot be answered, because its deadline has passed or because it belongs to
-// an earlier era.
+// refusal returns an error if an answer to the delivery has no effect, because the deadline has passed or because
+// the delivery belongs to an earlier era.
 func (co *Consumer) refusal(d *Delivery) error {
 	co.mu.Lock()
 	defer co.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 
 // gRPC reports the cause of a failed connection as text only. This file converts it into a message with a remedy.
 
-// errUnreachable is the error of calls that Options.FailFast ends.
+// errUnreachable is the cause of the error of a call that fails because of Options.FailFast.
 var errUnreachable = errors.New("no node responds")
 
 // dialError is the cause of a failed connection.
@@ -75,7 +75,7 @@ func mismatch(reason, why string) dialError {
 	return dialError{why: why, reason: reason, final: true, accepted: true}
 }
 
-// lastPart returns the part after gRPC's own prefixes.
+// lastPart returns cause without gRPC's own prefixes.
 func lastPart(cause string) string {
 	for _, words := range []string{"transport: ", "Error while dialing: ", "authentication handshake failed: "} {
 		if _, after, found := strings.Cut(cause, words); found {
@@ -96,8 +96,8 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// unreachable reports whether a call must fail with FailFast: no node has responded so far, and all are known to be
-// unreachable. mu is held.
+// unreachable reports whether a call must fail with FailFast: no node has responded since Open, and all nodes are
+// known to be unreachable. mu is held.
 func (l *locator) unreachable() bool {
 	if !l.opts.FailFast || l.answered {
 		return false
@@ -111,9 +111,9 @@ func (l *locator) unreachable() bool {
 	return true
 }
 
-// learn adds the addresses of the other site and, if no known node is active, the active node that a standby reports.
-// It waits until each known node has reported its role or is unreachable, because an address may be an alias of a known
-// node. mu is held.
+// learn adds the addresses of the other site and, if no known node is active, the active node that a standby
+// reports. It does nothing until each known node has reported its role or is unreachable, because a reported address
+// may be an alias of a known node. mu is held.
 func (l *locator) learn() {
 	if l.opts.FixedAddresses {
 		return
@@ -139,7 +139,7 @@ func (l *locator) learn() {
 	}
 }
 
-// learnAddress adds an address that a node reports; it may be empty. mu is held.
+// learnAddress adds an address that a node reports. It ignores an empty or invalid address. mu is held.
 func (l *locator) learnAddress(address string) {
 	if checkAddress(address) == nil {
 		// An address that cannot be dialed is not fatal: the known nodes are still watched.
@@ -147,13 +147,13 @@ func (l *locator) learnAddress(address string) {
 	}
 }
 
-// refusal returns the reason why no node serves this client: all reachable nodes reject its credentials. It is nil if a
-// retry may succeed. mu is held.
+// refusal returns the error of a node if all reachable nodes reject the credentials of this client. It returns nil
+// if a retry may succeed. mu is held.
 func (l *locator) refusal() (why error) {
 	for _, n := range l.nodes {
 		switch {
 		case n.asking, n.err == nil:
-			return nil // it will report or has reported its role
+			return nil // the node will report or has reported its role
 		case !n.refused.IsZero():
 			why = n.err
 		}
@@ -161,8 +161,8 @@ func (l *locator) refusal() (why error) {
 	return why
 }
 
-// askAgain retries nodes without a recent refusal: the access rules or the token may have changed in the meantime. mu
-// is held.
+// askAgain retries the nodes that refused the client at least tokenReread ago, and reports whether there are any.
+// The access rules or the token may have changed since the refusal. mu is held.
 func (l *locator) askAgain() (asked bool) {
 	for _, n := range l.nodes {
 		if n.refused.IsZero() || time.Since(n.refused) < tokenReread {

@@ -3,8 +3,8 @@
 // Package client is the Go client of Lockstep.
 //
 // A [Client] connects to both nodes of a pair, discovers the active node and follows it through failovers and
-// switchovers. Publishes are idempotent: every request carries a producer ID and a sequence. A retry returns the
-// original result, so a message is neither lost nor duplicated.
+// switchovers. Retries by the client are idempotent: every request carries a producer ID and a sequence, and a retry
+// returns the original result.
 //
 //	c, err := client.Open(ctx, "lockstep://node-a:7420,node-b:7420")
 //	if err != nil {
@@ -25,7 +25,7 @@
 //		return process(d.Body)
 //	}, 4)
 //
-// Publish the result of a message and acknowledge it in one transaction, exactly once:
+// To process a message exactly once, publish the result and acknowledge the message in one transaction:
 //
 //	_, err = c.Begin().Take(d).Publish("invoices", invoice).Commit(ctx)
 //
@@ -48,9 +48,9 @@
 //
 // Use errors.Is with the Err variables of this package. The error text includes the address of the node that responded.
 //
-// An error that does not match [ErrOutcomeUnknown] means that the request was not committed and never will be. An error
-// that matches it means that the request may have been committed. Retry the same [Txn] or [Delivery.AckSync]: the retry
-// is idempotent. A second call of Publish may store a duplicate.
+// An error that does not match [ErrOutcomeUnknown] means that the request was not committed and never will be. An
+// error that matches ErrOutcomeUnknown means that the request may have been committed. Call [Txn.Commit] or
+// [Delivery.AckSync] again: the retry is idempotent. A second call of Publish may store a duplicate.
 //
 // The context of a call limits the call as a whole, including the search for the active node and all retries.
 //
@@ -60,10 +60,10 @@
 // when it becomes active, so the client switches without waiting for a timeout. The client ignores a node that claims
 // to be active in a term below the highest term that the client has seen.
 //
-// With a pair at each of two sites, the client follows the primary. It learns the addresses of the other site from the
-// nodes, ignores replicas, and ignores a primary in an epoch below the highest epoch that the client has seen. Terms
-// are compared only within a pair.
+// With a pair at each of two sites, the client follows the pair at the primary site. It learns the addresses of the
+// other site from the nodes. It ignores replicas, and a primary in an epoch below the highest epoch that the client
+// has seen. Terms are compared only within a pair.
 //
-// While calls are pending on a node, the client probes the node once per [Options.ProbeInterval]. A connection that
+// While calls to a node are pending, the client probes the node once per [Options.ProbeInterval]. A connection that
 // does not respond is closed and replaced.
 package client

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// era is a period without an unplanned promotion of another site. In a later era, the sequence of a delivery may belong
-// to another message, and the queue may have another ID. Without sites there is one era.
+// era is a period without an unplanned promotion of another site. In a later era, the sequence of a delivery may
+// belong to a different message, and the queue may have a different ID. Without sites there is one era.
 type era struct {
 	number  uint32
 	lineage string // of the last target; empty without sites
@@ -21,7 +21,7 @@ func (e *era) endsAt(t *target) bool {
 	return t.lossy > e.epoch || t.lineage != "" && e.lineage != "" && t.lineage != e.lineage
 }
 
-// enter discards all deliveries if the target belongs to a later era than the last one. mu is held.
+// enter discards all deliveries if the target belongs to a later era than the last target. mu is held.
 func (co *Consumer) enter(t *target) {
 	if co.era.endsAt(t) {
 		co.endEraLocked()
@@ -31,8 +31,8 @@ func (co *Consumer) enter(t *target) {
 	}
 }
 
-// endEra discards all deliveries: the node is in a later era than the target, which was determined from an outdated
-// status.
+// endEra starts a new era and discards all deliveries. It is called when a node reports a later era than the target,
+// which was determined from an outdated status.
 func (co *Consumer) endEra() {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -53,7 +53,7 @@ func (co *Consumer) endEraLocked() {
 	co.forgetLocked()
 }
 
-// siteEpoch returns the lowest epoch of the sites that the consumers of deliveries are attached to; 0 without sites.
+// siteEpoch returns the lowest site epoch to which a consumer of the deliveries is attached; 0 without sites.
 func siteEpoch(ds []*Delivery) uint64 {
 	lowest := uint64(math.MaxUint64)
 	for _, d := range ds {
@@ -64,8 +64,8 @@ func siteEpoch(ds []*Delivery) uint64 {
 	return lowest
 }
 
-// holding returns the message that the application holds due to a delivery, or a later delivery of the same message. mu
-// is held.
+// holding returns the entry of co.held for the message of a delivery. The entry may belong to a later delivery of
+// the same message. ok is false if there is no entry, or if the delivery belongs to an earlier era. mu is held.
 func (co *Consumer) holding(d *Delivery) (holding, bool) {
 	if d.era != co.era.number {
 		return holding{}, false

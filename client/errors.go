@@ -19,16 +19,16 @@ var (
 	// ErrClosed is returned when the client, producer or consumer is closed.
 	ErrClosed = errors.New("closed")
 	// ErrUnavailable is returned when the context expired before a node could serve the request: no node is active or
-	// reachable, or the active cannot acknowledge at the moment. The request itself is valid.
+	// reachable, or the active cannot acknowledge at the moment. A retry may succeed.
 	ErrUnavailable = errors.New("no node could serve the request")
 	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although no
 	// response arrived. It is also returned when a retry of such a request was refused. An error that does not match
 	// ErrOutcomeUnknown means that the request was not committed and never will be.
 	ErrOutcomeUnknown = errors.New("outcome is unknown: the request may or may not have been committed")
-	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The request
-	// may have been committed, but the nodes have evicted its producer state, which happens after 100,000 other producers
-	// or 256 later requests, or another site was promoted without a planned switch. The client does not retry; inspect
-	// the queues to find out whether the messages were stored.
+	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The
+	// request may have been committed, but the nodes have evicted the state of its producer, or another site was
+	// promoted without a planned switch. Nodes evict the state after 100,000 other producers, and a result after 256
+	// later requests. The client does not retry; inspect the queues to find out whether the messages were stored.
 	ErrOutcomeLost = errors.New("outcome can no longer be determined")
 	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request, because another producer
 	// used the same ID and epoch. The message was not stored. Use a higher epoch. Together with ErrOutcomeUnknown, it
@@ -40,22 +40,22 @@ var (
 var (
 	// ErrQueueNotFound is returned when a queue does not exist.
 	ErrQueueNotFound = errors.New("queue not found")
-	// ErrSubscriptionNotFound is returned when the queue has no subscription with that name.
+	// ErrSubscriptionNotFound is returned when the queue has no subscription with the given name.
 	ErrSubscriptionNotFound = errors.New("subscription not found")
-	// ErrAlreadyExists is returned when a queue, subscription or token with that name already exists.
+	// ErrAlreadyExists is returned when a queue, subscription or token with the given name already exists.
 	ErrAlreadyExists = errors.New("already exists")
 	// ErrLimit is returned when the request exceeds a limit of the queue, of the node or of this client.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrInvalid is returned when the request can never succeed.
+	// ErrInvalid is returned when the request is invalid: a retry cannot succeed.
 	ErrInvalid = errors.New("invalid request")
-	// ErrFenced is returned when a producer with the same ID and a higher epoch took over.
+	// ErrFenced is returned when a producer with the same ID and a higher epoch has taken over.
 	ErrFenced = errors.New("producer fenced by a higher epoch")
 	// ErrTooOld is returned for a retry if the nodes no longer retain the result of the original request.
 	ErrTooOld = errors.New("retry is too old")
 	// ErrRefused is returned when the current state of the pair or of the queue does not allow the request.
 	ErrRefused = errors.New("not allowed in the current state")
-	// ErrProcessed is returned when a message of a transaction was processed elsewhere: it is already acknowledged, or
-	// held by a prepared transaction. The transaction stored nothing.
+	// ErrProcessed is returned when a message of a transaction was processed elsewhere: the message is already
+	// acknowledged, or belongs to a prepared transaction. The transaction stored nothing.
 	ErrProcessed = errors.New("a message was processed elsewhere")
 	// ErrDataLoss is returned when stored data is corrupt.
 	ErrDataLoss = errors.New("stored data is corrupt")
@@ -123,7 +123,7 @@ func (e *Error) Unwrap() error {
 
 type opError struct {
 	op      string
-	cause   error // why it ended: the context's error or ErrClosed
+	cause   error // why the operation ended, such as the context's error or ErrClosed
 	last    error // the last failure; may be nil
 	unknown bool  // an attempt may have been committed
 }

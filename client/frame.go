@@ -20,8 +20,8 @@ const (
 	tagBytes                                                    = 1
 )
 
-// frame is a pb.PublishStreamRequest with several requests that encodes itself. It avoids a pb.Message for each body:
-// some 200 bytes to allocate, fill and collect.
+// frame is a pb.PublishStreamRequest with one or more requests, and implements its encoding. Unlike the generated
+// type, it needs no pb.Message of about 200 bytes for each body.
 type frame struct {
 	parts []part
 }
@@ -114,7 +114,7 @@ func (b *frame) AppendTo(o *codec.Output) {
 	o.B = appendNumber(out, fieldAcceptsMore, 1)
 }
 
-// appendTo appends the part without its last field.
+// appendTo appends the encoded part without its last field, accepts_more.
 func (p *part) appendTo(b []byte) []byte {
 	b = appendNumber(b, fieldCorrelation, p.sequence)
 	b = appendLength(b, fieldPublish, p.publishBytes)
@@ -161,8 +161,8 @@ func (p *Pending) appendTo(b []byte) []byte {
 	return b
 }
 
-// appendMessage encodes a message with the protobuf library. An error, which can only result from a concurrent change
-// of the message, appears as a wrong length.
+// appendMessage appends m, encoded with the protobuf library. An error can only result from a concurrent change of
+// m; the encoded length is then wrong.
 func appendMessage(b []byte, m *pb.Message) []byte {
 	b = appendLength(b, fieldMessages, proto.Size(m))
 	encoded, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)

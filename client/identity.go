@@ -15,11 +15,12 @@ import (
 )
 
 // attempts records whether a request may have been committed although no node has reported its result (INV-10), over
-// all calls that send the request. Only a response for exactly the request's producer, epoch and sequence resets it. A
-// refused retry does not reset it, unless the refusal is recorded in the log.
+// all calls that send the request. Only a response for exactly the request's producer, epoch and sequence resets
+// unknown. A refused retry does not reset unknown, unless the refusal is recorded in the log.
 type attempts struct {
 	unknown bool
-	// check returns an error if the request must not be sent to a target. If nil, it can be sent to every target.
+	// check returns an error if the request must not be sent to a target. If check is nil, the request can be sent to
+	// every target.
 	check func(*target) error
 }
 
@@ -60,14 +61,14 @@ func (a *attempts) refused(op string, e *Error) error {
 }
 
 // sequencer is a producer identity with one outstanding request at a time, so that its sequences are committed in
-// order. A client has as many sequencers as requests, except publishes, were ever concurrent.
+// order. A client creates a sequencer if all others are in use. Publishes do not use sequencers.
 type sequencer struct {
 	id   string
 	next uint64
 }
 
-// identity makes retries of one request idempotent, over any number of calls: while the outcome is unknown, they have
-// the same producer and sequence. The zero identity belongs to a request that was never sent.
+// identity makes retries of one request idempotent, over any number of calls: while the outcome is unknown, all
+// retries have the same producer and sequence. The zero identity belongs to a request that was never sent.
 type identity struct {
 	sequencer *sequencer
 	sequence  uint64
@@ -92,8 +93,8 @@ func (c *Client) doAs(
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
 	if errors.As(err, &e) && e.forgotten() && !id.OutcomeUnknown() {
-		// The sequencer was idle for too long. Nothing was committed, so the request may use another one: a new
-		// sequencer, because the idle ones may have been evicted as well.
+		// The node has evicted the state of the sequencer, which was idle for too long. Nothing was committed, so the
+		// request can use a new sequencer. The state of other idle sequencers may have been evicted as well.
 		*id = identity{attempts: attempts{check: id.attempts.check}}
 		id.take(newSequencer())
 		err = c.attemptsAs(ctx, op, id, fn)

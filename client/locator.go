@@ -16,11 +16,12 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// locator tracks the nodes and which of them is active. Only reports from the nodes change its state (observe, lost). A
-// failed call only triggers a poll of the nodes (askNow), so that a wrong guess of one caller cannot affect the others.
+// locator tracks the nodes and which of them is active. Only status reports and lost connections change the target
+// (observe, lost). A failed call only triggers a poll of the nodes (askNow), so that an error of one call does not
+// affect other calls.
 type locator struct {
 	opts    Options
-	newNode chan *node // nodes learned from hints, to be watched by run
+	newNode chan *node // added nodes, which run starts to watch
 
 	mu      sync.Mutex // guards the fields below and some fields of node
 	nodes   []*node
@@ -33,15 +34,15 @@ type locator struct {
 	answered bool // a node has responded since Open
 }
 
-// target is a node that is active in one term and, with two sites, in one epoch. When the target ends, everything bound
-// to it is canceled.
+// target is a node that is active in one term and, with two sites, in one epoch. When the target ends, all contexts
+// bound to it are canceled.
 type target struct {
 	node    *node
 	term    uint64
 	epoch   uint64
 	lineage string        // empty without sites
 	lossy   uint64        // last epoch that began with an unplanned promotion; 0 if there was none
-	gone    chan struct{} // closed when it ends
+	gone    chan struct{} // closed when the target ends
 
 	mu    sync.Mutex // guards ended, bound
 	ended bool
@@ -136,11 +137,12 @@ func (l *locator) close() {
 	}
 }
 
-// wait returns the active node. It waits until ctx ends. It fails earlier with an *Error if the nodes reject this
-// client or, with Options.FailFast, with errUnreachable if all nodes are known to be unreachable.
+// wait returns the target, and waits for one until ctx ends. It returns an *Error earlier if the nodes reject the
+// credentials of this client. With Options.FailFast, it returns errUnreachable if all nodes are known to be
+// unreachable.
 func (l *locator) wait(ctx context.Context) (*target, error) { return l.waitFor(ctx, l.opts.FailFast) }
 
-// waitLong is wait for background goroutines, whose calls have their own contexts.
+// waitLong is wait without FailFast, for the background goroutines of producers and consumers.
 func (l *locator) waitLong(ctx context.Context) (*target, error) { return l.waitFor(ctx, false) }
 
 func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
@@ -225,8 +227,9 @@ func (l *locator) searching() bool {
 	return l.target == nil && l.waiters > 0
 }
 
-// observe records the status of a node. A poll passes the number of observations at its start (asked): if a newer
-// observation arrived before its response, the response is dropped. With asked 0 the status is always recorded.
+// observe records the status of a node. asked is the number of observations when a poll was started: if a newer
+// observation arrived before the response of the poll, the response is discarded. If asked is 0, the status is
+// always recorded.
 func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -260,7 +263,7 @@ func (l *locator) isShort(n *node) bool {
 }
 
 // lost records that the connection to a node broke: the role is unknown until the node reports it again. again means
-// that the node rejected the credentials, and is retried immediately with new ones.
+// that the node rejected the token and is retried immediately with a newer token.
 func (l *locator) lost(n *node, err error, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -327,7 +330,7 @@ func (l *locator) wake() {
 	l.changed = make(chan struct{})
 }
 
-// nodeErrors is the last status of each node. It wraps the errors of failed connections and of replicas.
+// nodeErrors describes the last status of each node. It wraps the errors of failed connections and of replicas.
 type nodeErrors struct {
 	text   string
 	causes []error
@@ -336,7 +339,7 @@ type nodeErrors struct {
 func (e *nodeErrors) Error() string   { return e.text }
 func (e *nodeErrors) Unwrap() []error { return e.causes }
 
-// explain describes the last status of each node, for an error.
+// explain returns the last status of each node as an error.
 func (l *locator) explain() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -382,8 +385,8 @@ func (t *target) end() {
 	}
 }
 
-// bind returns a context that also ends with the target. The returned function releases the context and must be called
-// at least once.
+// bind returns a context that is also canceled when the target ends. The returned function releases the context and
+// must be called at least once.
 func (t *target) bind(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	key := &cancel

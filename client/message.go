@@ -20,8 +20,8 @@ import (
 // itself uses only MessageID, to discard duplicates in queues with a QueueConfig.DedupWindow. Each standard field and
 // Group is limited to 1,024 bytes of UTF-8; all of them and Values together are limited to 64 KiB.
 //
-// Body, Properties and Values must not be modified before the publish has completed, nor after [ErrOutcomeUnknown]: the
-// client may still be retrying it.
+// Body, Properties and Values must not be modified before the publish has completed, nor after [ErrOutcomeUnknown]:
+// the client may still be retrying the publish.
 //
 // All fields except Body and Properties are rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
 type Message struct {
@@ -31,9 +31,10 @@ type Message struct {
 	// to 64 KiB.
 	Properties map[string]string
 
-	// MessageID identifies the message to the application, and duplicates to a queue with a DedupWindow.
+	// MessageID identifies the message. A queue with a DedupWindow discards a message with the MessageID of an earlier
+	// one.
 	MessageID string
-	// CorrelationID identifies a related message or operation, such as the request of a response.
+	// CorrelationID identifies a related message or operation, such as the request that a response belongs to.
 	CorrelationID string
 	// ReplyTo is the address for replies: by convention the name of a queue.
 	ReplyTo string
@@ -70,7 +71,8 @@ type Message struct {
 // one of them is referenced. Copy the body of a message that the application keeps for a long time.
 type Stored struct {
 	Message
-	// Sequence is the position of the message in the queue. It starts at 1 and is never reused.
+	// Sequence is the position of the message in the queue. Sequences start at 1 and are not reused, except after an
+	// unplanned promotion of another site.
 	Sequence uint64
 	// PublishedAt is the time when the active accepted the message, with millisecond resolution.
 	PublishedAt time.Time
@@ -110,7 +112,8 @@ func (m *Message) plain() bool {
 		m.ExpiresAt.IsZero() && m.DeliverAt.IsZero()
 }
 
-// check rejects messages that no node accepts, so that an invalid message does not fail the batch it is sent with.
+// check returns an error for a message that no node accepts. Such a message would fail the whole request that
+// contains it.
 func (m *Message) check(maxBody int) error {
 	if len(m.Body) > maxBody {
 		return fmt.Errorf("%w: the body has %d bytes, the limit is %d", ErrLimit, len(m.Body), maxBody)
@@ -118,7 +121,7 @@ func (m *Message) check(maxBody int) error {
 	if m.plain() {
 		return nil
 	}
-	total := 0 // computed as on a node: includes lengths of keys and values, and their number
+	total := 0 // as computed by a node: includes length prefixes and the number of properties
 	if len(m.Properties) > 0 {
 		total = protowire.SizeVarint(uint64(len(m.Properties)))
 	}
@@ -211,7 +214,7 @@ func (m *Message) checkDelivery() error {
 	return nil
 }
 
-// checkName rejects values that cannot be sent as a name. The node validates the rest.
+// checkName checks the length and the encoding of a name. The node checks the characters.
 func checkName(what, name string) error {
 	if name == "" || len(name) > maxKeyBytes || !utf8.ValidString(name) {
 		return fmt.Errorf("%w: the name of a %s must have 1 to %d characters of [A-Za-z0-9._/-], not %q", ErrInvalid,
@@ -220,7 +223,7 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// cost returns the number of bytes that the message counts toward MaxPendingBytes.
+// cost returns the approximate memory of the message in bytes, which counts toward MaxPendingBytes.
 func (m *Message) cost() int64 {
 	n := int64(len(m.Body)) + 128
 	if m.plain() {

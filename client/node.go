@@ -68,8 +68,8 @@ func (n *node) conn() *grpc.ClientConn {
 	return n.cc
 }
 
-// replace discards a connection that does not respond; all calls on it fail immediately. It does nothing if another
-// call has replaced the connection, or after close.
+// replace closes the connection old and creates a new one; all calls on old fail immediately. It does nothing if
+// another call has replaced old, or after close.
 func (n *node) replace(old *grpc.ClientConn) {
 	fresh, err := n.locator.opts.dial(n.address)
 	if err != nil {
@@ -113,7 +113,7 @@ func (n *node) watch(ctx context.Context) {
 		switch {
 		case fresh:
 		case refuses(e):
-			// Rejected credentials of this client must not use up the rate limit of other clients at the same address.
+			// Retries with rejected credentials must not use up the rate limit of other clients at the same address.
 			wait, changed = refusedWait, nil
 			refusedWait = min(2*refusedWait, maxRefusedWait)
 		case t != nil:
@@ -169,15 +169,15 @@ func (n *node) watchOnce(ctx context.Context, refusals *int) (delivered, fresh b
 	}
 	n.locator.lost(n, e, fresh)
 	if !delivered && ctx.Err() == nil && !refuses(e) && !e.ended() {
-		// A new connection starts without gRPC's own backoff, so that only this loop decides when to retry. Where a
-		// process closes the connections, gRPC's growing backoff is useful.
+		// A new connection starts without gRPC's own backoff, so that only watch decides when to retry. If a process
+		// closes the connections, the connection is not replaced, because gRPC's growing backoff is then useful.
 		n.replace(cc)
 	}
 	return delivered, fresh, e
 }
 
-// pollWhenAsked requests the status when triggered, every RetryMax while a caller searches for the active, and every
-// ProbeInterval while operations are pending on this node.
+// pollWhenAsked requests the status when triggered, every RetryMax while a caller waits for an active node, and
+// every ProbeInterval while operations are pending on this node.
 func (n *node) pollWhenAsked(ctx context.Context) {
 	for {
 		wait := n.locator.opts.ProbeInterval

@@ -29,7 +29,7 @@ type Options struct {
 	RetryMin, RetryMax time.Duration
 	// FailFast ends calls with [ErrUnavailable] as soon as all addresses are known to be unreachable: connection
 	// refused, unknown host name, or TLS mismatch. It applies only until a node has responded for the first time.
-	// Producers and consumers always wait; call [Client.WaitActive] first.
+	// Producers and consumers always wait; to fail fast, call [Client.WaitActive] first.
 	//
 	// FailFast also applies while the pair refuses writes because fewer nodes are in sync than min-in-sync requires:
 	// calls and publishes return [ErrRefused], unless an earlier attempt may have been committed.
@@ -37,9 +37,9 @@ type Options struct {
 	// FixedAddresses restricts the client to Addresses. By default it also follows addresses that nodes report for the
 	// active node and for the other site.
 	FixedAddresses bool
-	// AnySite is for the administration of one pair of two sites: the client uses the active node of the pair in Addresses
-	// even if the pair is a replica, and no addresses of the other site. Calls that only the primary serves then return
-	// [ErrRefused] with the reason REPLICA. Addresses must not include nodes of both pairs.
+	// AnySite restricts the client to one of two sites, for administration. The client uses the active node of the pair
+	// in Addresses even if the pair is a replica, and does not use the other site. Calls that only the primary serves
+	// then return [ErrRefused] with the reason REPLICA. Addresses must not include nodes of both pairs.
 	AnySite bool
 	// MaxMessageBytes is the maximum size of a message body, 64 MiB by default. The client rejects larger messages.
 	MaxMessageBytes int
@@ -75,7 +75,7 @@ const (
 	defaultRetryMin        = 2 * time.Millisecond
 	defaultRetryMax        = 50 * time.Millisecond
 	defaultMaxMessageBytes = 64 << 20
-	maxAddresses           = 16      // configured and learned addresses together: four nodes, and aliases
+	maxAddresses           = 16      // limit of configured and learned addresses: four nodes and their aliases
 	streamWindowBytes      = 4 << 20 // HTTP/2 window of one stream
 	connWindowBytes        = 16 << 20
 	readBufferBytes        = 64 << 10

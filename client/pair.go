@@ -17,14 +17,14 @@ import (
 // pairs contains the highest terms and epochs that the nodes have reported. The nodes may belong to the pairs of two
 // sites. Terms are compared only within a pair, and epochs only within a lineage. locator.mu guards the fields.
 type pairs struct {
-	terms  map[string]uint64 // highest term of an active node, by pair ID
+	terms  map[string]uint64 // highest term of an active or blocked node, by pair ID
 	epochs map[string]uint64 // highest epoch, by lineage
 }
 
 func newPairs() pairs { return pairs{terms: make(map[string]uint64), epochs: make(map[string]uint64)} }
 
-// record records the last reports of the nodes. It removes pairs and lineages that no node belongs to any longer, which
-// limits the maps to the number of nodes.
+// record records the last reports of the nodes. It removes pairs and lineages that no node belongs to any longer,
+// which limits the size of the maps to the number of nodes.
 func (p *pairs) record(nodes []*node) {
 	lineages, ids := make(map[string]bool), make(map[string]bool)
 	for _, n := range nodes {
@@ -40,7 +40,8 @@ func (p *pairs) record(nodes []*node) {
 	maps.DeleteFunc(p.epochs, func(lineage string, _ uint64) bool { return !lineages[lineage] })
 }
 
-// usable reports whether neither another node of the pair nor the other site has replaced the node. mu is held.
+// usable reports whether the node can be the target: no other node of the pair has replaced it and, without AnySite,
+// the other site has not replaced its pair. mu is held.
 func (l *locator) usable(n *node) bool {
 	return !l.pairs.deposed(n) && (l.opts.AnySite || !l.pairs.superseded(n) && !outside(n, l.nodes))
 }
@@ -51,8 +52,8 @@ func (p *pairs) deposed(n *node) bool { return n.term < p.terms[n.pairID] }
 // superseded reports whether another site became the primary in a higher epoch. The node may not be aware of it.
 func (p *pairs) superseded(n *node) bool { return n.site.GetEpoch() < p.epochs[n.site.GetLineage()] }
 
-// outside reports whether a node belongs to no lineage, but another pair does: it is not a replica of that pair yet, or
-// was reinstalled.
+// outside reports whether a node belongs to no lineage, but another pair does: the node is not yet part of a replica
+// of that pair, or was reinstalled.
 func outside(n *node, nodes []*node) bool {
 	return n.site.GetLineage() == "" && slices.ContainsFunc(nodes, func(other *node) bool {
 		return other.site.GetLineage() != "" && (other.pairID != n.pairID || n.pairID == "")
@@ -70,18 +71,19 @@ func (l *locator) better(n, best *node) bool {
 	case n.rank() != best.rank():
 		return n.rank() > best.rank()
 	default:
-		// Both may be the same node under two addresses, and its pending calls should continue.
+		// Both may be the same node under two addresses. The current target is retained, so that its pending calls
+		// continue.
 		return l.target != nil && l.target.node == n
 	}
 }
 
-// isReplica reports whether the pair of the node accepts no requests from clients.
+// isReplica reports whether the pair of the node accepts no requests from clients because of its site role.
 func (n *node) isReplica() bool {
 	r := n.site.GetRole()
 	return r == pb.SiteRole_SITE_ROLE_REPLICA || r == pb.SiteRole_SITE_ROLE_STOPPED
 }
 
-// replicaError is the status of a node that does not serve because of the role of its site.
+// replicaError returns an error that describes a node that does not serve because of the role of its site.
 func (n *node) replicaError() *Error {
 	role := "a replica"
 	if n.site.GetRole() == pb.SiteRole_SITE_ROLE_STOPPED {
@@ -97,7 +99,8 @@ func (n *node) replicaError() *Error {
 	}
 }
 
-// supersededBy describes the epoch that supersedes the site of a node; empty if none. mu is held.
+// supersededBy returns a description of the epoch that supersedes the site of a node; empty if no epoch does. mu is
+// held.
 func (l *locator) supersededBy(n *node) string {
 	if epoch := l.pairs.epochs[n.site.GetLineage()]; epoch > n.site.GetEpoch() {
 		return fmt.Sprintf(", site %s is superseded: its epoch is %d, and the other site has epoch %d",

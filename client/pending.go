@@ -11,7 +11,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Pending is an asynchronous publish. It keeps its message in memory.
+// Pending is an asynchronous publish. It references its messages, which stay in memory until the Pending is
+// released.
 type Pending struct {
 	queue    string
 	body     []byte   // of a single message that consists of a body only
@@ -29,14 +30,14 @@ type Pending struct {
 	withdrawn bool // canceled before it was part of a request; guarded by Producer.mu
 }
 
-// content is a publish of several messages, or of one with more than a body. One of the fields is set.
+// content is a publish of several messages, or of one with more than a body. Exactly one of the fields is set.
 type content struct {
 	bodies   [][]byte // of messages that consist of a body only
 	messages []*pb.Message
 }
 
-// outcome is the result of a publish, or of all publishes in a request. A caller that waits creates it before the
-// response arrives.
+// outcome is the result of a publish, or of all publishes in a request. A waiting caller creates the outcome before
+// the response arrives.
 type outcome struct {
 	done     chan struct{} // closed when answered is set
 	answered atomic.Bool
@@ -92,8 +93,8 @@ func (p *Pending) result() (Receipt, error) {
 	return r, o.err
 }
 
-// complete sets the result; the offset must be set before. It returns the outcome shared by publishes without a waiting
-// caller, which it creates if shared is nil.
+// complete sets the result. p.offset must be set before. It returns the outcome shared by publishes without a
+// waiting caller, which it creates if shared is nil.
 func (p *Pending) complete(shared *outcome, r Receipt, err error) *outcome {
 	o := p.outcome.Load()
 	if o == nil {
@@ -120,7 +121,7 @@ func (p *Pending) finish(shared *outcome, r Receipt, err error) *outcome {
 	return shared
 }
 
-const maxFailures = 16 // errors kept for Flush
+const maxFailures = 16 // maximum number of errors retained for Flush
 
 type failures struct {
 	count int

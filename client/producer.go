@@ -22,11 +22,11 @@ type ProducerOptions struct {
 	ID string
 	// Epoch fences producers with the same ID and a lower epoch. It must be 0 without an ID, and at least 1 with one.
 	Epoch uint32
-	// Window is the maximum number of outstanding requests: at most 256, the number of results that a node keeps per
+	// Window is the maximum number of outstanding requests: at most 256, the number of results that a node retains per
 	// producer. Default 200.
 	Window int
-	// BatchMessages and BatchBytes limit a request with several publishes, which are combined when they arrive faster than
-	// responses. Defaults 256 messages, at most 10,000, and 256 KiB. A larger publish is sent alone.
+	// BatchMessages and BatchBytes limit a request that combines several publishes. Publishes are combined when they
+	// arrive faster than responses. Defaults 256 messages, at most 10,000, and 256 KiB. A larger publish is sent alone.
 	BatchMessages int
 	BatchBytes    int
 	// MaxPendingBytes limits the memory of pending publishes. At the limit, further publishes block. Default 16 MiB.
@@ -34,12 +34,13 @@ type ProducerOptions struct {
 }
 
 const (
-	maxWindow            = 256 // the store keeps the last 256 results of a producer
+	maxWindow            = 256 // the store retains the last 256 results of a producer
 	defaultWindow        = 200
 	defaultBatchMessages = 256
 	maxBatchMessages     = 10_000 // limit of PublishRequest
-	// maxUnanswered is the number of duplicates that a node keeps in the results of a producer. With more messages in
-	// flight, results of a queue with a deduplication window could be lost in a failover.
+	// maxUnanswered is the maximum number of messages in flight: the number of duplicates that a node retains in the
+	// results of a producer. With more messages, results of a queue with a deduplication window could be lost in a
+	// failover.
 	maxUnanswered          = 1 << 16
 	defaultBatchBytes      = 256 << 10
 	defaultMaxPendingBytes = 16 << 20
@@ -75,9 +76,9 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 // that order after a failover. A Producer is safe for concurrent use.
 //
 // Concurrent publishes to the same queue may share one request, which is one transaction. Each publish still has its
-// own outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by
-// one. There are two exceptions: a retry after a lost connection, and nodes of release 0.1.0, may reject them together.
-// A batch is never split.
+// own outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one
+// by one. There are two exceptions: publishes of one request may be rejected together if the request is retried
+// after a lost connection, or if a node runs release 0.1.0. A batch is never split.
 type Producer struct {
 	client *Client
 	opts   ProducerOptions
@@ -157,9 +158,9 @@ func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (
 
 // Publish stores one message and returns after the commit: the message is durable on every in-sync node.
 //
-// If ctx expires after the message was sent, the error also matches [ErrOutcomeUnknown], and another Publish may store
-// a duplicate. To make retries safe, publish in a [Txn], whose Commit is idempotent, or call Publish with a context
-// that does not expire.
+// If ctx expires after the message was sent, the error also matches [ErrOutcomeUnknown], and another Publish may
+// store a duplicate. To make retries safe, publish in a [Txn], because Commit is idempotent, or call Publish with a
+// context that does not expire.
 //
 // Errors: [ErrQueueNotFound], [ErrLimit], [ErrInvalid], [ErrFenced], [ErrTooOld], [ErrOutcomeLost], [ErrClosed],
 // [ErrUnavailable] with the context's error.
@@ -182,7 +183,7 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 	if p.withdraw(e) {
 		err := p.client.giveUp("publish to "+queue, ctx.Err(), nil, false)
 		if e.traced != nil {
-			e.traced(Receipt{}, err) // it is part of no request, so no other goroutine calls it
+			e.traced(Receipt{}, err) // e is part of no request, so no other goroutine calls traced
 		}
 		return Receipt{}, err
 	}
@@ -316,8 +317,8 @@ func (p *Producer) dropWithdrawn() {
 	}
 }
 
-// settle subtracts n completed entries. If no entry is open then, it returns the channel for which Flush waits, which
-// the caller must close, or nil. mu is held.
+// settle subtracts n completed entries from open. If no entry remains open, it returns the channel on which Flush
+// waits, or nil if no call waits. The caller must close the channel. mu is held.
 func (p *Producer) settle(n int) (idle chan struct{}) {
 	if p.open -= n; p.open == 0 {
 		idle, p.idle = p.idle, nil
@@ -357,8 +358,8 @@ func (p *Producer) Flush(ctx context.Context) error {
 	return p.failed.take()
 }
 
-// Close closes the producer. Unsent publishes fail with [ErrClosed]; publishes that were sent and not answered also
-// with [ErrOutcomeUnknown]. To wait for them, call [Producer.Flush] first.
+// Close closes the producer. Unsent publishes fail with [ErrClosed]; the errors of publishes that were sent and not
+// answered also match [ErrOutcomeUnknown]. To wait for pending publishes, call [Producer.Flush] first.
 func (p *Producer) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -383,7 +384,7 @@ func (p *Producer) failPending(err error) {
 	p.answer(entries, Receipt{}, err)
 }
 
-// takeInFlight removes the n oldest requests from the pipeline. mu is held.
+// takeInFlight removes the n oldest requests from inFlight and returns their entries. mu is held.
 func (p *Producer) takeInFlight(n int) (entries []*Pending) {
 	for range n {
 		r := p.inFlight.pop()
@@ -393,7 +394,8 @@ func (p *Producer) takeInFlight(n int) (entries []*Pending) {
 	return entries
 }
 
-// answer completes entries with consecutive sequences from r.Sequence on, except for duplicates.
+// answer completes the entries of one or more requests with r and err. The sequences of stored messages are
+// consecutive, starting at r.Sequence; duplicates are the messages that were not stored.
 func (p *Producer) answer(entries []*Pending, r Receipt, err error, duplicates ...*pb.DuplicateMessage) {
 	var shared *outcome
 	offset, async, each := uint32(0), 0, len(duplicates) > 0
@@ -421,7 +423,7 @@ func (p *Producer) answer(entries []*Pending, r Receipt, err error, duplicates .
 }
 
 // receiptOf returns the receipt of an entry with count messages that ends before index end of the request, and the
-// duplicates after that index. It advances r.Sequence by the number of stored messages.
+// duplicates from that index on. It advances r.Sequence by the number of stored messages.
 func receiptOf(r *Receipt, count, end uint32, duplicates []*pb.DuplicateMessage) (
 	own Receipt, rest []*pb.DuplicateMessage,
 ) {

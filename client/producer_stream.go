@@ -21,7 +21,7 @@ import (
 func (p *Producer) run(ctx context.Context) {
 	defer close(p.done)
 	retry := p.client.opts.newBackoff()
-	refusals := 0 // consecutive tokens that were refused
+	refusals := 0 // consecutive rejected tokens
 	for p.waitForWork(ctx) {
 		t, err := p.client.locator.waitLong(ctx)
 		if refused := (*Error)(nil); errors.As(err, &refused) {
@@ -84,15 +84,15 @@ func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 const singly = 1024
 
 // split moves the requests that the node has not submitted back to pending. The next publishes to the queue of the
-// first one are sent one by one, so that each has its own outcome. It returns false if requests of an earlier stream
-// remain in flight.
+// first pending publish are sent one by one, so that each has its own outcome. It returns false if requests of an
+// earlier stream remain in flight.
 func (p *Producer) split(s *pb.Submitted) bool {
 	p.takeBack(s)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropWithdrawn()
 	if p.inFlight.len() > 0 {
-		return false // it was sent on an earlier stream and has one outcome
+		return false // the request was sent on an earlier stream, so its publishes share one outcome
 	}
 	if p.pending.len() == 0 {
 		return true
@@ -104,7 +104,7 @@ func (p *Producer) split(s *pb.Submitted) bool {
 	return true
 }
 
-// isSingle reports whether a publish to a queue must be sent alone, and counts it. mu is held.
+// isSingle reports whether a publish to a queue must be sent alone. If so, it counts the publish. mu is held.
 func (p *Producer) isSingle(queue string) bool {
 	left, is := p.single[queue]
 	if !is {
@@ -175,7 +175,8 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 	return progress, err
 }
 
-// send sends requests while the stream is open. When the stream has ended, send leaves its error in received.
+// send sends requests while the stream is open. When the stream has ended, send returns the error of the stream and
+// puts it back into received.
 func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStreamClient, received chan error) error {
 	for {
 		if b := p.nextFrame(); b != nil {
@@ -186,8 +187,8 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 		}
 		select {
 		case <-p.wake:
-			// A response has just woken all callers whose message it answered, and they are about to publish again.
-			// Yielding lets these publishes share one request.
+			// A response has just woken all callers that waited for it, and they are about to publish again. Yielding lets
+			// these publishes share one request.
 			runtime.Gosched()
 		case err := <-received:
 			received <- err
@@ -198,8 +199,8 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 	}
 }
 
-// nextFrame returns the next frame for the current stream: a request and those sent with it. It returns nil if none is
-// ready.
+// nextFrame returns the next frame for the current stream: a request and further requests that are sent with it. It
+// returns nil if none is ready.
 func (p *Producer) nextFrame() *frame {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,15 +224,16 @@ func (p *Producer) nextFrame() *frame {
 	return b
 }
 
-// addTo adds a request to b, under its current identity. mu is held.
+// addTo adds a request to b, under the current identity of the producer. mu is held.
 func (p *Producer) addTo(b *frame, r *request) {
 	b.parts = append(b.parts, part{
 		queue: r.queue, id: p.id, epoch: p.opts.Epoch, sequence: r.sequence, retry: r.repeated, entries: r.entries,
 	})
 }
 
-// nextRequest returns the next request to send along with the given number of messages and bytes, or nil. Requests of
-// an earlier stream come first, in the same order; then new requests, up to the window. mu is held.
+// nextRequest returns the next request for a frame that already contains the given number of messages and bytes, or
+// nil. Requests of an earlier stream are returned first, in the same order, followed by new requests, up to the
+// window. mu is held.
 func (p *Producer) nextRequest(messages, bytes int) *request {
 	if p.sent < p.inFlight.len() {
 		if !p.greeted && p.frames >= eagerFrames {
@@ -259,7 +261,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 			return nil
 		}
 	case p.frames >= eagerFrames && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
-		return nil // more publishes will join before the next response
+		return nil // wait for a full batch or the next response
 	}
 	r := p.form(messages, bytes)
 	p.inFlight.push(r)
@@ -272,8 +274,8 @@ func (p *Producer) fits(messages, bytes int) bool {
 	return messages <= p.opts.BatchMessages && bytes <= p.opts.BatchBytes
 }
 
-// form creates a request from publishes to one queue at the head of pending, where no entry may be withdrawn. The given
-// messages and bytes are already in the frame. mu is held.
+// form creates a request from publishes to one queue at the head of pending. The first entry must not be withdrawn.
+// The frame already contains otherMessages messages with otherBytes bytes. mu is held.
 func (p *Producer) form(otherMessages, otherBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
@@ -330,8 +332,8 @@ func (p *Producer) handleAll(ctx context.Context, resp *pb.PublishStreamResponse
 	return nil
 }
 
-// handle completes the oldest request. It returns a retryable error, which ends the stream: that request and all later
-// ones are sent again, in order.
+// handle completes the oldest request with a response. It returns a retryable error instead, which ends the stream:
+// the request and all later ones are sent again, in order.
 func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, address string) error {
 	var refused *Error
 	if resp.GetError() != nil {
@@ -389,7 +391,7 @@ func (p *Producer) renew() bool {
 	return true
 }
 
-// failInFlight completes all sent requests with err. The error of those that may have been committed also matches
+// failInFlight completes all sent requests with err. The error of requests that may have been committed also matches
 // ErrOutcomeUnknown.
 func (p *Producer) failInFlight(err error, s *pb.Submitted) {
 	p.mu.Lock()

@@ -50,8 +50,8 @@ var kinds = map[pb.ErrorKind]error{ //nolint:gochecknoglobals // a constant
 	pb.ErrorKind_ERROR_KIND_NO_SCHEDULE:            link.ErrNoSchedule,
 }
 
-// kindOf returns the Err variable of a reason, or nil if the request must be retried. known is false for a reason of a
-// newer node, or none.
+// kindOf returns the Err variable of a reason, or nil if the request must be retried. known is false without a
+// reason, and for a reason of a newer release.
 func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	kind, known = kinds[reason.Kind(r)]
 	return known, kind
@@ -125,17 +125,17 @@ func (e *Error) answered() bool {
 	}
 }
 
-// refused returns a copy of the error for a caller that does not wait until the state changes.
+// refused returns a copy of a temporary error that is not retried and matches ErrRefused.
 func (e *Error) refused() *Error {
 	final := *e
 	final.kind = ErrRefused
 	return &final
 }
 
-// isReplica reports whether only the other site executes the request.
+// isReplica reports whether the request was refused because only the other site executes it.
 func (e *Error) isReplica() bool { return e.reason == pb.ErrorReason_ERROR_REASON_REPLICA }
 
-// blocked reports whether the active cannot acknowledge at the moment.
+// blocked reports whether the request failed because the active cannot acknowledge at the moment.
 func (e *Error) blocked() bool {
 	return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED || e.reason == pb.ErrorReason_ERROR_REASON_SITE_LAG
 }

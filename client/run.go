@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Handler processes one delivery. Its result answers the delivery: nil acknowledges it, an error of [Reject] rejects
-// it, and any other error requeues it. A Handler can answer the delivery itself, for example with [Delivery.NackAfter]
-// or in a [Txn]: only the first answer counts. ctx contains the trace span of the delivery.
+// Handler processes one delivery. Its result answers the delivery: nil acknowledges it, an error returned by
+// [Reject] rejects it, and any other error requeues it. A Handler can answer the delivery itself, for example with
+// [Delivery.NackAfter] or in a [Txn]: only the first answer counts. ctx contains the trace span of the delivery.
 type Handler func(ctx context.Context, d *Delivery) error
 
 // Reject returns an error with which a [Handler] rejects a delivery: the message is dead-lettered or dropped. reason
@@ -35,8 +35,8 @@ func (r *rejection) Unwrap() error { return r.reason }
 // fails is redelivered until QueueConfig.MaxDeliveries is reached.
 //
 // If the consumer has an acknowledgement deadline, Run extends the deadlines of all messages that the consumer has
-// received, until their handlers return. A slow handler therefore keeps its message, and a process that stops loses its
-// messages.
+// received, until their handlers return. The messages of a slow handler are therefore not redelivered, but those of
+// a process that hangs are.
 func (co *Consumer) Run(ctx context.Context, handle Handler, concurrency int) error {
 	extending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	extended := make(chan struct{})
@@ -63,8 +63,8 @@ func (co *Consumer) Run(ctx context.Context, handle Handler, concurrency int) er
 	return workers.Wait()
 }
 
-// settle answers the delivery with the result of a Handler. An error of the answer means that the message was answered
-// before, or that it is redelivered.
+// settle answers the delivery with the result of a Handler. It ignores errors of Ack, Reject and Nack, because the
+// message was answered before or is redelivered.
 func (d *Delivery) settle(result error) {
 	var rejected *rejection
 	switch {

@@ -28,7 +28,7 @@ const (
 	// tokenReread is the interval at which a token file is checked, and the minimum interval between calls of a source.
 	tokenReread  = time.Second
 	tokenTimeout = 30 * time.Second
-	// maxTokenBytes is the maximum size of a header that a node accepts.
+	// maxTokenBytes is the maximum size of a token: nodes accept no larger header.
 	maxTokenBytes = 16 << 10
 	// maxRenewals is the number of consecutive rejected tokens after which an operation fails.
 	maxRenewals = 3
@@ -38,14 +38,14 @@ const (
 type tokens struct {
 	source TokenSource // nil: the token is fixed
 
-	fetching chan struct{} // capacity 1: held during a call of source
+	fetching chan struct{} // capacity 1: full during a call of source
 
 	mu      sync.Mutex // guards the fields below
 	token   string
 	expiry  time.Time // zero: unknown
 	until   time.Time // time of the next fetch
 	fetched time.Time // time of the last call of source
-	inVain  time.Time // time of the last call after a rejection that did not return a new token
+	inVain  time.Time // time of the last call that followed a rejection and returned no new token
 	changed time.Time // time of the last token change
 	err     error     // of the last call of source
 }
@@ -116,7 +116,8 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 	return t.fetch(ctx, false)
 }
 
-// fetch calls the source. Concurrent calls wait and share the result.
+// fetch calls the source. Concurrent calls wait and share the result. refused means that a node rejected the current
+// token.
 func (t *tokens) fetch(ctx context.Context, refused bool) (string, error) {
 	asked := time.Now()
 	select {
@@ -137,7 +138,7 @@ func (t *tokens) fetch(ctx context.Context, refused bool) (string, error) {
 	if lately && (!stale || err != nil) {
 		return usable(token, expiry, err)
 	}
-	// The result is shared by all waiting calls: a caller that ends must not fail the others.
+	// The result is shared by all waiting calls: a canceled call must not fail the others.
 	fetch, cancel := context.WithTimeout(context.WithoutCancel(ctx), tokenTimeout)
 	defer cancel()
 	fresh, expiry, err := t.source(fetch)
@@ -174,7 +175,7 @@ func (t *tokens) take(fresh string, expiry time.Time, err error, refused bool) (
 	return usable(t.token, expiry, nil)
 }
 
-// usable returns the token while it has not expired, even if no newer one is available.
+// usable returns the token if it has not expired, even if err reports that fetching a newer token failed.
 func usable(token string, expiry time.Time, err error) (string, error) {
 	if token != "" && (expiry.IsZero() || time.Now().Before(expiry)) {
 		return token, nil
@@ -201,8 +202,8 @@ func (t *tokens) renewed(ctx context.Context, began time.Time) bool {
 	return err == nil && fresh != old
 }
 
-// isFresh is renewed for a retry loop. It counts consecutive rejected tokens in refused, and returns false above the
-// limit. Any other result of an attempt resets the count.
+// isFresh is renewed for a retry loop. It counts consecutive rejected tokens in refused, and returns false above
+// maxRenewals. Any other error resets the count.
 func (t *tokens) isFresh(ctx context.Context, e *Error, began time.Time, refused *int) bool {
 	if !errors.Is(e.kind, ErrUnauthenticated) {
 		*refused = 0
@@ -222,10 +223,11 @@ func (p perRPC) GetRequestMetadata(ctx context.Context, _ ...string) (map[string
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
-// RequireTransportSecurity returns false, since maySend has checked the connection.
+// RequireTransportSecurity returns false, because maySend has checked the connection.
 func (perRPC) RequireTransportSecurity() bool { return false }
 
-// maySend returns nil if a token may be sent to an address: the connection must be encrypted or local.
+// maySend returns nil if a token may be sent to an address: the connection must be encrypted or local, unless
+// plaintext is set.
 func maySend(address string, secure, plaintext bool) error {
 	host, _, err := net.SplitHostPort(address)
 	if secure || plaintext || err != nil {

@@ -11,14 +11,14 @@ import (
 // Tracer receives publishes and deliveries to record them as trace spans. Package client/tracing implements it with
 // OpenTelemetry. Its methods are called from the goroutines that publish and receive; they must not block.
 type Tracer interface {
-	// Publish is called before each publish of a producer, with the context of the call. It returns the messages to send:
-	// ms, which it must not modify, or copies with properties that identify the span. If done is not nil, it is called
-	// once with the outcome.
+	// Publish is called before each publish of a producer, with the context of the call. It returns the messages to
+	// send: ms, which Publish must not modify, or copies with properties that identify the span. If done is not nil, it
+	// is called once with the outcome.
 	Publish(ctx context.Context, queue string, ms []Message) (send []Message, done func(Receipt, error))
 	// Deliver is called for each delivery that Receive returns, and returns the trace of the delivery. If the result
 	// is nil, the delivery is not recorded.
 	Deliver(d *Delivery) DeliveryTrace
-	// DialOptions are added to the options of each connection.
+	// DialOptions returns options that are added to the dial options of each connection.
 	DialOptions() []grpc.DialOption
 }
 

@@ -41,7 +41,7 @@ type TxnResult struct {
 	LSN uint64
 	// Results contains one element per operation, in the order of the calls.
 	Results []OpResult
-	// Duplicate reports whether an earlier attempt was committed.
+	// Duplicate reports whether the result is that of an earlier attempt.
 	Duplicate bool
 }
 
@@ -124,8 +124,8 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 	return ds[0].consumer.queue, ds[0].consumer.subscription, toRanges(sequences), true
 }
 
-// add adds an operation, unless the outcome of a Commit is unknown: then the operation would be sent under the sequence
-// of another transaction and receive its result.
+// add adds an operation, unless the transaction has ended or the outcome of a Commit is unknown. In the latter case,
+// a retry must contain the same operations as the first attempt.
 func (t *Txn) add(op *pb.Operation) bool {
 	if t.identity.OutcomeUnknown() || t.ended {
 		t.late = fmt.Errorf("%w: an operation was added after Commit and is not part of the transaction; Commit again "+
@@ -136,7 +136,8 @@ func (t *Txn) add(op *pb.Operation) bool {
 	return true
 }
 
-// fail records an invalid operation. An operation that is too late to be added has no effect.
+// fail records the error of the first invalid operation. While the outcome of a Commit is unknown, it records
+// nothing, because the operation is not added.
 func (t *Txn) fail(err error) {
 	if t.err == nil && !t.identity.OutcomeUnknown() {
 		t.err = err
@@ -230,7 +231,7 @@ func (t *Txn) done(committed bool) {
 	}
 }
 
-// toRanges sorts sequences and merges adjacent ones.
+// toRanges sorts sequences in place and converts them to ranges of consecutive sequences.
 func toRanges(sequences []uint64) []*pb.SequenceRange {
 	if len(sequences) == 0 {
 		return nil

@@ -25,7 +25,7 @@ const (
 // HOST and PORT are [Options].Addresses; the default port is 7420. TOKEN is [Options].Token. Characters with a meaning
 // in URLs are percent-encoded. The parameters are:
 //
-//	tls=true                    encrypt connections; implied by the following three
+//	tls=true                    encrypt connections; implied by the next three parameters
 //	tls-ca=FILE                 CA certificates; default: those of the system
 //	tls-cert=FILE, tls-key=FILE client certificate
 //	token-file=FILE             Options.TokenFile

@@ -35,8 +35,8 @@ func (c *Client) WhoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
 	return call(ctx, c.conns.Read, "whoami", &pb.WhoAmIRequest{}, accessService, pb.AccessServiceClient.WhoAmI)
 }
 
-// ListAccess returns all rules, roles, quotas and tokens, the latter without hashes. It requires the operate
-// permission.
+// ListAccess returns all rules, roles, quotas and tokens. The tokens do not include the hashes. It requires the
+// operate permission.
 func (c *Client) ListAccess(ctx context.Context) (*pb.ListAccessResponse, error) {
 	return call(ctx, c.conns.Read, "list the rules", &pb.ListAccessRequest{}, accessService,
 		pb.AccessServiceClient.ListAccess)
@@ -62,9 +62,9 @@ func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool) (
 }
 
 // Revoke removes the permissions and roles in rule from the stored rule of the same subject. If rule contains
-// neither, it deletes the stored rule. It returns the remaining rule, or nil if none remains. lockOut is as for
-// [Client.Grant]. Errors: those of Grant; [ErrNoRule] if the stored rule does not exist or lacks one of the
-// permissions or roles.
+// neither permissions nor roles, the stored rule is deleted. Revoke returns the remaining rule, or nil if no rule
+// remains. lockOut is as for [Client.Grant]. Errors: those of Grant; [ErrNoRule] if the stored rule does not exist
+// or lacks one of the permissions or roles.
 func (c *Client) Revoke(
 	ctx context.Context, rule *pb.AccessRule, lockOut bool,
 ) (*pb.AccessRule, error) {

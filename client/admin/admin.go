@@ -37,7 +37,7 @@ func New(c *client.Client) *Client { return &Client{conns: link.Of(c)} }
 
 // Errors of administrative calls, in addition to those of package client.
 var (
-	// ErrNotEmpty is returned when a queue contains messages, and was to be deleted only if empty.
+	// ErrNotEmpty is returned when a queue that must be deleted only if empty contains messages.
 	ErrNotEmpty = link.ErrNotEmpty
 	// ErrNoRule is returned when a rule, role, token or quota does not exist.
 	ErrNoRule = link.ErrNoRule
@@ -51,15 +51,16 @@ var (
 	ErrNoSpace = link.ErrNoSpace
 	// ErrBackupNotFound is returned when the backup does not exist on the node.
 	ErrBackupNotFound = link.ErrBackupNotFound
-	// ErrNoConnection is returned when the node has no connection with that number.
+	// ErrNoConnection is returned when the node has no connection with the given number.
 	ErrNoConnection = link.ErrNoConnection
-	// ErrNoJob is returned when no job has that name.
+	// ErrNoJob is returned when no job has the given name.
 	ErrNoJob = link.ErrNoJob
-	// ErrNoSchedule is returned when no schedule has that name.
+	// ErrNoSchedule is returned when no schedule has the given name.
 	ErrNoSchedule = link.ErrNoSchedule
-	// ErrNoPolicy is returned when no policy has that pattern.
+	// ErrNoPolicy is returned when no policy has the given pattern.
 	ErrNoPolicy = link.ErrNoPolicy
-	// ErrNoTransaction is returned when no transaction with that XID is prepared or among the last 10,000 decided ones.
+	// ErrNoTransaction is returned when no transaction with the given XID is prepared, or is among the last 10,000
+	// decided transactions.
 	ErrNoTransaction = link.ErrNoTransaction
 	// ErrDecided is returned when the transaction coordinator has made the opposite decision on the prepared
 	// transaction.
@@ -71,12 +72,12 @@ var (
 	ErrNoPlan = link.ErrNoPlan
 )
 
-// maxNameBytes is the limit for names that is checked before a request is sent.
+// maxNameBytes is the maximum length of a name, which is checked before a request is sent.
 const maxNameBytes = 255
 
 func queues(cc *grpc.ClientConn) pb.QueueServiceClient { return pb.NewQueueServiceClient(cc) }
 
-// checkName rejects values that cannot be sent as a name. The node validates the rest.
+// checkName checks the length and the encoding of a name. The node checks the characters.
 func checkName(what, name string) error {
 	if name == "" || len(name) > maxNameBytes || !utf8.ValidString(name) {
 		return fmt.Errorf("%w: the name of a %s must have 1 to %d characters of [A-Za-z0-9._/-], not %q", client.ErrInvalid,

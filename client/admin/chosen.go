@@ -82,8 +82,8 @@ type Matching struct {
 	Filter string
 	// From is the first sequence; 0 means the oldest message.
 	From uint64
-	// Before, if not 0, is the sequence after the last one. If it is 0, messages published after the call are not
-	// selected.
+	// Before, if not 0, restricts the selection to messages before this sequence. If it is 0, messages published after
+	// the call are not selected.
 	Before uint64
 	// Progress, if not nil, is called after each part of the search.
 	Progress func(client.SearchProgress)

@@ -45,7 +45,7 @@ func Example() {
 	}
 }
 
-// A purge is retried until its outcome is known; it does not remove messages published in the meantime.
+// Retry a purge until its outcome is known. A retry does not remove messages published in the meantime.
 func ExampleRequest() {
 	var adm *admin.Client
 	var r admin.Request

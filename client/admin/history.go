@@ -29,7 +29,7 @@ type History struct {
 type HistoryPoint struct {
 	// At is the end of the interval, by the clock of the active node.
 	At time.Time
-	// Rates reports whether Published, Delivered and Acknowledged are known. They are averages per second over the
+	// Rates reports whether Published, Delivered and Acknowledged are known. The rates are averages per second over the
 	// interval.
 	Rates                              bool
 	Published, Delivered, Acknowledged float64
@@ -39,10 +39,11 @@ type HistoryPoint struct {
 	OldestAge time.Duration
 }
 
-// History returns the recorded values of a queue in a period before now, at most [MaxHistory]. If queue is empty, it
-// returns the sum of all queues. The active records the pair and the 100 queues with the most traffic in memory. The
-// standby has a copy, which may lack the last seconds after a failover. Errors: [client.ErrQueueNotFound];
-// [client.ErrInvalid]; [client.ErrInternal] with the code Unimplemented if the active runs release 0.1.0.
+// History returns the recorded values of a queue in the given period before now, which is at most [MaxHistory]. If
+// queue is empty, it returns the sum of all queues. The active records the pair and the 100 queues with the most
+// traffic in memory. The standby has a copy; after a failover, the last seconds may be missing. Errors:
+// [client.ErrQueueNotFound]; [client.ErrInvalid]; [client.ErrInternal] with the code Unimplemented if the active
+// runs release 0.1.0.
 func (c *Client) History(ctx context.Context, queue string, period time.Duration) (History, error) {
 	if period <= 0 || period > MaxHistory {
 		return History{}, fmt.Errorf("%w: the period must be more than 0 and at most %s, not %s", client.ErrInvalid,

@@ -156,9 +156,9 @@ func (c *Client) UpdateMaintenanceSettings(
 	return resp.GetSettings(), err
 }
 
-// StartPlan starts a rolling operation: on the standby first, and after a switchover on the other node. The pair
-// completes it independently of the client; see [Client.WatchPlan]. If the connection broke during the call, [ErrBusy]
-// may mean that the plan was started. Errors: ErrBusy while another plan runs, [client.ErrRefused],
+// StartPlan starts a rolling operation, which runs on the standby first and, after a switchover, on the other node.
+// The pair completes it independently of the client; see [Client.WatchPlan]. If the connection broke during the
+// call, [ErrBusy] may mean that the plan was started. Errors: ErrBusy while another plan runs, [client.ErrRefused],
 // [client.ErrInvalid].
 func (c *Client) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "start the plan", req, pb.MaintenanceServiceClient.StartPlan)
@@ -171,7 +171,7 @@ func (c *Client) CancelPlan(ctx context.Context) (*pb.Plan, error) {
 	return resp.GetPlan(), err
 }
 
-// Plan returns the last plan of the pair, running or ended. It returns nil if no plan was ever started.
+// Plan returns the last plan of the pair, which may be running or ended. It returns nil if no plan was ever started.
 func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	for p, err := range c.WatchPlan(ctx) {
 		return p, err
@@ -219,8 +219,8 @@ func (c *Client) Jobs(ctx context.Context) ([]*pb.Job, error) {
 	return resp.GetJobs(), err
 }
 
-// PutJob creates or replaces the job with that name. Errors: [client.ErrInvalid], [client.ErrLimit] if the maximum
-// number of jobs exists.
+// PutJob creates a job, or replaces the job with the same name. Errors: [client.ErrInvalid], [client.ErrLimit] if
+// the maximum number of jobs exists.
 func (c *Client) PutJob(ctx context.Context, job *pb.Job) (*pb.Job, error) {
 	resp, err := onActive(ctx, c, "put job "+job.GetName(), &pb.PutJobRequest{Job: job},
 		pb.MaintenanceServiceClient.PutJob)

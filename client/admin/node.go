@@ -24,7 +24,7 @@ type Node struct {
 	node link.Node
 }
 
-// Node returns the node with that address, host:port, which need not be in Options.Addresses. Errors:
+// Node returns the node with the given address, host:port, which need not be in Options.Addresses. Errors:
 // [client.ErrInvalid], [client.ErrClosed].
 func (c *Client) Node(address string) (*Node, error) {
 	n, err := c.conns.Node(address)

@@ -21,7 +21,7 @@ type Pause struct {
 	Deliver bool
 	// At is the time of the last call of [Client.PauseQueue], by the clock of the active node.
 	At time.Time
-	// By is the name of the client that called PauseQueue; empty without authentication. Reason is its explanation.
+	// By is the name of the client that called PauseQueue; empty without authentication. Reason is PauseOptions.Reason.
 	By, Reason string
 }
 
@@ -30,8 +30,8 @@ type Pause struct {
 type PauseOptions struct {
 	// Subscription selects one subscription instead of the queue.
 	Subscription string
-	// Publish and Deliver select publishing and delivery. If neither is set, both are selected, or only delivery for a
-	// subscription.
+	// Publish and Deliver select publishing and delivery. If neither is set, both are selected, or only delivery if
+	// Subscription is set.
 	Publish, Deliver bool
 	// Reason is shown to other operators, at most 1,024 bytes of UTF-8. ResumeQueue ignores it.
 	Reason string

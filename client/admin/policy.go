@@ -87,11 +87,12 @@ func queuePolicyFromProto(p *pb.QueuePolicy) Policy {
 // OwnConfig contains the options that a queue sets itself, and the policies that apply to it.
 type OwnConfig struct {
 	Config QueueConfig
-	// Fields are the names of these options, such as "max_deliveries". Their values can be 0.
+	// Fields are the names of the options in Config that the queue sets, such as "max_deliveries". Their values can be
+	// 0.
 	Fields []string
-	// Policy is the pattern of the policy that sets other options, and LimitPolicy the pattern of the policy with limits;
-	// each is empty if no such policy applies. Limited are the names of options that LimitPolicy reduces
-	// to its limit.
+	// Policy is the pattern of the policy that sets other options, and LimitPolicy the pattern of the policy with
+	// limits; each is empty if no such policy applies. Limited are the names of the options that LimitPolicy reduces to
+	// a limit.
 	Policy, LimitPolicy string
 	Limited             []string
 }

@@ -22,9 +22,9 @@ type Decided struct {
 }
 
 // CommitPrepared commits a prepared transaction. The call is idempotent; call it again after
-// [client.ErrOutcomeUnknown]. Errors: [ErrNoTransaction] if no transaction of that xid is prepared or among the last
-// 10,000 decided ones; [ErrDecided] if the coordinator rolled it back; [ErrHeuristic] if an operator or the timeout
-// rolled it back.
+// [client.ErrOutcomeUnknown]. Errors: [ErrNoTransaction] if no transaction with this xid is prepared, or is among
+// the last 10,000 decided transactions; [ErrDecided] if the coordinator rolled back the transaction; [ErrHeuristic]
+// if an operator or the timeout rolled it back.
 func (c *Client) CommitPrepared(ctx context.Context, xid string) (Decided, error) {
 	return decide(ctx, c, "commit the prepared transaction "+xid, &pb.CommitPreparedRequest{Xid: xid},
 		pb.QueueServiceClient.CommitPrepared)
@@ -51,8 +51,8 @@ func (c *Client) HeuristicRollbackPrepared(ctx context.Context, xid string) (Dec
 		&pb.RollbackPreparedRequest{Xid: xid, Heuristic: true}, pb.QueueServiceClient.RollbackPrepared)
 }
 
-// decide sends a decision until a node responds. An opposite earlier decision applies to every attempt, so the outcome
-// is then known.
+// decide sends a decision until a node responds. If a node reports an opposite decision, no attempt took effect, so
+// the error does not match client.ErrOutcomeUnknown.
 func decide[Req any, Resp interface{ GetHeuristic() bool }](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (Resp, error),
@@ -69,7 +69,7 @@ func decide[Req any, Resp interface{ GetHeuristic() bool }](
 	return Decided{Heuristic: resp.GetHeuristic()}, err
 }
 
-// PreparedTransaction is a transaction that waits for a decision.
+// PreparedTransaction is a transaction that is prepared and not yet decided.
 type PreparedTransaction struct {
 	XID string
 	// LSN is the LSN of the Prepare in the log of the store.
@@ -85,11 +85,13 @@ type PreparedTransaction struct {
 // PreparedQueue contains the operations of a prepared transaction in one queue.
 type PreparedQueue struct {
 	Queue string
-	// Publishes and Acks are the numbers of messages to publish and, over all subscriptions, to acknowledge.
+	// Publishes is the number of messages to publish. Acks is the number of messages to acknowledge, over all
+	// subscriptions.
 	Publishes, Acks uint64
 }
 
-// ListPrepared iterates over the transactions that wait for a decision, oldest first. It ends after the first error.
+// ListPrepared returns an iterator over the prepared transactions that are not yet decided, oldest first. It ends
+// after the first error.
 func (c *Client) ListPrepared(ctx context.Context) iter.Seq2[PreparedTransaction, error] {
 	return func(yield func(PreparedTransaction, error) bool) {
 		for after := uint64(0); ; {

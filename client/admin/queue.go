@@ -61,7 +61,7 @@ func ParseOverflow(name string) (Overflow, error) {
 	return 0, fmt.Errorf("%w: overflow %q is none of %s", client.ErrInvalid, name, strings.Join(overflows[:], ", "))
 }
 
-// check rejects values that cannot be sent. The node validates the rest.
+// check returns an error for values that cannot be sent. The node validates all other values.
 func (c QueueConfig) check() error {
 	if c.Overflow < 0 || int(c.Overflow) >= len(overflows) {
 		return fmt.Errorf("%w: unknown %s", client.ErrInvalid, c.Overflow)
@@ -78,7 +78,7 @@ type Queue struct {
 	Name string
 	// ID identifies the queue. A queue that is deleted and created again has a new ID.
 	ID uint64
-	// Config contains the values in effect: those that the queue sets itself, and those of policies.
+	// Config contains the values in effect, which are set on the queue itself or by policies.
 	Config QueueConfig
 	// NextSequence is the sequence of the next message.
 	NextSequence uint64
@@ -93,8 +93,8 @@ type Queue struct {
 	// DeadLetter queue. Expired is the number of expired messages that were not moved to a DeadLetter queue. Both are
 	// counted since the creation of the queue.
 	Dropped, Expired uint64
-	// MessageIDs is the number of message IDs kept for the DedupWindow; some may be older, by up to a quarter of it.
-	// Duplicates is the number of messages discarded as duplicates.
+	// MessageIDs is the number of message IDs retained for the DedupWindow; some of them may exceed the window by up to
+	// a quarter. Duplicates is the number of messages discarded as duplicates.
 	MessageIDs, Duplicates uint64
 	// Forwards are the forwarding rules.
 	Forwards []Forward
@@ -104,7 +104,7 @@ type Queue struct {
 	Activity *QueueActivity
 	// Pause describes the pause of the queue; nil if the queue is not paused.
 	Pause *Pause
-	// Own contains the options that the queue sets itself.
+	// Own contains the options that are set on the queue itself.
 	Own OwnConfig
 }
 
@@ -127,7 +127,8 @@ type Subscription struct {
 	Redelivery RedeliveryPolicy
 	// Active is the consumer that receives the messages of an Exclusive queue, if any.
 	Active *ActiveConsumer
-	// Pause describes the pause of the subscription; nil if it is not paused separately. Its queue may be paused.
+	// Pause describes the pause of the subscription; nil if the subscription is not paused separately. The queue may
+	// still be paused.
 	Pause *Pause
 	// OldestInFlightAge is the time since the delivery of the message that has been in flight longest; 0 if no message is
 	// in flight.
@@ -155,9 +156,9 @@ const (
 
 // CreateQueueOptions configures [Client.CreateQueue].
 type CreateQueueOptions struct {
-	// Config contains the options that the queue sets itself.
+	// Config contains the options that are set on the queue itself.
 	Config QueueConfig
-	// Explicit names options that the queue sets itself although they are 0, such as "max_deliveries": no policy applies
+	// Explicit names options that are set to 0 on the queue itself, such as "max_deliveries", so that no policy applies
 	// to them.
 	Explicit []string
 	// Subscriptions are the names of the initial subscriptions. Default client.DefaultSubscription.
@@ -193,7 +194,7 @@ func (c *Client) CreateQueue(
 	return queueFromProto(resp.GetQueue()), resp.GetCreated(), err
 }
 
-// AlterQueue replaces the whole configuration that a queue sets itself; policies apply to options that are 0. To change
+// AlterQueue replaces all options that are set on the queue itself; policies apply to options that are 0. To change
 // only some options, use [Client.ChangeQueue]. Errors: [client.ErrQueueNotFound], also for the dead-letter queue;
 // [client.ErrInvalid], also if dead letters would form a cycle; [client.ErrRefused].
 func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig) (Queue, error) {
@@ -212,9 +213,9 @@ func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig
 type QueueChange struct {
 	// Config contains the values of the options in Set.
 	Config QueueConfig
-	// Set names the options to set, such as "max_deliveries", even to 0.
+	// Set names the options to set, such as "max_deliveries". Their values can be 0.
 	Set []string
-	// Reset names options that the queue no longer sets itself: a policy applies to them, or their value is 0.
+	// Reset names options to unset on the queue: a policy applies to them, or their value is 0.
 	Reset []string
 }
 
@@ -266,7 +267,8 @@ func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
 	return queueFromProto(resp.GetQueue()), err
 }
 
-// Queues iterates over the queues with names that begin with prefix, sorted by name. It ends after the first error.
+// Queues returns an iterator over the queues with names that begin with prefix, sorted by name. It ends after the
+// first error.
 func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, error] {
 	return func(yield func(Queue, error) bool) {
 		token := ""
@@ -308,8 +310,8 @@ type SubscriptionOptions struct {
 	IfNotExists bool
 }
 
-// CreateSubscription creates a durable cursor on a queue. The result created, and retries, are as for
-// [Client.CreateQueue]. Errors: [client.ErrQueueNotFound], [client.ErrAlreadyExists], [client.ErrInvalid],
+// CreateSubscription creates a durable cursor on a queue. The meaning of created and the rules for retries are those
+// of [Client.CreateQueue]. Errors: [client.ErrQueueNotFound], [client.ErrAlreadyExists], [client.ErrInvalid],
 // [client.ErrLimit], [client.ErrRefused].
 func (c *Client) CreateSubscription(
 	ctx context.Context, queue, name string, o SubscriptionOptions,
@@ -340,8 +342,9 @@ func (c *Client) CreateSubscription(
 	return subscriptionFromProto(resp.GetSubscription()), resp.GetCreated(), err
 }
 
-// DeleteSubscription deletes a subscription, and the messages that only this subscription had not acknowledged. Retries
-// are as for [Client.DeleteQueue]. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound].
+// DeleteSubscription deletes a subscription, and the messages that all other subscriptions have acknowledged. The
+// rules for retries are those of [Client.DeleteQueue]. Errors: [client.ErrQueueNotFound],
+// [client.ErrSubscriptionNotFound].
 func (c *Client) DeleteSubscription(ctx context.Context, queue, name string) error {
 	req := &pb.DeleteSubscriptionRequest{Queue: queue, Name: name}
 	_, err := change(ctx, c, "delete subscription "+name+" of "+queue, req,

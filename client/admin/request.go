@@ -28,17 +28,17 @@ import (
 //	}
 //
 // The zero Request is ready for use. A Request belongs to one call of one client, and to its retries with the same
-// arguments. A refused call may be retried as a new attempt. A Request is not safe for concurrent use. Nodes of release
-// 0.1.0 do not support it: they execute a retry again.
+// arguments. A refused call may be retried as a new attempt. A Request is not safe for concurrent use. Nodes of
+// release 0.1.0 do not support a Request: they execute a retry again.
 type Request struct {
 	conns    link.Conns
 	identity link.Identity
-	sent     proto.Message // the last attempt; must be the same while its outcome is unknown
+	sent     proto.Message // the last attempt; a retry must be equal while the outcome is unknown
 	done     bool
 }
 
-// As returns a client whose calls are attempts of r. It affects only calls that change queues, subscriptions, access
-// rules, policies or schedules.
+// As returns a client that makes its calls as attempts of r. r affects only calls that change queues, subscriptions,
+// access rules, policies or schedules.
 func (c *Client) As(r *Request) *Client { return &Client{conns: c.conns, request: r} }
 
 func (r *Request) begin(c *Client, op string, req proto.Message) error {
@@ -59,7 +59,7 @@ func (r *Request) begin(c *Client, op string, req proto.Message) error {
 	return nil
 }
 
-// change makes one call that changes state on the active node, under a new identity or the one of its Request.
+// change makes one call that changes state on the active node, under the identity of c.request or a new identity.
 func change[Req any, Resp any, R interface {
 	*Req
 	proto.Message
@@ -98,8 +98,8 @@ func setProducer(m protoreflect.Message, p *pb.Producer) {
 	m.Set(m.Descriptor().Fields().ByName("producer"), protoreflect.ValueOfMessage(p.ProtoReflect()))
 }
 
-// doneBefore reports whether a refusal means that an earlier attempt was probably executed, by a node without support
-// for identities. Other nodes return the original result or record the refusal.
+// doneBefore reports whether err is the given refusal and means that an earlier attempt was probably executed, by a
+// node without support for identities. Other nodes return the original result or record the refusal.
 func doneBefore(err, refusal error) bool {
 	return errors.Is(err, refusal) && errors.Is(err, client.ErrOutcomeUnknown)
 }

@@ -14,9 +14,9 @@ func scheduleService(cc *grpc.ClientConn) pb.ScheduleServiceClient {
 	return pb.NewScheduleServiceClient(cc)
 }
 
-// PutSchedule creates a schedule, or replaces the schedule with that name and keeps its history. If its times do not
-// change, the next occurrence does not change either. Errors: [client.ErrInvalid]; [client.ErrLimit] if the maximum
-// number of schedules exists; [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// PutSchedule creates a schedule, or replaces the schedule with the same name and retains its history. If the times
+// do not change, the next occurrence does not change either. Errors: [client.ErrInvalid]; [client.ErrLimit] if the
+// maximum number of schedules exists; [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) PutSchedule(ctx context.Context, s *pb.Schedule) (*pb.Schedule, error) {
 	resp, err := changeBy(ctx, c, "put schedule "+s.GetName(), &pb.PutScheduleRequest{Schedule: s}, scheduleService,
 		pb.ScheduleServiceClient.PutSchedule)

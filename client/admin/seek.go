@@ -43,9 +43,10 @@ type SeekResult struct {
 	Backlog uint64
 }
 
-// Seek moves a subscription; if subscription is empty, client.DefaultSubscription. Messages below the position are
-// acknowledged. Stored messages from the position on are delivered, even if they were delivered before. Messages are
-// stored until all subscriptions have acknowledged them, and longer if the queue has a retention.
+// Seek moves a subscription to a position. An empty subscription means client.DefaultSubscription. Messages below
+// the position are acknowledged. Stored messages from the position on are delivered, even if they were delivered
+// before. Messages are stored until all subscriptions have acknowledged them, and longer if the queue has a
+// retention.
 //
 // Attached consumers of package client continue at the new position. Their earlier deliveries count as answered. An
 // acknowledgement that is in flight during the Seek may apply to the redelivery; to avoid this, close the consumers

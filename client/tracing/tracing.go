@@ -39,8 +39,8 @@ const (
 
 // Options configures [New].
 type Options struct {
-	// DeliveriesInTrace makes the span of a delivery part of the publish's trace. Without it, the delivery starts a new
-	// trace, subject to the provider's sampler, with a link to the publish.
+	// DeliveriesInTrace makes the span of a delivery part of the publish's trace. If false, the span of a delivery
+	// starts a new trace, subject to the provider's sampler, with a link to the publish.
 	DeliveriesInTrace bool
 }
 
@@ -82,7 +82,7 @@ func (t *tracer) Publish(
 	}
 }
 
-// named returns links to the spans that the application itself set in the messages.
+// named returns links to the span contexts that the application itself set in the messages.
 func (t *tracer) named(ms []client.Message) (links []trace.Link) {
 	for i := range ms {
 		if ms[i].Properties[traceparent] != "" {
@@ -98,7 +98,8 @@ func (t *tracer) remote(props map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(t.carrier.Extract(context.Background(), propagation.MapCarrier(props)))
 }
 
-// inject returns copies of messages that contain the span context. Values set by the application are kept.
+// inject returns copies of the messages with the span context. It does not change messages in which the application
+// has set a span context, or without space for one.
 func (t *tracer) inject(span trace.Span, ms []client.Message) []client.Message {
 	names := propagation.MapCarrier{}
 	t.carrier.Inject(trace.ContextWithSpan(context.Background(), span), names)
@@ -118,7 +119,7 @@ func (t *tracer) inject(span trace.Span, ms []client.Message) []client.Message {
 	return send
 }
 
-// bytesOf returns the maximum size of properties.
+// bytesOf returns an upper bound of the encoded size of properties.
 func bytesOf(props map[string]string) (n int) {
 	for k, v := range props {
 		n += len(k) + len(v) + framingBytes
@@ -169,7 +170,7 @@ func (d delivery) Answered(how string) {
 	d.span.End()
 }
 
-// DialOptions implements [client.Tracer]: unary calls, such as Commit, also have spans.
+// DialOptions implements [client.Tracer]. It returns options that also record spans of unary calls, such as Commit.
 func (t *tracer) DialOptions() []grpc.DialOption {
 	streams := make(map[string]bool)
 	for _, service := range []*grpc.ServiceDesc{

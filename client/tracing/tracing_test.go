@@ -17,8 +17,9 @@ import (
 
 const own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// A sampled publish stores its span context in copies of the messages; the application's messages are unchanged. A span
-// context set by the application is kept and linked. A message without space is sent unchanged.
+// A sampled publish stores its span context in copies of the messages; the application's messages are unchanged. A
+// span context set by the application is retained and linked. A message without space for a span context is sent
+// unchanged.
 func TestPublish(t *testing.T) {
 	r := tracetest.NewSpanRecorder()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r))

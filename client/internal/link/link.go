@@ -27,7 +27,7 @@ type Call = func(context.Context, *grpc.ClientConn) error
 // CallAs is one attempt of a request with a producer identity.
 type CallAs = func(context.Context, *grpc.ClientConn, *pb.Producer) error
 
-// Conns are the connections of a client to its pair.
+// Conns sends requests over the connections of a client to its pair.
 type Conns interface {
 	// Read sends a read-only request to the active node until it responds.
 	Read(ctx context.Context, op string, call Call) error
