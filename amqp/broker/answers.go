@@ -8,7 +8,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// ranges is a list of sequences in order of arrival, with adjacent ones merged.
+// ranges is a list of sequence ranges in order of arrival. Consecutive sequences that arrive in order are merged.
 type ranges []*pb.SequenceRange
 
 func (r *ranges) add(sequence uint64) {
@@ -49,7 +49,7 @@ func (a *answers) empty() bool {
 	return len(a.ack) == 0 && len(a.nack) == 0 && len(a.reject) == 0 && len(a.release) == 0
 }
 
-// requeue releases messages that the client has not processed.
+// requeue adds messages that the client has not processed to the released ones.
 func (a *answers) requeue(sequences []uint64) {
 	for _, s := range sequences {
 		a.release.add(s)

@@ -22,7 +22,7 @@ const (
 	capGlobal         wire.Symbol = "global"
 )
 
-const callLimit = 15 * time.Second // of a call for a queue or a subscription
+const callLimit = 15 * time.Second // timeout of the calls to find or create a queue or a subscription
 
 // attached responds to an attach of the client. Calls to the node run in a separate goroutine. mu is held.
 func (c *conn) attached(l *session.Link) {
@@ -41,8 +41,8 @@ func (c *conn) attached(l *session.Link) {
 	}
 }
 
-// maxCreating limits the links in creation. Above it, the connection is not read, so that its client does not delay
-// others.
+// maxCreating limits the links in creation. Above this limit, the connection is not read, so that its client does
+// not delay other clients.
 const maxCreating = 32
 
 // leaveWith runs begin in a separate goroutine without mu, and then, with mu, the function that begin returns. If the

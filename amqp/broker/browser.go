@@ -74,8 +74,8 @@ func (b *browser) run() {
 	c.signal()
 }
 
-// browse sends the messages of the queue within the client's credit, and ignores their outcomes. If some are corrupt,
-// browse sends the others and returns an error.
+// browse sends the messages of the queue within the client's credit, and ignores their outcomes. It skips corrupt
+// messages and returns an error for them at the end.
 func (b *browser) browse() error {
 	b.c.catchUp(b.queue)
 	limit := b.c.server.o.MaxMessageBytes + 2*maxEnvelope
@@ -92,7 +92,7 @@ func (b *browser) browse() error {
 			if b.filter == "" || req.GetFromSequence() >= req.GetBeforeSequence() {
 				return corruptMessages(corrupt)
 			}
-			// a limit of the call was reached
+			// the node ended the stream at a limit of one call
 			if stream, err = b.c.queues.Browse(b.ctx, req, grpc.MaxCallRecvMsgSize(limit)); err != nil {
 				return err
 			}
@@ -123,7 +123,7 @@ func corruptMessages(n int) error {
 	}
 }
 
-// send sends a message when the client has credit; it returns false when the link is closed.
+// send waits until the client has credit, and sends a message. It returns false if the link is closed.
 func (b *browser) send(sequence uint64, payload []byte) bool {
 	c := b.c
 	c.mu.Lock()

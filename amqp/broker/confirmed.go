@@ -83,7 +83,8 @@ func (c *conn) catchUp(queue string) {
 	}
 }
 
-// sync requests a confirmation of all answers so far. The channel is closed when it arrives.
+// sync requests a confirmation of all earlier answers. It returns a channel that is closed when the confirmation
+// arrives.
 func (s *consumer) sync() <-chan struct{} {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -123,7 +124,7 @@ func (r *reading) Read(b []byte) (int, error) {
 
 // applying is the input of the frame reader. Each Read means that the previously returned data is processed.
 type applying struct {
-	from io.Reader // reads, or TLS on it
+	from io.Reader // the reading, or a TLS connection on top of it
 	*reading
 }
 

@@ -25,13 +25,13 @@ import (
 const (
 	maxFrameSize = 128 << 10
 	// idleTimeOut is the idle timeout announced to clients: a client that is silent for twice that time is
-	// disconnected, and its messages are redelivered.
+	// disconnected, and its unsettled messages are redelivered.
 	idleTimeOut  = 10 * time.Second
 	writeTimeout = 30 * time.Second // of one write
 	finishLimit  = 30 * time.Second // to process received data when a client ends its connection
 	restLimit    = 5 * time.Second  // to read the remaining data of a connection that is not writable
 
-	maxLinks   = 480     // per connection: each may be a stream to the node
+	maxLinks   = 480     // per connection: each link may need a stream to the node
 	maxOutput  = 1 << 20 // bytes of output above which no messages are encoded
 	maxPending = 2 << 20 // bytes of messages waiting to be stored above which the connection is not read
 	maxUnsent  = 1 << 20 // bytes of messages that may wait for credit or a window
@@ -71,7 +71,7 @@ type conn struct {
 	creating    int             // links in creation
 	held        int             // bytes of large messages, as counted by the server
 	waits       bool            // the connection is not being read
-	silent      []*consumer     // with expired messages, since the client's last frame
+	silent      []*consumer     // consumers with messages that expired since the client's last frame
 	ended       bool
 	leaving     bool      // no frames are applied; the connection ends when received data is processed
 	closing     time.Time // time of termination, after a close by the node
@@ -133,7 +133,7 @@ func (c *conn) serve() {
 	c.deleteNodes()
 }
 
-// ready returns false if the connection was already terminated.
+// ready sets core. It returns false if the connection was already terminated.
 func (c *conn) ready(core *session.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -246,8 +246,8 @@ func (c *conn) apply(f *wire.Frame, err error) (done bool) {
 	return done || c.ended
 }
 
-// receive applies a frame and those buffered after it. Wakeups are deferred: woken goroutines would wait for mu, which
-// is held.
+// receive applies a frame and the frames buffered after it. Wakeups are deferred, because woken goroutines would
+// wait for mu, which is held.
 func (c *conn) receive(f *wire.Frame) error {
 	c.gathering = true
 	defer c.notify()
@@ -476,7 +476,7 @@ func (c *conn) sendOff(reason *wire.Error) {
 	c.signal()
 }
 
-// lost closes the connection because this node does not serve for now: the client reconnects to the active node.
+// lost closes the connection with a redirect to the active node.
 func (c *conn) lost(reason string) {
 	role := c.server.successor()
 	if role.Active {
@@ -578,8 +578,9 @@ func (c *conn) sessionEnded(s *session.Session) {
 
 // link is the Data of a session.Link. Its methods are called with mu held.
 type link interface {
-	// detached is called after the last event of the link. closed means that the client discards the state of the link. If
-	// wait is nil, the detach is answered immediately; otherwise, after wait, called without mu, has returned.
+	// detached is called after the last event of the link. closed means that the client discards the state of the link.
+	// If wait is nil, the detach is answered immediately. Otherwise, wait is called without mu, and the detach is
+	// answered after it has returned.
 	detached(closed bool) (wait func())
 	// finish is called when the connection ends: received data is processed, and nothing is sent.
 	finish()

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	maxCredit = 10_000   // of a link at the node; the rest is granted as it is used
-	passBytes = 64 << 10 // size of a batch of encoded messages
+	maxCredit = 10_000   // maximum credit of a link at the node; further credit is granted as messages arrive
+	passBytes = 64 << 10 // size at which a batch of encoded messages is sent
 	maxRanges = 5000     // per request; the node accepts 10,000 of each kind
 )
 
@@ -57,7 +57,8 @@ type consumer struct {
 	confirms  uint64 // last confirmation number requested
 	confirmed uint64
 	waiting   []settling // to be settled when confirmed
-	// rejects that wait for space in the dead-letter queue, by sequence; without a count if the client has settled them
+	// rejects that wait for space in the dead-letter queue, by sequence; count is 0 if the client has settled the
+	// delivery
 	rejects map[uint64]settling
 	syncs   []syncing   // browsers that wait for a confirmation
 	drain   *drain      // pending drain, or nil
@@ -323,7 +324,8 @@ func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	return true
 }
 
-// rejected records rejects that wait for space in the dead-letter queue, and settles those that were moved. mu is held.
+// rejected records rejects that wait for space in the dead-letter queue, and settles rejects with messages that were
+// moved. mu is held.
 func (s *consumer) rejected(waiting, moved []*pb.SequenceRange) {
 	if s.rejects == nil && len(waiting) > 0 {
 		s.rejects = make(map[uint64]settling)
@@ -343,7 +345,8 @@ func (s *consumer) rejected(waiting, moved []*pb.SequenceRange) {
 	}
 }
 
-// pendingMove reports whether delivery i of w is a waiting reject, and keeps it until it is moved. mu is held.
+// pendingMove reports whether delivery i of w is a reject that waits for space in the dead-letter queue. If so, it
+// records the delivery, which is settled when the message is moved. mu is held.
 func (s *consumer) pendingMove(w *settling, i uint32) bool {
 	if len(w.sequences) == 0 {
 		return false
@@ -355,7 +358,8 @@ func (s *consumer) pendingMove(w *settling, i uint32) bool {
 	return waits
 }
 
-// confirm settles deliveries with durable outcomes. mu is held.
+// confirm settles the deliveries with outcomes that the confirmation with the given number makes durable. mu is
+// held.
 func (s *consumer) confirm(number uint64) {
 	s.confirmed = max(s.confirmed, number)
 	n := 0

@@ -2,14 +2,15 @@
 
 package broker
 
-// drain is a client's request for the available messages, followed by a notification.
+// drain is a client's request to send the available messages and then to report that the drain is complete.
 type drain struct {
 	confirm uint64 // confirmation after which requeued messages are available
 	number  uint64 // of the request to the node; 0 before it is sent
 	sent    bool
 }
 
-// beginDrain requests a drain after the pending credit and answers. mu is held.
+// beginDrain starts a drain, which the node executes after it has processed the pending credit and answers. mu is
+// held.
 func (s *consumer) beginDrain() {
 	s.confirms++
 	s.drain = &drain{confirm: s.confirms}

@@ -16,11 +16,11 @@ import (
 
 const dynamicPrefix = "amqp-temporary."
 
-// temporaryGrace is the lifetime of a dynamic queue after its last consumer, if this node fails before it deletes the
-// queue.
+// temporaryGrace is the lifetime of a dynamic queue after its last consumer has detached, if this node fails before
+// it deletes the queue.
 const temporaryGrace = time.Hour
 
-// createDynamic creates the queue of a dynamic link. It is deleted with the link or its connection.
+// createDynamic creates the queue of a dynamic link. The queue is deleted with the link or its connection.
 func (c *conn) createDynamic(ctx context.Context, topic bool) (string, error) {
 	name := dynamicPrefix + uuid.NewString()
 	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{

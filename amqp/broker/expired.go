@@ -7,12 +7,12 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// expiredState is the state of deliveries after their acknowledgement deadline: they count as delivered.
+// expiredState is the state of deliveries after their acknowledgement deadline. It increments their delivery counts.
 var expiredState = &wire.Modified{DeliveryFailed: true} //nolint:gochecknoglobals // a constant
 
-// expire settles deliveries after their acknowledgement deadline, and removes those that were not sent. The node
-// delivers nothing until the next request, which must prove that the client is running. It is therefore sent after the
-// next frame of the client. mu is held.
+// expire settles deliveries after their acknowledgement deadline, and removes messages that were not sent. The node
+// delivers nothing until the next request, which must prove that the client is running. The request is therefore
+// sent after the next frame of the client. mu is held.
 func (s *consumer) expire(ranges []*pb.SequenceRange) {
 	refs := make(map[uint64]bool)
 	for _, r := range ranges {

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// maxHeld is the maximum size of large messages, incomplete or being stored, of all connections. Above it, only one
-	// connection is read until its message is stored; the next one follows.
+	// maxHeld is the maximum size of large messages, incomplete or being stored, of all connections. Above this limit,
+	// only one of the connections with large messages is read until its message is stored; then the next one is read.
 	maxHeld = 128 << 20
-	// stallLimit is the time in which that connection must send stallBytes while others wait.
+	// stallLimit is the time in which that connection must send stallBytes while other connections wait.
 	stallLimit = 10 * time.Second
 	stallBytes = 3 << 20
 )
@@ -39,7 +39,7 @@ func newHeld() held {
 	return held{limit: maxHeld, of: make(map[*conn]int), storing: make(map[*conn]bool)}
 }
 
-// change records the size held by a connection, and whether the node is storing it.
+// change records the size of the large messages of a connection, and whether the node is storing them.
 func (h *held) change(c *conn, is int, storing bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,7 +105,7 @@ func (h *held) stalled(first *conn) bool {
 	return now.Sub(h.since) >= stallLimit
 }
 
-// count updates the size held by the connection. mu is held.
+// count updates the recorded size of the large messages of the connection. mu is held.
 func (c *conn) count() {
 	is, storing := c.core.Partial(), c.pending > maxPending
 	if storing {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// closeLimit is the time to respond to a close when the node stops or is no longer active.
+// closeLimit is the maximum time for a client to respond to a close when the node stops or is no longer active.
 const closeLimit = 300 * time.Millisecond
 
 // rolePollInterval is the interval of polls in addition to notifications: a node starts serving shortly after its role
@@ -34,7 +34,7 @@ type temporary interface {
 	Temporary() bool
 }
 
-// Server serves AMQP clients until Run's context ends.
+// Server serves AMQP clients until the context of Run ends.
 type Server struct {
 	o    Options
 	held held
@@ -135,7 +135,8 @@ func (s *Server) releaseLocked(c *conn) {
 	}
 }
 
-// claim makes a connection the only one of its container. It returns false if another one exists.
+// claim registers a connection as the only one of its container. It returns false if the container already has a
+// connection.
 func (s *Server) claim(c *conn, container string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +148,7 @@ func (s *Server) claim(c *conn, container string) bool {
 	return true
 }
 
-// all returns the connections. With last, the server accepts no further ones.
+// all returns all connections. If last is set, the server accepts no further connections.
 func (s *Server) all(last bool) []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +203,8 @@ func understandsRedirect(peer *wire.Open) bool {
 	return product == "QpidJMS"
 }
 
-// successor waits until the new active node is known, for at most closeLimit. A replica has none.
+// successor waits until the new active node is known, for at most closeLimit. A replica has no active node that
+// serves clients.
 func (s *Server) successor() Role {
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()

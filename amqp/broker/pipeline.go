@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	window        = 200 // outstanding requests: nodes keep the last 256 results of a producer
+	window        = 200 // outstanding requests: nodes retain the last 256 results of a producer
 	eagerFrames   = 4   // publish frames in flight above which messages are batched
 	maxBatch      = 256
 	maxBatchBytes = 256 << 10
@@ -124,7 +124,7 @@ func (p *pipeline) run() {
 	}
 }
 
-// failed handles the end of a stream, and reports whether another one must be opened.
+// failed handles the end of a stream, and reports whether another stream must be opened.
 func (p *pipeline) failed(f failure) bool {
 	if f.notActive() {
 		p.c.lost("this node is no longer active")
@@ -162,7 +162,8 @@ func (p *pipeline) drop() {
 	p.c.room.Broadcast()
 }
 
-// stream sends requests on one stream until all are done. It returns an error if the stream breaks.
+// stream sends requests on one stream until all messages are answered and no further messages follow. It returns an
+// error if the stream breaks.
 func (p *pipeline) stream() (progress bool, err error) {
 	ctx, cancel := context.WithCancel(p.c.calls)
 	defer cancel()
@@ -252,8 +253,8 @@ func (r *request) size() (messages, bytes int) {
 	return len(r.entries), bytes
 }
 
-// nextRequest returns the next request for a frame that already has the given messages and bytes: first requests of an
-// earlier stream, in order, then new ones. mu is held.
+// nextRequest returns the next request for a frame that already contains the given number of messages and bytes.
+// Requests of an earlier stream are returned first, in order, followed by new requests. mu is held.
 func (p *pipeline) nextRequest(messages, bytes int) *request {
 	if p.sent < len(p.inFlight) {
 		r := &p.inFlight[p.sent]
@@ -269,7 +270,7 @@ func (p *pipeline) nextRequest(messages, bytes int) *request {
 		return nil
 	}
 	if messages == 0 && p.publishFrames >= eagerFrames && len(p.pending) < maxBatch && p.c.pending < maxBatchBytes {
-		return nil // more messages will join before the next response
+		return nil // wait for a full batch or the next response
 	}
 	n := 0
 	for n < len(p.pending) {
@@ -364,8 +365,8 @@ func (p *pipeline) take(r request) {
 	}
 }
 
-// refused retries the messages of a batch one by one, because only one may be the cause. A missing queue is created
-// on demand. mu is held.
+// refused handles a refused request. It retries the messages of a batch one by one, because a single message may be
+// the cause. A missing queue is created on demand. mu is held.
 func (p *pipeline) refused(r *request, f *failure) {
 	certain := f.settled || !r.retry
 	if f.reason == "QUEUE_NOT_FOUND" && p.of.deleted() {
@@ -413,8 +414,8 @@ func (p *pipeline) queueDeleted(r *request, f *failure) {
 	p.drop()
 }
 
-// onDemand schedules the creation of a missing queue. Requests sent after r are refused as well; all are sent again in
-// order. mu is held.
+// onDemand schedules the creation of a missing queue. Requests sent after r are refused as well; all of these
+// requests are sent again in order. mu is held.
 func (p *pipeline) onDemand(r *request) {
 	for i := range r.entries {
 		r.entries[i].made = true

@@ -23,7 +23,7 @@ type publisher struct {
 	pipe    *pipeline
 }
 
-// deleted reports whether a missing queue of the link was deleted. mu is held.
+// deleted reports whether the queue of the link, if it is missing, was deleted. mu is held.
 func (p *publisher) deleted() bool { return p.queue != "" && p.exists }
 
 func (p *publisher) resourceDeleted(f *failure) *wire.Error {

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// volatilePrefix begins the names of subscriptions that are deleted with their link or their last consumer.
+	// volatilePrefix is the prefix of the names of subscriptions that are deleted with their link or their last
+	// consumer.
 	volatilePrefix = "amqp-volatile."
 	// linkDelimiter separates the name of a subscription from a suffix in a link name, which distinguishes its links.
 	linkDelimiter = "|"
@@ -193,11 +194,12 @@ func (s *consumer) last() bool {
 	return s.wasLast
 }
 
-// endIdle deletes subscriptions of links that were lost in a failover. All such links are on the active node.
+// endIdle deletes volatile subscriptions without links, which remain after a failover. Only the active node has
+// links.
 func (c *conn) endIdle(ctx context.Context, queue string) {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	if err != nil {
-		return // not permitted: left to other clients
+		return // not permitted: another client deletes the subscriptions
 	}
 	for _, sub := range resp.GetQueue().GetSubscriptions() {
 		name := sub.GetName()
@@ -242,7 +244,7 @@ func (s *Server) isShared(queue, name string) bool {
 	return s.sharing[[2]string{queue, name}] > 0
 }
 
-// share counts the links of a volatile subscription. leave reports whether the link was the last one.
+// share counts a link of a volatile subscription. leave subtracts the link, and reports whether it was the last one.
 func (s *Server) share(queue, name string) (leave func() bool) {
 	key := [2]string{queue, name}
 	s.mu.Lock()

@@ -58,7 +58,7 @@ type published struct { // messages of a transaction for one queue
 	queue    string
 	messages []*pb.Message
 	topic    bool // type of the queue to create if it does not exist
-	deleted  bool // a missing queue was deleted and is not created
+	deleted  bool // the queue was deleted and is not created again
 }
 
 type outcome struct {

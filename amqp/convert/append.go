@@ -252,7 +252,8 @@ var reasonNames = map[pb.DeadLetterReason]string{
 	pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW:       "overflow",
 }
 
-// append appends the annotations merged with the message's own, and returns the other sections before the body.
+// append appends a section with the annotations of a and those of the message. rest contains the other sections
+// before the body.
 func (a *annotations) append(b, before []byte) (out, rest []byte) {
 	b, c := begin(section(b, wire.SectionMessageAnnotations), codeMap)
 	if len(before) > 0 {
@@ -290,7 +291,7 @@ func appendOrigin(b []byte, c *compound, l *pb.DeadLetter) []byte {
 	return appendTimestamp(c.key(b, annotationOriginTime), l.GetMovedAt().AsTime().UnixMilli())
 }
 
-// isOrigin reports whether appendOrigin appends that annotation.
+// isOrigin reports whether appendOrigin appends an annotation with this key.
 func isOrigin(key []byte) bool {
 	switch string(key) {
 	case annotationOriginAddress, annotationOriginQueue, annotationOriginSubscription, annotationOriginSequence,
@@ -300,7 +301,7 @@ func isOrigin(key []byte) bool {
 	return false
 }
 
-// keep appends the annotations of the message, except those that are replaced.
+// keep appends the annotations of the message, except those that a replaces.
 func (a *annotations) keep(b []byte, c *compound, v value) []byte {
 	for data := v.data; len(data) > 0; {
 		key, content, err := read(data)

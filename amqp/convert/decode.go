@@ -44,10 +44,10 @@ type slot struct {
 	bytes  pb.PropertyValue_BytesValue
 }
 
-// Decode converts an encoded AMQP message, and returns its target address, if any. The body of the result and byte
-// properties reference the payload. Errors have the type *wire.Error. Their conditions are amqp:decode-error (invalid
-// message), amqp:invalid-field (invalid field value), amqp:not-allowed (application property SectionsKey or
-// ContainerKey) and amqp:resource-limit-exceeded (above the limits of lockstep.v1.Message).
+// Decode converts an encoded AMQP message, and returns its target address, if any. The body and the binary
+// properties of the result reference the payload. Errors have the type *wire.Error. Their conditions are
+// amqp:decode-error (invalid message), amqp:invalid-field (invalid field value), amqp:not-allowed (application
+// property SectionsKey or ContainerKey) and amqp:resource-limit-exceeded (above the limits of lockstep.v1.Message).
 func Decode(payload []byte) (m *pb.Message, to string, err error) {
 	d := new(decoded)
 	if err := d.sections(payload); err != nil {
@@ -151,7 +151,7 @@ func (d *decoded) sections(payload []byte) error {
 	return d.take(body, end)
 }
 
-// expect rejects a value of the wrong type for its section.
+// expect returns an error if the type of a value is wrong for its section.
 func expect(code byte, v value) error {
 	ok := true
 	switch code {
@@ -169,7 +169,7 @@ func expect(code byte, v value) error {
 	return nil
 }
 
-// bodyKind sets the representation of the first section of the body, if it is the only one.
+// bodyKind sets the representation of a body that consists of a single section.
 func (d *decoded) bodyKind(code byte, v value) {
 	switch {
 	case code == wire.SectionData:

@@ -48,7 +48,8 @@ func beginFields(b []byte) ([]byte, fields) {
 	return b, fields{c}
 }
 
-// set begins the field at a position above the earlier ones.
+// set starts the field at a position, which must be above those of earlier fields. It appends a null for each
+// skipped field.
 func (f *fields) set(b []byte, position int) []byte {
 	for ; f.count < position; f.count++ {
 		b = append(b, codeNull)

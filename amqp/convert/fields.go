@@ -226,7 +226,7 @@ func (d *decoded) has(key string) bool {
 	return text || typed
 }
 
-// applicationProperty converts a property. Values without an equivalent type are only in SectionsKey.
+// applicationProperty converts a property. Values without an equivalent type are stored in SectionsKey only.
 func (d *decoded) applicationProperty(key string, v value) error {
 	switch {
 	case key == SectionsKey || key == ContainerKey:

@@ -103,7 +103,7 @@ func next(b []byte) (code byte, v value, rest []byte, err error) {
 	return code, v, rest, expect(code, v)
 }
 
-// fits reports whether the sections before the body are valid and match it.
+// fits reports whether the sections before the body are valid and match the body.
 func (k *preserved) fits(body []byte) bool {
 	b, last := k.before, byte(0)
 	for len(b) > 0 {

@@ -70,14 +70,14 @@ func malformed(format string, args ...any) error {
 	return &wire.Error{Condition: "amqp:decode-error", Description: fmt.Sprintf(format, args...)}
 }
 
-// layout is the encoding after a format code.
+// layout describes the encoding that follows a format code.
 type layout struct {
 	known          bool
 	fixed          uint8 // its length, if fixed
 	sized, counted uint8 // otherwise the sizes of length and count
 }
 
-// layouts depend on the upper half of the format code (1.6).
+// layouts contains the layout of each format code, which depends on the upper half of the code (1.6).
 var layouts = func() (all [256]layout) { //nolint:gochecknoglobals // a table
 	for _, code := range []byte{
 		codeNull, codeTrue, codeFalse, codeUint0, codeUlong0, codeList0, codeUbyte, codeByte, codeUint8, codeUlong8,
@@ -102,8 +102,8 @@ func width(code byte) (fixed, sized, counted int) {
 
 func isKnown(code byte) bool { return layouts[code].known }
 
-// skipShort skips a value of fixed length or a short ASCII string, as most values are. It returns false for other and
-// for malformed values.
+// skipShort skips a value of fixed length or a short ASCII string, as most values are. It returns false for all
+// other values, and for malformed ones.
 func skipShort(b []byte) (rest []byte, ok bool) {
 	if len(b) == 0 {
 		return nil, false
@@ -279,7 +279,7 @@ func (v value) checkArray(depth int) error {
 	return nil
 }
 
-// elements iterates over the elements of a validated list.
+// elements returns an iterator over the elements of a validated list.
 func (v value) elements() iter.Seq2[int, value] {
 	return func(yield func(int, value) bool) {
 		rest := v.data
@@ -292,7 +292,7 @@ func (v value) elements() iter.Seq2[int, value] {
 	}
 }
 
-// pairs iterates over the keys and values of a validated map.
+// pairs returns an iterator over the keys and values of a validated map.
 func (v value) pairs() iter.Seq2[value, value] {
 	return func(yield func(value, value) bool) {
 		rest := v.data
@@ -321,7 +321,8 @@ func (v value) bits() uint64 {
 	return n
 }
 
-// integer returns an integer or a timestamp, and whether it fits into an int64.
+// integer returns the value of an integer or a timestamp. It returns false for other types, and for a value above
+// the int64 range.
 func (v value) integer() (int64, bool) {
 	switch v.code {
 	case codeUint0, codeUlong0, codeUbyte, codeUint8, codeUlong8, codeUshort, codeUint:

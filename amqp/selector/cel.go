@@ -46,7 +46,7 @@ func (w *writer) add(parts ...string) {
 	}
 }
 
-// condition writes a truth value. Unless exact is set, unknown may be written as false.
+// condition writes a condition. Unless exact is set, unknown may be written as false.
 func (w *writer) condition(n node, exact bool) {
 	switch n := n.(type) {
 	case logical:
@@ -97,7 +97,7 @@ func identifierOf(n name) string {
 	return "properties[" + strconv.Quote(n.text) + "]"
 }
 
-// strictly is identifierOf, except that a header that is null is a CEL error.
+// strictly is identifierOf, except that the result for a null header is a CEL error.
 func strictly(n name) string {
 	if kindOf(n) != header {
 		return identifierOf(n)
@@ -153,7 +153,7 @@ func literalFor(n name, text string) string {
 	return strconv.Quote(text)
 }
 
-// like writes the cheapest suitable expression.
+// like writes a LIKE or NOT LIKE as the cheapest equivalent expression.
 func (w *writer) like(n like) {
 	of := strictly(n.of)
 	if n.not {

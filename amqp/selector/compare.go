@@ -48,7 +48,7 @@ func isCalculated(n node) bool {
 	return false
 }
 
-// mirrored maps each comparison operator to the operator with exchanged operands.
+// mirrored maps each comparison operator to the equivalent operator for exchanged operands.
 var mirrored = map[string]string{ //nolint:gochecknoglobals // a table
 	"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=",
 }
@@ -145,7 +145,7 @@ func sameType(of string, constant node) string {
 	}
 }
 
-// truths compares a truth value with an operand of any type.
+// truths writes the comparison of a truth value with an operand of any type.
 func (w *writer) truths(op string, left, right node) {
 	if !isCondition(left) {
 		left, right = right, left
@@ -215,13 +215,13 @@ func modeIs(text string, is bool) string {
 	return notDurable
 }
 
-// headerAndConstant compares a header, which may be null, with a literal.
+// headerAndConstant writes the comparison of a header, which may be null, with a literal.
 func (w *writer) headerAndConstant(op string, n name, constant node, exact bool) {
 	text, isText := constant.(string)
 	of := identifierOf(n)
 	switch value := constantFor(n, constant); {
 	case exact && (!isText || op == "="):
-		if !isText { // false unless it is null, because it is a string
+		if !isText { // false unless the header is null, because a header is a string
 			op, value = "=", "0"
 		}
 		w.add("(dyn(", strictly(n), ")", celOperator(op), value, ")")
@@ -249,7 +249,7 @@ func (w *writer) names(op string, left, right name) {
 	}
 }
 
-// numbers compares a calculation with a number or an identifier.
+// numbers writes the comparison of a calculation with a number or an identifier.
 func (w *writer) numbers(op string, left, right node) {
 	for _, n := range [...]node{left, right} {
 		if isConstant(n) {
@@ -276,7 +276,8 @@ func (w *writer) numbers(op string, left, right node) {
 	w.add("))")
 }
 
-// notNumber writes the comparison of a number with a non-number: false, or unknown if one of them is unknown.
+// notNumber writes the comparison of a number with a non-number: false, or unknown if one of the operands is
+// unknown.
 func (w *writer) notNumber(left, right node) {
 	w.add("(dyn(")
 	w.operand(left)
@@ -298,7 +299,8 @@ func (w *writer) operand(n node) {
 	}
 }
 
-// number writes a number. As in Java, a calculation of integers only uses integers, any other one uses doubles.
+// number writes a number. As in Java, a calculation in which all operands are integers uses integers, and any other
+// calculation uses doubles.
 func (w *writer) number(n node) {
 	switch n := n.(type) {
 	case int64:

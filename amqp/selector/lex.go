@@ -119,7 +119,7 @@ func (p *parser) lexWord(rest string) {
 	}
 }
 
-// lexQuoted reads a string in single or an identifier in double quotes; a doubled quote represents one.
+// lexQuoted reads a string in single quotes or an identifier in double quotes. Two consecutive quotes represent one.
 func (p *parser) lexQuoted(rest string) error {
 	quote := rest[:1]
 	p.token.kind = text

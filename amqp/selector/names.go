@@ -58,7 +58,7 @@ const (
 	notConstant = "its value changes while the message is stored"
 )
 
-// refusedNames are unsupported identifiers, with the reason.
+// refusedNames maps each unsupported identifier to the reason.
 var refusedNames = map[string]string{
 	"JMSDestination": notByJMS, "JMSReplyTo": notByJMS, "JMSExpiration": notByJMS, "JMSDeliveryTime": notByJMS,
 	"JMSRedelivered": notConstant, "JMSXDeliveryCount": notConstant, "JMSXRcvTimestamp": notConstant,

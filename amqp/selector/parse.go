@@ -242,7 +242,7 @@ func (p *parser) comparable(op string, n node, at int) error {
 	return nil
 }
 
-// between writes BETWEEN as two comparisons.
+// between parses the operands of BETWEEN, and returns them as two comparisons.
 func (p *parser) between(of node, not bool, at int) (node, error) {
 	if err := p.advance(); err != nil {
 		return nil, err

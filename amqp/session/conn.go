@@ -125,7 +125,8 @@ type OpenReply struct {
 	Properties          wire.Fields
 }
 
-// Open responds to an Opened event. Earlier output is sent after it. Further calls have no effect.
+// Open responds to an Opened event. Output that was created earlier is sent after the Open. Further calls have no
+// effect.
 func (c *Conn) Open(r OpenReply) {
 	if c.opened {
 		return

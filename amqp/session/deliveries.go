@@ -165,6 +165,6 @@ func (d *deliveries) removeLink(l *Link) {
 	})
 }
 
-// distance returns how far b is after a; it is negative if b is before a. Transfer and delivery numbers are serial
-// numbers (RFC 1982): they wrap around, and the shorter distance determines the order.
+// distance returns the distance from a to b, which is negative if b is before a. Transfer and delivery numbers are
+// serial numbers (RFC 1982): they wrap around, and the shorter distance determines the order.
 func distance(a, b uint32) int32 { return int32(b - a) }

@@ -27,16 +27,16 @@ type (
 		Owned   bool               // the caller owns the memory of Payload
 	}
 	// Credit reports that the peer accepts this many messages in addition to those passed to Link.Send. With Drain, the
-	// caller sends the available messages, up to the credit, and then calls Link.Drained. Credit granted before
-	// Link.Accept is reported after it.
+	// caller sends the available messages, up to the credit, and then calls Link.Drained. Credit that the peer grants
+	// before Link.Accept is reported after Accept.
 	Credit struct {
 		Link   *Link
 		Credit uint32
 		Drain  bool
 	}
 	// Disposed reports that the peer sent the state of messages. Refs are the values passed to Link.Send, of deliveries
-	// First, First+1, and so on, valid until the next Receive. If State is an outcome and they are not Settled, the caller
-	// calls Link.Settle for each when it has processed the outcome.
+	// First, First+1, and so on, valid until the next Receive. If State is an outcome and Settled is false, the caller
+	// calls Link.Settle for each delivery after it has processed the outcome.
 	Disposed struct {
 		Link    *Link
 		First   uint32

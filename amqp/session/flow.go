@@ -35,7 +35,7 @@ func (s *Session) flush() {
 	}
 }
 
-// writeFlow sends the windows, and the state of l if it is not nil.
+// writeFlow writes a Flow with the session windows and, if l is not nil, the state of l.
 func (s *Session) writeFlow(l *Link) {
 	s.flowDue = false
 	s.incomingWindow = s.conn.o.IncomingWindow

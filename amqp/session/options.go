@@ -19,8 +19,9 @@ type Options struct {
 	MaxPartial     int           // bytes of all incomplete messages; default 64 MiB
 	MaxUnsent      int           // bytes of all messages waiting for credit or a window; default 64 MiB
 	IncomingWindow uint32        // transfers that a session accepts until it sends a new window; default 2048
-	// MaxUnsettled is the maximum number of sent unsettled deliveries of a session; default 65,536. Further ones wait.
-	// Received ones are limited by Link.Window; with Link.Grant, exceeding MaxUnsettled ends the session.
+	// MaxUnsettled is the maximum number of sent unsettled deliveries of a session; default 65,536. Further messages
+	// wait. Received deliveries are limited by Link.Window; with Link.Grant, the session ends if they exceed
+	// MaxUnsettled.
 	MaxUnsettled int
 
 	firstID uint32 // of transfers, deliveries and delivery counts; set by tests of the wraparound

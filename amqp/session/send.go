@@ -36,7 +36,7 @@ type sender struct {
 	drained bool // the caller has no further messages for now
 }
 
-// waiting is a message that cannot be sent yet; it owns its memory.
+// waiting is a message that cannot be sent yet. It owns the memory of its payload.
 type waiting struct {
 	Message
 	id   uint32
@@ -102,8 +102,9 @@ func (l *Link) Recall() []uint64 {
 	return refs
 }
 
-// Withdraw takes back the messages with the given Refs, without an outcome of the peer. It settles sent messages with
-// state, removes waiting ones, and returns the number of removed messages. A partly sent message stays.
+// Withdraw withdraws the messages with the given Refs, without an outcome of the peer. It settles sent messages with
+// state, removes waiting messages, and returns the number of removed messages. It does not withdraw a partly sent
+// message.
 func (l *Link) Withdraw(refs map[uint64]bool, state wire.DeliveryState) (unsent int) {
 	s, q := l.session, &l.sender
 	if s.over() || l.gone {
@@ -248,8 +249,8 @@ func (s *Session) sendFrames(l *Link, w *waiting) bool {
 	return false
 }
 
-// Drained responds to Credit with Drain: no further messages are available. The credit is used up when the waiting
-// messages are sent; Blocked messages wait for the next credit.
+// Drained responds to Credit with Drain: no further messages are available. After the waiting messages are sent, the
+// remaining credit is consumed. Messages that are Blocked wait for new credit.
 func (l *Link) Drained() {
 	if l.gone || !l.sender.asked {
 		return

@@ -37,7 +37,7 @@ type Session struct {
 	flowDue, isDue bool // the windows must be sent; the session is in conn.due
 }
 
-// outgoingWindow is announced; the peer's window, credit, and Options.MaxUnsettled limit sending.
+// outgoingWindow is the announced window; only the peer's window, credit, and Options.MaxUnsettled limit sending.
 const outgoingWindow = 1<<31 - 1
 
 func (c *Conn) receiveBegin(channel uint16, b *wire.Begin) error {
@@ -150,7 +150,7 @@ func (s *Session) fail(condition wire.Symbol, format string, args ...any) {
 	s.conn.events.push(&Ended{Session: s, Err: e, Ended: true})
 }
 
-// close ends the session and its links with events: the peer ended it, or the connection closes.
+// close ends the session and its links with events, because the peer ended the session or the connection closes.
 func (s *Session) close(err *wire.Error) {
 	if s.reported {
 		return

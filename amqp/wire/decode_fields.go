@@ -59,7 +59,7 @@ func (r *reader) invalid(problem string) {
 	}
 }
 
-// must returns the value of a mandatory field.
+// must returns the value of a mandatory field, and records an error if the field is absent.
 func must[T any](r *reader, v Optional[T], field string) T {
 	if !v.Set {
 		r.missing(field)

@@ -11,7 +11,7 @@ type reused struct {
 	disposition Disposition
 }
 
-// decodePerformative returns the performative, and the payload after it.
+// decodePerformative decodes a performative, and returns it with the payload after it.
 func decodePerformative(b []byte, into *reused) (Performative, []byte, error) {
 	d := decoder{b: b}
 	code, known, err := d.descriptor()

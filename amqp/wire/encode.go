@@ -335,7 +335,7 @@ func (c compound) end(short, long byte, count int) []byte {
 	return c.b
 }
 
-// fields appends the fields of a described list. Trailing nulls are omitted.
+// fields is a described list under construction. Trailing nulls are omitted.
 type fields struct {
 	compound
 	count, nulls int

@@ -83,7 +83,7 @@ const (
 	ReceiverSecond ReceiverSettleMode = 1
 )
 
-// TerminusDurability is the state of a terminus that outlives its link (3.5.5).
+// TerminusDurability determines which state of a terminus outlives its link (3.5.5).
 type TerminusDurability uint32
 
 // Durabilities.
