@@ -31,7 +31,8 @@ func (n *fakeNode) choose() error {
 	return n.pair.chosen()
 }
 
-// A call without a response may have been executed. It is retried, and a final error is also ErrOutcomeUnknown.
+// A call without a response may have been executed. It is retried, and an error of the last attempt also matches
+// ErrOutcomeUnknown.
 func TestMoveAndRemoveWithLostResponse(t *testing.T) {
 	lost, full := refusal(t, codes.Unavailable, "OUTCOME_UNKNOWN"), refusal(t, codes.ResourceExhausted, "QUEUE_FULL")
 	one := []admin.SequenceRange{{First: 1, Last: 1}}
@@ -47,7 +48,7 @@ func TestMoveAndRemoveWithLostResponse(t *testing.T) {
 	} {
 		for name, tt := range map[string]struct {
 			responses []error // nil: executed, with a response
-			canceled  bool    // the call, after the last response
+			canceled  bool    // the call is canceled after the last response
 			want      error
 			unknown   bool
 		}{

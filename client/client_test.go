@@ -53,7 +53,8 @@ func testWaitActive(t *testing.T) {
 	require.Equal(t, client.Active{Address: p.addrs[0], Term: 1}, a)
 }
 
-// The client follows the hint in a refusal to an address that was not configured.
+// If a refusal contains the address of the active node as a hint, the client uses this address even if it was not
+// configured.
 func TestFollowsHintToUnknownAddress(t *testing.T) {
 	synctest.Test(t, testFollowsHintToUnknownAddress)
 }
@@ -212,8 +213,8 @@ func testPipelineKeepsOrder(t *testing.T) {
 	require.Less(t, len(p.requests), total/4, "publishes were not batched")
 }
 
-// Requests to different queues share a frame if the node supports this. Each has its own outcome, and failovers do not
-// change the order.
+// Requests to different queues share a frame if the node supports this. Each request has its own outcome, and
+// failovers do not change the order.
 func TestFramesWithSeveralQueues(t *testing.T) {
 	for _, simple := range []bool{false, true} {
 		simulated(t, fmt.Sprint("simple ", simple), func(t *testing.T) {
@@ -285,7 +286,7 @@ func testConcurrentPublish(t *testing.T) {
 	require.Zero(t, failed.Load())
 }
 
-// A request that a node refuses returns its error. Other requests are not affected.
+// A request that a node refuses fails with the error of the node. Other requests are not affected.
 func TestErrorAffectsOneRequest(t *testing.T) { synctest.Test(t, testErrorAffectsOneRequest) }
 
 func testErrorAffectsOneRequest(t *testing.T) {
@@ -384,7 +385,8 @@ func testNoActiveNode(t *testing.T) {
 	require.Contains(t, err.Error(), p.addrs[1]+": standby")
 }
 
-// A producer with the ID and the epoch of an earlier one is rejected. A producer with a higher epoch is accepted.
+// A producer with the ID and the epoch of an earlier producer is rejected. A producer with a higher epoch is
+// accepted.
 func TestProducerEpoch(t *testing.T) { synctest.Test(t, testProducerEpoch) }
 
 func testProducerEpoch(t *testing.T) {
@@ -499,7 +501,7 @@ func testPublishCanceledBeforeSend(t *testing.T) {
 	require.Equal(t, []string{"stored"}, p.bodies("q"))
 }
 
-// A publish that is not sent fails immediately. Flush returns all errors once.
+// A publish that the client rejects fails immediately. Flush returns all errors once.
 func TestPendingFailures(t *testing.T) { synctest.Test(t, testPendingFailures) }
 
 func testPendingFailures(t *testing.T) {

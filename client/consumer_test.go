@@ -176,7 +176,7 @@ func testTxnAcksAndPublishes(t *testing.T) {
 	require.Equal(t, []string{"1", "2", "3"}, p.bodies("out"))
 }
 
-// holdMany publishes thousands of messages and receives them without an answer.
+// holdMany publishes total messages and receives all of them without answering.
 func holdMany(t *testing.T, p *fakePair, total int) (co *client.Consumer, held []*client.Delivery) {
 	t.Helper()
 	c := p.client(client.Options{})
@@ -193,7 +193,7 @@ func holdMany(t *testing.T, p *fakePair, total int) (co *client.Consumer, held [
 	return co, held
 }
 
-// Acks in random order that do not fit in one request are sent in several.
+// Acks in random order that do not fit in one request are sent in several requests.
 func TestManyAcks(t *testing.T) { synctest.Test(t, testManyAcks) }
 
 func testManyAcks(t *testing.T) {
@@ -207,8 +207,8 @@ func testManyAcks(t *testing.T) {
 	require.Equal(t, total, p.ackedCount("q"))
 }
 
-// A consumer that reattaches, and a transaction that acknowledges, send the ID of the original queue: another queue
-// may have its name.
+// A consumer that reattaches, and a transaction that acknowledges, send the ID of the original queue, because
+// another queue may have the same name.
 func TestReattachAndAckSendQueueID(t *testing.T) { synctest.Test(t, testReattachAndAckSendQueueID) }
 
 func testReattachAndAckSendQueueID(t *testing.T) {

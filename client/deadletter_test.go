@@ -68,7 +68,7 @@ func testReject(t *testing.T) {
 	require.Equal(t, uint64(3), d.Sequence)
 }
 
-// Rejects in random order that do not fit in one request are sent in several.
+// Rejects in random order that do not fit in one request are sent in several requests.
 func TestManyRejects(t *testing.T) { synctest.Test(t, testManyRejects) }
 
 func testManyRejects(t *testing.T) {

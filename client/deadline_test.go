@@ -25,8 +25,8 @@ func requireDeadlineError(t *testing.T, err error) {
 	require.Equal(t, "ACK_DEADLINE_EXPIRED", known.Reason)
 }
 
-// An expired message is removed from the buffer, and the consumer requests another one. If the application holds an
-// expired message, it cannot answer it. A refused ack is reported by AckSync and once by Flush.
+// An expired message is removed from the buffer, and the consumer requests another one. The application cannot
+// answer a message that expired after it was received. A refused ack is reported by AckSync and once by Flush.
 func TestExpiredDelivery(t *testing.T) { synctest.Test(t, testExpiredDelivery) }
 
 func testExpiredDelivery(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// promote promotes site b in the given epoch without a planned switch. The messages of queue q after the first keep
-// were lost, as were all acknowledgements.
+// promote promotes site b in the given epoch without a planned switch. Of queue q, only the first keep messages
+// remain; all other messages and all acknowledgements are lost.
 func (p *fakePair) promote(epoch uint64, keep int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -32,7 +32,7 @@ func (p *fakePair) promoteLocked(epoch uint64, keep int) {
 	}
 }
 
-// hold publishes messages and receives each of them, without an answer.
+// hold publishes messages and receives each of them without answering.
 func (p *fakePair) hold(t *testing.T, c *client.Client, co *client.Consumer, bodies ...string) []*client.Delivery {
 	t.Helper()
 	var ds []*client.Delivery
@@ -59,8 +59,8 @@ func (p *fakePair) ackedSequences(queue string) []uint64 {
 	return out
 }
 
-// The new primary has lost the second message, and assigns its sequence to another message. The consumer delivers that
-// message, and answers to the lost message do not apply to it.
+// The new primary has lost the second message, and assigns its sequence to another message. The consumer delivers
+// that message, and answers to the lost message do not apply to the new one.
 func TestLossyPromotion(t *testing.T) { synctest.Test(t, testLossyPromotion) }
 
 func testLossyPromotion(t *testing.T) {
@@ -184,7 +184,7 @@ func testLossyPromotionDuringCommit(t *testing.T) {
 	require.Equal(t, 1, p.commits)
 }
 
-// Deliveries remain valid after planned switches, also if an earlier promotion had a loss.
+// Deliveries remain valid after planned switches, even if an earlier promotion lost data.
 func TestDeliveriesAfterSwitch(t *testing.T) { synctest.Test(t, testDeliveriesAfterSwitch) }
 
 func testDeliveriesAfterSwitch(t *testing.T) {

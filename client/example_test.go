@@ -137,7 +137,7 @@ func ExampleTxn() {
 	err := consumer.Run(ctx, func(ctx context.Context, d *client.Delivery) error {
 		invoice := client.Message{Body: append([]byte("invoice for "), d.Body...)}
 		_, err := c.Begin().Take(d).Publish("invoices", invoice).Commit(ctx)
-		return err // after client.ErrProcessed, another consumer has processed the message
+		return err // client.ErrProcessed means that another consumer has processed the message
 	}, 4)
 	if err != nil {
 		fmt.Println(err)
@@ -145,7 +145,8 @@ func ExampleTxn() {
 	}
 }
 
-// After an unknown outcome, a Commit of the same transaction is safe: it is committed at most once.
+// After an unknown outcome, another Commit of the same transaction is safe: the transaction is committed at most
+// once.
 func ExampleTxn_Commit() {
 	var c *client.Client
 	t := c.Begin().Publish("orders", client.Message{Body: []byte("one coffee")})

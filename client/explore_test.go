@@ -30,7 +30,7 @@ type operation struct {
 	begin func(ctx context.Context, c *client.Client) (call func(context.Context) error, err error)
 	// once means that a second call is another request.
 	once bool
-	// parts are the changes of the operation, each executed 0 or 1 times.
+	// parts returns how often each change of the operation was executed.
 	parts func(w *world) []int
 	// answers are moves after which the client knows that the attempt was not executed.
 	answers []move
@@ -41,7 +41,7 @@ type operation struct {
 func operations() []operation {
 	answered := []move{refused, refusedNow, denied, notActive, blocked, evicted, switched}
 	published := func(w *world) []int { return []int{w.stored["q/a"]} }
-	inStream := []move{refused, refusedNow, blocked, evicted} // the others end the stream and may concern any request
+	inStream := []move{refused, refusedNow, blocked, evicted} // other moves end the stream and may concern any request
 	return []operation{
 		{
 			name: "Publish", once: true, parts: published, answers: inStream,
@@ -232,7 +232,8 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 	})
 }
 
-// checkOutcome compares the last result of the application with the final state.
+// checkOutcome compares the last result of the application with the final state. It returns a description of the
+// contradiction, if any.
 func checkOutcome(parts []int, err error) string {
 	for _, n := range parts {
 		if n != parts[0] {

@@ -101,7 +101,7 @@ func newWorld(early bool, script []move) *world {
 	}
 }
 
-// options connect the client to the world instead of a network.
+// options returns dial options that connect the client to the world instead of a network.
 func (w *world) options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(w.unary), grpc.WithChainStreamInterceptor(w.stream)}
 }
@@ -128,7 +128,8 @@ func (w *world) announce() {
 	w.changed = make(chan struct{})
 }
 
-// primary returns the address of the primary: of two, the one with the higher epoch.
+// primary returns the address of the primary site. If both sites are primary, it returns the one with the higher
+// epoch.
 func (w *world) primary() string {
 	best := ""
 	for address, site := range w.sites {
@@ -139,8 +140,8 @@ func (w *world) primary() string {
 	return best
 }
 
-// promote makes the other site the primary in a new epoch. The old one becomes its replica, unless it is unaware of it:
-// then it keeps its role, and the next promotion makes it the primary again.
+// promote makes the other site the primary in a new epoch. If aware is set, the old primary becomes the replica.
+// Otherwise it keeps its role, and the next promotion makes it the primary again.
 func (w *world) promote(aware bool) {
 	old := w.primary()
 	for address, site := range w.sites {
@@ -186,7 +187,7 @@ func (w *world) next() (m move, ok bool) {
 	return m, true
 }
 
-// errNoResponse means that the attempt gets no response.
+// errNoResponse means that the attempt receives no response.
 var errNoResponse = fmt.Errorf("no response")
 
 // attempt executes the next move at a node. apply changes the state, once for each sequence. The caller holds mu.
@@ -504,8 +505,8 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 	}
 }
 
-// consume attaches and acknowledges. The queue contains one message, with sequence 1. An ack needs no producer,
-// because it is idempotent.
+// consume handles a request that attaches or acknowledges. The queue contains one message, with sequence 1. An ack
+// needs no producer, because it is idempotent.
 func (s *worldStream) consume(r *pb.ConsumeRequest) {
 	if r.GetAttach() != nil {
 		resp := &pb.ConsumeResponse{Attached: true}

@@ -261,7 +261,7 @@ func (n *fakeNode) active() error {
 	return st.Err()
 }
 
-// publish commits a request once. The caller holds mu.
+// publish commits a request, or returns the result of an earlier attempt. The caller holds mu.
 func (p *fakePair) publish(r *pb.PublishRequest) *pb.PublishResponse {
 	id := fmt.Sprint(r.GetProducer().GetId(), "/", r.GetProducer().GetEpoch())
 	pr := p.producers[id]
@@ -289,8 +289,8 @@ func (p *fakePair) publish(r *pb.PublishRequest) *pb.PublishResponse {
 	return resp
 }
 
-// handOver makes the active hand over after every given number of requests: it commits the last one and sends no
-// response.
+// handOver transfers the active role after each group of every requests. The old active commits the last request of
+// a group and sends no response.
 func (p *fakePair) handOver(every int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -414,7 +414,7 @@ func (n *fakeNode) Prepare(ctx context.Context, r *pb.PrepareRequest) (*pb.Prepa
 	return &pb.PrepareResponse{Lsn: c.GetLsn(), Duplicate: c.GetDuplicate()}, err
 }
 
-// attached returns the ID of the queue that a consumer attaches to.
+// attached records the queue ID in an attach request, and returns the ID of the queue.
 func (p *fakePair) attached(a *pb.Attach) uint64 {
 	if a == nil {
 		return 0

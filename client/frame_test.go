@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// randomMessages returns n messages: bodies only if plain, otherwise with random fields.
+// randomMessages returns n messages. If plain is set, they have only a body; otherwise they have random fields.
 func randomMessages(rng *rand.Rand, n int, plain bool) []Message {
 	ms := make([]Message, n)
 	for i := range ms {

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// gate freezes connections, like SIGSTOP.
+// gate freezes connections, as SIGSTOP does to a process.
 type gate struct {
 	mu     sync.Mutex
 	closed chan struct{} // nil while open; closed when it opens again

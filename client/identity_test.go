@@ -216,8 +216,8 @@ func testErrorWithoutReason(t *testing.T) {
 	}
 }
 
-// An operation added while the outcome is unknown is rejected: it would be sent under the sequence of another
-// transaction and receive its result.
+// An operation added while the outcome is unknown is rejected, because a retry must contain the same operations as
+// the first attempt.
 func TestOperationsAfterCommit(t *testing.T) { synctest.Test(t, testOperationsAfterCommit) }
 
 func testOperationsAfterCommit(t *testing.T) {

@@ -32,7 +32,7 @@ func (n *fakeNode) primary() error {
 	return replicaError(n.site.GetRemoteAddresses()...)
 }
 
-// replicaError is the response of a replica.
+// replicaError returns the error with which a replica responds.
 func replicaError(primaryAddresses ...string) error {
 	st, err := status.Convert(answer(codes.FailedPrecondition, "REPLICA", false)).WithDetails(
 		&pb.NotActive{PrimaryAddresses: primaryAddresses})

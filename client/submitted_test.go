@@ -19,7 +19,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// blockedAfter is the status with which a node that may not acknowledge ends a publish stream.
+// blockedAfter returns the status with which a node that may not acknowledge ends a publish stream.
 func blockedAfter(t *testing.T, through uint64) error {
 	st, err := status.New(codes.Unavailable, "writes are refused for now").WithDetails(
 		&errdetails.ErrorInfo{Reason: "BLOCKED", Domain: "lockstep.v1"}, &pb.Submitted{Through: through})
@@ -33,8 +33,8 @@ func (p *fakePair) setEndStream(with func(*pb.PublishStreamRequest) error) {
 	p.endStream = with
 }
 
-// A request that a blocked node reports as not submitted has a definite outcome. If an older node does not report it,
-// the outcome is unknown.
+// A request that a blocked node reports as not submitted has a definite outcome. An older node does not report this,
+// so the outcome is unknown.
 func TestNotSubmittedOutcomeIsKnown(t *testing.T) {
 	for name, c := range map[string]struct {
 		err     error

@@ -181,8 +181,8 @@ func testTokenAcceptedLater(t *testing.T) {
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
-// Streams that end because of an expired token continue with the next one. No message is lost or duplicated, and no
-// outcome is unknown.
+// Streams that end because of an expired token are reopened with the next token. No message is lost or duplicated,
+// and no outcome is unknown.
 func TestTokenIsRenewed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(token string) {

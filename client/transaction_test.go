@@ -17,8 +17,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// A Prepare without a response is retried under the same xid and sequence. Until then, no other operation is allowed on
-// the transaction.
+// A Prepare without a response is retried under the same xid and sequence. Until a retry receives a response, no
+// other operation is allowed on the transaction.
 func TestPrepareOutcomeUnknown(t *testing.T) { synctest.Test(t, testPrepareOutcomeUnknown) }
 
 func testPrepareOutcomeUnknown(t *testing.T) {

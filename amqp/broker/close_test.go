@@ -57,7 +57,7 @@ func (p *peer) flow(handle uint32, flow *wire.Flow) {
 	p.write(wire.AppendFrame(nil, 0, flow, nil))
 }
 
-// next reads frames up to one of a type, and returns it; nil if the connection ends first.
+// next reads frames up to one with a body of type T, and returns the body; nil if the connection ends first.
 func next[T wire.Performative](p *peer) (body T) {
 	for {
 		var f wire.Frame

@@ -35,7 +35,7 @@ const (
 	maxOutput  = 1 << 20 // bytes of output above which no messages are encoded
 	maxPending = 2 << 20 // bytes of messages waiting to be stored above which the connection is not read
 	maxUnsent  = 1 << 20 // bytes of messages that may wait for credit or a window
-	// maxPartial is the size of incomplete messages in addition to one of the maximum size, if that exceeds maxHeld.
+	// The limit of incomplete messages is maxHeld, or the maximum size of a message plus maxPartial if that is higher.
 	maxPartial = 16 << 20
 )
 

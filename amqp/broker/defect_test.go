@@ -47,7 +47,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// serve runs a Server with such a node, and returns its log. change modifies the Options.
+// serve runs a Server for a node, and returns the Server and its log. change modifies the Options.
 func serve(t *testing.T, change func(*Options)) (s *Server, logs *observer.ObservedLogs, stop func()) {
 	t.Helper()
 	return serveFor(t, &node{}, change)
@@ -161,7 +161,7 @@ func (p *peer) attach(handle uint32, queue string) {
 	}, nil))
 }
 
-// until reads frames up to one of a type; it returns false if the connection ends first.
+// until reads frames up to one with a body of type T. It returns false if the connection ends first.
 func until[T wire.Performative](p *peer) bool {
 	for {
 		var f wire.Frame
@@ -175,7 +175,7 @@ func until[T wire.Performative](p *peer) bool {
 }
 
 // A panic in code of a connection, with or without its lock, terminates that connection, is logged and counted, and
-// does not affect state shared with others.
+// does not affect state shared with other connections.
 func TestPanicEndsOneConnection(t *testing.T) {
 	s, logs, stop := serve(t, func(o *Options) {
 		var entered atomic.Int64

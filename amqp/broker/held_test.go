@@ -80,7 +80,7 @@ func TestLargeMessagesWait(t *testing.T) {
 	})
 }
 
-// A connection that stalls within a large message is closed when others wait for it.
+// A connection that stalls within a large message is closed if other connections wait for it.
 func TestBlockingConnectionIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q").open()

@@ -156,7 +156,8 @@ func (p *peer) accept(first, last uint32, id []byte) {
 	}, nil))
 }
 
-// A queue that is named only by a message is created on demand in a transaction; a deleted queue is not.
+// A queue that is named only by a message is created on demand in a transaction; a deleted queue is not created
+// again.
 func TestTransactionCreatesQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore("q").open()
@@ -185,8 +186,8 @@ func TestTransactionCreatesQueues(t *testing.T) {
 	})
 }
 
-// A commit without a response is retried under the same identity. If its outcome cannot be determined, the client
-// receives none.
+// A commit without a response is retried under the same identity. If the outcome cannot be determined, the client
+// receives no outcome.
 func TestCommitWithoutResponse(t *testing.T) {
 	lost := status.Error(codes.Unavailable, "the connection was lost")
 	for name, c := range map[string]struct {

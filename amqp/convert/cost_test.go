@@ -29,7 +29,7 @@ func TestAllocations(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() { out = Append(out[:0], s, published) }))
 }
 
-// FuzzDecode: an accepted message is returned unchanged.
+// FuzzDecode checks that a message that Decode accepts is encoded again unchanged.
 func FuzzDecode(f *testing.F) {
 	g := generator{rand.New(rand.NewPCG(7, 8))}
 	for range 50 {

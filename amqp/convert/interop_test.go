@@ -76,7 +76,8 @@ func browse(t *testing.T, queues pb.QueueServiceClient, queue string) (all []*pb
 	}
 }
 
-// A message published by AMQP has its fields for a gRPC consumer, and is delivered by AMQP unchanged.
+// A gRPC consumer receives a message published by AMQP with all of its fields, and an AMQP consumer receives it
+// unchanged.
 func TestForwardedThroughNode(t *testing.T) {
 	queues, address := start(t)
 	p := connect(t, address, "interop")
@@ -115,7 +116,7 @@ func TestForwardedThroughNode(t *testing.T) {
 	}
 }
 
-// A message published by gRPC has its fields for an AMQP consumer.
+// An AMQP consumer receives a message published by gRPC with all of its fields.
 func TestPublishedByGRPC(t *testing.T) {
 	queues, address := start(t)
 	sent := &pb.Message{

@@ -69,7 +69,8 @@ func jmsText(text string) []byte {
 	return jms(jmsTextMessage, wire.AppendString(section(nil, wire.SectionValue), text), "")
 }
 
-// Each message type of Qpid JMS has its fields for a gRPC consumer, and is delivered unchanged.
+// A gRPC consumer receives each message type of Qpid JMS with all of its fields, and an AMQP consumer receives it
+// unchanged.
 func TestJMS(t *testing.T) {
 	mapBody := func() []byte {
 		b, c := begin(section(nil, wire.SectionValue), codeMap)

@@ -335,8 +335,8 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// If a gRPC client publishes an AMQP message with another body, or sets the property itself, the delivered message is
-// valid and contains its fields.
+// If a gRPC client publishes an AMQP message with a different body, or sets the property itself, the delivered
+// message is valid and contains its fields.
 func TestChangedByGRPCClient(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(5, 6))}
 	check := func(m *pb.Message) {

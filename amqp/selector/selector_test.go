@@ -251,7 +251,7 @@ func TestInvalidSelectors(t *testing.T) {
 	}
 }
 
-// A selector within its limits results in a filter within its limits.
+// A selector within the limits of a selector is translated to a filter within the limits of a filter.
 func TestLimitsFitFilterLimits(t *testing.T) {
 	for _, s := range []string{
 		strings.Repeat("(", selector.MaxDepth) + "i = 5" + strings.Repeat(")", selector.MaxDepth),
@@ -270,7 +270,8 @@ func TestLimitsFitFilterLimits(t *testing.T) {
 	}
 }
 
-// FuzzToCEL: each translation is a valid filter, and no message matches both a selector and its negation.
+// FuzzToCEL checks that each translation is a valid filter, and that no message matches both a selector and its
+// negation.
 func FuzzToCEL(f *testing.F) {
 	for _, c := range selections(f) {
 		f.Add(c.selector)

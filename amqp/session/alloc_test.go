@@ -92,7 +92,7 @@ func TestAllocationsOfSent(t *testing.T) {
 	require.LessOrEqual(t, allocs, maxAllocs)
 }
 
-// A message of many frames requires twice its size: in chunks and as a whole.
+// A message of many frames requires memory of twice its size, for its chunks and for the whole message.
 func TestMemoryOfLargeMessage(t *testing.T) {
 	const sizeBytes, frameBytes = 32 << 20, 64 << 10
 	p := opened(t, Options{}).manual()

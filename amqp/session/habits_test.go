@@ -114,8 +114,8 @@ func TestCrossingEnds(t *testing.T) {
 	p.requireOpen()
 }
 
-// Qpid JMS reattaches a durable subscription by name, with a null source when it looks for an existing one, and
-// detaches without closing.
+// Qpid JMS reattaches a durable subscription by name, with a null source when it searches for an existing
+// subscription, and detaches without closing.
 func TestReattachAfterFailover(t *testing.T) {
 	p := opened(t, Options{})
 	for range 3 {

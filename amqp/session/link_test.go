@@ -394,7 +394,7 @@ func TestModesAndNames(t *testing.T) {
 	require.Equal(t, "other", got.Source.Address)
 }
 
-// A reply that does not fit the peer's frame is refused.
+// A link is refused if the reply exceeds the peer's maximum frame size.
 func TestReplyFitsFrame(t *testing.T) {
 	p := newPeer(t, Options{})
 	p.send(0, &wire.Open{MaxFrameSize: 512, ChannelMax: 1})
@@ -411,7 +411,7 @@ func TestReplyFitsFrame(t *testing.T) {
 	require.Equal(t, FrameSizeTooSmall, one[*wire.Detach](p).Error.Condition)
 }
 
-// Links end without events, and the channel is free when the peer has responded.
+// If the caller ends a session, its links end without events, and its channel is free after the peer has responded.
 func TestEndByCaller(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)
@@ -429,7 +429,7 @@ func TestEndByCaller(t *testing.T) {
 	p.requireOpen()
 }
 
-// The links end first, and nothing of them is sent after that.
+// If the peer ends a session, its links end first, and nothing is sent on them afterwards.
 func TestEndByPeer(t *testing.T) {
 	p := opened(t, Options{})
 	l := p.receiver("a", 0)

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// manual makes the broker of a test leave deliveries unsettled, and links without a window.
+// manual makes the broker of a test accept links without a window, and leave deliveries unsettled.
 func (p *peer) manual() *peer {
 	p.on = func(e Event) bool {
 		switch e := e.(type) {

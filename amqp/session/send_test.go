@@ -113,7 +113,7 @@ func TestUnsettledOutcome(t *testing.T) {
 	require.Zero(t, l.session.out.live)
 }
 
-// A range may cover several links, gaps, and numbers never used.
+// A disposition may cover several links, gaps, and numbers that were never used.
 func TestDispositionsOfSeveralLinks(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	a, b := p.receiver("a", 0), p.receiver("b", 1)
@@ -192,7 +192,7 @@ func TestLinksSendRoundRobin(t *testing.T) {
 	require.Equal(t, []string{"m0", "m10", "m20", "m1", "m11", "m21", "m2", "m12", "m22"}, p.payloads())
 }
 
-// Waiting messages are limited in bytes over all links; recalled and released ones do not count.
+// Waiting messages are limited in bytes over all links; recalled and released messages do not count.
 func TestUnsentIsBounded(t *testing.T) {
 	p := opened(t, Options{MaxUnsent: 100}).manual()
 	a, b := p.receiver("a", 0), p.receiver("b", 1)
@@ -209,7 +209,7 @@ func TestUnsentIsBounded(t *testing.T) {
 	require.ErrorIs(t, b.Send(large), ErrGone)
 }
 
-// Withdraw settles sent messages, removes waiting ones, and completes a message of which a part was sent. The peer's
+// Withdraw settles sent messages, removes waiting ones, and does not withdraw a partly sent message. The peer's
 // later outcome of a withdrawn message is ignored.
 func TestWithdraw(t *testing.T) {
 	p := opened(t, Options{}).manual()
@@ -434,7 +434,7 @@ func TestNumbersWrapAround(t *testing.T) {
 	require.Zero(t, in.session.out.live)
 }
 
-// A delivery that is never settled does not retain later ones.
+// A delivery that is never settled does not cause later deliveries to be retained.
 func TestUnsettledDeliveryRetainsNoOthers(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 0)

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// protonVectors are encodings of Qpid Proton, by name.
+// protonVectors returns encodings of Qpid Proton, by name.
 func protonVectors(tb testing.TB) map[string][]byte {
 	tb.Helper()
 	text, err := os.ReadFile("testdata/proton.txt")
@@ -33,7 +33,7 @@ func protonVectors(tb testing.TB) map[string][]byte {
 	return vectors
 }
 
-// protonValues are the values of these encodings.
+// protonValues returns the values that protonVectors encodes, by name.
 func protonValues() map[string]any {
 	sevens := make(wire.List, 300)
 	for i := range sevens {
@@ -66,8 +66,8 @@ func protonValues() map[string]any {
 	}
 }
 
-// Encodings of another codec are decoded to the original values. Values with one encoding, or where Proton uses the
-// shortest one, are encoded identically.
+// Encodings of another codec are decoded to the original values. Values with only one encoding, and values for which
+// Proton uses the shortest one, are encoded identically.
 func TestValuesOfProton(t *testing.T) {
 	vectors := protonVectors(t)
 	same := 0
@@ -128,7 +128,7 @@ func TestMessagesOfProton(t *testing.T) {
 	require.Equal(t, []byte(strings.Repeat("x", 300)), data[2].Value)
 }
 
-// protonSession is the data that a Proton client sent in a session with a node.
+// protonSession returns the data that a Proton client sent in a session with a node.
 func protonSession(tb testing.TB) []byte {
 	tb.Helper()
 	text, err := os.ReadFile("testdata/proton-session.txt")

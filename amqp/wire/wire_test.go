@@ -20,7 +20,7 @@ import (
 
 var long = strings.Repeat("x", 300)
 
-// values returns values of every type, and of every length of encoding.
+// values returns values of every type and every encoding length.
 func values() []any {
 	return []any{
 		nil, true, false, uint8(7), uint16(700), uint32(0), uint32(255), uint32(256), uint64(0), uint64(255),
@@ -407,7 +407,8 @@ func TestNoAllocations(t *testing.T) {
 	}))
 }
 
-// FuzzFrame: the Reader does not panic for any input, and accepted frames are unchanged after re-encoding.
+// FuzzFrame checks that the Reader does not panic for any input, and that accepted frames are unchanged after
+// re-encoding.
 func FuzzFrame(f *testing.F) {
 	for _, p := range performatives() {
 		f.Add(wire.AppendFrame(nil, 1, p, []byte("payload")))
@@ -464,7 +465,7 @@ func FuzzValue(f *testing.F) {
 	})
 }
 
-// FuzzSections: the sections of a message comprise all of its bytes, and no decoder panics.
+// FuzzSections checks that the sections of a message comprise all of its bytes, and that no decoder panics.
 func FuzzSections(f *testing.F) {
 	f.Add(wiretest.AppendData(wiretest.AppendTo(nil, "q"), []byte("x")))
 	f.Add(wiretest.Discharge([]byte("t"), false))
