@@ -59,8 +59,8 @@ var (
 	ErrNoSchedule = link.ErrNoSchedule
 	// ErrNoPolicy is returned when no policy has the given pattern.
 	ErrNoPolicy = link.ErrNoPolicy
-	// ErrNoTransaction is returned when no transaction with the given XID is prepared, or is among the last 10,000
-	// decided transactions.
+	// ErrNoTransaction is returned when the given XID belongs neither to a prepared transaction nor to one of the last
+	// 10,000 decided transactions.
 	ErrNoTransaction = link.ErrNoTransaction
 	// ErrDecided is returned when the transaction coordinator has made the opposite decision on the prepared
 	// transaction.

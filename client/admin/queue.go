@@ -93,8 +93,8 @@ type Queue struct {
 	// DeadLetter queue. Expired is the number of expired messages that were not moved to a DeadLetter queue. Both are
 	// counted since the creation of the queue.
 	Dropped, Expired uint64
-	// MessageIDs is the number of message IDs retained for the DedupWindow; some of them may exceed the window by up to
-	// a quarter. Duplicates is the number of messages discarded as duplicates.
+	// MessageIDs is the number of message IDs retained for the DedupWindow; some may be older than the window, by up to
+	// a quarter of it. Duplicates is the number of messages discarded as duplicates.
 	MessageIDs, Duplicates uint64
 	// Forwards are the forwarding rules.
 	Forwards []Forward

@@ -195,7 +195,7 @@ def refusal(
 
 
 def unrolled(r: queue_pb2.PublishStreamRequest) -> list[queue_pb2.PublishStreamRequest]:
-    """Return a request and those batched with it."""
+    """Return a request and the requests batched with it."""
     return [r, *r.more]
 
 

@@ -37,7 +37,7 @@ class Outcome:
     """Records whether a request may have been committed although no node has responded.
 
     An Outcome covers all calls that send the request. Only a response for exactly the request's producer, epoch and
-    sequence resets it. A refused retry does not reset it, unless the refusal is recorded in the log.
+    sequence resets `unknown`. A refused retry does not reset `unknown`, unless the refusal is recorded in the log.
     """
 
     unknown: bool = False
@@ -105,7 +105,7 @@ class Request:
     def __init__(self) -> None:
         self._identity = Identity()
         self._caller: Caller | None = None
-        self._sent: tuple[str, bytes] | None = None  # while its outcome is unknown
+        self._sent: tuple[str, bytes] | None = None  # the last call, while its outcome is unknown
         self._busy = self._done = False
 
     @contextlib.contextmanager
@@ -312,7 +312,8 @@ class Caller:
             except errors.TooOld as err:
                 if err.reason != "PRODUCER_UNKNOWN" or who.outcome.unknown:
                     raise
-                # The sequencer was idle for too long. Nothing was committed, so the request may use another identity.
+                # The node has evicted the idle sequencer. Nothing was committed, so the request may use another
+                # identity.
                 who.sequencer = None
                 who.take(Sequencer(str(uuid.uuid4())))
                 return await self._attempts_as(op, method, request, response, who, deadline)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes, and which of them is active.
 
-Only reports from the nodes change this state. A failed call triggers a poll of the nodes.
+Only status reports and lost connections change the target. A failed call only triggers a poll of the nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Node:
         self.report = Report()
         self.names = ""  # address of the active node, as reported by this node
         self.why = ""
-        self.observed = 0  # a poll with an outdated response is dropped
+        self.observed = 0  # number of observations; a poll discards its response if the number has changed
         self.failure: Failure | None = None
         self.told: set[str] = set()  # failures that were logged
         self.refused: float | None = None  # time of the last rejection of the credentials
@@ -229,7 +229,7 @@ class Locator:
             return delivered, fresh, f  # an expired token; the node is unaffected
         self._lost(node, f, again=fresh)
         if not delivered and not f.refuses_client:
-            # A new connection starts without gRPC's own backoff: only this loop decides when to retry.
+            # A new connection starts without gRPC's own backoff: only _watch decides when to retry.
             await self._replace(node, channel)
         return delivered, fresh, f
 
@@ -308,7 +308,8 @@ class Locator:
     def _learn(self) -> None:
         """Add the nodes of the other site and, without a target, the active node that a standby reports.
 
-        It waits until each known node has reported its role: an address may be an alias of a known node.
+        It does nothing until each known node has reported its role, because an address may be an alias of a known
+        node.
         """
         if not self._options.follow_hints or any(n.observed == 0 for n in self.nodes):
             return
@@ -321,7 +322,7 @@ class Locator:
                 self._learn_address(address)
 
     def _learn_address(self, address: str) -> None:
-        """Add an address that a node reports; it may be empty."""
+        """Add an address that a node reports, unless it is empty or invalid."""
         # An address that cannot be dialed is not fatal: the known nodes are still watched.
         with contextlib.suppress(errors.InvalidRequest):
             _options.check_address(address)
@@ -353,7 +354,7 @@ class Locator:
         self._changed = asyncio.get_running_loop().create_future()
 
     def _refusal(self) -> Failure | None:
-        """Return why no node serves this client; None if a retry may succeed."""
+        """Return a failure if all reachable nodes reject this client; None if a retry may succeed."""
         why: Failure | None = None
         for n in self.nodes:
             if n.asking or n.failure is None:

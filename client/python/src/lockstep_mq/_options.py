@@ -26,7 +26,7 @@ TokenSource = Callable[[], Awaitable[str]]
 If it raises an exception, the client keeps using the last token, and calls it again later.
 """
 
-MAX_ADDRESSES = 16  # given and learned addresses together: four nodes of two sites, and aliases
+MAX_ADDRESSES = 16  # limit of given and learned addresses: four nodes of two sites, and aliases
 MAX_TOKEN_BYTES = 16 << 10
 MAX_RECEIVE_BYTES = 512 << 20
 RETRY_MIN = 0.002  # seconds between two attempts
@@ -261,7 +261,7 @@ def check_process() -> None:
 
 
 def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
-    """Create a channel, which connects on first use. Files are read at each call."""
+    """Create a channel, which connects on first use. The files are read again for each channel."""
     if tokens.any and not o.tls and not o.allow_plaintext_token and not is_local(address):
         raise errors.InvalidRequest(
             f"the token would be sent to {address} unencrypted: set ca, or allow_plaintext_token if the network is "

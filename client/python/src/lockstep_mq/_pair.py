@@ -26,7 +26,7 @@ class Report:
 
     @property
     def role_rank(self) -> int:
-        """2 for a node that serves within its pair, 1 for a blocked node, 0 for others."""
+        """2 for a node that serves within its pair, 1 for a blocked node, 0 for other roles."""
         return _RANK.get(self.role, 0)
 
     @property
@@ -44,7 +44,7 @@ class Pairs:
     """The highest terms and epochs that nodes have reported."""
 
     def __init__(self) -> None:
-        self._terms: dict[str, int] = {}  # highest term of an active node, by pair ID
+        self._terms: dict[str, int] = {}  # highest term of an active or blocked node, by pair ID
         self._epochs: dict[str, int] = {}  # highest epoch, by lineage
 
     def record(self, reports: Sequence[Report]) -> None:
@@ -95,7 +95,7 @@ class Pairs:
 
 
 def _outside(r: Report, reports: Sequence[Report]) -> bool:
-    """Return whether a node has no lineage, but another pair has: it is not a replica yet, or was reinstalled."""
+    """Return whether a node has no lineage, but another pair has: it is not yet part of a replica."""
     return not r.site.lineage and any(o.site.lineage and (o.pair_id != r.pair_id or not r.pair_id) for o in reports)
 
 

@@ -37,7 +37,7 @@ class Request:
         self.sequence = sequence  # producer sequence, also the correlation ID
         self.queue = queue
         self.entries: list[Entry] = []
-        self.count = self.bytes = 0  # of their messages
+        self.count = self.bytes = 0  # number and size of the messages
         self.sent = False  # under its current identity
         self.repeated = False  # sent more than once
         self.last = False  # last request of its frame

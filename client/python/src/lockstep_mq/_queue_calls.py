@@ -69,11 +69,12 @@ class QueueCalls:
 
         Args:
             name: Name of the queue: 1 to 255 characters of [A-Za-z0-9._/-], beginning with a letter or digit.
-            config: Options that the queue sets itself.
+            config: Options that are set on the queue itself.
             subscriptions: Names of the initial subscriptions; by default one, "default".
-            topic: Create the queue without subscriptions: messages are stored only for those created later.
+            topic: Create the queue without subscriptions: messages are stored only for subscriptions that are created
+                later.
             if_not_exists: Return an existing queue unchanged, instead of raising AlreadyExists.
-            explicit: Names of options that the queue sets itself although they are 0: no policy applies to them.
+            explicit: Names of options that are set to 0 on the queue itself, so that no policy applies to them.
             request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
         """
@@ -105,9 +106,9 @@ class QueueCalls:
         Args:
             name: Name of the queue.
             config: Values of the options in `change`.
-            change: Names of the options that the queue sets itself from now on, even to 0; "*" means all options that
-                are not 0 in `config`, and policies apply to the others.
-            reset: Names of options that the queue no longer sets itself: policies apply to them.
+            change: Names of the options to set on the queue itself, even to 0. "*" sets all options that are not 0 in
+                `config`; policies apply to all other options.
+            reset: Names of options to unset on the queue, so that policies apply to them.
             request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
         """
@@ -135,7 +136,7 @@ class QueueCalls:
     async def purge_queue(
         self, name: str, subscription: str = "", *, request: Request | None = None, timeout: float | None = None
     ) -> int:
-        """Acknowledge all messages of a subscription, or of all if it is empty, and return the number of messages."""
+        """Acknowledge all messages of a subscription (if empty, of all subscriptions), and return their number."""
         asked = queue_pb2.PurgeQueueRequest(name=name, subscription=subscription)
         response = await self._change(
             f"purge {name}", "PurgeQueue", asked, queue_pb2.PurgeQueueResponse, request, timeout
@@ -150,7 +151,7 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Replace the forwards of a queue: up to 16, each to another queue. An empty list removes all.
+        """Replace the forwards of a queue: up to 16, each with a different target. An empty list removes all.
 
         Stored messages are not affected.
         """
@@ -163,7 +164,7 @@ class QueueCalls:
     async def put_policy(
         self, policy: Policy, *, request: Request | None = None, timeout: float | None = None
     ) -> Policy:
-        """Create a policy, or replace the one with the same pattern. Requires the operate permission."""
+        """Create a policy, or replace the policy with the same pattern. Requires the operate permission."""
         asked = queue_pb2.PutPolicyRequest(policy=queues.encode_queue_policy(policy))
         response = await self._change(
             f"set policy {policy.pattern}", "PutPolicy", asked, queue_pb2.PutPolicyResponse, request, timeout
@@ -259,7 +260,7 @@ class QueueCalls:
         return queues.decode_history(response)
 
     async def list_queues(self, prefix: str = "", *, timeout: float | None = None) -> AsyncIterator[Queue]:
-        """Iterate over the queues whose name has the prefix, sorted by name. Timeouts apply to each page."""
+        """Iterate over the queues with names that begin with prefix, sorted by name. timeout applies to each page."""
         asked = queue_pb2.ListQueuesRequest(prefix=prefix)
         while True:
             response = await self._ask("list queues", "ListQueues", asked, queue_pb2.ListQueuesResponse, timeout)
@@ -399,7 +400,7 @@ class QueueCalls:
     async def delete_subscription(
         self, queue: str, name: str, *, request: Request | None = None, timeout: float | None = None
     ) -> None:
-        """Delete a subscription, and the messages that only this subscription had not acknowledged."""
+        """Delete a subscription, and the messages that all other subscriptions have acknowledged."""
         await self._change(
             f"delete subscription {queue}/{name}",
             "DeleteSubscription",

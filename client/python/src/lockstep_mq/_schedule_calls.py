@@ -78,7 +78,7 @@ class ScheduleCalls:
     async def resume_schedule(
         self, name: str, *, request: Request | None = None, timeout: float | None = None
     ) -> Schedule:
-        """Resume a schedule with its next occurrence from now on."""
+        """Resume a schedule. Its next occurrence is the first one after the call."""
         return await self._set_paused(name, False, request, timeout)
 
     async def _set_paused(self, name: str, paused: bool, request: Request | None, timeout: float | None) -> Schedule:
@@ -116,7 +116,7 @@ class ScheduleCalls:
         return schedules.decode(response.schedule)
 
     async def list_schedules(self, prefix: str = "", *, timeout: float | None = None) -> list[Schedule]:
-        """Return the schedules whose name has the prefix, sorted by name, each with its last occurrence."""
+        """Return the schedules with names that begin with prefix, sorted by name, each with its last occurrence."""
         response = await self._caller.ask(
             "list schedules",
             _rpc.SCHEDULE + "ListSchedules",

@@ -33,7 +33,7 @@ class Streams:
     def __init__(self, locator: Locator) -> None:
         self._locator = locator
         self._retry = _options.Backoff()
-        self._refusals = 0  # consecutive tokens that were refused
+        self._refusals = 0  # consecutive rejected tokens
 
     def progress(self) -> None:
         """Record that the node has responded on the current stream, which resets the backoff."""
@@ -49,7 +49,7 @@ class Streams:
         """Wait for an active node, and run one stream on it until it breaks or the target ends.
 
         open_on opens the stream. send writes to it while it is open. receive reads it to its end, and is called with
-        the address of the node. The receiver determines the cause of the end: a write fails without one.
+        the address of the node. The receiver determines the cause of the end: a failed write does not report it.
 
         Raises:
             Failure: All reachable nodes reject this client.

@@ -56,8 +56,8 @@ def _search(filter: str, position: SearchProgress) -> queue_pb2.Search:  # noqa:
 class Admin(QueueCalls, ScheduleCalls):
     """Administration of a pair, available as Client.admin: queues, subscriptions, schedules, messages and status.
 
-    Calls that change state are retried until a node responds, and take effect once. Errors are those of
-    lockstep_mq.errors. Timeouts are in seconds.
+    Calls that change state are retried until a node responds, and take effect once, unless the method states
+    otherwise. Errors are those of lockstep_mq.errors. Timeouts are in seconds.
     """
 
     async def replay_dead_letters(
@@ -134,7 +134,7 @@ class Admin(QueueCalls, ScheduleCalls):
             to: The target queue; if empty, each dead letter is moved to its original queue.
             subscription: As in move_messages().
             start: The first sequence; 0 is the oldest.
-            before: If not 0, the sequence after the last one.
+            before: If not 0, only messages before this sequence.
             queue_id: As in move_messages().
             progress: Called after each part of the search.
             timeout: Seconds to wait for a node, for each part.
@@ -216,7 +216,7 @@ class Admin(QueueCalls, ScheduleCalls):
 
         Args:
             queue: The queue of the messages.
-            sequences: Sequences, and inclusive ranges of them as pairs.
+            sequences: Sequences, and ranges as pairs of the first and the last sequence.
             to: The target queue; if empty, each dead letter is moved to its original queue.
             subscription: The subscription that the messages are moved from; other subscriptions keep them. If empty,
                 they are moved from all subscriptions, and the target receives each message once.
@@ -247,7 +247,7 @@ class Admin(QueueCalls, ScheduleCalls):
         queue_id: int = 0,
         timeout: float | None = None,
     ) -> int:
-        """Acknowledge up to 10,000 selected messages for a subscription, or for all subscriptions if it is empty.
+        """Acknowledge up to 10,000 selected messages for a subscription, or for all if `subscription` is empty.
 
         Returns the number of messages removed by the attempt that received a response. The arguments are those of
         move_messages(). The call can be retried after any error.
@@ -273,7 +273,7 @@ class Admin(QueueCalls, ScheduleCalls):
         call of the coordinator returns True, or raises Heuristic if its decision is the opposite one.
 
         Raises:
-            NoTransaction: No transaction with that xid is prepared or among the last 10,000 decided ones.
+            NoTransaction: xid belongs neither to a prepared transaction nor to one of the last 10,000 decided ones.
             Decided: The coordinator has rolled back the transaction.
             Heuristic: An operator or the timeout has rolled back the transaction.
             OutcomeUnknown: The call must be retried.
@@ -305,11 +305,11 @@ class Admin(QueueCalls, ScheduleCalls):
             return await self._caller.decide(op, _rpc.QUEUE + method, request, response, timeout)
         except errors.OutcomeUnknown as err:
             if isinstance(err.refusal, errors.Decided | errors.Heuristic):
-                raise err.refusal from None  # an opposite earlier decision applies to every attempt
+                raise err.refusal from None  # after an opposite decision, no attempt took effect
             raise
 
     async def list_prepared(self, *, timeout: float | None = None) -> AsyncIterator[PreparedTransaction]:
-        """Iterate over the transactions that wait for a decision, oldest first."""
+        """Iterate over the prepared transactions that are not yet decided, oldest first."""
         asked = queue_pb2.ListPreparedRequest()
         while True:
             response = await self._ask(
@@ -404,8 +404,8 @@ class Admin(QueueCalls, ScheduleCalls):
     async def switchover(self, *, to: str = "", timeout: float = 10.0) -> str:
         """Transfer the active role to the other node, or to the node `to`, and return the address of the active node.
 
-        timeout limits the transfer on the node; the call waits up to twice as long for a response. It is retried until
-        a node responds, which is safe: the target is determined before the first attempt.
+        timeout limits the transfer on the node; the call waits up to twice as long for a response. The call is retried
+        until a node responds, which is safe: the target is determined before the first attempt.
         """
         limit = 2 * timeout
         if not to:

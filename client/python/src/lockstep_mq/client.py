@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection to a pair."""
+"""The client, which manages the connections to a pair or to a standalone node."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _DELETE_WAIT = 1.0  # maximum seconds that request() waits for the deletion of i
 
 
 class Client:
-    """A connection to a pair, or to a standalone node. One per process is sufficient.
+    """Manages the connections to a pair or to a standalone node. One Client per process is sufficient.
 
         async with Client(["a:7420", "b:7420"]) as client:
             await client.publish("orders", b"hello")
 
     A client belongs to the event loop and to the process in which it was opened. After a process has used a client,
-    its forked children cannot use any client (Forked). Fork first, or start processes with the "spawn" or
+    its forked children cannot use any client: calls raise Forked. Fork first, or start processes with the "spawn" or
     "forkserver" method of multiprocessing.
 
     The client follows the active node. Calls have a `timeout` in seconds. Without a timeout they wait indefinitely,
@@ -71,7 +71,7 @@ class Client:
         follow_hints: Follow addresses that nodes report for the active node and for the other site, in addition to
             the given addresses.
         probe_interval: Interval and timeout, in seconds, of probes to a node with pending calls.
-        max_message_bytes: Maximum size of a body; larger ones raise LimitExceeded without contacting a node.
+        max_message_bytes: Maximum size of a body; larger bodies raise LimitExceeded without contacting a node.
         tracer: Receives publishes, deliveries and calls; lockstep_mq.tracing implements it with OpenTelemetry.
     """
 
@@ -141,8 +141,8 @@ class Client:
     async def close(self) -> None:
         """Close the client with its producers and consumers.
 
-        Pending publishes fail with Closed; those that were sent fail with OutcomeUnknown. To wait for them, call
-        flush() of the producers and consumers first.
+        Pending publishes fail with Closed; publishes that were sent fail with OutcomeUnknown. To wait for pending
+        publishes and answers, call flush() of the producers and consumers first.
         """
         self._closed = True
         if _options.was_forked():
@@ -153,7 +153,7 @@ class Client:
             await self._caller.locator.close()
 
     async def wait_active(self, *, timeout: float | None = None) -> str:
-        """Wait until a node is active, and return its address. With two sites, it is the active node of the primary.
+        """Wait until a node is active (with two sites, a node of the primary site), and return its address.
 
         Raises:
             Unavailable: The timeout expired. The reason is REPLICA if a replica responds, but not the primary.
@@ -223,15 +223,15 @@ class Client:
             queue: Name of the queue.
             subscription: Name of the subscription.
             filter: A CEL expression that messages must match; other messages remain available to other consumers.
-            prefetch: Number of messages that the node may send ahead of receive(), 1 to 100,000.
+            prefetch: Maximum number of messages that the node sends ahead of receive(), 1 to 100,000.
             ack_timeout: Acknowledgement deadline, 1 second to 24 hours: a message that is not answered or extended
-                within this time after its delivery is redelivered. The time until receive() returns the message
-                counts. 0 means the deadline of the subscription. If both are set, the shorter one applies.
+                within this time after its delivery is redelivered. The time before receive() returns the message is
+                included. 0 means the deadline of the subscription. If both are set, the shorter one applies.
             timeout: Seconds to wait for a node.
 
         Raises:
             QueueNotFound: The queue does not exist.
-            SubscriptionNotFound: The queue has no subscription of that name.
+            SubscriptionNotFound: The queue has no subscription with this name.
         """
         c = self._opened(Consumer(self._called(), queue, subscription, filter, prefetch, ack_timeout))
         await c._await_attached(timeout)
@@ -302,16 +302,17 @@ class Client:
     ) -> AsyncIterator[StoredMessage]:
         """Read messages without consuming them, in sequence order. The iteration continues after a failover.
 
-        Messages published after the call are not part of the result.
+        Messages published after the iteration has started are not included.
 
         Args:
             queue: Name of the queue.
             subscription: If not empty, only messages that this subscription has not acknowledged.
-            start: First sequence; 0 is the oldest.
+            start: Lowest sequence; 0 is the oldest message.
             limit: Maximum number of messages; 0 is no limit.
             headers_only: Omit the bodies.
             before: If not 0, only messages before this sequence.
-            newest: Return messages in descending sequence order, from the last one before `before` to `start`.
+            newest: Return messages in descending sequence order, from the last message before `before` down to
+                `start`.
             filter: A CEL expression that messages must match. In addition to the variables of a subscription's filter,
                 it can use body for JSON bodies: body.customer.id == "4711".
             progress: Called about every second while the node searches for messages that match filter.

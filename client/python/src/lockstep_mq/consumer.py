@@ -30,10 +30,10 @@ MAX_PREFETCH = 100_000
 _MAX_NACK_DELAY = timedelta(hours=24)
 _EAGER_CONFIRMS = 2  # requests with answers in flight up to which answers are sent immediately
 _MAX_CONFIRMS = 64  # the same limit while flush() waits
-_FULL = 1024  # answers that are sent regardless of the requests in flight
+_FULL = 1024  # number of pending answers that are sent regardless of the requests in flight
 _MAX_ANSWERS = 5000  # of one kind per request: a node accepts 10,000 ranges of each
 
-_EXTEND_PARTS = 3  # number of times that run() extends a message in each acknowledgement deadline
+_EXTEND_PARTS = 3  # number of times that run() extends the deadline of a message within one acknowledgement timeout
 
 _CLOSE_WAIT = 2.0  # maximum seconds that close() waits for the node
 
@@ -55,7 +55,7 @@ class Delivery(StoredMessage):
         self._acked = False  # acknowledged by the application, not yet confirmed
         self._expired = False  # its acknowledgement deadline has passed
         self._era = consumer._era
-        self._lost = False  # was held in an earlier era
+        self._lost = False  # its era ended before the answer was confirmed
 
     @property
     def queue(self) -> str:
@@ -78,7 +78,7 @@ class Delivery(StoredMessage):
             InvalidRequest: The message was already nacked or rejected.
             WrongState: The acknowledgement deadline has passed: the message is redelivered.
             InvalidRequest: Another site was promoted without a planned switch since the delivery; see `outdated`.
-            OutcomeLost: The same, but the message was already acknowledged, and this was not confirmed.
+            OutcomeLost: Another site was promoted after the message was acknowledged and before this was confirmed.
         """
         if self._answer not in {"", "ack"}:
             raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} already has another answer")
@@ -98,15 +98,16 @@ class Delivery(StoredMessage):
         """Whether another site was promoted without a planned switch since the delivery.
 
         The message may be lost, and its sequence assigned to another message: an answer has no effect, and flush()
-        reports an acknowledgement. A message that was not lost is redelivered.
+        raises OutcomeLost for an unconfirmed acknowledgement. A message that was not lost is redelivered.
         """
         return self._era != self.consumer._era
 
     async def extend(self, *, timeout: float | None = None) -> None:
-        """Restart the acknowledgement deadline of the message, and return when the node has done so.
+        """Restart the acknowledgement deadline of the message, and return when the node has confirmed this.
 
-        The call has no effect if the consumer has no deadline, if the message was answered, or after a failover, when
-        the message may already be redelivered. Consumer.run() extends messages automatically.
+        The call has no effect if the consumer has no deadline or if the message was answered. After a failover it may
+        have no effect, because the message may already be redelivered to another consumer. Consumer.run() extends
+        messages automatically.
 
         Raises:
             WrongState: The deadline had passed: the message is redelivered.
@@ -130,10 +131,10 @@ class Delivery(StoredMessage):
     def reject(self) -> None:
         """Reject the message: it is moved to the dead-letter queue, or dropped if the queue has none.
 
-        While the dead-letter queue is full, the message remains in its queue and is not delivered to any consumer,
-        and Consumer.flush() raises LimitExceeded. The message is moved when the dead-letter queue has space. After a
-        failover in the meantime, it is redelivered. If the connection breaks before the confirmation, the reject is
-        not retried, and the message is redelivered.
+        While the dead-letter queue is full, the message remains in its queue and is not delivered to any consumer, and
+        Consumer.flush() raises LimitExceeded. The message is moved when the dead-letter queue has space. If a failover
+        happens in the meantime, the message is redelivered. If the connection breaks before the confirmation, the
+        reject is not retried, and the message is redelivered.
         """
         self.consumer._answer(self, "reject", None)
 
@@ -165,11 +166,11 @@ class Consumer:
     """A consumer of one subscription, created by Client.consume().
 
     Iterate over deliveries with `async for delivery in consumer`. When the active node changes, the consumer attaches
-    to the new one. It does not redeliver messages that the application holds or has acknowledged, and it retries
-    unconfirmed acknowledgements. Other consumers of the subscription may receive those messages: delivery to competing
-    consumers is at least once. After an unplanned promotion of another site, the consumer discards its earlier
-    deliveries (see Delivery.outdated). As a context manager, a consumer waits for confirmations, unless the block
-    raises, and is closed.
+    to the new one. It does not redeliver messages that the application is still processing or has acknowledged, and it
+    retries unconfirmed acknowledgements. Other consumers of the subscription may receive such messages, because
+    delivery to competing consumers is at least once. After an unplanned promotion of another site, the consumer
+    discards its earlier deliveries (see Delivery.outdated). As a context manager, a consumer waits for confirmations,
+    unless the block raises, and is closed.
     """
 
     def __init__(
@@ -193,14 +194,14 @@ class Consumer:
         self._late = 0  # answers after the deadline that flush() has not yet reported
         self._alive = False  # send a request even if it is empty
         self._tracer = caller.tracer
-        self._refill = (prefetch + 1) // 2  # credit above which a request is sent
+        self._refill = (prefetch + 1) // 2  # credit at which a request is sent
         self._op = f"consume {queue}/{subscription}"
-        self._error: errors.LockstepError | None = None  # why it has ended
+        self._error: errors.LockstepError | None = None  # why the consumer has ended
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._generation = 0  # number of the current stream
         self._queue_id = 0  # of the queue at the first attach
         # An era is a period without an unplanned promotion of another site: in a later era, the sequence of a delivery
-        # may belong to another message.
+        # may belong to a different message.
         self._era = 0
         self._lineage, self._epoch = "", 0  # of the last target
         self._lost = 0  # acks without an outcome that flush() has not yet reported
@@ -250,7 +251,7 @@ class Consumer:
 
     @property
     def queue_id(self) -> int:
-        """ID of the queue that delivers the messages. A later queue of the same name has another ID."""
+        """ID of the queue that delivers the messages. A later queue with the same name has a different ID."""
         return self._queue_id
 
     async def receive(self, *, timeout: float | None = None) -> Delivery:
@@ -329,7 +330,7 @@ class Consumer:
         self._check_answer(d)
 
     async def _keep_extended(self) -> None:
-        """Extend the messages of the consumer."""
+        """Extend the deadlines of the consumer's messages periodically."""
         while True:
             self._ack_timeout_changed.clear()
             due = self._ack_timeout.total_seconds() / _EXTEND_PARTS or None
@@ -434,7 +435,7 @@ class Consumer:
             )
 
     async def _flush(self, timeout: float | None) -> None:
-        """Wait until all answers are committed, except for waiting rejects."""
+        """Wait until all earlier answers are committed, except for rejects that wait for space."""
         deadline, up_to = self._caller.deadline(timeout), self._answered
         loop = asyncio.get_running_loop()
         self._flushing += 1
@@ -455,7 +456,7 @@ class Consumer:
     async def close(self) -> None:
         """Detach the consumer. Unacknowledged messages are redelivered.
 
-        Messages that the application has not received do not count as delivered. close() sends pending answers and
+        If the application has not received a message, its delivery is not counted. close() sends pending answers and
         waits up to two seconds for the node; only flush() reports whether the answers are confirmed.
         """
         self._leaving = True
@@ -469,7 +470,7 @@ class Consumer:
             self._on_close()
 
     async def _await_attached(self, timeout: float | None) -> None:
-        """Wait until a node has accepted the consumer; close it otherwise."""
+        """Wait until a node has accepted the consumer; otherwise, close the consumer."""
         try:
             await asyncio.wait({self._attached}, timeout=timeout)
             if not self._attached.done():
@@ -571,7 +572,7 @@ class Consumer:
         return _rpc.consume(target.channel, metadata)
 
     def _enter(self, target: Target) -> None:
-        """Discard all deliveries if the target belongs to a later era than the last one."""
+        """Discard all deliveries if the target belongs to a later era than the last target."""
         if self._ends_era(target):
             self._end_era()
         if target.lineage:
@@ -611,7 +612,7 @@ class Consumer:
         request.leave.CopyFrom(queue_pb2.Leave(seen=seen))
         await call.write(request)
         await call.done_writing()
-        await asyncio.Event().wait()  # until the receiver has seen the end
+        await asyncio.Event().wait()  # until the receiver has read the end of the stream
 
     def _reattach(self) -> queue_pb2.ConsumeRequest:
         """Prepare a new stream: unconfirmed acks are retried; nacked messages are redelivered in any case."""
@@ -715,7 +716,7 @@ class Consumer:
             self._wake.set()
 
     def _handle_expired(self, response: queue_pb2.ConsumeResponse) -> None:
-        """Remove messages whose acknowledgement deadline has passed."""
+        """Remove messages after their acknowledgement deadline."""
         for r in response.refused.sequences:
             for sequence in range(r.first, r.last + 1):
                 self._late += 1
@@ -725,7 +726,7 @@ class Consumer:
         expired = {sequence for r in response.expired for sequence in range(r.first, r.last + 1)}
         for sequence in expired:
             held = self._held.get(sequence)
-            if held is not None and not held._acked:  # the node reports the refusal of a pending ack
+            if held is not None and not held._acked:  # the refusal of a pending ack is reported separately
                 held._expired = True
                 del self._held[sequence]
         remaining = [d for d in self._buffer if d.sequence not in expired]
@@ -735,9 +736,10 @@ class Consumer:
         self._wake.set()
 
     def _known(self, sequence: int) -> bool:
-        """Return whether the application has held or acknowledged the message since an earlier stream.
+        """Return whether the message must not be delivered to the application again.
 
-        A second delivery within one stream means that the message was requeued.
+        The application has acknowledged the message, or received it on an earlier stream and is still processing it. A
+        second delivery on one stream means that the message was requeued.
         """
         if sequence in self._committed:
             self._committed.remove(sequence)
@@ -755,7 +757,7 @@ class Consumer:
 
 
 def ranges(sequences: list[int]) -> list[types_pb2.SequenceRange]:
-    """Sort sequences and merge adjacent ones."""
+    """Convert sequences to sorted ranges of consecutive sequences."""
     out: list[types_pb2.SequenceRange] = []
     for s in sorted(sequences):
         if out and s <= out[-1].last + 1:

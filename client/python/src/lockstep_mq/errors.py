@@ -63,11 +63,11 @@ class Closed(NotDone):
 
 
 class Forked(NotDone):
-    """This process was forked from one that had used a client: gRPC would hang or crash here."""
+    """This process was forked from a process that had used a client: gRPC would hang or crash here."""
 
 
 class Unavailable(NotDone):
-    """The timeout expired before a node could serve the request. The request itself is valid."""
+    """The timeout expired before a node could serve the request. A retry may succeed."""
 
     what_to_do = "check the nodes with `lockstep status`, then retry the request"
 
@@ -83,19 +83,19 @@ class QueueNotFound(Refused):
 
 
 class SubscriptionNotFound(Refused):
-    """The queue has no subscription of that name."""
+    """The queue has no subscription with this name."""
 
     what_to_do = "create the subscription"
 
 
 class AlreadyExists(Refused):
-    """A queue, subscription, prepared transaction or token of that name already exists."""
+    """A queue, subscription, prepared transaction or token with this name already exists."""
 
     what_to_do = "use another name, or the existing object"
 
 
 class NotEmpty(Refused):
-    """The queue contains messages, and was to be deleted only if empty."""
+    """The queue contains messages, and must be deleted only if it is empty."""
 
     what_to_do = "consume or purge the messages first"
 
@@ -119,7 +119,7 @@ class SequenceReused(Refused):
 
 
 class Fenced(Refused):
-    """A producer with the same ID and a higher epoch took over."""
+    """A producer with the same ID and a higher epoch has taken over."""
 
     what_to_do = "stop this producer"
 
@@ -143,7 +143,7 @@ class Processed(Refused):
 
 
 class NoTransaction(Refused):
-    """No transaction with that xid is prepared or among the last 10,000 decided ones."""
+    """The xid belongs neither to a prepared transaction nor to one of the last 10,000 decided transactions."""
 
     what_to_do = "prepare the transaction, or ignore the error if it was decided long ago"
 
@@ -173,7 +173,7 @@ class NodeFailed(Refused):
 
 
 class Denied(Refused):
-    """This client does not have the permission."""
+    """This client does not have the required permission."""
 
     what_to_do = "ask an operator for the permission: `lockstep access grant`"
 

@@ -25,16 +25,17 @@ class Message:
     Attributes:
         body: The payload, opaque to Lockstep, up to `limits.message-bytes` (64 MiB by default).
         properties: Application properties: str, bool, int, float or bytes. Keys have 1 to 255 bytes.
-        message_id: Identifies the message to the application, and duplicates to a queue with a dedup_window.
-        correlation_id: Identifies a related message or operation, such as the request of a response.
+        message_id: Identifies the message. A queue with a dedup_window discards a message with the ID of an earlier
+            one.
+        correlation_id: Identifies a related message or operation, such as the request that a response belongs to.
         reply_to: The queue for replies.
         content_type: Media type of the body, such as "application/json".
         subject: Subject or type of the message.
         group: Message group; each subscription delivers one message of a group at a time, in queue order.
-        priority: 0 to 9; a queue with priorities delivers higher ones first. None means 4.
-        ttl: Time to live from acceptance by the active node, 1 ms to 100 years; excludes expires_at.
+        priority: 0 to 9; a queue with priorities delivers higher priorities first. None means 4.
+        ttl: Time to live from acceptance by the active node, 1 ms to 100 years; mutually exclusive with expires_at.
         expires_at: Expiry time, with a time zone. An expired message is not delivered.
-        delay: Delivery delay from acceptance by the active node, up to 100 years; excludes deliver_at.
+        delay: Delivery delay from acceptance by the active node, up to 100 years; mutually exclusive with deliver_at.
         deliver_at: Earliest delivery time, with a time zone.
     """
 
@@ -86,7 +87,7 @@ class DeadLetter:
         queue: Name of the original queue.
         subscription: Name of the original subscription.
         sequence: Sequence of the message in the original queue.
-        reason: "max_deliveries", "rejected", "expired" or "overflow"; later releases may add others.
+        reason: "max_deliveries", "rejected", "expired" or "overflow"; later releases may add reasons.
         deliveries: Number of deliveries by the original subscription.
         moved_at: Time of the move, by the clock of the active node.
     """

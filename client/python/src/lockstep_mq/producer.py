@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 _MakeError = Callable[[bool], errors.LockstepError]
 """Creates the error of a request; the argument states whether the outcome is unknown."""
 
-_MAX_WINDOW = 256  # the nodes keep the last 256 results of a producer
+_MAX_WINDOW = 256  # the nodes retain the last 256 results of a producer
 _MAX_BATCH = 10_000  # messages in one publish
-# The nodes keep this number of duplicates in the results of a producer. With more messages in flight, results of a
+# The nodes retain this number of duplicates in the results of a producer. With more messages in flight, results of a
 # queue with a deduplication window could be lost in a failover.
 _MAX_UNANSWERED = 1 << 16
 _EAGER = 4
-"""Frames in flight up to which publishes are sent immediately, for latency; beyond it they are batched."""
+"""Frames in flight up to which publishes are sent immediately, for latency; above this number they are batched."""
 _SINGLY = 1024  # publishes to a queue that are sent one by one after a node has requested this
 _OVERHEAD = 64  # estimated overhead of a message in bytes
 
@@ -46,8 +46,8 @@ class Producer:
 
     Concurrent publishes to one queue may share a request, which is one transaction. Each publish still has its own
     outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by
-    one. There are two exceptions: a retry after a lost connection, and nodes of release 0.1.0, may reject them
-    together. A batch is never split.
+    one. There are two exceptions: publishes of one request may be rejected together if the request is retried after a
+    lost connection, or if a node runs release 0.1.0. A batch is never split.
 
     At most `max_pending_bytes` are pending; send() and publish() wait at the limit. As a context manager, a producer
     waits for all publishes, unless the block raises, and is closed.
@@ -165,7 +165,7 @@ class Producer:
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Close the producer. Unsent publishes fail with Closed, unanswered ones with OutcomeUnknown."""
+        """Close the producer. Unsent publishes fail with Closed, and sent but unanswered ones with OutcomeUnknown."""
         self._closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -249,7 +249,7 @@ class Producer:
             entry.future.set_exception(self._caller.give_up(f"publish to {entry.queue}", None, unknown=unknown))
 
     def _withdraw(self, entry: Entry) -> bool:
-        """Cancel an entry that is not yet in a request; False if it is too late."""
+        """Cancel an entry that is not yet in a request; return False if it is in a request."""
         if entry.taken:
             return False
         entry.taken = True
@@ -304,7 +304,7 @@ class Producer:
                 await self._wake.wait()
 
     def _next_frame(self) -> bytes | None:
-        """Return the next encoded publish frame: a request and those sent with it; None if none is ready."""
+        """Return the next encoded publish frame, with one or more requests; None if no request is ready."""
         last = self._next_request(0, 0)
         if last is None:
             return None
@@ -326,7 +326,7 @@ class Producer:
         return _wire.Request(r.queue, pieces, self._id, self._epoch, r.sequence, r.repeated, len(r.entries) > 1)
 
     def _next_request(self, count: int, size: int) -> Request | None:
-        """Return the next request to send along with the given messages and bytes, earlier ones first."""
+        """Return the next request for a frame that already contains the given number of messages and bytes, or None."""
         if self._on_stream < len(self._in_flight):
             if not self._greeted and self._frames >= _EAGER:
                 return None  # wait: the first response reports whether the node accepts several requests per frame
@@ -352,7 +352,7 @@ class Producer:
         return count <= self._batch_messages and size <= self._batch_bytes
 
     def _form(self, count: int, size: int) -> Request:
-        """Create a request from publishes to one queue, in addition to the given messages and bytes."""
+        """Create a request from publishes to one queue, for a frame that already contains other messages."""
         pending = self._pending
         entries: list[Entry] = []
         queue, most, most_bytes = pending[0].queue, self._batch_messages - count, self._batch_bytes - size
@@ -471,7 +471,7 @@ class Producer:
             self._pending_bytes += r.bytes
 
     def _split(self, through: int | None) -> bool:
-        """Take back unsubmitted requests; the next publishes to the first one's queue are sent one by one."""
+        """Take back unsubmitted requests; the next publishes to the queue of the first one are sent one by one."""
         self._take_back(through)
         if self._in_flight:
             return False  # a request was sent on an earlier stream and has one outcome
@@ -480,7 +480,7 @@ class Producer:
         return True
 
     def _is_single(self, queue: str) -> bool:
-        """Return whether a publish to a queue must be sent alone, and count it."""
+        """Return whether a publish to a queue must be sent alone; if so, count the publish."""
         left = self._single.get(queue, 0)
         if left > 1:
             self._single[queue] = left - 1

@@ -98,8 +98,9 @@ class Subscription:
         filter: Expression that messages must match; empty for all messages.
         redelivery: Settings that override the configuration of the queue.
         active_consumer: The consumer that receives the messages of an exclusive queue, if any.
-        pause: Pause of the subscription; None if it is not paused separately. Its queue may be paused.
-        oldest_in_flight_age: Time since the delivery of the message that has been in flight longest; 0 if none is.
+        pause: Pause of the subscription; None if it is not paused separately. The queue may still be paused.
+        oldest_in_flight_age: Time since the delivery of the message that has been in flight longest; 0 if no message
+            is in flight.
     """
 
     name: str
@@ -153,7 +154,7 @@ class QueueActivity:
 
 @dataclass(frozen=True)
 class HistoryPoint:
-    """The values of a queue, or of all queues, in one interval. They have a precision of about seven digits.
+    """The values of a queue, or of all queues, in one interval. The values have a precision of about seven digits.
 
     Attributes:
         at: End of the interval.
@@ -194,8 +195,8 @@ class Policy:
     Attributes:
         pattern: Identifies the policy: `*` matches any sequence of characters, `?` one character.
         priority: 0 to 1,000,000. If several policies match, the one with the highest priority applies.
-        defaults: Values of options that a queue does not set itself. Zero values and other default values set nothing.
-            `priorities` is not allowed.
+        defaults: Values of options that are not set on the queue itself. Zero values and other default values set
+            nothing. `priorities` is not allowed.
         limits: Upper limits of `max_messages`, `max_bytes`, `max_deliveries` and `ttl`; 0 means no limit.
     """
 
@@ -210,11 +211,11 @@ class Sources:
     """The sources of the values in the configuration of a queue.
 
     Attributes:
-        own: Values of the options that the queue sets itself.
-        own_fields: Names of these options; their values can be 0.
+        own: Values of the options that are set on the queue itself.
+        own_fields: Names of the options that are set on the queue itself; their values can be 0.
         policy: Pattern of the policy that sets the other options; empty for none.
         limit_policy: Pattern of the policy with limits; empty for none.
-        limited_fields: Names of options that limit_policy reduces to its limit.
+        limited_fields: Names of the options that limit_policy reduces to a limit.
     """
 
     own: QueueConfig
@@ -231,7 +232,7 @@ class Queue:
     Attributes:
         name: Name of the queue.
         id: ID of the queue. A queue that is deleted and created again has a new ID.
-        config: Values in effect: those that the queue sets itself, and those of policies.
+        config: Values in effect, which are set on the queue itself or by policies.
         next_sequence: Sequence of the next message.
         messages: Number of messages that are retained or that a subscription has not acknowledged.
         bytes: Size of these messages.
@@ -243,10 +244,10 @@ class Queue:
         forwards: Forwarding rules.
         activity: Rates and lag; only in the result of queue_table().
         pause: Pause of the queue; None if it is not paused.
-        message_ids: Number of message IDs kept for the dedup_window; up to a quarter of them may be older.
+        message_ids: Number of message IDs retained for the dedup_window; some may be older, by up to a quarter of it.
         duplicates: Number of messages discarded as duplicates.
-        sources: Sources of the values in `config`. None if no policy applies and no option is explicitly 0: the queue
-            then sets all of these values itself.
+        sources: Sources of the values in `config`. None if no policy applies and no option is explicitly 0: all of
+            these values are then set on the queue itself.
     """
 
     name: str
@@ -288,8 +289,8 @@ class SearchProgress:
 
     Attributes:
         scanned: Number of messages read so far.
-        unevaluated: Number of them that were treated as not matching because of a limit: the cost limit of the filter,
-            or a limit for JSON bodies.
+        unevaluated: Number of scanned messages that were treated as not matching because of a limit: the cost limit of
+            the filter, or a limit for JSON bodies.
         start: First sequence of the remaining range.
         before: First sequence after the remaining range.
         queue_id: ID of the queue.
@@ -344,7 +345,7 @@ class PreparedQueue:
 
 @dataclass(frozen=True)
 class PreparedTransaction:
-    """A transaction that waits for a decision.
+    """A transaction that is prepared and not yet decided.
 
     Attributes:
         xid: Identifier of the transaction.

@@ -44,8 +44,8 @@ class OpenTelemetryTracer:
 
     Args:
         provider: The application's provider; None uses the global one.
-        deliveries_in_trace: Make the span of a delivery part of the publish's trace. Without it, the delivery starts
-            a new trace, subject to the provider's sampler, with a link to the publish.
+        deliveries_in_trace: Make the span of a delivery part of the publish's trace. If False, the span of a delivery
+            starts a new trace, subject to the provider's sampler, with a link to the publish.
     """
 
     def __init__(self, provider: trace.TracerProvider | None = None, *, deliveries_in_trace: bool = False) -> None:
@@ -113,7 +113,7 @@ class OpenTelemetryTracer:
         return [Link(found)] if found.is_valid else []
 
     def _inject(self, span: Span, ms: Sequence[Publishable]) -> list[Publishable]:
-        """Copy messages and add the span context. Values set by the application are kept."""
+        """Copy messages and add the span context. Span contexts set by the application are retained."""
         names = self._names(span)
         size, out = _bytes_of(names), []
         for one in ms:

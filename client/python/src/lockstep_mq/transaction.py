@@ -41,7 +41,7 @@ class TransactionResult:
     Attributes:
         lsn: Log sequence number of the transaction.
         results: One element per operation, in the order of the calls.
-        duplicate: Whether an earlier attempt was committed.
+        duplicate: Whether the result is that of an earlier attempt.
     """
 
     lsn: int
@@ -91,8 +91,9 @@ class Transaction:
     def take(self, *ds: Delivery) -> Self:
         """Acknowledge deliveries of one subscription, on the condition that none was processed elsewhere.
 
-        If one was processed elsewhere, commit() raises Processed. The results of a message are therefore published
-        exactly once, even if the message is delivered several times. The call counts as one operation.
+        If one of the messages was processed elsewhere, commit() raises Processed. The results of a message are
+        therefore published exactly once, even if the message is delivered several times. The call counts as one
+        operation.
         """
         self._ack(ds, required=True)
         self._taken.extend(ds)
