@@ -39,7 +39,7 @@ type BrowseOptions struct {
 
 // SearchProgress is the progress of a search with a filter.
 type SearchProgress struct {
-	// Scanned is the number of messages read so far.
+	// Scanned is the number of messages that were already read.
 	Scanned uint64
 	// Unevaluated is the number of scanned messages that were treated as not matching because of a limit: the cost
 	// limit of the filter, or a limit for JSON bodies.

@@ -44,8 +44,8 @@ const (
 // of the subscription may receive such messages, because delivery to competing consumers is at least once.
 //
 // After an unplanned promotion of another site, the sequences of lost messages may be assigned to new messages. The
-// consumer then discards its earlier deliveries: they can no longer be answered, and messages that were not lost are
-// redelivered, unless their acknowledgement reached the new primary.
+// consumer then discards its earlier deliveries: they can no longer be answered, and messages that were neither lost
+// nor acknowledged on the new primary are redelivered.
 type Consumer struct {
 	client       *Client
 	queue        string
@@ -65,7 +65,7 @@ type Consumer struct {
 	queueID    uint64     // of the queue at the first attach; 0 if not reported
 	era        era        // of the deliveries that can be answered
 	buffer     fifo[*Delivery]
-	held       map[uint64]holding // messages held by the application, by sequence
+	held       map[uint64]holding // received messages without an answer or with an unconfirmed ack, by sequence
 	// committed are sequences acknowledged by a committed transaction that the current stream may still deliver.
 	committed   map[uint64]struct{}
 	credit      uint32        // to be granted with the next request
@@ -306,7 +306,7 @@ func (co *Consumer) acknowledged(d *Delivery) bool {
 func (d *Delivery) Nack() error { return d.consumer.answer(d, nackAnswer) }
 
 // NackAfter is [Delivery.Nack] with a redelivery delay of 0 to 24 hours, which replaces QueueConfig.RedeliveryDelay;
-// delays outside this range are clamped. Only the active node stores the delay: after a failover, or if the
+// delays outside this range are clamped. Only the active node stores the delay. After a failover, or if the
 // connection breaks before the node has received the nack, the message is redelivered immediately or after the
 // queue's own delay. Nodes of release 0.1.0 do not support delays.
 func (d *Delivery) NackAfter(delay time.Duration) error {

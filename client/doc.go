@@ -56,9 +56,9 @@
 //
 // # How the client follows the active node
 //
-// The client keeps one connection and one AdminService.WatchStatus stream per address. A node reports on this stream
-// when it becomes active, so the client switches without waiting for a timeout. The client ignores a node that claims
-// to be active in a term below the highest term that the client has seen.
+// The client maintains one connection and one AdminService.WatchStatus stream per address. A node reports on this
+// stream when it becomes active, so the client switches without waiting for a timeout. The client ignores a node
+// that claims to be active in a term below the highest term that the client has seen.
 //
 // With a pair at each of two sites, the client follows the pair at the primary site. It learns the addresses of the
 // other site from the nodes. It ignores replicas, and a primary in an epoch below the highest epoch that the client

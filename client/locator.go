@@ -262,8 +262,8 @@ func (l *locator) isShort(n *node) bool {
 	return n.short
 }
 
-// lost records that the connection to a node broke: the role is unknown until the node reports it again. again means
-// that the node rejected the token and is retried immediately with a newer token.
+// lost records that the connection to a node broke: the role is unknown until the node reports it again. The
+// parameter again means that the node rejected the token and is retried immediately with a newer token.
 func (l *locator) lost(n *node, err error, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

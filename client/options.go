@@ -19,10 +19,11 @@ import (
 
 // Options configures a [Client]. Only Addresses is required.
 type Options struct {
-	// Addresses are the addresses of the nodes, host:port, in any order: both nodes of a pair, or a standalone node. With
-	// two sites, they can include the nodes of both. The limit is 16 addresses, including those that nodes report.
+	// Addresses are the addresses of the nodes, host:port, in any order: both nodes of a pair, or a standalone node.
+	// With two sites, they can include the nodes of both sites. The limit is 16 addresses, including those that nodes
+	// report.
 	Addresses []string
-	// ProbeInterval is both the interval and the timeout of probes to a node with pending calls. Default 1 s. A node that
+	// ProbeInterval is the interval and the timeout of probes to a node with pending calls. Default 1 s. A node that
 	// was killed or that lost its role is detected without a probe.
 	ProbeInterval time.Duration
 	// RetryMin and RetryMax limit the time between two attempts. Defaults 2 ms and 50 ms.

@@ -95,7 +95,7 @@ type Producer struct {
 	open    int            // entries that are neither answered nor withdrawn
 	count   int            // messages in pending, without withdrawn ones
 	bytes   int            // their bytes
-	// ordered by sequence: requests sent on the current stream, then those to be sent again
+	// ordered by sequence: requests sent on the current stream, then requests to be sent again
 	inFlight fifo[*request]
 	// unanswered is the number of messages in inFlight.
 	unanswered int

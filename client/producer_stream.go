@@ -83,9 +83,9 @@ func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 // singly is the number of publishes to a queue that are sent one by one after a node has requested this.
 const singly = 1024
 
-// split moves the requests that the node has not submitted back to pending. The next publishes to the queue of the
-// first pending publish are sent one by one, so that each has its own outcome. It returns false if requests of an
-// earlier stream remain in flight.
+// split moves the publishes in requests that the node has not submitted back to pending. The next publishes to the
+// queue of the first pending publish are sent one by one, so that each has its own outcome. It returns false if
+// requests of an earlier stream remain in flight.
 func (p *Producer) split(s *pb.Submitted) bool {
 	p.takeBack(s)
 	p.mu.Lock()
@@ -116,7 +116,8 @@ func (p *Producer) isSingle(queue string) bool {
 	return true
 }
 
-// takeBack moves requests that the node has not submitted back to pending: they can be canceled and batched again.
+// takeBack moves the publishes in requests that the node has not submitted back to pending. They can then be
+// canceled, or batched again.
 func (p *Producer) takeBack(s *pb.Submitted) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -375,7 +376,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 }
 
 // renew assigns a new identity to the producer after a node evicted it, which happens to an idle producer when very
-// many others are active. A node rejects all requests of an unknown producer, so none of those in flight was committed.
+// many others are active. A node rejects all requests of an unknown producer, so no request in flight was committed.
 // renew returns false if the application set the ID, or if the oldest request in flight is a retry and may have been
 // committed. mu is held.
 func (p *Producer) renew() bool {

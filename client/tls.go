@@ -8,8 +8,9 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 )
 
-// TLSFiles names PEM files. They are checked when a connection is made, at most once a second, and reloaded if they
-// have changed, including a changed symbolic link. Open connections are not affected. The zero value disables TLS.
+// TLSFiles names PEM files. The client checks the files when it makes a connection, at most once a second, and
+// reloads files that have changed, including changed symbolic links. Open connections are not affected. The zero
+// value disables TLS.
 type TLSFiles struct {
 	// CA is the file with the CA certificates that verify the nodes; if empty, the CAs of the system are used.
 	CA string

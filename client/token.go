@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TokenSource returns a token and its expiry time, zero if unknown. The client calls it when the last token is about to
-// expire or was rejected, never concurrently, and at most about once a second. An error does not fail the calls that
-// need the token: they are retried, as if the node were unreachable.
+// TokenSource returns a token and its expiry time, zero if unknown. The client calls it when the last token is about
+// to expire or was rejected, never concurrently, and at most about once a second. If it returns an error, the calls
+// that need the token do not fail: they are retried, as if the node were unreachable.
 type TokenSource func(ctx context.Context) (token string, expiry time.Time, err error)
 
 const (

@@ -28,7 +28,7 @@ type Txn struct {
 	ops      []*pb.Operation
 	acked    []*Delivery
 	released []*Delivery
-	identity identity // assigned by the first Commit and kept while the outcome is unknown
+	identity identity // assigned by the first Commit and retained while the outcome is unknown
 	ended    bool     // committed, prepared or rolled back
 	err      error    // first invalid operation
 	late     error    // an operation was added while the outcome was unknown; reported once
@@ -47,7 +47,7 @@ type TxnResult struct {
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is the sequence of the first published message; the others follow without gaps.
+	// FirstSequence is the sequence of the first published message; the other messages have the following sequences.
 	FirstSequence uint64
 	// Changed is the number of messages changed by an acknowledgement or release.
 	Changed uint64
@@ -71,13 +71,14 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 	return t
 }
 
-// Take acknowledges deliveries of one subscription, on the condition that none of the messages is already acknowledged
-// or held by a prepared transaction; otherwise Commit returns [ErrProcessed]. The deliveries must not be answered in
-// another way. Take counts as one operation. If a standby runs release 0.1.0, Commit returns [ErrRefused]; an active of
-// release 0.1.0 ignores the condition.
+// Take acknowledges deliveries of one subscription, on the condition that none of the messages is already
+// acknowledged or reserved by a prepared transaction; otherwise Commit returns [ErrProcessed]. The deliveries must
+// not be answered in another way. Take counts as one operation. If a standby runs release 0.1.0, Commit returns
+// [ErrRefused]; an active of release 0.1.0 ignores the condition.
 func (t *Txn) Take(ds ...*Delivery) *Txn { return t.ack(true, ds) }
 
-// Ack is [Txn.Take] without the condition: if another consumer has processed a message, the results of both are stored.
+// Ack is [Txn.Take] without the condition: if another consumer has also processed a message, the results of both
+// consumers are stored.
 func (t *Txn) Ack(ds ...*Delivery) *Txn { return t.ack(false, ds) }
 
 func (t *Txn) ack(required bool, ds []*Delivery) *Txn {
@@ -155,8 +156,8 @@ func (t *Txn) fail(err error) {
 // messages are not redelivered. After any other error, call Commit again or Rollback.
 //
 // If another site was promoted without a planned switch since a delivery of the transaction, the transaction is not
-// sent to the new primary, where the sequence may belong to another message: Commit returns [ErrInvalid], or
-// ErrOutcomeLost after an attempt without a response.
+// sent to the new primary, because the sequence may belong to a different message there. Commit returns
+// [ErrInvalid], or ErrOutcomeLost after an attempt without a response.
 //
 // Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid], [ErrRefused],
 // [ErrOutcomeLost], [ErrUnavailable].
@@ -220,7 +221,8 @@ func (t *Txn) ready(op string) error {
 	return nil
 }
 
-// done records that the transaction is committed or prepared: the consumers no longer hold its deliveries.
+// done records that the transaction is committed or prepared: the consumers no longer expect answers to its
+// deliveries.
 func (t *Txn) done(committed bool) {
 	t.ended = true
 	for _, d := range t.acked {

@@ -26,7 +26,7 @@ const (
 // in URLs are percent-encoded. The parameters are:
 //
 //	tls=true                    encrypt connections; implied by the next three parameters
-//	tls-ca=FILE                 CA certificates; default: those of the system
+//	tls-ca=FILE                 CA certificates; default: the system's CAs
 //	tls-cert=FILE, tls-key=FILE client certificate
 //	token-file=FILE             Options.TokenFile
 //	allow-plaintext-token=true  Options.AllowPlaintextToken

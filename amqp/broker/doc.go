@@ -4,8 +4,8 @@
 // transactions to queues.
 //
 // It calls the node's gRPC services on behalf of the AMQP client. Permissions, quotas, limits, audit, metrics and
-// traces therefore apply as for a gRPC client with the same certificate or token. The package does not access the store
-// and does not depend on failover.
+// traces therefore apply in the same way as to a gRPC client with the same certificate or token. The package does
+// not access the store and does not depend on failover.
 //
 // A connection has a reading and a writing goroutine. A link that publishes or consumes has a stream to the node, with
 // one goroutine per direction. One mutex, conn.mu ("mu" in comments), guards the state of a connection and its links.

@@ -32,7 +32,7 @@ type held struct {
 	first   *conn         // the connection that is read; nil below the limit
 	base    int           // its size at since
 	since   time.Time     // time of its last progress
-	changed chan struct{} // closed when others may be read; nil without a waiter
+	changed chan struct{} // closed when other connections may be read; nil without a waiter
 }
 
 func newHeld() held {

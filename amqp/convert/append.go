@@ -52,7 +52,7 @@ type header struct {
 	deliveryCount uint32
 }
 
-// append appends the header unless all fields have default values.
+// append appends the encoded header to b. If all fields have default values, it appends nothing.
 func (h *header) append(b []byte) []byte {
 	if !h.durable && h.priority < 0 && h.ttl == 0 && h.deliveryCount == 0 {
 		return b
@@ -252,8 +252,8 @@ var reasonNames = map[pb.DeadLetterReason]string{
 	pb.DeadLetterReason_DEAD_LETTER_REASON_OVERFLOW:       "overflow",
 }
 
-// append appends a section with the annotations of a and those of the message. rest contains the other sections
-// before the body.
+// append appends a section with the annotations of a and the annotations of the message to b. rest contains the
+// other sections before the body.
 func (a *annotations) append(b, before []byte) (out, rest []byte) {
 	b, c := begin(section(b, wire.SectionMessageAnnotations), codeMap)
 	if len(before) > 0 {

@@ -22,7 +22,7 @@ const (
 	maxTimeMS         = 253_402_300_799_999 // the end of the year 9999
 )
 
-// decoded holds the result of Decode in one allocation.
+// decoded contains the result of Decode in one allocation.
 type decoded struct {
 	message   pb.Message
 	to        string // the target address; "" if absent

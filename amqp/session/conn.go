@@ -215,9 +215,10 @@ func (c *Conn) endSessions() {
 // Next returns the next event; it returns false if no event is queued.
 func (c *Conn) Next() (Event, bool) { return c.events.next() }
 
-// Output returns the frames to be written, and uses the memory of spare for later ones. The caller owns the result. It
-// calls Output after each group of calls: flows and dispositions are batched until then. The output grows with each
-// Send and each received frame. The caller bounds it by pausing both while much output is unwritten.
+// Output returns the frames to be written, and uses the memory of spare for later ones. The caller owns the result.
+// It calls Output after each group of calls: flows and dispositions are batched until then. The output grows with
+// each Send and each received frame. To limit the output, the caller pauses sending and receiving while much output
+// is unwritten.
 func (c *Conn) Output(spare []byte) []byte {
 	c.flushDue()
 	if !c.opened || len(c.out) == 0 {

@@ -26,9 +26,9 @@ type (
 		Payload []byte             // the sections of the message (3.2)
 		Owned   bool               // the caller owns the memory of Payload
 	}
-	// Credit reports that the peer accepts this many messages in addition to those passed to Link.Send. With Drain, the
-	// caller sends the available messages, up to the credit, and then calls Link.Drained. Credit that the peer grants
-	// before Link.Accept is reported after Accept.
+	// Credit reports that the peer accepts Credit messages in addition to the messages passed to Link.Send. With Drain,
+	// the caller sends the available messages, up to the credit, and then calls Link.Drained. Credit that the peer
+	// grants before Link.Accept is reported after Accept.
 	Credit struct {
 		Link   *Link
 		Credit uint32

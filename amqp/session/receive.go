@@ -12,18 +12,18 @@ type receiver struct {
 	windowed bool
 	window   uint32 // of Link.Window
 	open     uint32 // deliveries that occupy the window
-	limit    uint32 // highest delivery count allowed by any credit granted so far
+	limit    uint32 // highest delivery count allowed by any credit that was granted
 
 	partial bool     // a delivery is incomplete
 	begun   Delivery // the incomplete delivery
 	chunks  [][]byte // its payload except the end
 	buf     []byte   // the end of its payload; reused
-	size    int      // of both
+	size    int      // total bytes in chunks and buf
 	tag     []byte   // its delivery tag
 }
 
-// keptBuffer is the size of the buffer kept for the next message of several frames. A larger message is kept in chunks
-// of that size: a growing buffer would be copied many times and leave garbage.
+// keptBuffer is the size of the buffer that is retained for the next message of several frames. A larger message is
+// stored in chunks of this size, because a growing buffer would be copied many times.
 const keptBuffer = 256 << 10
 
 func (r *receiver) add(payload []byte) {

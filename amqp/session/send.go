@@ -259,7 +259,7 @@ func (l *Link) Drained() {
 	l.finishDrain()
 }
 
-// Blocked reports whether messages wait, despite credit, until the peer settles others (Options.MaxUnsettled).
+// Blocked reports whether messages with credit wait until the peer settles earlier messages (Options.MaxUnsettled).
 func (l *Link) Blocked() bool {
 	s := l.session
 	return !l.gone && l.credit > 0 && l.sender.count() > 0 && s.current != l && s.out.live >= s.conn.o.MaxUnsettled &&

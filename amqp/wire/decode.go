@@ -38,7 +38,7 @@ func DecodeValue(b []byte) (v any, rest []byte, err error) {
 type decoder struct {
 	b     []byte
 	depth int
-	empty int // elements of zero bytes so far
+	empty int // number of decoded elements of zero bytes
 }
 
 func (d *decoder) take(n int) ([]byte, error) {

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// reader decodes the fields of a described list in order, and keeps the first error. Fields after the end of the list
-// are absent (1.4).
+// reader decodes the fields of a described list in order, and records the first error. Fields after the end of the
+// list are absent (1.4).
 type reader struct {
 	decoder
 	left int

@@ -41,7 +41,7 @@ type Frame struct {
 	Payload []byte       // the data after the body: a part of a message, after a Transfer
 }
 
-// Reader reads frames from a connection. Protocol errors have the type *Error; other errors are those of the
+// Reader reads frames from a connection. Protocol errors have the type *Error; all other errors originate from the
 // connection.
 type Reader struct {
 	from      io.Reader

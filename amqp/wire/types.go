@@ -2,9 +2,9 @@
 
 package wire
 
-// Types of AMQP values that have no unique Go type. The others are nil (null), bool, uint8 (ubyte), uint16 (ushort),
-// uint32 (uint), uint64 (ulong), int8 (byte), int16 (short), int32 (int), int64 (long), float32, float64 (double),
-// []byte (binary) and string.
+// Types of AMQP values that have no unique Go type. Other values are nil (null), bool, uint8 (ubyte), uint16
+// (ushort), uint32 (uint), uint64 (ulong), int8 (byte), int16 (short), int32 (int), int64 (long), float32, float64
+// (double), []byte (binary) and string.
 type (
 	Symbol    string     // ASCII
 	Char      rune       // a Unicode code point

@@ -63,8 +63,8 @@ func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool) (
 
 // Revoke removes the permissions and roles in rule from the stored rule of the same subject. If rule contains
 // neither permissions nor roles, the stored rule is deleted. Revoke returns the remaining rule, or nil if no rule
-// remains. lockOut is as for [Client.Grant]. Errors: those of Grant; [ErrNoRule] if the stored rule does not exist
-// or lacks one of the permissions or roles.
+// remains. lockOut has the same meaning as in [Client.Grant]. Errors: those of Grant; [ErrNoRule] if the stored rule
+// does not exist or lacks one of the permissions or roles.
 func (c *Client) Revoke(
 	ctx context.Context, rule *pb.AccessRule, lockOut bool,
 ) (*pb.AccessRule, error) {
@@ -73,7 +73,8 @@ func (c *Client) Revoke(
 	return resp.GetRule(), err
 }
 
-// PutRole creates a role, or replaces the role with that name. lockOut and errors are as for [Client.Grant].
+// PutRole creates a role, or replaces the role with the same name. lockOut and the errors are those of
+// [Client.Grant].
 func (c *Client) PutRole(
 	ctx context.Context, role *pb.AccessRole, lockOut bool,
 ) (*pb.AccessRole, error) {
@@ -110,7 +111,7 @@ func (c *Client) CreateToken(
 }
 
 // RevokeToken revokes the token with the given name: clients that present the token are no longer authenticated.
-// lockOut is as for [Client.Grant]. Errors: [ErrNoRule].
+// lockOut has the same meaning as in [Client.Grant]. Errors: [ErrNoRule].
 func (c *Client) RevokeToken(ctx context.Context, name string, lockOut bool) error {
 	_, err := changeBy(ctx, c, "revoke token "+name, &pb.RevokeTokenRequest{Name: name, LockOut: lockOut},
 		accessService, pb.AccessServiceClient.RevokeToken)

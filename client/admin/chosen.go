@@ -16,8 +16,8 @@ type SequenceRange struct{ First, Last uint64 }
 
 // MoveOptions configures [Client.MoveMessages] and [Client.MoveMatching].
 type MoveOptions struct {
-	// Subscription is the subscription that the messages are moved from; other subscriptions keep them. If empty, they are
-	// moved from all subscriptions, and the target receives each message once.
+	// Subscription is the subscription that the messages are moved from; other subscriptions retain the messages. If
+	// Subscription is empty, the messages are moved from all subscriptions, and the target receives each message once.
 	Subscription string
 	// To is the target queue; if empty, each dead letter is moved to its original queue.
 	To string
@@ -29,15 +29,16 @@ type MoveOptions struct {
 type MoveResult struct {
 	// Moved is the number of messages moved by the attempt that received a response.
 	Moved uint64
-	// Skipped is the number of messages that were not moved. They were acknowledged, held by a prepared transaction,
-	// corrupt, or moved by an attempt without a response. If To is empty, Skipped includes messages that are not dead
-	// letters.
+	// Skipped is the number of messages that were not moved. They were acknowledged, reserved by a prepared
+	// transaction, corrupt, or moved by an attempt without a response. If To is empty, Skipped includes messages that
+	// are not dead letters.
 	Skipped uint64
 }
 
 // MoveMessages moves up to 10,000 messages of a queue to another queue, or dead letters to their original queues, in
-// one transaction, even if they are in flight to a consumer. A moved message is a new message at the end of the target
-// queue, for all subscriptions. The call can be retried after any error: each message is moved at most once.
+// one transaction. It also moves messages that are in flight to a consumer. A moved message is a new message at the
+// end of the target queue, for all subscriptions. The call can be retried after any error: each message is moved at
+// most once.
 //
 // Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit] if the
 // target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0.

@@ -34,7 +34,7 @@ func (c *Client) Node(address string) (*Node, error) {
 	return &Node{node: n}, nil
 }
 
-// Addresses returns all known addresses: first those of Options, then those learned from nodes.
+// Addresses returns all known addresses: first the addresses in Options, then the addresses learned from nodes.
 func (c *Client) Addresses() []string {
 	return c.conns.Addresses()
 }
@@ -173,9 +173,9 @@ func (n *Node) Check(
 	}
 }
 
-// TailAudit returns an iterator over the audit records of administrative calls and refusals: up to a thousand of the
-// newest records in memory and, if the request sets follow, each new record until ctx ends. It ends after the first
-// error.
+// TailAudit returns an iterator over the audit records of administrative calls and refusals. The first elements are
+// up to a thousand of the newest records in memory. If the request sets follow, each new record follows until ctx
+// ends. It ends after the first error.
 func (n *Node) TailAudit(ctx context.Context, req *pb.TailAuditRequest) iter.Seq2[*pb.TailAuditResponse, error] {
 	return func(yield func(*pb.TailAuditResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -219,15 +219,15 @@ func (n *Node) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyRes
 	return resp, n.fail(ctx, "verify", err)
 }
 
-// Scrub reads every page and the whole log of this node from disk, and repairs corruption where possible. The node's
-// scrub.rate applies, unless it runs at full speed.
+// Scrub reads every page and the whole log of this node from disk, and repairs corruption where possible. The rate
+// is limited to the node's scrub.rate, unless the request asks for full speed.
 func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
 	resp, err := n.admin().Scrub(ctx, req)
 	return resp, n.fail(ctx, "scrub", err)
 }
 
-// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes; they are
-// lost. It must be called on the active node. Errors: [client.ErrQueueNotFound].
+// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes. These
+// messages are lost. It must be called on the active node. Errors: [client.ErrQueueNotFound].
 func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	resp, err := n.admin().DropDamaged(ctx, req)
 	return resp, n.fail(ctx, "drop corrupt messages", err)

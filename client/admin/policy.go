@@ -12,9 +12,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Policy contains defaults and upper limits for the queues that match a name pattern, including queues that are created
-// later. If several policies match, the one with the highest priority applies; on a tie, the first pattern in byte
-// order. The policy that sets defaults and the one that sets limits are determined separately.
+// Policy contains defaults and upper limits for the queues that match a name pattern, including queues that are
+// created later. If several policies match, the one with the highest priority applies; among policies with the same
+// priority, the one with the first pattern in byte order applies. The policy that sets defaults and the one that
+// sets limits are determined separately.
 type Policy struct {
 	// Pattern identifies the policy: `*` matches any sequence of characters, `?` one character.
 	Pattern string
@@ -37,7 +38,7 @@ type PolicyLimits struct {
 // LimitFields returns the names of the options that [PolicyLimits] can limit.
 func LimitFields() []string { return []string{"max_messages", "max_bytes", "max_deliveries", "ttl"} }
 
-// LimitsOf returns the values of those options of a configuration that a policy can limit.
+// LimitsOf returns the options of a configuration that a policy can limit, as limits.
 func LimitsOf(c QueueConfig) PolicyLimits {
 	return PolicyLimits{MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes, MaxDeliveries: c.MaxDeliveries, TTL: c.TTL}
 }

@@ -362,7 +362,7 @@ func read[Req, Resp any](
 	return call(ctx, c.conns.Read, op, req, queues, method)
 }
 
-// repeat is like read, for a request that changes state and may be executed more than once.
+// repeat is read for a request that changes state and may be executed more than once.
 func repeat[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),

@@ -23,7 +23,7 @@ func (c *Client) PutSchedule(ctx context.Context, s *pb.Schedule) (*pb.Schedule,
 	return resp.GetSchedule(), err
 }
 
-// DeleteSchedule deletes a schedule and its history. Published messages are kept. Errors: [ErrNoSchedule].
+// DeleteSchedule deletes a schedule and its history. Published messages are not deleted. Errors: [ErrNoSchedule].
 func (c *Client) DeleteSchedule(ctx context.Context, name string) error {
 	_, err := changeBy(ctx, c, "delete schedule "+name, &pb.DeleteScheduleRequest{Name: name}, scheduleService,
 		pb.ScheduleServiceClient.DeleteSchedule)
