@@ -25,7 +25,7 @@ type Client struct {
 	mu         sync.Mutex // guards the fields below
 	closed     bool
 	open       map[stopper]struct{} // producers and consumers, closed with the client
-	sequencers []*sequencer         // idle producer identities for transactions
+	sequencers []*sequencer         // idle producer identities for transactions and administrative calls
 }
 
 type stopper interface{ Close() error }
@@ -109,7 +109,7 @@ func (c *Client) unregister(s stopper) {
 	delete(c.open, s)
 }
 
-// Active is the active node of a pair, or a standalone node.
+// Active describes the active node of a pair, or a standalone node.
 type Active struct {
 	// Address is the address of the node, host:port.
 	Address string

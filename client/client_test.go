@@ -335,7 +335,7 @@ func testRefusedRetry(t *testing.T) {
 	p.onPublish = func(*fakeNode, *pb.PublishRequest) bool {
 		p.onPublish = nil
 		p.refuse = func(*pb.PublishRequest) *pb.RequestError { return full }
-		return false // its response is lost
+		return false // the response is lost
 	}
 	_, err := c.Publish(soon(t), "q", message("a"))
 	require.ErrorIs(t, err, client.ErrLimit)

@@ -62,8 +62,8 @@ type Consumer struct {
 	mu         sync.Mutex // guards the fields below
 	err        error      // why the consumer has ended
 	generation uint64     // number of the current stream
-	queueID    uint64     // of the queue at the first attach; 0 if not reported
-	era        era        // of the deliveries that can be answered
+	queueID    uint64     // ID of the queue at the first attach; 0 if not reported
+	era        era        // era of the deliveries that can be answered
 	buffer     fifo[*Delivery]
 	held       map[uint64]holding // received messages without an answer or with an unconfirmed ack, by sequence
 	// committed are sequences acknowledged by a committed transaction that the current stream may still deliver.
@@ -75,7 +75,7 @@ type Consumer struct {
 	reject      []uint64      // likewise
 	extend      []uint64      // likewise
 	empty       bool          // send a request even if it is empty
-	number      uint64        // of the last request with answers
+	number      uint64        // number of the last request with answers
 	unconfirmed fifo[batch]
 	answered    uint64 // answers given by the application
 	settled     uint64 // how many of these answers, in the order of the calls, are committed
@@ -90,7 +90,7 @@ type Consumer struct {
 }
 
 type holding struct {
-	generation uint64 // of the stream that delivered it last
+	generation uint64 // generation of the stream with the last delivery of the message
 	acked      bool   // acknowledged, and not yet confirmed
 	delivery   *Delivery
 }
@@ -103,7 +103,7 @@ type delayedNack struct {
 type batch struct {
 	number   uint64
 	ack      []uint64
-	answered uint64 // Consumer.answered when it was sent; 0 if more remained to be sent
+	answered uint64 // Consumer.answered when the batch was sent; 0 if more answers remained to be sent
 }
 
 // Delivery is a message delivered to the application. It must be answered with Ack, AckSync, Nack, NackAfter, Reject or
@@ -112,15 +112,15 @@ type Delivery struct {
 	Stored
 	consumer *Consumer
 	answer   answerKind      // guarded by Consumer.mu
-	expired  bool            // its deadline has passed; guarded by Consumer.mu
-	lost     bool            // its era ended before the answer was confirmed; guarded by Consumer.mu
-	era      uint32          // era.number of the consumer when it was delivered
+	expired  bool            // the acknowledgement deadline has passed; guarded by Consumer.mu
+	lost     bool            // the era ended before the answer was confirmed; guarded by Consumer.mu
+	era      uint32          // era.number of the consumer at the time of the delivery
 	more     *deliveryExtras // nil if empty
 }
 
 type deliveryExtras struct {
 	trace DeliveryTrace  // nil if the delivery is not traced; set before the application has the delivery
-	delay *time.Duration // of NackAfter; guarded by Consumer.mu
+	delay *time.Duration // argument of NackAfter; guarded by Consumer.mu
 }
 
 type answerKind uint8
@@ -195,7 +195,7 @@ func (co *Consumer) ended() error {
 func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	for {
 		if err := ctx.Err(); err != nil {
-			signal(co.avail) // for another caller
+			signal(co.avail) // wakes the next waiter, because this call takes no message
 			return nil, fmt.Errorf("%s: %w", co.op(), err)
 		}
 		co.mu.Lock()
@@ -325,8 +325,8 @@ func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) error {
 	return co.answer(d, nackAnswer)
 }
 
-// Reject rejects the message asynchronously, in batches: it is moved to the queue's QueueConfig.DeadLetter, or dropped
-// if that is empty. [Consumer.Flush] waits for the confirmation.
+// Reject rejects the message asynchronously, in batches: it is moved to the queue's QueueConfig.DeadLetter, or
+// dropped if DeadLetter is empty. [Consumer.Flush] waits for the confirmation.
 //
 // While the dead-letter queue is full, the message waits in its queue and is not delivered; Flush returns
 // [ErrLimit]. If a failover happens in the meantime, the message is redelivered.

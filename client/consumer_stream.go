@@ -31,7 +31,7 @@ const (
 func (co *Consumer) run(ctx context.Context) {
 	defer close(co.done)
 	retry := co.client.opts.newBackoff()
-	refusals := 0 // consecutive tokens that were refused
+	refusals := 0 // consecutive rejected tokens
 	for {
 		t, err := co.client.locator.waitLong(ctx)
 		if refused := (*Error)(nil); errors.As(err, &refused) {

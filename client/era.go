@@ -12,8 +12,8 @@ import (
 // belong to a different message, and the queue may have a different ID. Without sites there is one era.
 type era struct {
 	number  uint32
-	lineage string // of the last target; empty without sites
-	epoch   uint64 // of the last target
+	lineage string // lineage of the last target; empty without sites
+	epoch   uint64 // epoch of the last target
 }
 
 // endsAt reports whether the target belongs to a later era.

@@ -134,7 +134,7 @@ func testLossyPromotionWithPendingAcks(t *testing.T) {
 		p.promoteLocked(2, 0)
 		return replicaError()
 	}
-	err = errors.Join(old[1].Ack(), old[2].Ack()) // both before the node processes one
+	err = errors.Join(old[1].Ack(), old[2].Ack()) // both are recorded before the node processes the first one
 	p.mu.Unlock()
 	require.NoError(t, err)
 	err = old[2].AckSync(soon(t))

@@ -82,7 +82,7 @@ func ExampleProducer_PublishAsync() {
 	for i := range 10_000 {
 		last = producer.PublishAsync(ctx, "events", client.Message{Body: fmt.Appendf(nil, "event %d", i)})
 	}
-	if err := producer.Flush(ctx); err != nil { // the errors of all publishes
+	if err := producer.Flush(ctx); err != nil { // err contains the errors of all publishes
 		fmt.Println(err)
 		return
 	}

@@ -29,17 +29,17 @@ const (
 	late                      // no response; executed before the next attempt
 	later                     // no response; executed after everything else
 	refused                   // refused by a check of the queue, on a node that does not check the log for retries
-	refusedNow                // the same, on a node that checks the log for retries
+	refusedNow                // refused by a check of the queue, on a node that checks the log for retries
 	denied                    // refused before any check of the state
 	notActive                 // the node has lost its role
-	blocked                   // the node may not acknowledge; on a stream it reports its progress
+	blocked                   // the node may not acknowledge; on a stream, the node reports its progress
 	noActive                  // not executed, and no node is active until the next call of the application
 	evicted                   // the node has evicted the producer, and reports it
 	canceled                  // executed, but the caller's context ends before the response
 	canceledFirst             // not executed, and the caller's context ends
 	switched                  // not executed: the other site has become the primary, which the response reports
-	promoted                  // executed, response lost: the other site was promoted, the old one is unaware of it
-	lossy                     // not executed, no response: as promoted, and the attempts in flight are lost
+	promoted                  // as lost; the other site was promoted, and the old primary is unaware of this
+	lossy                     // not executed, no response: promotion as in promoted, and the attempts in flight are lost
 	moves
 )
 
@@ -70,7 +70,7 @@ type world struct {
 	currentCall
 
 	producers map[string]map[uint64]*outcome
-	evicted   map[string]bool // producers
+	evicted   map[string]bool // evicted producers
 	// early means that the sequences are a producer's first: a node accepts an unknown producer as a new one.
 	early   bool
 	delayed []func()
@@ -310,7 +310,7 @@ func (w *world) status(node string) *pb.GetStatusResponse {
 	}
 	term := uint64(1)
 	if node == worldAddresses()[0] {
-		term = 10 // of another pair: not comparable
+		term = 10 // terms of different pairs are not comparable
 	}
 	return &pb.GetStatusResponse{
 		Role: role, Pair: &pb.PairStatus{PairId: node, Term: term}, Site: w.sites[node],
@@ -397,7 +397,7 @@ type worldStream struct {
 	answers chan proto.Message
 	ended   chan error // capacity 1
 	over    bool       // guarded by world.mu
-	through uint64     // of a publish stream: the last request before the one that ended it; guarded by world.mu
+	through uint64     // sequence of the last request before the one that ended a publish stream; guarded by world.mu
 }
 
 func (s *worldStream) Header() (metadata.MD, error) { return nil, nil }

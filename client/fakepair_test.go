@@ -28,7 +28,7 @@ import (
 type fakePair struct {
 	t     *testing.T
 	net   *simnet.Network
-	here  *simnet.Process // of the clients
+	here  *simnet.Process // process of the clients
 	nodes [2]*fakeNode
 	addrs []string
 	other []*fakeNode // nodes of the other site; they use the same store
@@ -457,7 +457,7 @@ func (p *fakePair) settle(queue string, r *pb.ConsumeRequest) error {
 	if r.GetLeave() != nil {
 		p.leaves = append(p.leaves, r.GetLeave())
 	}
-	p.ack(queue, r.GetReject()) // it is not redelivered
+	p.ack(queue, r.GetReject()) // a rejected message is not redelivered
 	for _, x := range r.GetReject() {
 		for s := x.GetFirst(); s <= x.GetLast(); s++ {
 			p.rejected[queue] = append(p.rejected[queue], s)

@@ -28,7 +28,7 @@ type frame struct {
 
 type part struct {
 	queue    string
-	id       string // of the producer
+	id       string // producer ID
 	epoch    uint32
 	sequence uint64 // also the correlation ID
 	retry    bool

@@ -103,7 +103,7 @@ func (c *Client) doAs(
 		if errors.Is(err, ErrOutcomeLost) {
 			id.lost = err
 		}
-		return err // the sequencer stays with the request, which may be retried
+		return err // the sequencer remains assigned to the request, which may be retried
 	}
 	c.returnSequencer(id.sequencer)
 	id.sequencer = nil

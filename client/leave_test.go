@@ -38,7 +38,7 @@ func TestCloseReportsReceived(t *testing.T) {
 	require.True(t, proto.Equal(&pb.Leave{Seen: []*pb.SequenceRange{{First: 2, Last: 3}}}, p.leaves[0]), "%v", p.leaves)
 }
 
-// Receive with an ended context returns its error, even if messages are available.
+// Receive with an ended context returns the error of the context, even if messages are available.
 func TestReceiveWithEndedContext(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})

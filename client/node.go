@@ -42,7 +42,7 @@ type node struct {
 	site *pb.SiteInfo // role of the pair among two sites, as last reported; nil without sites
 }
 
-// rank orders nodes by suitability as a target; 0 is unsuitable. locator.mu is held.
+// rank returns the suitability of the node as a target; 0 means unsuitable. locator.mu is held.
 func (n *node) rank() int {
 	if n.isReplica() && !n.locator.opts.AnySite {
 		return 0
@@ -50,7 +50,7 @@ func (n *node) rank() int {
 	return n.roleRank()
 }
 
-// roleRank is rank within the pair, regardless of the role of its site.
+// roleRank returns the rank of the node within its pair, regardless of the role of the site.
 func (n *node) roleRank() int {
 	switch n.role {
 	case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE:
@@ -87,7 +87,7 @@ func (n *node) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
-	_ = n.cc.Close() // fails only if already closed
+	_ = n.cc.Close() // Close fails only if the connection is already closed
 }
 
 // watch keeps a WatchStatus stream open until ctx ends. A node that is down is retried within milliseconds while no

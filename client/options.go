@@ -67,8 +67,8 @@ type Options struct {
 	// DialOptions are appended to the client's own gRPC options. They can add credentials, interceptors and dialers.
 	DialOptions []grpc.DialOption
 
-	secure credentials.TransportCredentials // of TLSFiles
-	tokens *tokens                          // of Token, TokenFile or TokenSource; nil without a token
+	secure credentials.TransportCredentials // created from TLSFiles
+	tokens *tokens                          // created from Token, TokenFile or TokenSource; nil without a token
 }
 
 const (

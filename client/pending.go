@@ -15,24 +15,24 @@ import (
 // released.
 type Pending struct {
 	queue    string
-	body     []byte   // of a single message that consists of a body only
-	more     *content // of any other publish; nil with body
+	body     []byte   // body of a single message that has no other fields
+	more     *content // content of any other publish; nil if body is used
 	producer *Producer
-	traced   func(Receipt, error) // of the Tracer; may be nil
+	traced   func(Receipt, error) // callback of the Tracer; may be nil
 	outcome  atomic.Pointer[outcome]
 	cost     int64
 	bytes    int    // size of the bodies
 	count    uint32 // number of messages
 	offset   uint32 // number of earlier messages in its request
 
-	async     bool // Flush reports its error
+	async     bool // Flush reports the error of this publish
 	taken     bool // part of a request, so it may be committed; guarded by Producer.mu
 	withdrawn bool // canceled before it was part of a request; guarded by Producer.mu
 }
 
 // content is a publish of several messages, or of one with more than a body. Exactly one of the fields is set.
 type content struct {
-	bodies   [][]byte // of messages that consist of a body only
+	bodies   [][]byte // bodies of messages that have no other fields
 	messages []*pb.Message
 }
 

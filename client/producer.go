@@ -82,7 +82,7 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 type Producer struct {
 	client *Client
 	opts   ProducerOptions
-	budget *semaphore.Weighted // of MaxPendingBytes
+	budget *semaphore.Weighted // MaxPendingBytes minus the pending bytes
 	wake   chan struct{}       // capacity 1: data can be sent
 	stop   context.CancelFunc
 	done   chan struct{} // closed when run has returned
@@ -93,8 +93,8 @@ type Producer struct {
 	next    uint64         // sequence of the next request
 	pending fifo[*Pending] // not yet in a request
 	open    int            // entries that are neither answered nor withdrawn
-	count   int            // messages in pending, without withdrawn ones
-	bytes   int            // their bytes
+	count   int            // messages in pending that are not withdrawn
+	bytes   int            // size of these messages
 	// ordered by sequence: requests sent on the current stream, then requests to be sent again
 	inFlight fifo[*request]
 	// unanswered is the number of messages in inFlight.
@@ -105,7 +105,7 @@ type Producer struct {
 	more       bool           // the node accepts several requests in one frame
 	single     map[string]int // publishes to be sent one by one, by queue; nil if empty
 	idle       chan struct{}  // closed when open becomes 0; nil without a waiter
-	failed     failures       // of asynchronous publishes
+	failed     failures       // errors of asynchronous publishes
 }
 
 type request struct {

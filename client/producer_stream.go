@@ -43,7 +43,7 @@ func (p *Producer) run(ctx context.Context) {
 		}
 		e := asError(ctx, t.node.address, err)
 		if e.reason == pb.ErrorReason_ERROR_REASON_SPLIT && p.split(e.submitted) {
-			continue // the same node accepts them one by one
+			continue // the same node accepts the publishes one by one
 		}
 		if e.retry() || p.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			p.takeBack(e.submitted)

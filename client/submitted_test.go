@@ -48,7 +48,7 @@ func TestNotSubmittedOutcomeIsKnown(t *testing.T) {
 			c1 := p.client(client.Options{})
 			attempts, want := atomic.Int32{}, []string{"b"}
 			if c.unknown {
-				want = []string{"a", "b"} // it is still in flight
+				want = []string{"a", "b"} // the canceled request is still in flight
 			}
 			p.setEndStream(func(*pb.PublishStreamRequest) error {
 				attempts.Add(1)

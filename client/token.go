@@ -47,7 +47,7 @@ type tokens struct {
 	fetched time.Time // time of the last call of source
 	inVain  time.Time // time of the last call that followed a rejection and returned no new token
 	changed time.Time // time of the last token change
-	err     error     // of the last call of source
+	err     error     // error of the last call of source
 }
 
 func newTokens(o *Options) (*tokens, error) {

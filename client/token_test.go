@@ -239,7 +239,7 @@ func TestTokenIsRenewed(t *testing.T) {
 					}
 				}
 				old, fresh := fmt.Sprintf("lsk_%d", n-1), fmt.Sprintf("lsk_%d", n)
-				p.auth.accept(old, fresh) // both, so that no token is rejected before its successor exists
+				p.auth.accept(old, fresh) // both tokens, so that no token is rejected before a newer one exists
 				now.Store(int64(n))
 				write(fresh)
 				p.auth.accept(fresh)

@@ -30,9 +30,9 @@ type Txn struct {
 	released []*Delivery
 	identity identity // assigned by the first Commit and retained while the outcome is unknown
 	ended    bool     // committed, prepared or rolled back
-	err      error    // first invalid operation
-	late     error    // an operation was added while the outcome was unknown; reported once
-	xid      string   // of a Prepare with an unknown outcome
+	err      error    // error of the first invalid operation
+	late     error    // error of an operation that was added after Commit; reported once
+	xid      string   // XID of a Prepare with an unknown outcome
 }
 
 // TxnResult is the result of a transaction.

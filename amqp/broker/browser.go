@@ -24,7 +24,7 @@ type browser struct {
 	link   *session.Link
 	queue  string
 	filter string          // empty: all messages
-	ctx    context.Context //nolint:containedctx // the context of its call
+	ctx    context.Context //nolint:containedctx // context of the Browse call
 	cancel context.CancelFunc
 
 	// guarded by conn.mu

@@ -27,9 +27,9 @@ const (
 	// idleTimeOut is the idle timeout announced to clients: a client that is silent for twice that time is
 	// disconnected, and its unsettled messages are redelivered.
 	idleTimeOut  = 10 * time.Second
-	writeTimeout = 30 * time.Second // of one write
-	finishLimit  = 30 * time.Second // to process received data when a client ends its connection
-	restLimit    = 5 * time.Second  // to read the remaining data of a connection that is not writable
+	writeTimeout = 30 * time.Second // timeout of one write
+	finishLimit  = 30 * time.Second // maximum time to process received data when a client ends its connection
+	restLimit    = 5 * time.Second  // maximum time to read the remaining data of a connection that is not writable
 
 	maxLinks   = 480     // per connection: each link may need a stream to the node
 	maxOutput  = 1 << 20 // bytes of output above which no messages are encoded
@@ -76,7 +76,7 @@ type conn struct {
 	leaving     bool      // no frames are applied; the connection ends when received data is processed
 	closing     time.Time // time of termination, after a close by the node
 	defect      bool      // after a panic: output may be wrong and is not written
-	silenced    bool      // ends without a close; only earlier output is written
+	silenced    bool      // the connection ends without a close; only earlier output is written
 	txns        transactions
 	nodes       []string // queues to be deleted with the connection
 }
@@ -520,13 +520,13 @@ func (c *conn) handleEvents() {
 		case *session.Ended:
 			c.txns.end(e.Session)
 			c.sessionEnded(e.Session)
-		case *session.Closed: // finish responds to it
+		case *session.Closed: // finish responds to the event
 			c.leave()
 		}
 	}
 }
 
-type unfinished struct { // the Data of a session
+type unfinished struct { // value of Session.Data
 	links int // detached links with unprocessed data
 	ended bool
 }

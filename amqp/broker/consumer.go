@@ -29,18 +29,18 @@ type consumer struct {
 	link         *session.Link
 	reply        session.Reply
 	queue        string
-	subscription string // empty: the default one
+	subscription string // empty: the default subscription
 	filter       string
 	dynamic      string      // dynamic queue of the link; may be empty
 	volatile     bool        // the subscription is deleted with the link
 	durable      bool        // the subscription is deleted when the link is closed, not when it is detached
-	single       bool        // only one link, on any connection, has the subscription
-	leave        func() bool // of a volatile subscription; reports whether this was the last link
+	single       bool        // only one link, on any connection, can use the subscription
+	leave        func() bool // leaves a volatile subscription; reports whether this was the last link
 	left         sync.Once
 	wasLast      bool
 	wake         chan struct{}
-	ended        chan struct{}   // closed when its stream has ended
-	ctx          context.Context //nolint:containedctx // the context of its stream
+	ended        chan struct{}   // closed when the stream has ended
+	ctx          context.Context //nolint:containedctx // context of the stream
 	cancel       context.CancelFunc
 
 	encoded struct { // owned by the stream's goroutine
@@ -56,7 +56,7 @@ type consumer struct {
 	answers   answers
 	confirms  uint64 // last confirmation number requested
 	confirmed uint64
-	waiting   []settling // to be settled when confirmed
+	waiting   []settling // deliveries to be settled when confirmed
 	// rejects that wait for space in the dead-letter queue, by sequence; count is 0 if the client has settled the
 	// delivery
 	rejects map[uint64]settling
@@ -75,7 +75,7 @@ type settling struct { // deliveries to be settled when their outcome is durable
 	first     uint32
 	count     uint32
 	state     wire.DeliveryState
-	sequences []uint64 // of rejects
+	sequences []uint64 // sequences of rejected messages
 }
 
 func newConsumer(c *conn, l *session.Link, queue string) *consumer {
@@ -315,7 +315,7 @@ func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 		s.grant()
 	}
 	if s.link.Send(&session.Message{Ref: sequence, Payload: payload}) != nil {
-		return false // it is redelivered
+		return false // the message is redelivered
 	}
 	if s.link.Peer().SenderSettleMode == wire.SenderSettled {
 		s.answers.ack.add(sequence)

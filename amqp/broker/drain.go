@@ -5,7 +5,7 @@ package broker
 // drain is a client's request to send the available messages and then to report that the drain is complete.
 type drain struct {
 	confirm uint64 // confirmation after which requeued messages are available
-	number  uint64 // of the request to the node; 0 before it is sent
+	number  uint64 // number of the request to the node; 0 before the request
 	sent    bool
 }
 

@@ -30,8 +30,8 @@ type held struct {
 	of      map[*conn]int // connections with a size above 0
 	storing map[*conn]bool
 	first   *conn         // the connection that is read; nil below the limit
-	base    int           // its size at since
-	since   time.Time     // time of its last progress
+	base    int           // size of its messages at the time since
+	since   time.Time     // time of the last progress of first
 	changed chan struct{} // closed when other connections may be read; nil without a waiter
 }
 

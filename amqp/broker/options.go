@@ -15,8 +15,8 @@ import (
 type Options struct {
 	Listener    net.Listener // closed by the Server
 	TLS         *tls.Config  // nil: connections are not encrypted
-	ContainerID string       // of this node
-	Version     string       // of the software
+	ContainerID string       // AMQP container ID of this node
+	Version     string       // version of the software
 	// Services is the connection to the node's gRPC services. Messages are not modified after they were passed to it.
 	Services grpc.ClientConnInterface
 	// Enter registers a client. Until leave is called, calls with the context returned by as are attributed to it.
@@ -28,7 +28,7 @@ type Options struct {
 	// AutoCreate reports whether missing queues that a link names are created, if the client may manage them.
 	AutoCreate          func() bool
 	MaxMessageBytes     int
-	MaxTransactionBytes int // of all publishes in the open transactions of a connection
+	MaxTransactionBytes int // limit of all publishes in the open transactions of a connection
 	Logger              *zap.Logger
 }
 

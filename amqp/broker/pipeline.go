@@ -22,7 +22,7 @@ const (
 	eagerFrames   = 4   // publish frames in flight above which messages are batched
 	maxBatch      = 256
 	maxBatchBytes = 256 << 10
-	firstPause    = 2 * time.Millisecond // of the backoff while the node cannot accept publishes
+	firstPause    = 2 * time.Millisecond // first wait of the backoff while the node cannot accept publishes
 	longestPause  = 50 * time.Millisecond
 )
 
@@ -31,7 +31,7 @@ type entry struct {
 	settled bool   // the client does not wait for an outcome
 	topic   bool   // type of the queue to create if it does not exist
 	alone   bool   // must be sent in its own request
-	made    bool   // its queue was created on demand once
+	made    bool   // the queue was already created on demand for this message
 	bytes   int
 	queue   string
 	message *pb.Message
@@ -220,7 +220,7 @@ func (p *pipeline) publishFrame() (b *pb.PublishStreamRequest, over bool) {
 	}
 	b = p.encode(first)
 	messages, bytes := first.size()
-	at := p.sent - 1 // the last one
+	at := p.sent - 1 // index of the last request in the frame
 	for p.more && len(b.GetMore()) < window/eagerFrames {
 		r := p.nextRequest(messages, bytes)
 		if r == nil {

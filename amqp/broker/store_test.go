@@ -24,7 +24,7 @@ type store struct {
 	called chan struct{} // capacity 1: a call waits for hold
 	hold   chan struct{} // publishes and confirmations wait until it is closed
 
-	commitErrors []error // of the first commits
+	commitErrors []error // errors of the first commits
 
 	mu      sync.Mutex // guards the fields below
 	queues  map[string][]string

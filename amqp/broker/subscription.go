@@ -216,9 +216,9 @@ func (c *conn) endIdle(ctx context.Context, queue string) {
 	}
 }
 
-// takeOverLink detaches a link of the same durable subscription on another connection (2.6.1), if the node has not yet
-// detected that the connection was lost. Links to queues are not affected, because clients name them by the queue on
-// each connection.
+// takeOverLink detaches a link of the same durable subscription on another connection (2.6.1), if the node has not
+// yet detected that the connection was lost. Links to queues are not affected, because clients name such a link
+// after its queue on each connection.
 func (s *Server) takeOverLink(by *consumer) {
 	for _, k := range s.consumersOf(by.queue) {
 		if k != by && k.single && k.subscription == by.subscription {

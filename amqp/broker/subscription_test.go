@@ -22,7 +22,7 @@ import (
 type subscriptions struct {
 	*store
 
-	list []*pb.Subscription // of each queue
+	list []*pb.Subscription // subscriptions of each queue
 }
 
 func (s *subscriptions) GetQueue(context.Context, *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {

@@ -25,7 +25,7 @@ const (
 
 const (
 	maxTransactions = 1000             // open transactions per connection
-	commitLimit     = 30 * time.Second // to retry a commit with an unknown outcome
+	commitLimit     = 30 * time.Second // maximum time to retry a commit with an unknown outcome
 
 	// Limits of a Commit.
 	maxOperations    = 1000
@@ -44,7 +44,7 @@ type transactions struct {
 type transaction struct {
 	all       *transactions
 	id        uint64
-	session   *session.Session // session of the coordinator link that declared it
+	session   *session.Session // session of the coordinator link that declared the transaction
 	accepted  *wire.TransactionalState
 	publishes []*published
 	byQueue   map[string]*published
@@ -72,7 +72,7 @@ func (t *transactions) declare(s *session.Session) (*transaction, *wire.Error) {
 		return nil, session.Errorf(session.ResourceLimitExceeded, "connection has %d open transactions", len(t.open))
 	}
 	if t.last == 0 { // random start: an ID of another connection must be unknown
-		t.last = rand.Uint64() >> 1 //nolint:gosec // it need not be secret
+		t.last = rand.Uint64() >> 1 //nolint:gosec // the ID need not be secret
 	}
 	t.last++
 	one := &transaction{all: t, id: t.last, session: s}

@@ -31,7 +31,7 @@ type decoded struct {
 	priority  uint32
 	ttl       durationpb.Duration
 	at        [2]timestamppb.Timestamp
-	slots     []slot // of typed properties
+	slots     []slot // slots of typed properties
 	text      string // copy of preserved.before, shared by the strings of the fields
 	from      []byte // the payload from the first preserved section on
 }

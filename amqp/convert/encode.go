@@ -26,7 +26,7 @@ func section(b []byte, code byte) []byte { return append(b, codeDescribed, codeU
 
 // compound is a list or map under construction. end sets its length and count.
 type compound struct {
-	at    int // offset of its constructor
+	at    int // offset of the constructor
 	count int
 }
 

@@ -89,7 +89,7 @@ func TestForwardedThroughNode(t *testing.T) {
 		m, _, err := convert.Decode(all)
 		require.NoError(t, err)
 		if m.DeliverAt != nil || m.Delay != nil {
-			continue // delivered later, or in another order
+			continue // this message is delivered later, or in another order
 		}
 		require.Equal(t, wire.Accepted{}, p.publish(to, all), "%d: %x", i, all)
 		sent, want = append(sent, preserved), append(want, m)

@@ -62,8 +62,8 @@ const maxDepth = 32
 // unlike in package wire.
 type value struct {
 	code  byte   // codeDescribed for any described value
-	count int    // of a list, a map (keys and values) or an array
-	data  []byte // after length and count; of an array, with the constructor
+	count int    // number of elements of a list, a map (keys and values) or an array
+	data  []byte // data after length and count; for an array, including the constructor
 }
 
 func malformed(format string, args ...any) error {
@@ -73,7 +73,7 @@ func malformed(format string, args ...any) error {
 // layout describes the encoding that follows a format code.
 type layout struct {
 	known          bool
-	fixed          uint8 // its length, if fixed
+	fixed          uint8 // length of the value, if fixed
 	sized, counted uint8 // otherwise the sizes of length and count
 }
 

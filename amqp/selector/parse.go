@@ -15,7 +15,7 @@ const (
 
 type parser struct {
 	text   string
-	offset int // after token
+	offset int // end of token in text
 	token  token
 	depth  int
 }
@@ -55,7 +55,7 @@ type (
 	arithmetic struct {
 		op          byte // + - * /
 		left, right node
-		operands    int // names and constants in it
+		operands    int // number of names and constants in the calculation
 	}
 	minus struct{ of node }
 )

@@ -14,10 +14,10 @@ type Conn struct {
 	o    Options
 	peer *wire.Open // nil before the peer's Open
 	out  []byte     // frames not taken with Output
-	err  error      // of fail
+	err  error      // error returned by fail
 
 	opened, closed, peerClosed bool // Open and Close were sent; Close was received
-	left                       bool // the peer closed it without an error
+	left                       bool // the peer closed the connection without an error
 
 	now, lastRead, lastWrite time.Time
 	heartbeat                time.Duration // maximum time without output; 0: unlimited

@@ -12,10 +12,10 @@ import (
 type delivery struct {
 	link     *Link // nil: the slot is free
 	ref      uint64
-	state    wire.DeliveryState // last state reported by the peer, with known
+	state    wire.DeliveryState // last state reported by the peer; valid if known is set
 	known    bool
-	settled  bool // by the peer
-	answered bool // its outcome was sent, and the peer settles it
+	settled  bool // the peer has settled the delivery
+	answered bool // the outcome was sent, and the peer must settle the delivery
 }
 
 // deliveries contains the deliveries of one direction of a session, in a ring by delivery number. Old deliveries move

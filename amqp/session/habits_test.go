@@ -45,7 +45,7 @@ func TestCreditRevokedAndGrantedAgain(t *testing.T) {
 	l := p.receiver("a", 0)
 	p.send(0, credit(0, 0, 10))
 	sendAll(t, l, 0, 3)
-	p.send(0, credit(0, 1, 0)) // two were in flight
+	p.send(0, credit(0, 1, 0)) // two messages were in flight
 	require.Zero(t, l.credit)
 	require.NoError(t, l.Send(message(9)))
 	require.Len(t, p.payloads(), 3)

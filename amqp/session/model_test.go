@@ -30,7 +30,7 @@ type model struct {
 	outcomes map[string]wire.DeliveryState // of the broker's messages, by the client
 	got      map[string]wire.DeliveryState // as reported to the broker
 	states   map[string]wire.DeliveryState // of the client's messages, by the broker
-	reported map[string]int                // to the client
+	reported map[string]int                // number of outcomes reported to the client
 	counts   map[string]int
 }
 
@@ -299,7 +299,7 @@ func (m *model) check(whole bool) {
 		require.True(m.t, slices.Equal(sent[:len(received)], received), "%s: %q from %q", name, received, sent)
 		if whole && !b.gone && !b.Gone() {
 			require.Len(m.t, received, len(sent), "%s: %d wait, credit %d", name, b.sender.count(), b.credit)
-			for _, text := range b.refs { // presettled ones that have waited
+			for _, text := range b.refs { // presettled messages that have waited
 				require.NotContains(m.t, m.outcomes, text)
 			}
 		}

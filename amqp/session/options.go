@@ -9,11 +9,11 @@ import (
 
 // Options are the announced values and the limits of a Conn. Zero values select the defaults.
 type Options struct {
-	ContainerID    string        // of this node
+	ContainerID    string        // container ID of this node
 	MaxFrameSize   uint32        // bytes of a received frame, enforced by the wire.Reader; default 131,072
 	ChannelMax     uint16        // highest channel number; default 255, for 256 sessions
 	HandleMax      uint32        // highest link handle in a session; default 1023, for 1024 links
-	MaxLinks       int           // of the connection; default 4096; further links are refused
+	MaxLinks       int           // links of the connection; default 4096; further links are refused
 	IdleTimeOut    time.Duration // a peer that is silent for twice that time is disconnected; 0: never
 	MaxMessageSize uint64        // bytes, announced and enforced; 0: limited by MaxPartial
 	MaxPartial     int           // bytes of all incomplete messages; default 64 MiB
@@ -24,7 +24,7 @@ type Options struct {
 	// MaxUnsettled.
 	MaxUnsettled int
 
-	firstID uint32 // of transfers, deliveries and delivery counts; set by tests of the wraparound
+	firstID uint32 // first number of transfers, deliveries and delivery counts; set by tests of the wraparound
 }
 
 func (o Options) withDefaults() Options {

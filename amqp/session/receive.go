@@ -10,16 +10,16 @@ import (
 
 type receiver struct {
 	windowed bool
-	window   uint32 // of Link.Window
+	window   uint32 // argument of Link.Window
 	open     uint32 // deliveries that occupy the window
 	limit    uint32 // highest delivery count allowed by any credit that was granted
 
 	partial bool     // a delivery is incomplete
 	begun   Delivery // the incomplete delivery
-	chunks  [][]byte // its payload except the end
-	buf     []byte   // the end of its payload; reused
+	chunks  [][]byte // payload of begun, except the end
+	buf     []byte   // end of the payload of begun; reused
 	size    int      // total bytes in chunks and buf
-	tag     []byte   // its delivery tag
+	tag     []byte   // delivery tag of begun
 }
 
 // keptBuffer is the size of the buffer that is retained for the next message of several frames. A larger message is
@@ -104,7 +104,7 @@ func (s *Session) receiveTransfer(t *wire.Transfer, payload []byte) {
 		s.fail(SessionUnattachedHandle, "transfer for handle %d, which has no link", t.Handle)
 		return
 	}
-	if l.detached { // it crossed the Detach; its number is used
+	if l.detached { // the transfer crossed the Detach; its delivery number is used
 		if t.DeliveryID.Set && t.DeliveryID.Value == s.nextIn {
 			s.nextIn++
 		}
@@ -130,7 +130,7 @@ func (l *Link) receiveFirst(t *wire.Transfer, payload []byte) {
 	case s.anyIn && id.Value != s.nextIn:
 		s.fail(InvalidField, "delivery-id %d, expected %d", id.Value, s.nextIn)
 		return
-	case s.in.live >= s.conn.o.MaxUnsettled && !l.receiver.windowed: // otherwise windows limit them
+	case s.in.live >= s.conn.o.MaxUnsettled && !l.receiver.windowed: // otherwise windows limit the deliveries
 		s.fail(ResourceLimitExceeded, "session has the maximum of %d unsettled deliveries", s.in.live)
 		return
 	}

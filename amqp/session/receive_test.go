@@ -160,7 +160,7 @@ func TestCreditWindow(t *testing.T) {
 	f := one[*wire.Flow](p)
 	require.Equal(t, some(5), f.LinkCredit)
 	require.Equal(t, some(10), f.DeliveryCount)
-	l.Window(3) // five are open: no credit until fewer are
+	l.Window(3) // five deliveries are open: no credit until the window has space
 	require.Equal(t, some(0), one[*wire.Flow](p).LinkCredit)
 	for id := 5; id < 9; id++ {
 		l.Settle(uint32(id), wire.Accepted{})
@@ -182,7 +182,7 @@ func TestCreditRevoked(t *testing.T) {
 		p.send(0, transfer(0, 0))
 		take(l)
 		require.Equal(t, some(0), one[*wire.Flow](p).LinkCredit)
-		p.send(0, transfer(0, 1)) // these two crossed the flow
+		p.send(0, transfer(0, 1)) // these two transfers crossed the flow
 		p.send(0, transfer(0, 2))
 		p.requireOpen()
 		require.Zero(t, l.credit)

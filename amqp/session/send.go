@@ -23,12 +23,12 @@ var (
 type Message struct {
 	Ref     uint64 // identifies the message to the caller, in Disposed events
 	Settled bool   // no outcome is reported; only used if the link's settle mode is mixed
-	Payload []byte // its sections (3.2)
+	Payload []byte // sections of the message (3.2)
 }
 
 type sender struct {
-	waiting []waiting // in order; the first one may be partly sent
-	head    int       // index of the first one
+	waiting []waiting // waiting messages in order; the first one may be partly sent
+	head    int       // index of the first waiting message
 	tags    uint64
 	ready   bool // in session.ready
 	drain   bool // the peer requested a drain
@@ -40,8 +40,8 @@ type sender struct {
 type waiting struct {
 	Message
 	id   uint32
-	sent int  // bytes of the payload
-	part bool // it has a delivery number
+	sent int  // number of payload bytes that were sent
+	part bool // the message is partly sent and has a delivery number
 }
 
 func (s *sender) count() int { return len(s.waiting) - s.head }

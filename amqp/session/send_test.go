@@ -215,7 +215,7 @@ func TestWithdraw(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 0)
 	p.send(0, credit(0, 0, 3))
-	sendAll(t, l, 0, 6) // three of them wait for credit
+	sendAll(t, l, 0, 6) // three messages wait for credit
 	require.Equal(t, []string{"m0", "m1", "m2"}, p.payloads())
 	state := &wire.Modified{DeliveryFailed: true}
 	require.Equal(t, 2, l.Withdraw(map[uint64]bool{0: true, 1: true, 4: true, 5: true, 9: true}, state))
@@ -346,7 +346,7 @@ func TestDrain(t *testing.T) {
 			p.on = func(e Event) bool { _, ok := e.(*Attached); return ok }
 			p.send(0, attach("a", 0, wire.RoleReceiver))
 			f := drain(0, n)
-			f.DeliveryCount = wire.Optional[uint32]{} // the peer does not know it yet
+			f.DeliveryCount = wire.Optional[uint32]{} // the peer has not yet received the delivery count
 			p.send(0, f)
 			require.Empty(t, eventsOf[*Credit](p))
 			l := eventsOf[*Attached](p)[0].Link

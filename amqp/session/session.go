@@ -14,8 +14,8 @@ type Session struct {
 	remote  uint16 // the peer's channel
 
 	ended, peerEnded bool // End was sent; End was received
-	left             bool // the peer ended it without an error
-	reported         bool // the caller was notified of its end
+	left             bool // the peer ended the session without an error
+	reported         bool // the caller was notified of the end of the session
 	count            int  // links without a detach from both sides
 
 	nextIncoming   uint32 // number of the next incoming transfer

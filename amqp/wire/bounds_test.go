@@ -29,7 +29,7 @@ func compound(code byte, count uint32, content []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(b, count), content...)
 }
 
-// Decoding a value of 128 KiB allocates a small multiple of that, regardless of its counts.
+// Decoding a value of 128 KiB allocates a small multiple of this size, regardless of the counts in the value.
 func TestMemoryIsBoundedByReceivedBytes(t *testing.T) {
 	const size = 128 << 10
 	nested := func(code byte) []byte {

@@ -13,7 +13,7 @@ import (
 type reader struct {
 	decoder
 	left int
-	name string // of the list, for errors
+	name string // name of the list, for errors
 	err  error
 }
 

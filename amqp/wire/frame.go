@@ -38,7 +38,7 @@ type Frame struct {
 	SASL    bool
 	Channel uint16
 	Body    Performative // nil for a heartbeat
-	Payload []byte       // the data after the body: a part of a message, after a Transfer
+	Payload []byte       // data after the body: after a Transfer, a part of a message
 }
 
 // Reader reads frames from a connection. Protocol errors have the type *Error; all other errors originate from the

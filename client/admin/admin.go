@@ -37,7 +37,7 @@ func New(c *client.Client) *Client { return &Client{conns: link.Of(c)} }
 
 // Errors of administrative calls, in addition to those of package client.
 var (
-	// ErrNotEmpty is returned when a queue that must be deleted only if empty contains messages.
+	// ErrNotEmpty is returned by DeleteQueue with ifEmpty when the queue contains messages.
 	ErrNotEmpty = link.ErrNotEmpty
 	// ErrNoRule is returned when a rule, role, token or quota does not exist.
 	ErrNoRule = link.ErrNoRule

@@ -213,7 +213,7 @@ func PlanEnded(p *pb.Plan) bool {
 	}
 }
 
-// Jobs lists the pair's scheduled jobs by name, each with its last runs.
+// Jobs returns the pair's scheduled jobs, sorted by name, each with its last runs.
 func (c *Client) Jobs(ctx context.Context) ([]*pb.Job, error) {
 	resp, err := onActive(ctx, c, "list jobs", &pb.ListJobsRequest{}, pb.MaintenanceServiceClient.ListJobs)
 	return resp.GetJobs(), err

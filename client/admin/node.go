@@ -227,7 +227,7 @@ func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRespon
 }
 
 // DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes. These
-// messages are lost. It must be called on the active node. Errors: [client.ErrQueueNotFound].
+// messages are lost. DropDamaged must be called on the active node. Errors: [client.ErrQueueNotFound].
 func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	resp, err := n.admin().DropDamaged(ctx, req)
 	return resp, n.fail(ctx, "drop corrupt messages", err)

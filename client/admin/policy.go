@@ -21,8 +21,9 @@ type Policy struct {
 	Pattern string
 	// Priority selects among the policies that match a queue, 0 to 1,000,000: the highest one applies.
 	Priority uint32
-	// Defaults contains values of options that a queue does not set itself. Zero values set nothing. Priorities is not
-	// allowed. DeadLetter does not apply to the dead-letter queue itself, nor to queues that its dead letters lead to.
+	// Defaults contains values of options that are not set on a queue itself. Zero values set nothing. Priorities is
+	// not allowed. DeadLetter does not apply to the dead-letter queue itself, nor to queues that its dead letters lead
+	// to.
 	Defaults QueueConfig
 	// Limits are upper limits of options.
 	Limits PolicyLimits
@@ -85,11 +86,11 @@ func queuePolicyFromProto(p *pb.QueuePolicy) Policy {
 	}
 }
 
-// OwnConfig contains the options that a queue sets itself, and the policies that apply to it.
+// OwnConfig contains the options that are set on a queue itself, and the policies that apply to it.
 type OwnConfig struct {
 	Config QueueConfig
-	// Fields are the names of the options in Config that the queue sets, such as "max_deliveries". Their values can be
-	// 0.
+	// Fields are the names of the options that are set on the queue itself, such as "max_deliveries". Their values can
+	// be 0.
 	Fields []string
 	// Policy is the pattern of the policy that sets other options, and LimitPolicy the pattern of the policy with
 	// limits; each is empty if no such policy applies. Limited are the names of the options that LimitPolicy reduces to

@@ -23,7 +23,7 @@ func (n *Node) Site(ctx context.Context) (*pb.GetSiteResponse, error) {
 	for {
 		cc := n.node.Conn()
 		resp, err := pb.NewSiteServiceClient(cc).GetSite(ctx, &pb.GetSiteRequest{})
-		if status.Code(err) != codes.Canceled || ctx.Err() != nil || n.node.Conn() == cc { // as once
+		if status.Code(err) != codes.Canceled || ctx.Err() != nil || n.node.Conn() == cc { // retried as in once
 			return resp, n.fail(ctx, "site", err)
 		}
 	}
