@@ -23,7 +23,7 @@ type BrowseOptions struct {
 	// HeadersOnly omits the bodies.
 	HeadersOnly bool
 	// Before, if not 0, restricts the result to messages before this sequence. If it is 0, the result contains only
-	// messages that were stored when Browse started.
+	// messages that were stored when the iteration started.
 	Before uint64
 	// Newest reverses the order: sequences are descending, from the last message before Before down to From.
 	Newest bool

@@ -143,7 +143,7 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 }
 
 // send sends requests while the stream is open, and returns nil after the last request of a consumer that leaves.
-// When the stream has ended, send returns the error of the stream and puts it back into received.
+// When the stream has ended, send returns the error of the stream and also leaves it in received.
 func (co *Consumer) send(
 	ctx context.Context, stream pb.QueueService_ConsumeClient, r *pb.ConsumeRequest, received chan error,
 ) error {
@@ -173,8 +173,8 @@ func (co *Consumer) send(
 }
 
 // reattach prepares the consumer for a new stream and returns the first request of the stream. Unconfirmed
-// acknowledgements are retried, which has no effect on those that were committed. Nacked messages are redelivered in
-// any case; rejected messages are redelivered unless they were moved.
+// acknowledgements are retried; a retry has no effect if the acknowledgement is already committed. Nacked messages
+// are redelivered in any case; rejected messages are redelivered unless they were moved.
 func (co *Consumer) reattach(t *target) *pb.ConsumeRequest {
 	co.mu.Lock()
 	defer co.mu.Unlock()

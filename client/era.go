@@ -53,7 +53,7 @@ func (co *Consumer) endEraLocked() {
 	co.forgetLocked()
 }
 
-// siteEpoch returns the lowest site epoch to which a consumer of the deliveries is attached; 0 without sites.
+// siteEpoch returns the lowest site epoch among the consumers of the deliveries; 0 without sites.
 func siteEpoch(ds []*Delivery) uint64 {
 	lowest := uint64(math.MaxUint64)
 	for _, d := range ds {
@@ -74,7 +74,7 @@ func (co *Consumer) holding(d *Delivery) (holding, bool) {
 	return h, ok
 }
 
-// outdated returns an error if the transaction contains a delivery of an earlier era than that of the target.
+// outdated returns an error if the transaction contains a delivery of an earlier era than the era of the target.
 func (t *Txn) outdated(to *target) error {
 	for _, d := range slices.Concat(t.acked, t.released) {
 		if err := d.consumer.outdated(d, to); err != nil {

@@ -66,7 +66,7 @@ type world struct {
 	moved   time.Time               // last change of sites; the client is notified before the bubble's clock advances
 	stale   int                     // attempts at a site that is not the primary, although the client was notified
 	lossy   uint64                  // last epoch that began with a loss
-	reused  int                     // acks after a loss: the sequence may belong to another message
+	reused  int                     // acks after a loss: the sequence may belong to a different message
 	currentCall
 
 	producers map[string]map[uint64]*outcome

@@ -137,9 +137,9 @@ func (l *locator) close() {
 	}
 }
 
-// wait returns the target, and waits for one until ctx ends. It returns an *Error earlier if the nodes reject the
-// credentials of this client. With Options.FailFast, it returns errUnreachable if all nodes are known to be
-// unreachable.
+// wait returns the target. If there is no target, it waits until ctx ends. It returns an *Error earlier if the nodes
+// reject the credentials of this client. With Options.FailFast, it returns errUnreachable if all nodes are known to
+// be unreachable.
 func (l *locator) wait(ctx context.Context) (*target, error) { return l.waitFor(ctx, l.opts.FailFast) }
 
 // waitLong is wait without FailFast, for the background goroutines of producers and consumers.
@@ -287,7 +287,7 @@ func (l *locator) observations(n *node) uint64 {
 }
 
 // choose sets the target to the node that serves in the highest term, and among two sites in the highest epoch. A
-// blocked node is chosen only if no other is available. mu is held.
+// blocked node is chosen only if no other node is available. mu is held.
 func (l *locator) choose() {
 	l.pairs.record(l.nodes)
 	var best *node

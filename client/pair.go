@@ -99,7 +99,7 @@ func (n *node) replicaError() *Error {
 	}
 }
 
-// supersededBy returns a description of the epoch that supersedes the site of a node; empty if no epoch does. mu is
+// supersededBy returns a description of the epoch that supersedes the site of a node; or an empty string. mu is
 // held.
 func (l *locator) supersededBy(n *node) string {
 	if epoch := l.pairs.epochs[n.site.GetLineage()]; epoch > n.site.GetEpoch() {

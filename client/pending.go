@@ -30,7 +30,8 @@ type Pending struct {
 	withdrawn bool // canceled before it was part of a request; guarded by Producer.mu
 }
 
-// content is a publish of several messages, or of one with more than a body. Exactly one of the fields is set.
+// content contains the messages of a publish that consists of several messages, or of one message with more than a
+// body. Exactly one of the fields is set.
 type content struct {
 	bodies   [][]byte // bodies of messages that have no other fields
 	messages []*pb.Message

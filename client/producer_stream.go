@@ -177,7 +177,7 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 }
 
 // send sends requests while the stream is open. When the stream has ended, send returns the error of the stream and
-// puts it back into received.
+// also leaves it in received.
 func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStreamClient, received chan error) error {
 	for {
 		if b := p.nextFrame(); b != nil {

@@ -103,7 +103,7 @@ func serveFor(
 	}
 }
 
-// peer is a client.
+// peer is an AMQP client.
 type peer struct {
 	t    *testing.T
 	conn net.Conn

@@ -7,7 +7,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// expiredState is the state of deliveries after their acknowledgement deadline. It increments their delivery counts.
+// expiredState is the state of deliveries after their acknowledgement deadline. The state increments the delivery
+// count of each message.
 var expiredState = &wire.Modified{DeliveryFailed: true} //nolint:gochecknoglobals // a constant
 
 // expire settles deliveries after their acknowledgement deadline, and removes messages that were not sent. The node

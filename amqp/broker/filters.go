@@ -27,7 +27,8 @@ type filters struct {
 	known   wire.Map // supported filters
 }
 
-// readFilters parses the filters of a source, and ignores unsupported ones, as the specification requires (3.5.1).
+// readFilters parses the filters of a source, and ignores unsupported filters, as the specification requires
+// (3.5.1).
 func readFilters(m wire.Map) (*filters, error) {
 	f := &filters{}
 	for _, e := range m {

@@ -13,7 +13,7 @@ const (
 	// maxHeld is the maximum size of large messages, incomplete or being stored, of all connections. Above this limit,
 	// only one of the connections with large messages is read until its message is stored; then the next one is read.
 	maxHeld = 128 << 20
-	// stallLimit is the time in which that connection must send stallBytes while other connections wait.
+	// stallLimit is the time in which the connection that is read must send stallBytes while other connections wait.
 	stallLimit = 10 * time.Second
 	stallBytes = 3 << 20
 )

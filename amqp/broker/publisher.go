@@ -75,7 +75,8 @@ func (p *publisher) publishIn(state *wire.TransactionalState, d *session.Deliver
 	p.link.Settle(d.ID, t.accepted)
 }
 
-// refuse rejects a message. If the client has settled it, the link is detached instead, to notify the client.
+// refuse rejects a message. If the client has settled the message, the link is detached instead, to notify the
+// client.
 func (p *publisher) refuse(id uint32, settled bool, reason *wire.Error) {
 	if settled {
 		p.link.Detach(true, reason)

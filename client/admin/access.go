@@ -35,15 +35,15 @@ func (c *Client) WhoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
 	return call(ctx, c.conns.Read, "whoami", &pb.WhoAmIRequest{}, accessService, pb.AccessServiceClient.WhoAmI)
 }
 
-// ListAccess returns all rules, roles, quotas and tokens. The tokens do not include the hashes. It requires the
-// operate permission.
+// ListAccess returns all rules, roles, quotas and tokens. Tokens are returned without their hashes. ListAccess
+// requires the operate permission.
 func (c *Client) ListAccess(ctx context.Context) (*pb.ListAccessResponse, error) {
 	return call(ctx, c.conns.Read, "list the rules", &pb.ListAccessRequest{}, accessService,
 		pb.AccessServiceClient.ListAccess)
 }
 
-// TestAccess reports whether a principal has a permission, or lists all principals that have it. It requires the
-// operate permission.
+// TestAccess reports whether a principal has a permission, or lists all principals that have the permission.
+// TestAccess requires the operate permission.
 func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (*pb.TestAccessResponse, error) {
 	return call(ctx, c.conns.Read, "test the rules", req, accessService, pb.AccessServiceClient.TestAccess)
 }

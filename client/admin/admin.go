@@ -6,13 +6,13 @@
 //	adm := admin.New(c)
 //	q, created, err := adm.CreateQueue(ctx, "orders", admin.CreateQueueOptions{IfNotExists: true})
 //
-// Methods of [Client] send a request to the active node, and retry it there and on the other node until a node responds
-// or the context ends. Methods of [Node] send it to one node, without retries. Rarely used operations take and return
-// the generated types of the API, package proto/lockstep/v1.
+// Methods of [Client] send a request to the active node, and retry it there and on the other node until a node
+// responds or the context ends. Methods of [Node] send a request to one node, without retries. Rarely used
+// operations take and return the generated types of the API, package proto/lockstep/v1.
 //
 // Errors are those of package client and the Err variables of this package. Any method may return
 // [client.ErrUnavailable] and [client.ErrDenied]. [client.ErrOutcomeUnknown] means that the request may have been
-// executed; a [Request] makes its retry idempotent.
+// executed; a [Request] makes retries idempotent.
 package admin
 
 import (

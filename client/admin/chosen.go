@@ -61,9 +61,9 @@ func (c *Client) MoveMessages(
 }
 
 // RemoveMessages acknowledges up to 10,000 messages of a queue for a subscription, or for all subscriptions if
-// subscription is empty. It returns the number of messages removed by the attempt that received a response. queueID is
-// as in [MoveOptions]. The call can be retried after any error. Errors: [client.ErrQueueNotFound],
-// [client.ErrSubscriptionNotFound], [client.ErrInvalid].
+// subscription is empty. It returns the number of messages removed by the attempt that received a response. queueID
+// has the meaning of MoveOptions.QueueID. The call can be retried after any error. Errors:
+// [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid].
 func (c *Client) RemoveMessages(
 	ctx context.Context, queue, subscription string, sequences []SequenceRange, queueID uint64,
 ) (removed uint64, err error) {
@@ -91,7 +91,7 @@ type Matching struct {
 }
 
 // MoveMatching moves the messages that match a filter, like [Client.MoveMessages], in several transactions. After an
-// error, the result contains the messages that were already moved; another call moves the remaining ones.
+// error, the result contains the messages that were already moved; another call moves the remaining messages.
 func (c *Client) MoveMatching(ctx context.Context, queue string, which Matching, o MoveOptions) (MoveResult, error) {
 	var total MoveResult
 	if err := checkName("queue", queue); err != nil {

@@ -17,8 +17,8 @@ type Forward struct {
 	// To is the target queue. It must not have forwards, and cannot be deleted while it is the target of a forward.
 	// While the target is full, publishes that contain messages for it are rejected as a whole with [client.ErrLimit].
 	To string
-	// Move publishes the messages to the target queue only. The Receipt contains the sequences that they would have had in
-	// the source queue.
+	// Move publishes the messages to the target queue only. The Receipt contains the sequences that the messages would
+	// have had in the source queue.
 	Move bool
 	// Filter, if not empty, is a CEL expression of at most 4 KiB that messages must match.
 	Filter string

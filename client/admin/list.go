@@ -16,8 +16,8 @@ import (
 
 // QueueActivity contains the rates and the lag of a queue.
 type QueueActivity struct {
-	// Rates reports whether Published, Delivered and Acknowledged are known: only if a client has requested the
-	// activity of queues within the previous 10 seconds. The rates are averages over one or two seconds.
+	// Rates reports whether Published, Delivered and Acknowledged are known. They are known only if a client has
+	// requested the activity of queues within the previous 10 seconds. The rates are averages over one or two seconds.
 	Rates bool
 	// Published is the number of messages published, moved or forwarded to the queue per second.
 	Published float64
@@ -85,7 +85,7 @@ func ParseQueueOrder(name string) (QueueOrder, error) {
 // ListOptions configures [Client.ListQueues]. The zero value lists the first 1,000 queues by name.
 type ListOptions struct {
 	// Prefix and Contains restrict the result to queues with names that begin with Prefix and contain Contains. Both
-	// ignore case.
+	// comparisons ignore case.
 	Prefix, Contains string
 	// Order is the sort key; queues with equal keys are sorted by name. Descending reverses the order.
 	Order      QueueOrder

@@ -179,8 +179,9 @@ func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	return nil, nil
 }
 
-// WatchPlan returns an iterator over the states of the plan: the current one, and each change until the plan has ended.
-// It continues after a failover and ends after the first error. If no plan was ever started, the only element is nil.
+// WatchPlan returns an iterator over the states of the plan: the current one, and each change until the plan has
+// ended. The iteration continues after a failover and ends after the first error. If no plan was ever started, the
+// only element is nil.
 func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 	return func(yield func(*pb.Plan, error) bool) {
 		err := c.conns.Read(ctx, "watch the plan", func(ctx context.Context, cc *grpc.ClientConn) error {

@@ -80,7 +80,7 @@ func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	return resp, err
 }
 
-// WatchStatus returns an iterator over the current status and each change. It ends after the first error.
+// WatchStatus returns an iterator over the current status and each change. The iteration ends after the first error.
 func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse, error] {
 	return func(yield func(*pb.GetStatusResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -121,16 +121,16 @@ func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb
 }
 
 // AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
-// from an older copy. Without Confirm it is a dry run: the response describes the changes. Errors: [client.ErrRefused]
-// if nothing is missing, or if the other node has more data.
+// from an older copy. Without Confirm, the call is a dry run: the response describes the changes. Errors:
+// [client.ErrRefused] if nothing is missing, or if the other node has more data.
 func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	resp, err := n.admin().AdoptRecord(ctx, req)
 	return resp, n.fail(ctx, "adopt the pair", err)
 }
 
-// ForceFailover makes this node active although acknowledged messages may be missing on it, because the node that has
-// them is permanently lost. Without Confirm it is a dry run: the response describes the data that would be lost.
-// Errors: [client.ErrRefused] if a safe alternative exists.
+// ForceFailover makes this node active although acknowledged messages may be missing on it. Use it if the node that
+// has these messages is permanently lost. Without Confirm, the call is a dry run: the response describes the data
+// that would be lost. Errors: [client.ErrRefused] if a safe alternative exists.
 func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	resp, err := n.admin().ForceFailover(ctx, req)
 	return resp, n.fail(ctx, "force a failover", err)
@@ -149,7 +149,7 @@ func (n *Node) Digest(ctx context.Context) (*pb.GetDigestResponse, error) {
 }
 
 // Check verifies the whole store of this node online. It returns the last response, which contains the result;
-// progress, if not nil, is called for the earlier ones.
+// progress, if not nil, is called for the earlier responses.
 func (n *Node) Check(
 	ctx context.Context, req *pb.CheckRequest, progress func(*pb.CheckResponse),
 ) (*pb.CheckResponse, error) {
@@ -174,8 +174,8 @@ func (n *Node) Check(
 }
 
 // TailAudit returns an iterator over the audit records of administrative calls and refusals. The first elements are
-// up to a thousand of the newest records in memory. If the request sets follow, each new record follows until ctx
-// ends. It ends after the first error.
+// up to a thousand of the newest records in memory. If the request sets follow, the iterator then returns each new
+// record until ctx ends. The iteration ends after the first error.
 func (n *Node) TailAudit(ctx context.Context, req *pb.TailAuditRequest) iter.Seq2[*pb.TailAuditResponse, error] {
 	return func(yield func(*pb.TailAuditResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

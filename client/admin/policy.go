@@ -14,12 +14,12 @@ import (
 
 // Policy contains defaults and upper limits for the queues that match a name pattern, including queues that are
 // created later. If several policies match, the one with the highest priority applies; among policies with the same
-// priority, the one with the first pattern in byte order applies. The policy that sets defaults and the one that
-// sets limits are determined separately.
+// priority, the one with the first pattern in byte order applies. The policy for defaults and the policy for limits
+// are selected separately.
 type Policy struct {
 	// Pattern identifies the policy: `*` matches any sequence of characters, `?` one character.
 	Pattern string
-	// Priority selects among the policies that match a queue, 0 to 1,000,000: the highest one applies.
+	// Priority is 0 to 1,000,000. Among the policies that match a queue, the one with the highest priority applies.
 	Priority uint32
 	// Defaults contains values of options that are not set on a queue itself. Zero values set nothing. Priorities is
 	// not allowed. DeadLetter does not apply to the dead-letter queue itself, nor to queues that its dead letters lead

@@ -90,8 +90,8 @@ type PreparedQueue struct {
 	Publishes, Acks uint64
 }
 
-// ListPrepared returns an iterator over the prepared transactions that are not yet decided, oldest first. It ends
-// after the first error.
+// ListPrepared returns an iterator over the prepared transactions that are not yet decided, oldest first. The
+// iteration ends after the first error.
 func (c *Client) ListPrepared(ctx context.Context) iter.Seq2[PreparedTransaction, error] {
 	return func(yield func(PreparedTransaction, error) bool) {
 		for after := uint64(0); ; {

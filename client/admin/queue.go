@@ -267,8 +267,8 @@ func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
 	return queueFromProto(resp.GetQueue()), err
 }
 
-// Queues returns an iterator over the queues with names that begin with prefix, sorted by name. It ends after the
-// first error.
+// Queues returns an iterator over the queues with names that begin with prefix, sorted by name. The iteration ends
+// after the first error.
 func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, error] {
 	return func(yield func(Queue, error) bool) {
 		token := ""
