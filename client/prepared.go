@@ -12,10 +12,11 @@ import (
 )
 
 // Prepare executes the first phase of a two-phase commit. The transaction is validated and made durable on every
-// in-sync node, but is invisible to consumers until CommitPrepared or RollbackPrepared of package client/admin. xid
-// identifies it: 1 to 128 bytes of printable UTF-8, unique for each transaction. Until then, the messages that it
-// acknowledges are not delivered. In a prepared transaction, [Txn.Ack] has the condition of [Txn.Take], and
-// [Txn.Release] is not allowed. The limits are 16 MiB and 262,144 acknowledged messages.
+// in-sync node, but is invisible to consumers until CommitPrepared or RollbackPrepared of package client/admin.
+// Until this decision, the messages that the transaction acknowledges are not delivered. xid identifies the
+// transaction: 1 to 128 bytes of printable UTF-8, unique for each transaction. In a prepared transaction, [Txn.Ack]
+// has the condition of [Txn.Take], and [Txn.Release] is not allowed. The limits are 16 MiB and 262,144 acknowledged
+// messages.
 //
 // After [ErrOutcomeUnknown], Prepare may be called again with the same xid. Errors: those of [Txn.Commit];
 // [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many transactions are

@@ -46,7 +46,7 @@ const (
 	defaultMaxPendingBytes = 16 << 20
 	maxProducerIDBytes     = 64
 	// eagerFrames is the number of publish frames in flight up to which publishes are sent immediately, for latency.
-	// Beyond it they wait for a response or a full batch, for throughput.
+	// Above this number, publishes wait for a response or a full batch, for throughput.
 	eagerFrames = 4
 )
 

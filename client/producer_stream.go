@@ -83,9 +83,9 @@ func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
 // singly is the number of publishes to a queue that are sent one by one after a node has requested this.
 const singly = 1024
 
-// split moves the publishes in requests that the node has not submitted back to pending. The next publishes to the
-// queue of the first pending publish are sent one by one, so that each has its own outcome. It returns false if
-// requests of an earlier stream remain in flight.
+// split moves the publishes of unsubmitted requests back to pending. The next publishes to the queue of the first
+// pending publish are sent one by one, so that each has its own outcome. It returns false if requests of an earlier
+// stream remain in flight.
 func (p *Producer) split(s *pb.Submitted) bool {
 	p.takeBack(s)
 	p.mu.Lock()
@@ -116,8 +116,7 @@ func (p *Producer) isSingle(queue string) bool {
 	return true
 }
 
-// takeBack moves the publishes in requests that the node has not submitted back to pending. They can then be
-// canceled, or batched again.
+// takeBack moves the publishes of unsubmitted requests back to pending. They can then be canceled, or batched again.
 func (p *Producer) takeBack(s *pb.Submitted) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -201,7 +200,7 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 }
 
 // nextFrame returns the next frame for the current stream: a request and further requests that are sent with it. It
-// returns nil if none is ready.
+// returns nil if no request is ready.
 func (p *Producer) nextFrame() *frame {
 	p.mu.Lock()
 	defer p.mu.Unlock()

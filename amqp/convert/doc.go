@@ -3,8 +3,8 @@
 // Package convert converts between AMQP 1.0 messages (part 3) and lockstep.v1 messages.
 //
 // A message received by AMQP is delivered by AMQP with the same bytes: properties, application-properties, body,
-// message annotations and footer. The header keeps its durability and priority. It has the remaining time to live, and
-// a new delivery count. Delivery annotations apply to one hop and are dropped.
+// message annotations and footer. The header has the original durability and priority, the remaining time to live,
+// and a new delivery count. Delivery annotations apply to one hop and are dropped.
 //
 // For that purpose, the typed property SectionsKey stores everything except the text or bytes of the body. gRPC
 // consumers and filters use the converted fields. A gRPC client that changes such a message and publishes it again must

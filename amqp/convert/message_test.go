@@ -153,7 +153,7 @@ func TestInvalidIDs(t *testing.T) {
 	}
 }
 
-// The time to live is the remaining one, and the delivery count is the number of failed deliveries.
+// The header contains the remaining time to live, and the number of failed deliveries as the delivery count.
 func TestHeaderOfADelivery(t *testing.T) {
 	received := []byte{
 		0, codeUlong8, wire.SectionHeader, codeList8, 9, 3, codeTrue, codeUbyte, 200, codeUint, 0, 0, 0x27, 0x10, // 10 s
@@ -252,7 +252,7 @@ func TestDeadLetter(t *testing.T) {
 		sequence, _ := a["x-opt-dead-letter-sequence"].integer()
 		require.Equal(t, int64(300), sequence)
 
-		// When it is forwarded and dead-lettered again, the annotations describe the second time.
+		// If the message is forwarded and dead-lettered again, the annotations describe the second move.
 		m, _, err := Decode(out)
 		require.NoError(t, err)
 		s = deliver(t, m)

@@ -54,7 +54,7 @@ func (p *peer) send(body wire.Performative, payload []byte) {
 	p.write(p.out)
 }
 
-// await reads frames until one of the type satisfies the condition.
+// await reads frames until a frame with a body of type T satisfies the condition.
 func await[T wire.Performative](p *peer, wanted func(T, []byte) bool) (T, []byte) {
 	p.t.Helper()
 	var f wire.Frame
@@ -103,7 +103,7 @@ func (p *peer) publish(handle uint32, payload []byte) wire.DeliveryState {
 	return d.State
 }
 
-// receiver attaches a receiving link with credit. The response's source has no address if it is refused.
+// receiver attaches a receiving link with credit. The response's source has no address if the link is refused.
 func (p *peer) receiver(source *wire.Source, credit uint32) (handle uint32, attached *wire.Source) {
 	p.t.Helper()
 	p.handle++

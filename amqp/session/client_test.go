@@ -156,7 +156,7 @@ func (c *client) write(l *clientLink) {
 	c.send(s, t, part)
 }
 
-// flow sends the state of the session, and of a link if given.
+// flow sends the state of the session and, if l is not nil, of the link.
 func (c *client) flow(s *clientSession, l *clientLink) {
 	if !s.begun || s.ended {
 		return

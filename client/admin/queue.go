@@ -139,7 +139,7 @@ type Subscription struct {
 type ActiveConsumer struct {
 	// Address is the remote address of the connection of the consumer, host:port.
 	Address string
-	// Since is the time when the consumer became the active one, by the clock of the active node.
+	// Since is the time when the consumer became the active consumer, by the clock of the active node.
 	Since time.Time
 }
 

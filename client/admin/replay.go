@@ -39,8 +39,9 @@ type ReplayResult struct {
 	Skipped uint64
 }
 
-// ReplayDeadLetters moves messages from a dead-letter queue to their original queues, or to another queue, even if they
-// are in flight to a consumer. A moved message is a new message at the end of the target queue, for all subscriptions.
+// ReplayDeadLetters moves messages from a dead-letter queue to their original queues, or to another queue. It also
+// moves messages that are in flight to a consumer. A moved message is a new message at the end of the target queue,
+// for all subscriptions.
 //
 // Each message is moved at most once, in transactions of several messages. After an error, some messages may have been
 // moved. An attempt without a response is not retried, because it could exceed Limit: the call returns

@@ -459,7 +459,7 @@ class Producer:
         return n
 
     def _take_back(self, through: int | None) -> None:
-        """Move requests that the node has not submitted back to pending, where they can be canceled."""
+        """Move unsubmitted requests back to pending, where their publishes can be canceled."""
         for _ in range(self._unsubmitted(through)):
             r = self._in_flight.pop()
             self._unanswered -= r.count
