@@ -97,7 +97,8 @@ func (c *Coordinator) list(ctx context.Context) (*etcdserverpb.ResponseHeader, e
 	return resp.Header, nil
 }
 
-// openWatch opens a stream of changes. It calls cancel, which must cancel ctx, after the request timeout.
+// openWatch opens a stream of changes. If etcd does not respond within the request timeout, openWatch calls cancel,
+// which must cancel ctx.
 func (c *Coordinator) openWatch(
 	ctx context.Context, cancel context.CancelFunc,
 ) (etcdserverpb.Watch_WatchClient, error) {
