@@ -19,7 +19,7 @@ type delivery struct {
 	at      timestamppb.Timestamp
 }
 
-// maxReused limits the memory that a Received keeps for the next response, about 400 bytes per message.
+// maxReused is the maximum number of messages for which a Received retains memory, about 400 bytes per message.
 const maxReused = 1024
 
 // Received is a reusable pb.ConsumeResponse: the parts of its messages, except bodies and properties, are reused for
