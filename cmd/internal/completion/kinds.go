@@ -72,7 +72,7 @@ func schedules(ctx context.Context, a *asked) (all []string, err error) {
 	return all, err
 }
 
-// nodeNames queries the nodes in turn until one responds, since one may be unreachable.
+// nodeNames queries one node after the other until one responds, because some may be unreachable.
 func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 	nodes, err := a.env.Nodes(a.client)
 	for _, n := range nodes {
@@ -93,7 +93,7 @@ func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 	return nil, err
 }
 
-// siteNames queries the nodes in turn, as nodeNames does.
+// siteNames queries one node after the other, as nodeNames does.
 func siteNames(ctx context.Context, a *asked) ([]string, error) {
 	nodes, err := a.env.Nodes(a.client)
 	for _, n := range nodes {

@@ -40,7 +40,7 @@ type model struct {
 
 	status   statusMsg
 	reported bool              // a status was received
-	names    map[string]string // node names by address, for nodes that do not answer
+	names    map[string]string // node names by address, for nodes that do not respond
 	page     page
 	listErr  error
 	listed   bool // a page was received
@@ -181,7 +181,7 @@ func (m *model) openPage(s screen) {
 	m.screen, m.scroll = s, 0
 }
 
-// back leaves the screen; on the pair screen it clears the filter, then the last message.
+// back returns to the pair screen. On the pair screen, it clears the filter or, without a filter, the last message.
 func (m *model) back() {
 	switch {
 	case m.screen != ofPair:

@@ -199,8 +199,8 @@ func (s *source) reportRights(ctx context.Context, tell func(any)) {
 	}
 }
 
-// mayOperate reports whether the caller may have the operate right. The rights of roles are not known here: with any
-// role it returns true, and the node decides.
+// mayOperate reports whether the caller may have the operate right. The rights of roles are not known here. For a
+// caller with any role, mayOperate returns true, and the node decides.
 func mayOperate(me *pb.WhoAmIResponse) bool {
 	if me.GetOpen() || me.GetBootstrapOperator() {
 		return true

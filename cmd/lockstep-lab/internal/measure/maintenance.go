@@ -23,7 +23,7 @@ import (
 
 // Operations that run while publishers are measured.
 const (
-	WorkNothing = "nothing" // another quiet period, for the difference between two of them
+	WorkNothing = "nothing" // another quiet period, for the difference between two quiet periods
 	WorkResize  = "resize"  // a rolling resize of both nodes, with its switchover
 	WorkBackup  = "backup"  // of the standby, with the configured background share
 	WorkScan    = "scan"    // of the standby, with the configured background share
@@ -248,7 +248,7 @@ func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, afte
 	if err := n.Kill(); err != nil {
 		return 0, 0, nil, err
 	}
-	// Delete the data later: deletions would load the disk that both nodes share.
+	// Delete the data later, because deletions would load the disk that both nodes share.
 	lost := n.DataDir() + ".lost"
 	if err := os.Rename(n.DataDir(), lost); err != nil {
 		return 0, 0, nil, fmt.Errorf("wipe the standby: %w", err)

@@ -65,7 +65,7 @@ func sections(node string, cpu *profile.Profile, goroutines map[string]int, mess
 	return out
 }
 
-// root returns the start function of the goroutine of a sample. It skips functions that only start another one.
+// root returns the start function of the goroutine of a sample. It skips functions that only start other functions.
 func root(s *profile.Sample) string {
 	for i := len(s.Location) - 1; i >= 0; i-- {
 		lines := s.Location[i].Line

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// turner is a store that is measured in slices, in turn with others, so that all have the same disk and machine
-// conditions.
+// turner is a store that is measured in slices. The slices of all stores alternate, so that the stores have the
+// same disk and machine conditions.
 type turner struct {
 	e      *embedded
 	slices []bench.Result
