@@ -77,11 +77,12 @@ func (p *publisher) take() []ack {
 	return out
 }
 
-// next waits for an acknowledgement later than after by a node other than not, and returns its time.
-func (p *publisher) next(ctx context.Context, after time.Time, not string) (time.Time, error) {
+// next waits for an acknowledgement that is later than the given time and is sent by a node other than the excluded
+// one. It returns the time of the acknowledgement.
+func (p *publisher) next(ctx context.Context, after time.Time, excluded string) (time.Time, error) {
 	for {
 		for _, a := range p.take() {
-			if a.at.After(after) && a.address != not {
+			if a.at.After(after) && a.address != excluded {
 				return a.at, nil
 			}
 		}
@@ -192,11 +193,12 @@ func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Nod
 	return longest, nil
 }
 
-// waitAck waits for an acknowledgement by a node other than not. Unlike next, it does not take acknowledgements.
-func waitAck(ctx context.Context, p *publisher, not string) error {
+// waitAck waits for an acknowledgement by a node other than the excluded one. Unlike next, it does not take
+// acknowledgements from the list.
+func waitAck(ctx context.Context, p *publisher, excluded string) error {
 	for {
 		p.mu.Lock()
-		found := slices.ContainsFunc(p.acks, func(a ack) bool { return a.address != not })
+		found := slices.ContainsFunc(p.acks, func(a ack) bool { return a.address != excluded })
 		p.mu.Unlock()
 		if found {
 			return nil

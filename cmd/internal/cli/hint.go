@@ -53,7 +53,8 @@ var reasonHints = map[string]string{ //nolint:gochecknoglobals // a table
 		"site.ca in the configuration of the nodes",
 }
 
-// hint returns advice for an error; empty for an unknown error, and if the error contains the advice.
+// hint returns advice for an error. It returns "" for an unknown error, and if the error already contains the
+// advice.
 func hint(err error) string {
 	text := err.Error()
 	states := func(parts ...string) bool {

@@ -40,7 +40,7 @@ type ChainVerdict struct {
 	Kills int    `json:"kills"`
 	// LostWorkers counts clients that were stopped intentionally during a transaction.
 	LostWorkers int `json:"lost_workers"`
-	// DigestsEqual compares the digests at the same log position.
+	// DigestsEqual reports whether the digests of both nodes at the same log position are equal.
 	DigestsEqual bool      `json:"digests_equal"`
 	Coordinator  string    `json:"coordinator"`
 	Digests      [2]string `json:"-"`

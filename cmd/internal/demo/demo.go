@@ -60,7 +60,7 @@ type Verdict struct {
 	Violations []historycheck.Violation `json:"violations,omitempty"`
 	// FailoverMS is the time from just before the kill to the first publish acknowledged by the other node.
 	FailoverMS float64 `json:"failover_ms"`
-	// DigestsEqual compares the digests at the same log position.
+	// DigestsEqual reports whether the digests of both nodes at the same log position are equal.
 	DigestsEqual bool   `json:"digests_equal"`
 	Coordinator  string `json:"coordinator"`
 

@@ -64,7 +64,7 @@ func fields(queue string, m *client.Stored) (map[string]any, error) {
 		all[name] = ""
 	}
 	dec := json.NewDecoder(bytes.NewReader(encoded))
-	dec.UseNumber() // a sequence has more digits than a float64
+	dec.UseNumber() // a sequence can have more digits than a float64
 	if err := dec.Decode(&all); err != nil {
 		return nil, fmt.Errorf("encode a message: %w", err)
 	}
