@@ -152,7 +152,7 @@ func (w *world) member(i int) Member { return w.hosts[i].identity().Member() }
 // hostAt returns the host with an address.
 func hostAt(address string) int { return slices.Index(hostAddresses[:], address) }
 
-// errViolated is wrapped by every broken invariant.
+// errViolated is wrapped by the error of each violated invariant.
 var errViolated = errors.New("violated")
 
 func violated(format string, args ...any) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// INV-12: an in-sync node was restored from an older copy if its log ends before the pair's mark.
+// INV-12: if the log of an in-sync node ends before the pair's mark, the node was restored from an older copy.
 func TestMark(t *testing.T) {
 	mark := func(by, lsn uint64) Mark { return Mark{Pair: testPair, By: by, Term: 2, LSN: lsn} }
 	start := func(t *testing.T, rec Record, key Mark) (*rig, []Effect) {
@@ -75,7 +75,7 @@ func TestMark(t *testing.T) {
 	})
 }
 
-// The active raises the mark as it commits, and each swap carries it.
+// The active raises the mark when it commits records, and each swapped record contains the mark.
 func TestMarkWritten(t *testing.T) {
 	r := activePair(t, Settings{})
 	term := r.s.act.term

@@ -36,7 +36,7 @@ func (v *Voter) HandshakeBy(from string) error {
 	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Have: &diskState{}})
 }
 
-// RecordedProgress returns the last entry that, as known to this voter, another voter has acknowledged.
+// RecordedProgress returns the index of the last entry that another voter has acknowledged, as known to this voter.
 func (v *Voter) RecordedProgress(id string) (uint64, error) {
 	s, err := v.seen.of(id)
 	return s.Acked, err

@@ -92,7 +92,7 @@ func (s *session) screen() string {
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// aPair is a pair whose standby reports conditions.
+// aPair is a pair with a standby that reports conditions.
 func aPair(conditions ...pairstatus.Condition) statusMsg {
 	return statusMsg{
 		at: noon.In(time.Local),
