@@ -39,9 +39,9 @@ type Live struct {
 // Duplicate is another process announced under this node's ID.
 type Duplicate struct {
 	Live
-	// Stale is true while the process may be an earlier one that was killed before its lease expired. It becomes false
-	// when it is proven that the process was running after this one had announced itself, and stays false while that
-	// process exists.
+	// Stale reports whether the process may be an earlier process of this node that was killed before its lease
+	// expired. It becomes false when it is proven that the process was running after this process had announced
+	// itself, and stays false while that process exists.
 	Stale bool
 }
 
@@ -54,8 +54,8 @@ type Observation struct {
 	Missing bool
 	// RecordErr is the reason why the stored record is unusable: ErrRecordVersion or ErrRecordInvalid.
 	RecordErr error
-	// Live lists the nodes with a liveness key, including this one, sorted by node ID. If two processes share an ID, Live
-	// contains the one announced last.
+	// Live lists the nodes with a liveness key, including this node, sorted by node ID. If two processes share an ID,
+	// Live contains the process announced last.
 	Live []Live
 	// LiveKnown reports whether Live has been read at least once.
 	LiveKnown bool
@@ -63,7 +63,7 @@ type Observation struct {
 	// preferably one that is not stale. For a running process, Stale becomes false within a third of a lease after
 	// both have announced themselves and see each other. Duplicate becomes nil within about a lease after the other
 	// process has terminated, or immediately if its Announce ended normally. With etcd, a process of release 0.1.0 is
-	// detected only if it announced itself after this one; with raft, it is never detected.
+	// detected only if it announced itself after this process; with raft, it is never detected.
 	Duplicate *Duplicate
 	Reachable bool
 	// Problem describes why the coordinator is unreachable, or another problem of the coordinator that an operator can

@@ -132,9 +132,9 @@ type DataPlane interface {
 	// (INV-4), and all acknowledged records are durable.
 	StopFollower(ctx context.Context) error
 
-	// Drain prepares a planned handover. It holds new transactions, and waits until all earlier ones are committed,
-	// and the standby has durably applied them. It returns the end of the log; no record is appended after it until
-	// Resume or StopActive. The Runner calls Resume or StopActive after every Drain, even a failed one.
+	// Drain prepares a planned handover. It holds new transactions, and waits until all earlier transactions are
+	// committed and durably applied on the standby. It returns the end of the log; no record is appended after it
+	// until Resume or StopActive. The Runner calls Resume or StopActive after every Drain, even a failed one.
 	Drain(ctx context.Context) (lsn.Position, error)
 
 	// Resume accepts transactions again after Drain.
@@ -159,7 +159,7 @@ type ActiveConfig struct {
 	Standby Member
 	// Requirement is the number of the period in which acks are required. StandbySynced contains the same number.
 	Requirement uint64
-	// Serve permits acknowledgements. If it is false, new transactions are rejected, pending ones fail with an
+	// Serve permits acknowledgements. If it is false, new transactions are rejected, pending transactions fail with an
 	// unknown outcome, and the commit LSN does not advance.
 	Serve bool
 	// Deliver permits deliveries. It is false if the node may no longer be the active.

@@ -102,7 +102,7 @@ func (w *world) actOperator(a action) error {
 	case "force":
 		w.left.force--
 		e := ForceRequested{ID: fmt.Sprintf("f%d", w.left.force), Config: n.st.rec.Config, End: n.identity().End}
-		// its applied records are a prefix of the acknowledged ones
+		// the node's applied records are a prefix of the acknowledged records
 		e.Committed = uint64(commonPrefix(n.log, w.committed))
 		return w.feed(a.node, e)
 	case "lease-ends":

@@ -137,7 +137,8 @@ func (m *machine) transferRole(other Member) {
 	m.propose(next)
 }
 
-// duplicateRetention is how long a process with this node's identity is considered running after it contacted this one.
+// duplicateRetention is how long a process with this node's identity is considered running after it contacted this
+// process.
 const duplicateRetention = 10 * time.Second
 
 func (s *State) duplicate() *Live {

@@ -230,7 +230,7 @@ func (m *machine) leadSwap(hasOther, present bool) {
 	other, _ := m.rec.Other(m.self.ID)
 	me, ok := m.rec.Member(m.self.ID)
 	if !ok {
-		return // this node has removed itself (INV-6), and the other one takes over
+		return // this node has removed itself (INV-6), and the other node takes over
 	}
 	switch {
 	case m.hand.phase >= handoverDraining && m.hand.phase <= handoverSwapping:

@@ -9,7 +9,7 @@ import (
 )
 
 // compareMark implements INV-12. It must be called while the log is unchanged since the start: before this process
-// participates, or before it becomes active although it has never been active or connected.
+// participates, and before it becomes active for the first time without a previous connection.
 func (m *machine) compareMark() {
 	r := &m.proc
 	if r.rolledBack != "" || mutate.Off("INV-12-mark-is-not-compared") {

@@ -182,7 +182,7 @@ func TestComparesLogsBeforeActivation(t *testing.T) {
 				r.after(time.Second)...))).Next.Active)
 	})
 	t.Run("the other node is queried at least once", func(t *testing.T) {
-		// The coordinator responds only after this node's wait for the other one has ended.
+		// The coordinator responds only after this node's wait for the other node has ended.
 		r := newRig(t, Settings{})
 		r.step(Started{Identity: usedIdentity()})
 		r.observe(true, 0, 1)

@@ -41,9 +41,9 @@ type processState struct {
 	checkingDuplicate bool
 	queried           Live // target of the query
 	duplicateCheckAt  time.Duration
-	// beside is a duplicate process detected by the coordinator after this one was announced; zero if none.
+	// beside is a duplicate process detected by the coordinator after this process was announced; zero if none.
 	beside Live
-	// reported is a duplicate process that contacted this one, last at reportedAt; zero if none.
+	// reported is a duplicate process that contacted this process, last at reportedAt; zero if none.
 	reported   Live
 	reportedAt time.Duration
 }

@@ -29,7 +29,7 @@ const (
 	handoverNone handoverPhase = iota
 	handoverDraining
 	handoverSwapping
-	handoverWaiting // for the other node to accept this one as its active
+	handoverWaiting // for the other node to accept this node as its active
 )
 
 type switchoverRequest struct {

@@ -96,7 +96,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // Process returns an ID that distinguishes this process from other processes of the node.
 func (r *Runner) Process() string { return r.process }
 
-// ReportDuplicate records that another process with this node's identity has contacted this one.
+// ReportDuplicate records that another process with this node's identity has contacted this process.
 func (r *Runner) ReportDuplicate(other Live) { r.post(DuplicateReported{Live: other}) }
 
 // Post reports an event that does not belong to a role, such as Failed. It never blocks.

@@ -56,7 +56,7 @@ type Settings struct {
 	// 2 s.
 	FailoverTimeout time.Duration
 	// StartupWait is the time after a node's start during which an in-sync standby leaves the role to the previous
-	// active, and a previously active node waits for the other one to report the end of its log. Default 1 s.
+	// active, and a previously active node waits for the other node to report the end of its log. Default 1 s.
 	StartupWait time.Duration
 	// StandbyWait is how long a new active waits for the connection of an in-sync standby before it removes the
 	// standby from the in-sync set. Default 1.5 s.

@@ -35,7 +35,7 @@ type Received struct {
 // ProtoReflect returns the reflection of the response.
 func (r *Received) ProtoReflect() protoreflect.Message { return r.Response.ProtoReflect() }
 
-// Reset releases the response. It must be called before the next one is received.
+// Reset releases the response. It must be called before the next response is received.
 func (r *Received) Reset() {
 	if len(r.slab) > maxReused {
 		r.slab, r.list = nil, nil

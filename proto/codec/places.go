@@ -146,7 +146,7 @@ func (p *places) whole(data mem.BufferSlice) []byte {
 		}
 	}
 	if l, ok := p.take(data); ok {
-		// The first part, and perhaps the last one, were not received into the place.
+		// The first frame, and perhaps the last one, were not received into the place.
 		tallyCopy(l.front)
 		copy(l.b[:l.front], data[0].ReadOnlyData())
 		if l.given < len(l.b) {

@@ -45,7 +45,7 @@ func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, num
 	return true
 }
 
-// occurrences returns the number of fields with the number wanted, up to the limit. ok is false if b is malformed.
+// occurrences counts the fields with the given number, up to a maximum. ok is false if b is malformed.
 func occurrences(b []byte, wanted int32, most int) (count int, ok bool) {
 	ok = fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
 		if field == wanted && count < most {
@@ -114,7 +114,7 @@ func (r *ReceivedPublish) freeBuffers() {
 // ProtoReflect returns the reflection of the request.
 func (r *ReceivedPublish) ProtoReflect() protoreflect.Message { return r.Request.ProtoReflect() }
 
-// Reset releases the request. It must be called before the next one is received.
+// Reset releases the request. It must be called before the next request is received.
 func (r *ReceivedPublish) Reset() {
 	r.Request.Reset()
 	r.freeBuffers()

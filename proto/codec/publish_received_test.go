@@ -45,7 +45,7 @@ func randomPublish(rng *rand.Rand, allFields bool) *pb.PublishStreamRequest {
 	return r
 }
 
-// Successive requests reuse memory, and contain no data of earlier ones. Producers stay valid after Reset.
+// Successive requests reuse memory, and contain no data of earlier requests. Producers stay valid after Reset.
 func TestReceivedRequests(t *testing.T) {
 	c := New()
 	streams := make([]ReceivedPublish, 3)

@@ -94,9 +94,9 @@ func (p *publisher) next(ctx context.Context, after time.Time, excluded string) 
 	}
 }
 
-// Failover measures the interruption of a publisher that waits for each acknowledgement when the active fails:
-// the time from the fault to the next acknowledgement by the other node, or for a planned switchover, the longest time
-// between two acknowledgements.
+// Failover measures the interruption of a publisher that waits for each acknowledgement when the active fails. The
+// interruption is the time from the fault to the next acknowledgement by the other node. For a planned switchover,
+// it is the longest time between two acknowledgements.
 func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) {
 	r := Result{
 		Workload: "failover", Phase: o.Fault, Setup: t.Setup, Sync: t.Sync, SizeBytes: 512, Queues: 1,
@@ -193,7 +193,7 @@ func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Nod
 	return longest, nil
 }
 
-// waitAck waits for an acknowledgement by a node other than the excluded one. Unlike next, it does not take
+// waitAck waits for an acknowledgement by a node other than the excluded one. Unlike next, it does not remove
 // acknowledgements from the list.
 func waitAck(ctx context.Context, p *publisher, excluded string) error {
 	for {

@@ -15,8 +15,8 @@ import (
 )
 
 // hint returns advice for an error; empty for an unknown error. Before it suggests TLS flags, it checks whether the
-// server speaks TLS, and whether the environment still sets a variable that configured the client in release 0.1 and is
-// a node setting now.
+// server uses TLS. It also checks whether the environment still sets a variable that configured the client in
+// release 0.1, but is a node setting now.
 func (env *Env) hint(ctx context.Context, err error) string {
 	next := hint(err)
 	if !strings.Contains(next, "--tls-") {

@@ -56,7 +56,8 @@ func (v ChainVerdict) Passed() bool {
 const (
 	chainIn, chainOut = "orders", "invoices"
 	chainWorkers      = 3
-	// workerLife is the lifetime of a worker. It then stops without settling its messages, and another one starts.
+	// workerLife is the lifetime of a worker. The worker then stops without settling its messages, and another worker
+	// starts.
 	workerLife = 900 * time.Millisecond
 	drainBound = 60 * time.Second
 )

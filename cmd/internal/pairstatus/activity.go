@@ -61,7 +61,7 @@ func RatesBetween(before, now *Status) *Rates {
 	return nil
 }
 
-// since returns the rates between the earlier activity before and a, which are the given number of seconds apart.
+// since returns the rates between the given earlier activity and a. seconds is the time between the two.
 func (a *Activity) since(before *Activity, seconds float64) *Rates {
 	per := func(now, then uint64) float64 {
 		if now < then {

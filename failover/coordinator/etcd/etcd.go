@@ -74,7 +74,7 @@ type Coordinator struct {
 	processes  map[string]dupdetect.Entry // announced processes, by key
 	newest     map[string]dupdetect.Entry // newest process of each node, by key
 	duplicates dupdetect.Tracker
-	// unaware is signaled if another process under this node's ID may not have detected this one.
+	// unaware is signaled if another process under this node's ID may not have detected this process.
 	unaware chan struct{}
 	// history describes all responses so far. replaced is signaled after a response that belongs to another history.
 	history  history

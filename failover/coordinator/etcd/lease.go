@@ -39,7 +39,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	var id clientv3.LeaseID
 	var alive keepAlive
 	defer alive.end()
-	unaware := false // another process may not have detected this one
+	unaware := false // another process may not have detected this process
 	for ctx.Err() == nil {
 		wait := c.opts.LeaseTTL / 3
 		if id == clientv3.NoLease {

@@ -264,7 +264,7 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 		var l failover.Live
 		if json.Unmarshal(kv.Value, &l) == nil {
 			// Two announcements of a process may arrive in one response. First reveals whether a duplicate process announced
-			// itself in between, which proves that this one was running.
+			// itself in between, which proves that the process was running.
 			c.processes[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision, First: kv.CreateRevision}
 		}
 	}

@@ -113,7 +113,7 @@ func (v *Voter) remove(ctx context.Context, l *leadership, c change, incoming st
 		return err
 	}
 	if m.ID == v.disk.id {
-		// Another voter must remove this one.
+		// Another voter must remove this voter.
 		err := v.wait(ctx, v.raft.LeadershipTransfer())
 		v.log.Info("leadership transfer requested before the removal of this voter", zap.Error(err))
 		return errNotLeader

@@ -45,8 +45,8 @@ func (c *cluster) awaitFenced(name string) {
 	require.False(c.t, c.voters[name].Status().Member)
 }
 
-// awaitSame waits until all running voters have the same log, and each voter's progress is recorded by another one. The
-// loss of an entry is only detected if the voter has acknowledged the entry.
+// awaitSame waits until all running voters have the same log, and each voter's progress is recorded by another
+// voter. The loss of an entry is only detected if the voter has acknowledged the entry.
 func (c *cluster) awaitSame() {
 	c.t.Helper()
 	require.True(c.t, awaitTrue(func() bool {

@@ -171,8 +171,8 @@ func (t *transport) responded(id hraft.ServerID, term, number uint64, success bo
 	t.news = make(chan struct{})
 }
 
-// acceptedAfter returns the voters that have accepted a request of the term with a number higher than after, and a
-// channel that is closed when there may be more.
+// acceptedAfter returns the voters that have accepted a request of the term with a number higher than the given
+// one, and a channel that is closed when there may be more.
 func (t *transport) acceptedAfter(term, after uint64) (map[hraft.ServerID]bool, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

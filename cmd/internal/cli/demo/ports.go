@@ -25,8 +25,8 @@ const (
 
 type served map[string]map[string]string
 
-// listen adds a listener setting for each node of the sites. The ports are the first free ones, starting at the
-// address first. If first is empty, listen adds no setting.
+// listen adds a listener setting for each node of the sites, with the first free ports from the given address on.
+// If the address is empty, it adds no setting.
 func listen(ctx context.Context, sites []devSite, flag, setting, first string) error {
 	if first == "" {
 		return nil
@@ -46,7 +46,7 @@ func listen(ctx context.Context, sites []devSite, flag, setting, first string) e
 	return nil
 }
 
-// freePorts returns the first n free addresses, starting at the address first, except those in except.
+// freePorts returns the first n free addresses from the given one on, except those in except.
 func freePorts(ctx context.Context, flag, first string, n int, except []string) (free []string, err error) {
 	host, text, err := net.SplitHostPort(first)
 	if err != nil {

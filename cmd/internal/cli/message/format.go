@@ -47,8 +47,8 @@ func newFormatter(env *cli.Env, text string) (*formatter, error) {
 	return &formatter{t}, nil
 }
 
-// fields returns the data for a template: the fields of --output json, with empty strings for missing ones, and the
-// unencoded body.
+// fields returns the data for a template: the fields of --output json, with an empty string for each missing field,
+// and the unencoded body.
 func fields(queue string, m *client.Stored) (map[string]any, error) {
 	encoded, err := json.Marshal(output.NewMessage(queue, *m, false))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // report is the output of lockstep site status.
 type report struct {
-	// Site is the site of --addr, and Remote is the other one; nil if it is unknown.
+	// Site is the site of --addr, and Remote is the other site; Remote is nil if it is unknown.
 	Site   siteState  `json:"site"`
 	Remote *siteState `json:"remote,omitempty"`
 	// Replication is nil if the active node of the replica does not respond.

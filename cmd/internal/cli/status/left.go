@@ -52,8 +52,9 @@ func printLeft(env *cli.Env, s pairstatus.Status) error {
 	return nil
 }
 
-// settled reports whether both nodes hold all messages, or the responding node is not in a pair. The roles are checked
-// as well: a node with a store that may have lost data can still be in sync according to the cluster record.
+// settled reports whether both nodes have all messages, or the responding node is not in a pair. The roles are
+// checked as well: a node with a store that may have lost data can still be in sync according to the cluster
+// record.
 func settled(s *pairstatus.Status) bool {
 	if s.Pair != nil && (len(s.Pair.InSync) < 2 || s.Pair.Forced != nil && !s.Pair.Forced.Settled) {
 		return false

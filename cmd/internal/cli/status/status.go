@@ -35,7 +35,7 @@ until Ctrl-C: in place with rates on a terminal, and printed after each change o
 				}
 				timeout := env.Timeout
 				if !cmd.Flags().Changed("timeout") {
-					timeout = min(timeout, 2*time.Second) // a node that hangs does not delay the status of the others
+					timeout = min(timeout, 2*time.Second) // a node that hangs does not delay the status of the other nodes
 				}
 				s := env.QueryNodes(ctx, c, timeout)
 				if err := printStatus(env, s); err != nil {

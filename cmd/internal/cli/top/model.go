@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// window is the number of queues per request: the visible ones and some before and after them.
+// window is the number of queues per request: the visible queues and some before and after them.
 const window = 200
 
 type screen int
@@ -32,7 +32,7 @@ type question struct {
 	busy string
 }
 
-// model holds the last status and the operator's input. It does no I/O.
+// model contains the last status and the operator's input. It does no I/O.
 type model struct {
 	do            actions
 	paint         painter

@@ -79,7 +79,8 @@ type answer struct {
 	pairstatus.Answer
 }
 
-// queryNode polls one node. Each node has its own loop, so that an unresponsive node does not delay the other one.
+// queryNode polls one node. Each node has its own loop, so that an unresponsive node does not delay the requests to
+// the other node.
 func (s *source) queryNode(ctx context.Context, i int, answers chan<- answer) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, statusLimit)

@@ -115,7 +115,7 @@ func (t *terminal) down() {
 	}
 }
 
-// scroll moves the lines between row from and the end of the region up by n rows, or down if n is negative.
+// scroll moves the lines from the given row to the end of the region up by n rows, or down if n is negative.
 func (t *terminal) scroll(from, n int) {
 	for ; n > 0; n-- {
 		copy(t.cells[from:t.bottom], t.cells[from+1:t.bottom+1])

@@ -83,7 +83,8 @@ type expiring struct {
 	result ExpireResult
 }
 
-// Expire fills a queue, publishes to another queue at a constant rate, and then expires all messages in the first one.
+// Expire fills a queue, publishes to another queue at a constant rate, and then expires all messages in the first
+// queue.
 func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult, error) {
 	names := bench.QueueNames(2)
 	x := &expiring{ExpireOptions: o, t: t, queue: names[1], result: ExpireResult{

@@ -58,9 +58,9 @@ type fanout struct {
 	waits [][2]*hdrhistogram.Histogram
 }
 
-// Fanout measures publishing to a queue with many subscriptions, and the concurrent deliveries. It reports up to three
-// results: "publish", where a latency is the time to the acknowledgement, "deliver" during publishing, and "drain"
-// after it, where a latency is the time that a consumer waited for its next message.
+// Fanout measures publishing to a queue with many subscriptions, and the concurrent deliveries. It reports up to
+// three results: "publish", "deliver" during publishing, and "drain" after publishing. A latency of "publish" is
+// the time to the acknowledgement. A latency of the others is the time that a consumer waited for its next message.
 func Fanout(ctx context.Context, t bench.Target, o FanoutOptions, report func(bench.Result) error) error {
 	f := &fanout{
 		FanoutOptions: o, client: t.Client, queue: bench.QueueNames(1)[0], free: make(chan int, o.Subscriptions),

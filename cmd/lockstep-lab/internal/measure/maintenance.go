@@ -159,7 +159,8 @@ func (u *maintenanceWork) measure(ctx context.Context, work string) (Maintenance
 	return r, after()
 }
 
-// do executes an operation. If seconds is 0, the operation took the whole time of the call. after cleans up.
+// do executes an operation. If seconds is 0, the operation took the whole time of the call. The caller must call
+// after to clean up.
 func (u *maintenanceWork) do(ctx context.Context, work string) (mb, seconds float64, after func() error, err error) {
 	after = func() error { return nil }
 	switch work {

@@ -93,7 +93,7 @@ func count(goroutines *profile.Profile) map[string]int {
 	return out
 }
 
-// usual returns the median count of each kind; for an even number of counts, the higher of the two middle ones. A
+// usual returns the median count of each kind; for an even number of counts, the higher of the two middle counts. A
 // missing kind counts as 0.
 func usual(counts []map[string]int) map[string]int {
 	out := map[string]int{}

@@ -45,8 +45,8 @@ func takeTurns(
 	return nil
 }
 
-// total combines the slices: Rate is the median; CPU and bytes are totals. Ratio is the median of the ratios to first's
-// slice of the same turn, and CPURatio the ratio of the CPU time per message.
+// total combines the slices: Rate is the median; CPU and bytes are totals. Ratio is the median of the ratios to the
+// slices of first in the same turn, and CPURatio the ratio of the CPU time per message.
 func (t *turner) total(first *turner) bench.Result {
 	out := bench.Median(t.slices)
 	out.Median = false // of rounds

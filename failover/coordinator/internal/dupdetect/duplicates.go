@@ -95,7 +95,7 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Duplicate {
 }
 
 // Unknown reports whether the announcements contain another process under this node's ID that no earlier call has
-// reported. Such a process may not have detected this one.
+// reported. Such a process may not have detected this process.
 func (t *Tracker) Unknown(all []Entry) bool {
 	news := false
 	for _, e := range all {
