@@ -236,7 +236,8 @@ func (m *machine) leadSwap(hasOther, present bool) {
 	case m.hand.phase >= handoverDraining && m.hand.phase <= handoverSwapping:
 		return // handOver proposes the change
 	case hasOther && a.ahead.member.Node != uuid.Nil && other.Is(a.ahead.member):
-		// Nothing was acknowledged in this term, because that required this member's acks, and none arrived.
+		// Nothing was acknowledged in this term, because every acknowledgement required an ack of this member, and none
+		// arrived.
 		if m.canSwap() {
 			m.transferRole(other)
 		}

@@ -123,7 +123,7 @@ func transactions(ctx context.Context, a *asked) (all []string, err error) {
 	return all, nil
 }
 
-// rules returns a function that lists names from the access rules. Only an operator may list these.
+// rules returns a function that lists names from the access rules. Only an operator may list the rules.
 func rules[T any](
 	list func(*pb.ListAccessResponse) []T, name func(T) string,
 ) func(context.Context, *asked) ([]string, error) {

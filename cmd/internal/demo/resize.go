@@ -33,7 +33,7 @@ type ResizeOptions struct {
 }
 
 // ResizeVerdict is the result of the resize demo. Verdict covers the messages published during the plan. The fields
-// that start with Backlog cover the messages stored before it.
+// that start with Backlog cover the messages stored before the plan.
 type ResizeVerdict struct {
 	Verdict
 	BacklogMessages int   `json:"stock_messages"`

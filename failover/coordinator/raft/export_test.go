@@ -26,7 +26,7 @@ func (o Options) Older() Options {
 	return o
 }
 
-// HandshakeFrom returns this voter's response to a voter that has recorded a vote of this one in votedTerm.
+// HandshakeFrom returns this voter's response to another voter that has recorded this voter's vote in votedTerm.
 func (v *Voter) HandshakeFrom(from string, votedTerm uint64) error {
 	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Seen: &peerProgress{Voted: votedTerm}})
 }

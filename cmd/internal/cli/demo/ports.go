@@ -46,7 +46,8 @@ func listen(ctx context.Context, sites []devSite, flag, setting, first string) e
 	return nil
 }
 
-// freePorts returns the first n free addresses from the given one on, except those in except.
+// freePorts returns the first n free addresses, starting with first and increasing the port. It skips the addresses
+// in except.
 func freePorts(ctx context.Context, flag, first string, n int, except []string) (free []string, err error) {
 	host, text, err := net.SplitHostPort(first)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// inspect returns an inspector for a valid configuration after change.
+// inspect returns an inspector for a valid configuration to which change was applied.
 func inspect(t *testing.T, change func(*config.Config)) *inspector {
 	t.Helper()
 	cfg := config.Default()

@@ -29,7 +29,7 @@ func (m message) parts() [][]byte {
 	return out
 }
 
-// asItIs is a codec for byte messages that neither copies nor parses them.
+// asItIs is a codec for byte messages. It neither copies nor parses them.
 type asItIs struct{}
 
 func (asItIs) Name() string { return "bound" }
