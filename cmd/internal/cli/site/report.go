@@ -31,7 +31,7 @@ type siteState struct {
 	Role    string `json:"role"`
 	Lineage string `json:"lineage,omitempty"`
 	Epoch   uint64 `json:"epoch"`
-	// Responds reports whether this site responded. Otherwise, the state is what the other site reported.
+	// Responds reports whether this site responded. Otherwise, the other site reported the state.
 	Responds  bool      `json:"responds"`
 	Addresses []string  `json:"addresses"`
 	Applied   *position `json:"applied,omitempty"`
