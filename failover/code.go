@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Code is the cause of a role change, or of a standby's removal from the in-sync set. Codes are stable;
+// Code identifies the cause of a role change, or of a standby's removal from the in-sync set. Codes are stable;
 // docs/explanation/failover.md lists them.
 type Code string
 
@@ -37,7 +37,7 @@ const (
 	CodeReplaced   Code = "replaced"
 )
 
-// Codes of changes on the active.
+// Codes of other role changes on the active.
 const (
 	CodeReady           Code = "ready"
 	CodeUnblocked       Code = "unblocked"
@@ -49,7 +49,7 @@ const (
 	CodeMinInSync       Code = "min-in-sync"
 )
 
-// Codes of changes on a node that is not active.
+// Codes of role changes on a node that is not active.
 const (
 	CodeStart           Code = "start"
 	CodeRecord          Code = "record"
@@ -192,7 +192,7 @@ func (r *Runner) logStart(end uint64) {
 		zap.String("code", string(CodeStart)), zap.Uint64("lsn", end))
 }
 
-// logChange logs role changes and dropped standbys. Package test/cluster waits for these messages.
+// logChange logs role changes and dropped standbys. Package test/cluster waits for these log messages.
 func (r *Runner) logChange(s *State, before, now Status, end uint64) {
 	fields := []zap.Field{zap.Uint64("lsn", end)}
 	if now.Record != nil {

@@ -39,8 +39,9 @@ type Live struct {
 // Duplicate is another process announced under this node's ID.
 type Duplicate struct {
 	Live
-	// Stale is true while the process may be an earlier one that was killed before its lease expired. It becomes false
-	// when the process is proven to have run after this one announced itself, and stays false while that process exists.
+	// Stale reports whether the process may be an earlier process of this node that was killed before its lease
+	// expired. It becomes false when it is proven that the process was running after this process had announced
+	// itself, and stays false while that process exists.
 	Stale bool
 }
 
@@ -53,25 +54,25 @@ type Observation struct {
 	Missing bool
 	// RecordErr is the reason why the stored record is unusable: ErrRecordVersion or ErrRecordInvalid.
 	RecordErr error
-	// Live lists the nodes with a liveness key, including this one, sorted by node ID. If two processes share an ID, Live
-	// contains the one announced last.
+	// Live lists the nodes with a liveness key, including this node, sorted by node ID. If two processes share an ID,
+	// Live contains the process announced last.
 	Live []Live
 	// LiveKnown reports whether Live has been read at least once.
 	LiveKnown bool
 	// Duplicate is another process announced under the ID of the node for which Announce runs on this connection,
-	// preferably one that is not stale. For a running process, Stale becomes false within a third of a lease after both
-	// have announced themselves and see each other. Duplicate becomes nil within about a lease after the other process
-	// has terminated, or immediately if its Announce ended normally. A process of release 0.1.0 is detected only if it
-	// announced itself after this one (etcd), or not at all (raft).
+	// preferably one that is not stale. For a running process, Stale becomes false within a third of a lease after
+	// both have announced themselves and see each other. Duplicate becomes nil within about a lease after the other
+	// process has terminated, or immediately if its Announce ended normally. With etcd, a process of release 0.1.0 is
+	// detected only if it announced itself after this process; with raft, it is never detected.
 	Duplicate *Duplicate
 	Reachable bool
-	// Problem describes why the coordinator is unreachable, or a problem with it that an operator can fix; otherwise it is
-	// empty. It changes only with the problem.
+	// Problem describes why the coordinator is unreachable, or another problem of the coordinator that an operator can
+	// fix; otherwise it is empty. The text changes only if the problem changes.
 	Problem string
 	// Conditions lists the coordinator's conditions. The slice is never modified in place.
 	Conditions []Condition
-	// LeaseUntil is the earliest time at which this node's lease expires: the granted time to live, counted from before
-	// the request was sent. It is zero without a lease, and has a monotonic clock reading.
+	// LeaseUntil is the earliest time at which this node's lease expires: the granted time to live, counted from the
+	// time just before the request was sent. It is zero without a lease, and has a monotonic clock reading.
 	LeaseUntil time.Time
 }
 
@@ -105,7 +106,8 @@ type Coordinator interface {
 	// and returns nil. Only one call may run at a time.
 	Announce(ctx context.Context, live Live) error
 
-	// Close fails calls in progress, and waits for the coordinator's goroutines, but not for those calls.
+	// Close makes calls in progress fail. It waits for the coordinator's goroutines, but not until those calls have
+	// returned.
 	Close() error
 }
 
@@ -120,7 +122,7 @@ type Condition struct {
 	// Kind is one of the Condition constants.
 	Kind    string
 	Details string
-	// Since is the start of the condition; if zero, the time of the first Status that includes it.
+	// Since is the start of the condition. If it is zero, the condition starts with the first Status that includes it.
 	Since time.Time
 }
 

@@ -24,16 +24,16 @@ type Identity struct {
 	Fence  Fence
 	// End is the position of the last record in the log, which need not be durable.
 	End lsn.Position
-	// Restored reports whether the store is a restored backup that has not joined a pair since. No record lists it,
-	// and it may create a new pair.
+	// Restored reports whether the store is a restored backup that has not joined a pair since. No cluster record
+	// lists such a store, and it may create a new pair.
 	Restored bool
 	// MayHaveLost reports whether acknowledged bytes may be lost (INV-6). It is durable until ClearLoss.
 	MayHaveLost bool
 	// Committed is the last LSN durably known to be committed; never above End.
 	Committed uint64
-	// Quarantine is the directory of the previous store, with the reason, if that store could not be opened. It is empty
-	// again when the other node has replicated everything. The pair ID may have been lost with the store, so such a node
-	// joins any pair, but does not create one.
+	// Quarantine is the directory of the previous store, with the reason, if that store could not be opened. It
+	// becomes empty when this node has replicated all data of the other node. The pair ID may have been lost with the
+	// store, so such a node joins any pair, but does not create one.
 	Quarantine string
 	// Generation is the last process generation known to be listed in the record. ClaimedGeneration is the generation of
 	// the last process that participated, until the record is known to list it (INV-11).
@@ -63,15 +63,16 @@ var ErrGone = errors.New("no process listens on the address")
 
 // Peer is the identity reported by a process of the pair.
 type Peer struct {
-	// Process distinguishes processes of one node.
 	Node, Store uuid.UUID
-	Process     string
-	End         lsn.Position
+	// Process distinguishes processes of one node.
+	Process string
+	End     lsn.Position
 }
 
-// DataPlane controls a node's store and its replication role. The Runner calls it from one goroutine, in the order of
-// the machine's effects; only Drain and Handshake run concurrently. At most one role is started at a time. Calls may
-// block for disk I/O; longer work runs in goroutines of the data plane, which the Stop calls wait for.
+// DataPlane controls a node's store and its replication role. The Runner calls it from one goroutine, in the order
+// of the machine's effects; only Drain and Handshake run concurrently. At most one role runs at a time. Calls may
+// block for disk I/O. Longer work runs in goroutines of the data plane, and the Stop calls wait for those
+// goroutines.
 //
 // An error from any call except Drain and Handshake is fatal: Runner.Run stops the node's role and returns the error.
 type DataPlane interface {
@@ -88,21 +89,23 @@ type DataPlane interface {
 	// this store as in sync, and an active that has not detected the restart cannot add it with its old incarnation.
 	ClearLoss(ctx context.Context) error
 
-	// MarkLoss durably sets MayHaveLost, because the directory is an older copy or a duplicate.
+	// MarkLoss durably sets MayHaveLost. It is called if the data directory is an older copy or a duplicate.
 	MarkLoss(ctx context.Context) error
 
-	// ClaimGeneration persists this process generation, and the one that the record currently lists (zero if none).
-	// After it returns, the record may list this generation, and a standby sends it in its hello (INV-11).
+	// ClaimGeneration persists two process generations: listed, the one that the record currently lists (zero if
+	// none), and claimed, the one of this process. After it returns, the record may list claimed, and a standby sends
+	// it in its hello (INV-11).
 	ClaimGeneration(ctx context.Context, listed, claimed uuid.UUID) error
 
-	// ConfirmGeneration durably records that the cluster record lists the process generation listed.
+	// ConfirmGeneration durably records that the cluster record lists the given process generation.
 	ConfirmGeneration(ctx context.Context, listed uuid.UUID) error
 
-	// Committed returns the position of the last committed record of the current term. It returns false if there is
-	// none, or if this node is not active. It is called about once a second.
+	// Committed returns the position of the last committed record of the current term. It returns false if no record
+	// of the term is committed, or if this node is not active. It is called about once a second.
 	Committed() (lsn.Position, bool)
 
-	// Handshake requests the identity and log end of the process at an address, or returns ErrGone.
+	// Handshake requests the identity and log end of the process at an address. It returns ErrGone if no process
+	// listens there.
 	Handshake(ctx context.Context, address string) (Peer, error)
 
 	// StartActive starts the active role. The log continues in spec.Term with a term-start record, existing records are
@@ -119,18 +122,19 @@ type DataPlane interface {
 	// its ID is set.
 	StopActive(ctx context.Context, next NodeInfo) error
 
-	// StartFollower starts the standby role, which replicates from spec.Active. It redials a lost connection immediately,
-	// then about every 10 ms, until StopFollower. It rejects messages below the fence, and persists a higher fence before
-	// it accepts messages with that fence (INV-1). No active role is running.
+	// StartFollower starts the standby role, which replicates from spec.Active. After a connection loss, it redials
+	// immediately, and then about every 10 ms until StopFollower. It rejects messages below the fence, and persists a
+	// higher fence before it accepts messages with that fence (INV-1). The caller ensures that no active role is
+	// running.
 	StartFollower(ctx context.Context, spec FollowSpec, post func(DataEvent)) error
 
 	// StopFollower ends the standby role. After it returns, nothing from the old active is accepted or acknowledged
 	// (INV-4), and all acknowledged records are durable.
 	StopFollower(ctx context.Context) error
 
-	// Drain prepares a planned handover. It holds new transactions, and waits until all others are committed and the
-	// standby has applied everything durably. It returns the end of the log; nothing is appended after it until Resume or
-	// StopActive. The Runner calls one of them after every Drain, even a failed one.
+	// Drain prepares a planned handover. It holds new transactions, and waits until all earlier transactions are
+	// committed and durably applied on the standby. It returns the end of the log; no record is appended after it
+	// until Resume or StopActive. The Runner calls Resume or StopActive after every Drain, even a failed one.
 	Drain(ctx context.Context) (lsn.Position, error)
 
 	// Resume accepts transactions again after Drain.
@@ -153,9 +157,9 @@ type ActiveConfig struct {
 	RequireStandby bool
 	// Standby is the member whose acks are required. With RequireStandby and the zero Member, nothing can be committed.
 	Standby Member
-	// Requirement is the number of the period in which acks are required. StandbySynced includes it.
+	// Requirement is the number of the period in which acks are required. StandbySynced contains the same number.
 	Requirement uint64
-	// Serve permits acknowledgements. If it is false, new transactions are rejected, pending ones fail with an
+	// Serve permits acknowledgements. If it is false, new transactions are rejected, pending transactions fail with an
 	// unknown outcome, and the commit LSN does not advance.
 	Serve bool
 	// Deliver permits deliveries. It is false if the node may no longer be the active.
@@ -169,12 +173,12 @@ type FollowSpec struct {
 	Active NodeInfo
 	Config uint64
 	Term   uint64
-	// Forced is the record's last forced failover, if any. The part of this node's log that it discarded must be saved
-	// before it is replaced. Forced is never changed in place.
+	// Forced is the record's last forced failover, if any. The records of this node that the failover discarded must
+	// be saved before they are replaced. Forced is never changed in place.
 	Forced *Forced
 }
 
-// LostCause is the reason of a lost connection.
+// LostCause is the cause of a lost connection.
 type LostCause uint8
 
 // Causes of a lost connection.
@@ -228,10 +232,9 @@ type DataEvent interface{ dataEvent() }
 type (
 	// FollowerConnected reports that the active accepted this node.
 	FollowerConnected struct{ Config, Term uint64 }
-	// FollowerIncomplete reports that the active, in configuration Config, has committed records up to LSN
-	// Committed, and some are missing from this node's log. Common is the last LSN that both logs contain. The event
-	// precedes FollowerConnected. All fields are zero if the active reports only that this node lost records that it
-	// had acknowledged.
+	// FollowerIncomplete reports that the active, in configuration Config, has committed records up to LSN Committed,
+	// and some are missing from this node's log. Common is the last LSN that both logs contain. The event precedes
+	// FollowerConnected. All fields are zero if the active reports only that this node has lost acknowledged records.
 	FollowerIncomplete struct{ Config, Common, Committed uint64 }
 	// FollowerRequired reports that the active requires this node's acks from now on.
 	FollowerRequired struct{}
@@ -250,7 +253,7 @@ type (
 	ActiveReady struct{}
 	// StandbyConnected reports that a standby sent a hello.
 	StandbyConnected struct{ Member Member }
-	// StandbyCaughtUp reports that the standby is close enough to the end of the log to require its acks. It is
+	// StandbyCaughtUp reports that the standby is so close to the end of the log that its acks can be required. It is
 	// posted once per connection, even if they are already required.
 	StandbyCaughtUp struct{ Member Member }
 	// StandbySynced reports that the standby's acks are required, and all records committed before the requirement
@@ -267,8 +270,8 @@ type (
 		Err   error
 	}
 	// StandbyAhead reports that a standby was refused because it knows records to be committed that are missing from
-	// this node's log (INV-13). End is the end of its log, Committed the last LSN that it knows to be committed.
-	// It is posted for each hello.
+	// this node's log (INV-13). End is the end of its log, Committed the last LSN that it knows to be committed. It is
+	// posted for each hello of the standby.
 	StandbyAhead struct {
 		Member    Member
 		End       lsn.Position

@@ -51,7 +51,7 @@ type (
 	FailbackBlocked struct{ Reason string }
 	// Committed reports that the active has committed a record of its term.
 	Committed struct{ Term, LSN uint64 }
-	// MarkWritten is the outcome of WriteMark. Before is the previous mark.
+	// MarkWritten reports that WriteMark succeeded. Before is the previous mark.
 	MarkWritten struct{ Before Mark }
 	// HandshakeDone is the outcome of Handshake. Gone is set if no process listens at the address.
 	HandshakeDone struct {
@@ -60,7 +60,7 @@ type (
 		Gone    bool
 		Err     error
 	}
-	// DuplicateReported reports that another process with this node's identity has contacted this one.
+	// DuplicateReported reports that another process with this node's identity has contacted this process.
 	DuplicateReported struct{ Live Live }
 	Ticked            struct{}
 )
@@ -80,9 +80,9 @@ func (HandshakeDone) event()       {}
 func (DuplicateReported) event()   {}
 func (Ticked) event()              {}
 
-// Effect is an action requested by Step. Effects are executed in order, each one after all earlier ones succeeded, so
-// that the fence is durable before the swap is sent (INV-4). Effects with an outcome are only started in order, and
-// their outcome is reported as an event.
+// Effect is an action requested by Step. Effects are executed in order, and only if all earlier effects succeeded.
+// In particular, the fence is durable before the swap is sent (INV-4). An effect with an outcome is only started in
+// order; its outcome is reported later, as an event.
 type Effect interface{ effect() }
 
 // Effects of Step.

@@ -50,7 +50,8 @@ func down(t *testing.T, w world, hosts ...int) world {
 	return w
 }
 
-// imaged returns a world with an image of a host in the given state, followed by two more writes.
+// imaged returns a world in which an image of a host was taken before two more writes. If sealed is set, both nodes
+// have recorded the committed position on disk.
 func imaged(t *testing.T, of int, sealed bool) world {
 	t.Helper()
 	w := pairWorld(t)

@@ -41,7 +41,7 @@ func (h *worldHash) addCopies(c *copies) {
 // records was running.
 var errUndetectable = errors.New("undetectable loss")
 
-// ends reports whether the outcome of a swap ends the path.
+// ends reports whether an error ends the path.
 func ends(err error) bool { return errors.Is(err, errViolated) || errors.Is(err, errUndetectable) }
 
 // nodeOf returns a node by its index: one of the pair, or one that starts with an empty disk.
@@ -69,7 +69,7 @@ func belongs(rec *Record, d *wdisk) bool {
 	})
 }
 
-// diskActions lists the disk actions that are possible now.
+// diskActions appends the disk actions that are currently possible to as.
 func (w *world) diskActions(as []action) []action {
 	c := &w.copies
 	for i := range w.hosts {
@@ -100,8 +100,8 @@ func (w *world) diskActions(as []action) []action {
 	return as
 }
 
-// mayReplace reports whether the disk in a host may be replaced without an undetectable loss: a complete one remains,
-// or the coordinator knows that the new one is incomplete.
+// mayReplace reports whether the disk in a host may be replaced without an undetectable loss: a complete in-sync
+// disk remains, or the coordinator knows that the new disk is incomplete.
 func (w *world) mayReplace(i int, by *wdisk) bool {
 	if len(w.inflight) > 0 {
 		return false // the new disk may soon be the only one in sync

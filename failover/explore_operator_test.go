@@ -33,7 +33,7 @@ func (w *world) info(i int) NodeInfo {
 	return n
 }
 
-// operatorActions lists the operator actions that are possible now.
+// operatorActions appends the operator actions that are currently possible to as.
 func (w *world) operatorActions(as []action) []action {
 	if w.rec != nil && w.left.pause > 0 {
 		as = append(as, action{"pause", 0, 0})
@@ -102,7 +102,7 @@ func (w *world) actOperator(a action) error {
 	case "force":
 		w.left.force--
 		e := ForceRequested{ID: fmt.Sprintf("f%d", w.left.force), Config: n.st.rec.Config, End: n.identity().End}
-		// its applied records are a prefix of the acknowledged ones
+		// the node's applied records are a prefix of the acknowledged records
 		e.Committed = uint64(commonPrefix(n.log, w.committed))
 		return w.feed(a.node, e)
 	case "lease-ends":
@@ -220,7 +220,8 @@ func recoverByOperator(t *testing.T, w world) world {
 		return w // possibly, no store is complete
 	}
 	if w.rec == nil && !w.mayAdopt(0) && !w.mayAdopt(1) {
-		// Both are running, and each refuses because of the other. After a restart both wait, and can be compared.
+		// Both nodes are running, and each one rejects the adoption because of the other. After a restart, both nodes
+		// wait, and their logs can be compared.
 		for i := range testNodes {
 			w.crash(i, len(w.hosts[i].log))
 		}

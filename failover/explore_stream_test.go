@@ -61,7 +61,7 @@ func (w *world) connect(i int) error {
 	return nil
 }
 
-// cut truncates the log in host i after a record. No acknowledged record may be truncated.
+// cut truncates the log in host i after the first keep records. No acknowledged record may be truncated.
 func (w *world) cut(i, keep int) error {
 	n := &w.hosts[i]
 	if c := commonPrefix(n.log, w.committed); keep < c {
@@ -75,7 +75,8 @@ func (w *world) cut(i, keep int) error {
 	return nil
 }
 
-// lacks posts FollowerIncomplete to follower i: records that the active has committed are missing on the follower.
+// lacks posts FollowerIncomplete to follower i if records that the active has committed are missing on the
+// follower.
 func (w *world) lacks(i, commit int) {
 	n := &w.hosts[i]
 	if p := w.hosts[n.follow.to].primary; len(n.log) < commit {

@@ -153,7 +153,7 @@ type found struct {
 	took          time.Duration
 }
 
-// table prints the rows, with the sum.
+// table prints the rows and the total number of worlds.
 func table(t *testing.T, rows []found) {
 	t.Helper()
 	all := 0

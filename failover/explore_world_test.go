@@ -33,7 +33,7 @@ type world struct {
 	hosts     [3]whost // the third host has no disk at first
 	rec       *Record
 	rev       Revision
-	inflight  []wswap // swaps whose sender has stopped waiting
+	inflight  []wswap // swaps for which the sender no longer waits
 	committed []entry // the longest log prefix that was acknowledged or applied anywhere
 	usedTerms [64]bool
 	left      budget
@@ -69,7 +69,7 @@ type wdisk struct {
 	log         []entry
 	durable     int  // length of the log that survives any crash
 	known       int  // length of the log known, on disk, to be committed
-	copied      bool // the disk was put here, and has not participated as a complete store since
+	copied      bool // the disk was put here, and has not participated as a complete store since then
 }
 
 // whost is a machine with an address, its disk, and its process.
@@ -89,7 +89,7 @@ type whost struct {
 	load      bool
 	query     string // address of the pending identity query
 	reached   [3]int // number of the process in each host that has responded
-	queried   bool   // this process has queried another one
+	queried   bool   // this process has queried another process
 	drain     uint64 // number of the current drain
 	held      bool   // drained: nothing is appended
 	primary   *wprimary
@@ -152,7 +152,7 @@ func (w *world) member(i int) Member { return w.hosts[i].identity().Member() }
 // hostAt returns the host with an address.
 func hostAt(address string) int { return slices.Index(hostAddresses[:], address) }
 
-// errViolated is wrapped by every broken invariant.
+// errViolated is wrapped by the error of each violated invariant.
 var errViolated = errors.New("violated")
 
 func violated(format string, args ...any) error {

@@ -43,7 +43,7 @@ const FeatureDeadLetters = "dead-letters"
 const FeatureQueues = "queues"
 
 // FeatureAccess is support for rules, roles, tokens and quotas. A store without it stops at the first record that
-// changes one.
+// changes one of these.
 const FeatureAccess = "access"
 
 // KnownFeatures returns the features of this build.
@@ -55,7 +55,8 @@ func KnownFeatures() Features {
 // Has reports whether f contains the feature.
 func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }
 
-// nodeWithout returns a node of the pair without a feature. A node's announcement takes precedence over the record.
+// nodeWithout returns a node of the pair that does not support a feature; false if all nodes support it. A node's
+// announcement takes precedence over the record.
 func nodeWithout(rec Record, live []Live, feature string) (NodeInfo, bool) {
 	nodes := slices.Clone(rec.Nodes)
 	for _, m := range rec.InSync {
@@ -98,7 +99,8 @@ func (m MissingFeature) Message(consequence string) string {
 		describeVersion(m.Node.Version), consequence)
 }
 
-// MissingFeature returns a node of the pair that does not support the feature; false if both nodes support it.
+// MissingFeature returns a node of the pair that does not support the feature. It returns false if all nodes
+// support it, or if the record is unknown.
 func (s *Status) MissingFeature(feature string) (MissingFeature, bool) {
 	if s.Record == nil {
 		return MissingFeature{}, false

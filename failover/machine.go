@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// State is the complete state of the machine. Copies share its slices and pointers; the data of those is never
-// modified.
+// State is the complete state of the machine. Copies of a State share its slices and the values of its pointers,
+// which are never modified.
 type State struct {
 	set     Settings
 	self    NodeInfo
@@ -21,7 +21,7 @@ type State struct {
 	started time.Duration
 
 	ident     Identity
-	bootFence Fence // at the start; INV-9 is checked against it
+	bootFence Fence // fence at the start, for the check of INV-9
 
 	known      bool // rec and rev are valid
 	missing    bool // a linearizable read found no record
@@ -42,7 +42,7 @@ type State struct {
 	// pending are this node's swaps at rev that may have been applied, or may still be applied. Only a record at another
 	// revision resolves them.
 	pending               []Record
-	unanswered            []string // OpIDs of pending swaps that were sent without a response
+	unanswered            []string // OpIDs of pending swaps that received no response
 	swapping              string   // OpID of the current call
 	loading               bool
 	needLoad              bool
@@ -100,8 +100,8 @@ type acting struct {
 	stalled    bool
 	ahead      ahead         // a standby with committed records that are missing on this active
 	dropAt     time.Duration // when an absent in-sync standby is dropped; never if it is present
-	blocked    time.Duration // since when a required standby is absent; never if it is present
-	transferAt time.Duration // when the preferred node receives the role; never if it must not
+	blocked    time.Duration // when the required standby became absent; never if it is present
+	transferAt time.Duration // when the preferred node receives the role; never if no handover is due
 }
 
 func newActing(term uint64) acting {
@@ -156,8 +156,7 @@ func (m *machine) halt(err error) {
 	m.do(Halt{Err: err})
 }
 
-// handle records the event in the state. Only reconcile makes decisions, from the state alone, so the order of events
-// does not matter.
+// handle records the event in the state. Only reconcile makes decisions, and it uses only the state.
 func (m *machine) handle(ev Event) {
 	switch e := ev.(type) {
 	case Started:

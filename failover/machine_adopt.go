@@ -10,15 +10,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// Adoption rebuilds a cluster record that the coordinator has lost, or that was restored to an older state (INV-9). In
-// this case a starting node waits for an operator, because it cannot determine which store is complete.
+// Adoption rebuilds a cluster record that the coordinator has lost, or that was restored to an older state (INV-9).
+// In both cases a starting node waits for an operator, because it cannot determine which store is complete.
 
 // AdoptRequested requests that this node rewrites the cluster record. The caller has verified that the record is
 // missing or old, and that the other node has no additional records. The swap fails if the coordinator's record has
-// changed since.
+// changed since that check.
 type AdoptRequested struct {
 	ID string
-	// Found is the coordinator's record at Revision; the zero Record at 0 if none.
+	// Found is the coordinator's record, and Revision its revision. Both are zero if the coordinator has no record.
 	Found    Record
 	Revision Revision
 	// Above is a lower bound for config and term of the new record.
@@ -48,7 +48,7 @@ type adopting struct {
 	rev  Revision
 }
 
-// wait makes a starting node wait for an operator, because the coordinator's state cannot be correct. The node
+// wait makes a starting node wait for an operator, because the coordinator's state contradicts the store. The node
 // continues to poll the record.
 func (m *machine) wait(err error) {
 	m.refused, m.unknown, m.missing = err, false, false

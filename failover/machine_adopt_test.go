@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// INV-9: a node whose store has been part of a pair waits while the coordinator has no record, or one below the node's
-// fence. It does not serve, and continues when the correct record returns.
+// INV-9: a node whose store has been part of a pair waits while the coordinator has no record, or a record below
+// the node's fence. The node does not serve, and continues when the correct record returns.
 func TestWaitsForCorrectRecord(t *testing.T) {
 	old := recordWith(1, 1)
 	old.Config = 3

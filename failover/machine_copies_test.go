@@ -37,9 +37,9 @@ func TestDowngradedStandbyIsDropped(t *testing.T) {
 	require.Equal(t, older, other)
 }
 
-// A standby restarts while the active still has the connection to its previous generation, and replaces that generation
-// in the record. Earlier acks do not make the active list the previous generation again, which would supersede the new
-// one.
+// A standby restarts while the active still has the connection to its previous generation, and replaces that
+// generation in the record. Earlier acks do not make the active list the previous generation again, which would
+// supersede the new generation.
 func TestFormerGenerationIsNotListedAgain(t *testing.T) {
 	r := newGenRig(t)
 	r.start(genIdentity(genBefore, uuid.Nil), withGens(recordWith(0, 0, 1), genBefore, genOfB), 0, 1)
@@ -119,8 +119,8 @@ func TestForcedRolledBack(t *testing.T) {
 	require.True(t, r.s.proc.named)
 }
 
-// A swap of a killed generation is applied after the next generation was claimed. If that one is also killed before it
-// is listed, the following one still recognizes the generation in the record.
+// A swap of a killed generation is applied after the next generation was claimed. If the next generation is also
+// killed before it is listed, the one after it still recognizes the generation in the record.
 func TestLateSwapOfPreviousGeneration(t *testing.T) {
 	r := newGenRig(t)
 	r.start(genIdentity(genBefore, genTried), withGens(recordWith(0, 0), genBefore, uuid.Nil), 0)

@@ -46,8 +46,8 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	}
 }
 
-// admitted clears the reported outage when this node is added to in_sync: the active has received a hello since. The
-// record may arrive before the FollowerConnected event.
+// admitted clears the recorded connection loss when this node is added to in_sync, because the active has received
+// a hello after that loss. The record may arrive before the FollowerConnected event.
 func (m *machine) admitted() {
 	if !m.follow.connected {
 		m.follow.cause, m.follow.since = 0, m.now
@@ -77,7 +77,7 @@ func (m *machine) standBy() {
 	case m.candidate:
 		m.stand()
 	case m.rec.Active == m.self.ID && m.rec.Fence().Less(m.accepted):
-		// The record is outdated: this node has been accepted by the active of a newer one.
+		// The record is outdated: the active of a newer record has accepted this node.
 		m.needLoad = true
 	case m.rec.Active == m.self.ID && !m.eligible():
 		m.stopFollowing() // the other node is in sync, and takes over
@@ -155,9 +155,9 @@ func (s *State) takeoverDue() bool {
 	}
 }
 
-// deferToActive reports whether this node has just started, and leaves the role to the previous active, which may also
-// be starting. A missing lease of that node proves nothing, because both nodes may have been down longer than a lease.
-// This node's directory may be an older copy, without records of the active (INV-13).
+// deferToActive reports whether this node has just started, and leaves the role to the previous active, which may
+// also be starting. A missing lease of that node proves nothing, because both nodes may have been down longer than
+// a lease. In addition, this node's directory may be an older copy that lacks records of the active (INV-13).
 func (s *State) deferToActive() bool { return s.now < s.started+s.set.StartupWait }
 
 // stand makes this node a candidate: the node fences the active, and proposes a record with this node as the active.
@@ -182,8 +182,9 @@ func (m *machine) stand() {
 		m.candidate, m.why = true, m.standReason()
 		m.change = change{code: m.standCode(), term: m.rec.Term + 1}
 	}
-	// INV-4: this node's log contains everything acknowledged to the old active, and no more is acknowledged. The fence
-	// only excludes the current config and term: if the old active's swap is applied, its next config is accepted.
+	// INV-4: this node's log contains every record that it has acknowledged to the old active, and it acknowledges no
+	// more. The fence only excludes the current config and term: if the old active's swap is applied, its next config
+	// is accepted.
 	if !mutate.Off("INV-4-swaps-without-a-fence") {
 		m.stopFollowing()
 		m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
@@ -253,8 +254,8 @@ func (m *machine) followActive() {
 		}()
 	}
 	if m.ident.Fence.Term < m.rec.Term || m.ident.Fence.Term > m.rec.Term {
-		// The term is new, or this node's attempt has failed. The follower raises the fence for a higher config of the same
-		// term: raised here, it would exclude the active until the active has processed its own swap.
+		// The term is new, or this node has failed to take over. The follower raises the fence for a higher config of the
+		// same term: raised here, it would exclude the active until the active has processed its own swap.
 		m.raiseFence(m.rec.Fence())
 	}
 	m.mode = modeFollow

@@ -222,8 +222,8 @@ func TestForcedInALaterTerm(t *testing.T) {
 	require.Equal(t, uint64(7), effect[SwapRecord](t, r.step(forceRequest(r))).Next.Forced.After)
 }
 
-// After two forced failovers without an in-sync standby in between, a returning node may have records from before the
-// first one.
+// After two forced failovers without an in-sync standby in between, a returning node may have records from before
+// the first forced failover.
 func TestForcedTwice(t *testing.T) {
 	for settled, after := range map[bool]uint64{false: 4, true: 10} {
 		rec := recordWith(1, 1)

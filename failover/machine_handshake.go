@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file queries other processes: one with this node's identity, and the other in-sync member before this node takes
-// the role again after a start (INV-13).
+// This file contains the queries of other processes: of one with this node's identity, and of the other in-sync
+// member before this node resumes the role after a restart (INV-13).
 
 // handshake is the query of the other in-sync member.
 type handshake struct {
@@ -32,7 +32,7 @@ func (m *machine) startHandshake() {
 		r.duplicate = m.findDuplicate()
 	}
 	if (r.duplicate != Live{}) {
-		r.markKnown = false // that process may commit in the meantime
+		r.markKnown = false // that process may commit until it terminates
 	}
 	switch {
 	case r.duplicate == Live{}:
@@ -65,7 +65,7 @@ func (m *machine) handshakeDone(e HandshakeDone) {
 		// the queried process, or a later one from the same directory
 		case e.Err == nil && e.Peer.Node == m.self.ID && e.Peer.Process != m.process:
 			if r.claimed {
-				return // the lease has expired since, so the record decides
+				return // its lease has expired in the meantime, so the record decides
 			}
 			r.duplicate = queried
 			m.reportDuplicate()
@@ -83,10 +83,10 @@ func (m *machine) handshakeDone(e HandshakeDone) {
 	}
 }
 
-// peerResponded reports whether a node that was active before its start may resume the role: the other in-sync member
-// has reported the end of its log, or does not respond. The node with the longer log becomes active, so that
-// acknowledged records are kept if the other one was restored from an older copy (INV-13). The member is queried at
-// least once, even if the coordinator delivers its address late.
+// peerResponded reports whether a node that was active before its start may resume the role: the other in-sync
+// member has reported the end of its log, or does not respond. The node with the longer log becomes active, so that
+// acknowledged records are kept if the other node's store was restored from an older copy (INV-13). The member is
+// queried at least once, even if the coordinator delivers its address late.
 func (m *machine) peerResponded() bool {
 	other, ok := m.rec.Other(m.self.ID)
 	if !ok || m.handshake.known || mutate.Off("INV-13-role-without-comparison") {
@@ -128,7 +128,7 @@ func (s *State) peerIsAhead() (Member, bool) {
 	return other, p.End.Term > own.Term || p.End.Term == own.Term && p.End.LSN > own.LSN
 }
 
-// transferRole gives the role to the member with more records, and removes this node from the in-sync set.
+// transferRole proposes a record in which the member with more records is active, and this node is not in sync.
 func (m *machine) transferRole(other Member) {
 	next := m.rec
 	next.Active, next.Term, next.Switchover = other.Node, m.rec.Term+1, nil
@@ -137,7 +137,8 @@ func (m *machine) transferRole(other Member) {
 	m.propose(next)
 }
 
-// duplicateRetention is how long a process with this node's identity is considered running after it contacted this one.
+// duplicateRetention is how long a process with this node's identity is considered running after it contacted this
+// process.
 const duplicateRetention = 10 * time.Second
 
 func (s *State) duplicate() *Live {

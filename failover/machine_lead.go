@@ -64,7 +64,7 @@ func (m *machine) reportedByActive(ev DataEvent) {
 	case ActiveReady:
 		a.ready = true
 	case StandbyConnected:
-		// A third node that fetches a snapshot does not replace the required one.
+		// A third node that fetches a snapshot does not replace the required standby.
 		r, ok := m.required()
 		if a.standby == standbyNone || a.member.Node == e.Member.Node || ok && r.Is(e.Member) {
 			a.standby, a.member = standbyConnected, e.Member
@@ -142,7 +142,8 @@ func (s *State) absent() bool {
 	return ok && (s.act.standby == standbyNone || s.act.member != r)
 }
 
-// inCurrentGeneration returns o, or the entry of the connected standby if o is that node without a generation.
+// inCurrentGeneration returns o. If o has no generation and is the store of the connected standby, it returns the
+// entry of that standby.
 func (s *State) inCurrentGeneration(o Member) Member {
 	if o.Generation == uuid.Nil && s.act.standby != standbyNone && o.Is(s.act.member) {
 		return s.act.member
@@ -210,12 +211,12 @@ func (m *machine) configure() {
 	}
 }
 
-// numbered sets the requirement number, a new one if c starts to require acks of a standby.
+// numbered returns c with its requirement number, which is a new number if c starts to require acks of a standby.
 func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 	if c.RequireStandby && (!m.act.sent.RequireStandby || m.act.sent.Standby != c.Standby) {
 		m.act.needs++
 		if m.act.standby == standbySynced {
-			// Since the previous requirement, acks of another process of the same node may have been counted.
+			// Acks of another process of the same node may have been counted after the previous requirement.
 			m.act.standby = standbyCaughtUp
 		}
 	}
@@ -229,13 +230,14 @@ func (m *machine) leadSwap(hasOther, present bool) {
 	other, _ := m.rec.Other(m.self.ID)
 	me, ok := m.rec.Member(m.self.ID)
 	if !ok {
-		return // this node has removed itself (INV-6), and the other one takes over
+		return // this node has removed itself (INV-6), and the other node takes over
 	}
 	switch {
 	case m.hand.phase >= handoverDraining && m.hand.phase <= handoverSwapping:
 		return // handOver proposes the change
 	case hasOther && a.ahead.member.Node != uuid.Nil && other.Is(a.ahead.member):
-		// Nothing was acknowledged in this term, because that required this member's acks, and none arrived.
+		// Nothing was acknowledged in this term, because every acknowledgement required an ack of this member, and none
+		// arrived.
 		if m.canSwap() {
 			m.transferRole(other)
 		}

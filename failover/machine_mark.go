@@ -9,7 +9,7 @@ import (
 )
 
 // compareMark implements INV-12. It must be called while the log is unchanged since the start: before this process
-// participates, or before it becomes active without having been active or connected before.
+// participates, and before it becomes active for the first time without a previous connection.
 func (m *machine) compareMark() {
 	r := &m.proc
 	if r.rolledBack != "" || mutate.Off("INV-12-mark-is-not-compared") {
@@ -71,8 +71,8 @@ func (m *machine) marked(mark Mark) {
 	}
 }
 
-// highWater returns the highest mark that is valid for the current record. A mark from before a forced failover is not,
-// because records committed before may be discarded.
+// highWater returns the highest mark that is valid for the current record. A mark written before a forced failover
+// is invalid, because that failover may have discarded records below the mark.
 func (s *State) highWater() Mark {
 	best := Mark{Pair: s.rec.PairID}
 	for _, mark := range []Mark{s.rec.Mark, s.proc.mark} {

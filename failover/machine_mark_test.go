@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// INV-12: an in-sync node was restored from an older copy if its log ends before the pair's mark.
+// INV-12: if the log of an in-sync node ends before the pair's mark, the node was restored from an older copy.
 func TestMark(t *testing.T) {
 	mark := func(by, lsn uint64) Mark { return Mark{Pair: testPair, By: by, Term: 2, LSN: lsn} }
 	start := func(t *testing.T, rec Record, key Mark) (*rig, []Effect) {
@@ -75,7 +75,7 @@ func TestMark(t *testing.T) {
 	})
 }
 
-// The active raises the mark as it commits, and each swap carries it.
+// The active raises the mark when it commits records, and each swapped record contains the mark.
 func TestMarkWritten(t *testing.T) {
 	r := activePair(t, Settings{})
 	term := r.s.act.term
@@ -182,7 +182,7 @@ func TestComparesLogsBeforeActivation(t *testing.T) {
 				r.after(time.Second)...))).Next.Active)
 	})
 	t.Run("the other node is queried at least once", func(t *testing.T) {
-		// The coordinator responds only after this node's wait for the other one has ended.
+		// The coordinator responds only after this node's wait for the other node has ended.
 		r := newRig(t, Settings{})
 		r.step(Started{Identity: usedIdentity()})
 		r.observe(true, 0, 1)

@@ -141,7 +141,8 @@ func (m *machine) wrote(rec Record) bool {
 	return slices.ContainsFunc(m.pending, func(p Record) bool { return p.OpID == rec.OpID })
 }
 
-// begun reports whether this is a restored store that created the pair, but stopped before it persisted the pair ID.
+// begun reports whether this node created the pair of rec with a restored store, but stopped before it persisted
+// the pair ID.
 func (m *machine) begun(rec Record) bool {
 	own, ok := rec.Member(m.self.ID)
 	return ok && m.ident.Restored && own.Is(m.ident.Member().WithGeneration(own.Generation))

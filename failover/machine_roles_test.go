@@ -242,7 +242,8 @@ func TestBothRestart(t *testing.T) {
 	require.Empty(t, kinds(r.after(900*time.Millisecond)))
 	require.Contains(t, kinds(r.handshake(r.after(100*time.Millisecond))), "swap")
 
-	// The same applies if its lease has expired, because both may have been down for longer.
+	// The same applies if the lease of the previous active has expired, because both nodes may have been down for
+	// longer.
 	r = newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0)
 	require.Empty(t, kinds(r.handshake(r.report(FollowerLost{Cause: LostRefused}))))

@@ -41,9 +41,9 @@ type processState struct {
 	checkingDuplicate bool
 	queried           Live // target of the query
 	duplicateCheckAt  time.Duration
-	// beside is a duplicate process detected by the coordinator after this one was announced; zero if none.
+	// beside is a duplicate process detected by the coordinator after this process was announced; zero if none.
 	beside Live
-	// reported is a duplicate process that contacted this one, last at reportedAt; zero if none.
+	// reported is a duplicate process that contacted this process, last at reportedAt; zero if none.
 	reported   Live
 	reportedAt time.Duration
 }
@@ -153,7 +153,7 @@ func (m *machine) claim() {
 
 // clearBoot discards the generations that the directory contained at startup, because the record does not list this
 // node. If the record lists one of them later, another process is running with a copy of the directory. clearBoot
-// reports whether the caller must also remove one from the directory.
+// reports whether the caller must also remove one of them from the directory.
 func (m *machine) clearBoot() bool {
 	if mutate.Off("INV-11-earlier-generations-are-kept") {
 		return false
@@ -194,7 +194,7 @@ func (m *machine) compareGeneration() {
 			m.do(ClaimGeneration{Listed: me.Generation, Claimed: r.id})
 		}
 		if !m.ident.MayHaveLost {
-			r.rolledBack = "" // as above, if an older release lists no generations
+			r.rolledBack = "" // as above; a record of an older release lists no generations
 		}
 	case r.named:
 		m.supersede()
@@ -204,9 +204,9 @@ func (m *machine) compareGeneration() {
 	}
 }
 
-// clearPreviousGeneration discards the connection to a generation of the standby that rec replaces. The connection is
-// dead, because the new generation has opened the store. If earlier acks added the old generation to in_sync again, the
-// running one would be superseded.
+// clearPreviousGeneration discards the connection of a standby if rec lists a newer generation of it. The
+// connection is dead, because the new generation has opened the store. If the acks of the old generation added it
+// to in_sync again, the running generation would be superseded.
 func (m *machine) clearPreviousGeneration(rec Record) {
 	a := &m.act
 	if a.standby == standbyNone || mutate.Off("INV-11-former-generation-in-sync") {
@@ -220,7 +220,8 @@ func (m *machine) clearPreviousGeneration(rec Record) {
 	}
 }
 
-// reportDuplicate excludes this process permanently: records that the other process acknowledged may be missing.
+// reportDuplicate excludes this process permanently: records that the other process acknowledged may be missing
+// here.
 func (m *machine) reportDuplicate() {
 	m.proc.copyOf = m.proc.duplicate.Node.Address
 	m.proc.superseded = fmt.Sprintf("duplicate node identity: this node was already running at %s when this process "+
@@ -237,7 +238,7 @@ func (m *machine) supersede() {
 	m.warn("%s", m.proc.superseded)
 }
 
-// reportRollback treats this directory as one with lost records from now on (INV-6, INV-11, INV-12).
+// From now on, reportRollback treats this directory as one that may have lost records (INV-6, INV-11, INV-12).
 func (m *machine) reportRollback(why string) {
 	m.proc.rolledBack = why
 	m.warn("data directory was rolled back: %s", why)

@@ -52,7 +52,7 @@ func genIdentity(run, claimed uuid.UUID) Identity {
 	return id
 }
 
-// next returns a record of another writer that follows rec.
+// next returns the record that follows rec, written by another node or process.
 func next(rec Record, op string) Record {
 	rec = rec.Clone()
 	rec.Config++
@@ -214,7 +214,7 @@ func TestOriginalIsListedNextToCopy(t *testing.T) {
 		require.Contains(t, r.s.Reason(), "superseded")
 	})
 	t.Run("outdated record from the watch", func(t *testing.T) {
-		// The first record from the watch may be older than the one that lists the previous generation.
+		// The first record from the watch may be older than the record that lists the previous generation.
 		r := newGenRig(t)
 		r.step(Started{Identity: genIdentity(genBefore, uuid.Nil)})
 		r.observe(true, 0, 1)

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// In a planned switchover, the active drains and swaps the record. A standby that receives the request writes it into
-// the record, and waits for the active.
+// In a planned switchover, the active drains, and then swaps the record. A standby that receives the request writes
+// it into the record, and waits for the active.
 
 type handover struct {
 	phase    handoverPhase
@@ -29,7 +29,7 @@ const (
 	handoverNone handoverPhase = iota
 	handoverDraining
 	handoverSwapping
-	handoverWaiting // for the other node to accept this one as its active
+	handoverWaiting // for the other node to accept this node as its active
 )
 
 type switchoverRequest struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// rig drives one machine; the node is always a, the other one b.
+// rig drives the machine of node a. The other node is b.
 type rig struct {
 	t   *testing.T
 	s   State
@@ -118,8 +118,8 @@ func (r *rig) start(id Identity, rec Record, live ...int) []Effect {
 	return r.handshake(r.step(r.read))
 }
 
-// handshake feeds the response of b, whose log is not longer, if a has queried it. It also feeds the unchanged
-// coordinator state if a then reads it again.
+// handshake feeds the response of b if a has queried b. The log of b is not longer than that of a. If a then reads
+// the coordinator's state again, handshake feeds the unchanged state.
 func (r *rig) handshake(effects []Effect) []Effect {
 	r.t.Helper()
 	all := slices.Clone(effects)
@@ -162,7 +162,7 @@ func requireNo[E Effect](t *testing.T, effects []Effect) {
 	}
 }
 
-// kinds returns the effects on the role, the fence and the record, in order.
+// kinds returns the names of the effects on the role, the fence and the record, in order.
 func kinds(effects []Effect) []string {
 	var out []string
 	for _, e := range effects {

@@ -27,8 +27,8 @@ var (
 	ErrRecordInvalid = errors.New("invalid cluster record")
 )
 
-// Record is the cluster record, which defines which node may act. It is written only by compare-and-swap. Copies share
-// its slices and pointers; the data of those is never modified. See Clone.
+// Record is the cluster record, which defines which node may act. It is written only by compare-and-swap. Copies of
+// a Record share its slices and the values of its pointers, which are never modified. See Clone.
 type Record struct {
 	Version int `json:"version"`
 	// PairID identifies the pair permanently. A node with another pair's data refuses to start.
@@ -47,7 +47,8 @@ type Record struct {
 	// 0 without an override. It requires FeatureMinInSync on both nodes.
 	MinInSyncSet int         `json:"min_in_sync_set,omitempty"`
 	Switchover   *Switchover `json:"switchover,omitempty"`
-	// Paused disables automatic takeover; nil when enabled. It requires FeaturePause on both nodes.
+	// Paused disables automatic takeover; it is nil while automatic takeover is enabled. It requires FeaturePause on
+	// both nodes.
 	Paused *Pause  `json:"paused,omitempty"`
 	Forced *Forced `json:"forced,omitempty"`
 	// Mark is the highest known mark at the time of the write (INV-12).
@@ -122,7 +123,7 @@ func (r Record) Member(node uuid.UUID) (Member, bool) {
 	return find(r.InSync, func(m Member) bool { return m.Node == node })
 }
 
-// Other returns the in-sync entry of the node with an ID other than node.
+// Other returns the in-sync entry of the node that is not the given one.
 func (r Record) Other(node uuid.UUID) (Member, bool) {
 	return find(r.InSync, func(m Member) bool { return m.Node != node })
 }

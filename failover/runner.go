@@ -96,7 +96,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // Process returns an ID that distinguishes this process from other processes of the node.
 func (r *Runner) Process() string { return r.process }
 
-// ReportDuplicate records that another process with this node's identity has contacted this one.
+// ReportDuplicate records that another process with this node's identity has contacted this process.
 func (r *Runner) ReportDuplicate(other Live) { r.post(DuplicateReported{Live: other}) }
 
 // Post reports an event that does not belong to a role, such as Failed. It never blocks.
@@ -116,7 +116,8 @@ func (r *Runner) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// Notify wakes the callers of Changed although Status has not changed, after another change of the node that they use.
+// Notify closes the channel of Changed although Status has not changed. The node calls it after a change of other
+// state for which the callers of Changed wait.
 func (r *Runner) Notify() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,7 +148,7 @@ func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 }
 
 // SwitchoverTo is like Switchover, but activates the given node. It is idempotent: it also succeeds if the node is
-// already active, or becomes active through another switchover. With uuid.Nil it is Switchover.
+// already active, or becomes active through another switchover. With uuid.Nil it is equivalent to Switchover.
 func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResult, error) {
 	if err := r.checkCoordinator(ctx); err != nil {
 		return SwitchoverResult{}, err
@@ -213,7 +214,7 @@ func (r *Runner) requestSwitchover(ctx context.Context, to uuid.UUID) (Switchove
 	return e, err
 }
 
-// request posts an event and waits for the effect with the same ID. It returns ErrStopped or the context's error.
+// request posts an event and waits for the effect with the given ID. It returns ErrStopped or the context's error.
 func request[E Effect](ctx context.Context, r *Runner, id string, ev Event) (none E, err error) {
 	done := make(chan Effect, 1)
 	r.mu.Lock()
@@ -235,7 +236,7 @@ func request[E Effect](ctx context.Context, r *Runner, id string, ev Event) (non
 	}
 }
 
-// respond passes an effect to the caller of request.
+// respond passes an effect to the caller of request that waits for the ID.
 func (r *Runner) respond(id string, e Effect) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 
 // Found is the coordinator's state, read linearizably.
 type Found struct {
-	// Record is the cluster record; the zero Record at Revision 0 if none.
+	// Record is the cluster record, and Revision its revision. Both are zero if no record exists.
 	Record   Record
 	Revision Revision
 }
@@ -29,7 +29,8 @@ type AdoptRequest struct {
 	WithoutOther bool
 }
 
-// AdoptedFence returns config and term for an adopted record, above all given ones.
+// AdoptedFence returns config and term for an adopted record. Both are above those of the found record and of all
+// fences; the term is also above that of the log end.
 func AdoptedFence(found Record, end lsn.Position, fences ...Fence) Fence {
 	next := Fence{Config: found.Config, Term: max(found.Term, end.Term)}
 	for _, f := range fences {

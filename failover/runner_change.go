@@ -11,7 +11,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrMinInSync is returned if min_in_sync was not changed.
+// ErrMinInSync is returned by SetMinInSync if the cluster record was not changed. The error text contains the
+// reason.
 var ErrMinInSync = errors.New("min-in-sync was not changed")
 
 // ErrPause is returned by SetPaused if the cluster record was not changed. The error text contains the reason.
@@ -22,9 +23,10 @@ var errAlone = errors.New("only one node is in sync, and every write would be re
 const changeRetry = 20 * time.Millisecond
 
 // SetMinInSync sets the number of in-sync nodes that writes require, 1 or 2. The value overrides the nodes'
-// configurations until SetMinInSync is called with 0. own is this node's configured value. Both nodes accept the
-// request, even while the active rejects writes, if the coordinator is reachable. When it returns, this node uses the
-// new value. It returns ErrMinInSync, which may wrap ErrUnreachable or ErrNoRecord.
+// configurations until SetMinInSync is called with 0; then own applies, which is this node's configured value. Both
+// nodes accept the request if the coordinator is reachable, even while the active rejects writes. SetMinInSync
+// waits for a limited time until this node uses the new value. It returns ErrMinInSync, which may wrap
+// ErrUnreachable or ErrNoRecord.
 func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	if wanted < 0 || wanted > 2 {
 		return fmt.Errorf("%w: %d must be 0, 1 or 2", ErrMinInSync, wanted)
@@ -53,9 +55,9 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	return nil
 }
 
-// SetPaused disables automatic takeover, or enables it if p is nil. Both nodes accept the request, even a standby whose
-// active is lost, if the coordinator is reachable. Pausing a paused pair replaces the reason. It returns ErrPause,
-// which may wrap ErrUnreachable or ErrNoRecord.
+// SetPaused disables automatic takeover, or enables it if p is nil. Both nodes accept the request if the
+// coordinator is reachable, even a standby that has lost the active. Pausing a paused pair replaces the reason.
+// SetPaused returns ErrPause, which may wrap ErrUnreachable or ErrNoRecord.
 func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 	err := r.change(ctx, func(rec *Record) (changed bool, err error) {
 		if p != nil {
@@ -73,8 +75,8 @@ func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 	return nil
 }
 
-// change updates the record with fn, and waits until this node uses the new record. fn reports whether it changed the
-// record. It is called again if another node has written the record concurrently.
+// change updates the record with fn, and waits for a limited time until this node uses the new record. fn reports
+// whether it changed the record. It is called again if another node has written the record concurrently.
 func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err error)) error {
 	op := uuid.NewString()
 	for {
@@ -113,8 +115,8 @@ func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err
 
 const followWait = time.Second
 
-// awaitConfig waits until this node uses a record with this config or a higher one. A timeout is not an error, since
-// the record is written.
+// awaitConfig waits until this node uses a record with this config or a higher one. A timeout is not an error,
+// because the record has been written.
 func (r *Runner) awaitConfig(ctx context.Context, config uint64) {
 	waited := time.NewTimer(followWait)
 	defer waited.Stop()

@@ -95,7 +95,7 @@ func (l *loop) step(ctx context.Context, ev Event) {
 func (l *loop) refresh(ctx context.Context) {
 	id := l.r.opts.Data.Identity()
 	now := id
-	// These change constantly, and only their values at the start matter.
+	// End and Committed change constantly, and only their values at the start matter.
 	now.End, now.Committed = l.identity.End, l.identity.Committed
 	if now != l.identity {
 		l.identity = id

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 )
 
-// rolledBackPair returns an in-sync pair whose coordinator was restored to a state before the standby was in sync.
+// rolledBackPair returns an in-sync pair. Its coordinator was restored to a state before the standby was in sync.
 func rolledBackPair(t *testing.T) (*pair, *memory.Server) {
 	t.Helper()
 	p, s := memoryPair(t)

@@ -337,7 +337,7 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
-// When SetMinInSync returns, the called node uses the new value. The same applies to a pause.
+// When SetMinInSync returns, the called node uses the new value. The same applies to SetPaused.
 func TestSetMinInSync(t *testing.T) { synctest.Test(t, testSetMinInSync) }
 
 func testSetMinInSync(t *testing.T) {
@@ -378,7 +378,7 @@ func testSwitchoverFails(t *testing.T) {
 	p.nodes[0].await("no request", func(s failover.Status) bool { return s.Record.Switchover == nil })
 
 	s.SetDown(true)
-	for range 20 { // the nodes have not detected it yet; a swap without a response would block every write (INV-8)
+	for range 20 { // the outage is not detected yet; a swap without a response would block every write (INV-8)
 		_, err := p.nodes[0].run.Switchover(t.Context())
 		require.ErrorIs(t, err, failover.ErrSwitchover)
 		require.Equal(t, failover.RoleActive, p.nodes[0].run.Status().Role)
@@ -393,7 +393,7 @@ func testSwitchoverFails(t *testing.T) {
 	require.ErrorIs(t, err, failover.ErrStopped)
 }
 
-// If the response to a takeover's swap is lost, the node detects that it was applied, and becomes active.
+// If the response to a takeover's swap is lost, the node detects that the swap was applied, and becomes active.
 func TestLostReply(t *testing.T) { synctest.Test(t, testLostReply) }
 
 func testLostReply(t *testing.T) {

@@ -56,13 +56,15 @@ type Settings struct {
 	// 2 s.
 	FailoverTimeout time.Duration
 	// StartupWait is the time after a node's start during which an in-sync standby leaves the role to the previous
-	// active, and a previously active node waits for the other one to report the end of its log. Default 1 s.
+	// active, and a previously active node waits for the other node to report the end of its log. Default 1 s.
 	StartupWait time.Duration
-	// StandbyWait is how long a new active waits for an in-sync standby before it drops it. Default 1.5 s.
+	// StandbyWait is how long a new active waits for the connection of an in-sync standby before it removes the
+	// standby from the in-sync set. Default 1.5 s.
 	StandbyWait time.Duration
 	// RefuseAfter is how long transactions wait for an absent in-sync standby before they fail. Default 1 s.
 	RefuseAfter time.Duration
-	// LeaseMargin is how long before its lease expires a blocked active stops deliveries. Default 500 ms.
+	// LeaseMargin is the time before the expiry of its lease at which a blocked active stops deliveries. Default 500
+	// ms.
 	LeaseMargin time.Duration
 	// DrainTimeout limits the drain of a switchover. Default 1 s.
 	DrainTimeout time.Duration
@@ -125,8 +127,8 @@ type Status struct {
 	Coordinator          string
 	CoordinatorReachable bool
 	Live                 []Live
-	// Superseded reports whether another process with a copy of this data directory has replaced this one, which
-	// stopped its role.
+	// Superseded reports whether another process with this node's identity has replaced this process, which has
+	// permanently stopped its role.
 	Superseded bool
 	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11, INV-12).
 	RolledBack string

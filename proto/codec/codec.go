@@ -42,7 +42,7 @@ func newCodec() codec {
 	return codec{CodecV2: encoding.GetCodecV2(proto.Name), buffers: &buffers{}, outputs: &sync.Pool{}}
 }
 
-// Counted decodes a message and returns its length.
+// Counted is a target for decoding that also receives the length of the message.
 type Counted struct {
 	Message any
 	// Bytes includes the gRPC header.
@@ -133,7 +133,8 @@ func (c codec) library(data mem.BufferSlice, v any) error {
 	return fmt.Errorf("protobuf: %w", err)
 }
 
-// mark is the only unknown field of a malformed message: the highest possible field number, which no message uses.
+// mark returns the unknown field that marks a malformed message. It has the highest possible field number, which no
+// message uses.
 func mark() protoreflect.RawFields {
 	return protowire.AppendVarint(protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.VarintType), 1)
 }
@@ -154,15 +155,15 @@ func Undecodable(v any) (name protoreflect.FullName, bad bool) {
 	return r.Descriptor().FullName(), true
 }
 
-// DialOptions makes a connection use the codec for all calls, and its buffers for received data: gRPC zeroes its own
-// before each use.
+// DialOptions returns options for a connection that uses the codec for all calls, and the codec's buffers for
+// received data, because gRPC zeroes its own buffers before each use.
 func DialOptions() []grpc.DialOption {
 	c := newCodec()
 	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.buffers)}
 }
 
-// BulkDialOptions is DialOptions for a connection with one call with large messages, up to the given size, that are
-// received directly into their final memory.
+// BulkDialOptions is like DialOptions, but for a connection with only one call, which receives messages of up to
+// the given size. Large messages are received directly into their final memory.
 func BulkDialOptions(most int) []grpc.DialOption {
 	c := newCodec()
 	c.places = newPlaces(most)

@@ -64,7 +64,7 @@ func decodeBoth(t *testing.T, b []byte, empty protobuf.Message) {
 	require.True(t, protobuf.Equal(want, got), "library: %v\ncodec: %v", want, got)
 }
 
-// pieces splits a frame.
+// pieces splits data into two buffers.
 func pieces(b []byte) mem.BufferSlice {
 	return mem.BufferSlice{mem.SliceBuffer(b[:len(b)/2]), mem.SliceBuffer(b[len(b)/2:])}
 }

@@ -19,7 +19,7 @@ type delivery struct {
 	at      timestamppb.Timestamp
 }
 
-// maxReused limits the memory that a Received keeps for the next response, about 400 bytes per message.
+// maxReused is the maximum number of messages for which a Received retains memory, about 400 bytes per message.
 const maxReused = 1024
 
 // Received is a reusable pb.ConsumeResponse: the parts of its messages, except bodies and properties, are reused for
@@ -35,7 +35,7 @@ type Received struct {
 // ProtoReflect returns the reflection of the response.
 func (r *Received) ProtoReflect() protoreflect.Message { return r.Response.ProtoReflect() }
 
-// Reset releases the response. It must be called before the next one is received.
+// Reset releases the response. It must be called before the next response is received.
 func (r *Received) Reset() {
 	if len(r.slab) > maxReused {
 		r.slab, r.list = nil, nil

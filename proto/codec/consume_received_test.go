@@ -13,7 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Successive responses reuse memory, and contain no data of earlier ones. Message bodies stay valid after Reset.
+// Successive responses reuse memory, and contain no data of earlier responses. Message bodies stay valid after
+// Reset.
 func TestReceivedResponses(t *testing.T) {
 	c := New()
 	var r Received

@@ -122,7 +122,8 @@ func unknownField(rng *rand.Rand, to protoreflect.MessageDescriptor) []byte {
 	}
 }
 
-// requireRoundTrip verifies that the codec decodes the library's encoding of a message, and the library the codec's.
+// requireRoundTrip verifies that the codec decodes the library's encoding of a message, and that the library
+// decodes the codec's encoding.
 func requireRoundTrip(t *testing.T, want proto.Message) {
 	t.Helper()
 	b, err := proto.Marshal(want)

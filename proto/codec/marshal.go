@@ -35,7 +35,7 @@ type ref struct {
 	data []byte
 }
 
-// Refer adds data of at least ReferBytes without a copy: it must not change afterwards.
+// Refer adds data of at least ReferBytes without a copy. The caller must not modify data afterwards.
 func (o *Output) Refer(data []byte) { o.refs = append(o.refs, ref{len(o.B), data}) }
 
 // pieces returns all data in order. whole contains the appended bytes, and is freed with the last piece.

@@ -25,7 +25,7 @@ const maxFrame = 16 << 10
 // This relies on how gRPC sends messages on one stream: the frames of a message are consecutive, and begin with the
 // gRPC header. In other cases (several concurrent streams, an exhausted window) the message is copied.
 type places struct {
-	most    int       // message size in bytes
+	most    int       // maximum message size in bytes
 	firsts  sync.Pool // *[]byte of firstCap
 	handles sync.Pool // *[]byte without memory, for slices that are not reused
 
@@ -93,7 +93,7 @@ func (p *places) begin() {
 		return
 	}
 	p.placed, p.open = append(p.placed, place{b: fresh(size), front: front, given: front}), true
-	// The sender never has more in flight: the oldest messages were never taken.
+	// The sender never has more bytes in flight, so the oldest messages will not be taken.
 	for p.placedBytes += size; p.placedBytes > 2*p.most; {
 		p.drop(1)
 	}
@@ -146,7 +146,7 @@ func (p *places) whole(data mem.BufferSlice) []byte {
 		}
 	}
 	if l, ok := p.take(data); ok {
-		// Missing parts were not returned by Get, and never will be.
+		// The first frame, and perhaps the last one, were not received into the place.
 		tallyCopy(l.front)
 		copy(l.b[:l.front], data[0].ReadOnlyData())
 		if l.given < len(l.b) {
@@ -159,8 +159,8 @@ func (p *places) whole(data mem.BufferSlice) []byte {
 	return join(data)
 }
 
-// take returns the place of a message, if it contains all pieces except the first and perhaps the last: gRPC does not
-// request memory for small pieces. It drops older places.
+// take returns the place of a message, if the place contains all pieces except the first and perhaps the last: gRPC
+// does not request memory for small pieces. It drops older places.
 func (p *places) take(data mem.BufferSlice) (place, bool) {
 	if len(data) < 2 {
 		return place{}, false

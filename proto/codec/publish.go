@@ -13,12 +13,13 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maxMessages is one more than the server accepts, so that it can refuse the request without allocations for the rest.
+// maxMessages is one more than the number of messages that the server accepts. The server therefore can refuse a
+// larger request without allocations for all of its messages.
 const maxMessages = 10_001
 
-// fields calls fn for each field. fn must return false for unexpected fields, since the library preserves unknown ones
-// and this code would drop them. fields returns false in that case, or for malformed input. value is the content of a
-// length-delimited field, number the value of a varint.
+// fields calls fn for each field. It returns false if fn returns false, or if b is malformed. fn must return false
+// for unexpected fields, because the library preserves unknown fields and this code would drop them. value is the
+// content of a length-delimited field, and number the value of a varint.
 func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, number uint64) bool) bool {
 	for len(b) > 0 {
 		field, typ, n := protowire.ConsumeTag(b)
@@ -44,7 +45,7 @@ func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, num
 	return true
 }
 
-// occurrences counts a field, up to most; false for malformed input.
+// occurrences counts the fields with the given number, up to a maximum. ok is false if b is malformed.
 func occurrences(b []byte, wanted int32, most int) (count int, ok bool) {
 	ok = fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
 		if field == wanted && count < most {
@@ -61,7 +62,7 @@ type publishCall struct {
 	producer *pb.Producer // outlives the bodies that the other parts refer to
 }
 
-// maxMoreRequests is one more than the server accepts.
+// maxMoreRequests is one more than the number of nested requests that the server accepts.
 const maxMoreRequests = 257
 
 // ReceivedPublish is a reusable pb.PublishStreamRequest: its parts, except texts, properties and producers, are reused
@@ -113,7 +114,7 @@ func (r *ReceivedPublish) freeBuffers() {
 // ProtoReflect returns the reflection of the request.
 func (r *ReceivedPublish) ProtoReflect() protoreflect.Message { return r.Request.ProtoReflect() }
 
-// Reset releases the request. It must be called before the next one is received.
+// Reset releases the request. It must be called before the next request is received.
 func (r *ReceivedPublish) Reset() {
 	r.Request.Reset()
 	r.freeBuffers()

@@ -45,7 +45,7 @@ func randomPublish(rng *rand.Rand, allFields bool) *pb.PublishStreamRequest {
 	return r
 }
 
-// Successive requests reuse memory, and contain no data of earlier ones. Producers stay valid after Reset.
+// Successive requests reuse memory, and contain no data of earlier requests. Producers stay valid after Reset.
 func TestReceivedRequests(t *testing.T) {
 	c := New()
 	streams := make([]ReceivedPublish, 3)
@@ -121,7 +121,7 @@ func TestReceivedRequestKeepsBuffers(t *testing.T) {
 	}
 }
 
-// Data in a buffer without a reference count is copied, since it may be reused after decoding.
+// Data in a buffer without a reference count is copied, because the buffer may be reused after decoding.
 func TestReceivedRequestCopiesUncountedBuffers(t *testing.T) {
 	want := &pb.PublishStreamRequest{Publish: &pb.PublishRequest{
 		Queue: "q", Messages: []*pb.Message{{Body: bytes.Repeat([]byte{7}, 15_000)}},

@@ -15,8 +15,9 @@ const (
 // maxRest is the maximum size of a message without its large field.
 const maxRest = 4 << 10
 
-// split extracts a bytes field that occurs at most once from a message, and decodes the rest into m with the library.
-// The field becomes a slice of b. split returns false if the library must decode the whole message.
+// split extracts from a message a bytes field that occurs at most once, and decodes all other fields into m with
+// the library. The extracted field is a slice of b. split returns false if the library must decode the whole
+// message.
 func split(b []byte, large protowire.Number, m proto.Message, field *[]byte) bool {
 	var value []byte
 	rest := make([]byte, 0, 128)

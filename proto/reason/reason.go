@@ -15,10 +15,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Domain of google.rpc.ErrorInfo in all errors of Lockstep.
+// Domain is the domain of google.rpc.ErrorInfo in all errors of Lockstep.
 const Domain = "lockstep.v1"
 
-// Settled is the metadata key of google.rpc.ErrorInfo that is "true" when the log keeps the refusal; see
+// Settled is a metadata key of google.rpc.ErrorInfo. The value is "true" if the log retains the refusal; see
 // RequestError.settled.
 const Settled = "settled"
 

@@ -17,8 +17,8 @@ const http2 = "h2"
 
 var errNoCertificate = errors.New("server presented no certificate")
 
-// Server returns the configuration of a listener: each connection uses the content of the files at its start. Client
-// certificates are requested according to auth; protocols are those of ALPN.
+// Server returns the configuration of a listener: each connection uses the content of the files at its start.
+// Client certificates are requested according to auth; protocols are the ALPN protocols.
 func (s *Source) Server(auth tls.ClientAuthType, protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: s.o.MinVersion,
@@ -30,7 +30,8 @@ func (s *Source) Server(auth tls.ClientAuthType, protocols ...string) *tls.Confi
 	}
 }
 
-// Receive returns the configuration for one incoming connection. The client must present a certificate of the CAs.
+// Receive returns the configuration for one incoming connection. The client must present a certificate issued by
+// the CAs.
 func (s *Source) Receive() *tls.Config {
 	s.Check()
 	return s.received(tls.RequireAndVerifyClientCert, nil)
@@ -50,7 +51,7 @@ func (s *Source) received(auth tls.ClientAuthType, protocols []string) *tls.Conf
 }
 
 // Dial returns the configuration for one new outgoing connection. The caller must set ServerName, unless crypto/tls
-// gets the address.
+// derives it from the address.
 func (s *Source) Dial() *tls.Config {
 	s.Check()
 	m := s.current.Load()

@@ -101,8 +101,8 @@ type Certificate struct {
 	Ends    time.Time
 }
 
-// Open reads the files. Errors name the invalid file. If certificate and key do not match, it retries for a fifth of a
-// second, since they may be in the middle of a replacement.
+// Open reads the files. Errors name the invalid file. If certificate and key do not match, it retries for a fifth
+// of a second, because they may be in the middle of a replacement.
 func Open(o Options) (*Source, error) {
 	if (o.Cert == "") != (o.Key == "") {
 		return nil, ErrIncomplete

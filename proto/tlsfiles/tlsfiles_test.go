@@ -75,7 +75,7 @@ func newEnd(t *testing.T, by, trusted *certs.CA) *end {
 	return e
 }
 
-// install replaces the files by a new certificate of a CA, and the trusted CAs.
+// install replaces the certificate and its key with new ones of a CA, and replaces the trusted CAs.
 func (e *end) install(by *certs.CA, trusted string) {
 	_, cert, key := by.Issue(e.t, "end")
 	e.swap(map[string]string{"ca.pem": trusted, "cert.pem": cert, "key.pem": key})

@@ -28,7 +28,8 @@ type Target struct {
 	Sync string
 	// Processes are the process IDs of the processes to measure, by name. This process is added as "client".
 	Processes map[string]int
-	// Dir contains the data of the processes; the disk that contains Dir is measured. If empty, none is.
+	// Dir contains the data of the processes; the disk that contains Dir is measured. If it is empty, no disk is
+	// measured.
 	Dir string
 	// Pair is the pair that was started for the measurement; nil if it was already running.
 	Pair *harness.Pair

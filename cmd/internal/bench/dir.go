@@ -20,8 +20,8 @@ const (
 	DirLock   = "in-use" // held by the measuring process; the kernel releases it when the process dies
 )
 
-// NewDir creates a data directory in given, or in the temporary directory if given is empty, and returns a function
-// that removes it. It also removes data directories of killed measurements there.
+// NewDir creates a data directory in the given directory, or in the temporary directory if the name is empty. It
+// returns a function that removes it. It also removes data directories of killed measurements in the same place.
 func NewDir(given string) (dir string, remove func(), err error) {
 	base := given
 	if base == "" {
@@ -49,8 +49,8 @@ func NewDir(given string) (dir string, remove func(), err error) {
 	}, nil
 }
 
-// removeLeftovers removes data directories in base that are not locked. It keeps those without a lock file, which other
-// programs or releases without locking have created.
+// removeLeftovers removes data directories in base that are not locked. It does not remove directories without a
+// lock file, which other programs or releases without locking have created.
 func removeLeftovers(base string) {
 	entries, err := os.ReadDir(base)
 	if err != nil {

@@ -77,11 +77,12 @@ func (p *publisher) take() []ack {
 	return out
 }
 
-// next waits for an acknowledgement later than after by a node other than not, and returns its time.
-func (p *publisher) next(ctx context.Context, after time.Time, not string) (time.Time, error) {
+// next waits for an acknowledgement that is later than the given time and is sent by a node other than the excluded
+// one. It returns the time of the acknowledgement.
+func (p *publisher) next(ctx context.Context, after time.Time, excluded string) (time.Time, error) {
 	for {
 		for _, a := range p.take() {
-			if a.at.After(after) && a.address != not {
+			if a.at.After(after) && a.address != excluded {
 				return a.at, nil
 			}
 		}
@@ -93,9 +94,9 @@ func (p *publisher) next(ctx context.Context, after time.Time, not string) (time
 	}
 }
 
-// Failover measures the interruption of a publisher that waits for each acknowledgement when the active fails:
-// the time from the fault to the next acknowledgement by the other node, or for a planned switchover, the longest time
-// between two acknowledgements.
+// Failover measures the interruption of a publisher that waits for each acknowledgement when the active fails. The
+// interruption is the time from the fault to the next acknowledgement by the other node. For a planned switchover,
+// it is the longest time between two acknowledgements.
 func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) {
 	r := Result{
 		Workload: "failover", Phase: o.Fault, Setup: t.Setup, Sync: t.Sync, SizeBytes: 512, Queues: 1,
@@ -192,11 +193,12 @@ func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Nod
 	return longest, nil
 }
 
-// waitAck waits for an acknowledgement by a node other than not. Unlike next, it does not take acknowledgements.
-func waitAck(ctx context.Context, p *publisher, not string) error {
+// waitAck waits for an acknowledgement by a node other than the excluded one. Unlike next, it does not remove
+// acknowledgements from the list.
+func waitAck(ctx context.Context, p *publisher, excluded string) error {
 	for {
 		p.mu.Lock()
-		found := slices.ContainsFunc(p.acks, func(a ack) bool { return a.address != not })
+		found := slices.ContainsFunc(p.acks, func(a ack) bool { return a.address != excluded })
 		p.mu.Unlock()
 		if found {
 			return nil

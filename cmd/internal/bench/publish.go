@@ -106,7 +106,7 @@ func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
 	return PublishInto(ctx, t, o, func(*Result) error { return nil })
 }
 
-// PublishInto is like Publish, but calls after with the result before it deletes the queues.
+// PublishInto is like Publish, but calls the function with the result before it deletes the queues.
 func PublishInto(ctx context.Context, t Target, o PublishOptions, after func(*Result) error) (Result, error) {
 	r := Result{
 		Workload: "publish", Phase: "pipelined", Setup: t.Setup, Sync: t.Sync,

@@ -26,8 +26,8 @@ type Process struct {
 	Version        string      // of this program
 }
 
-// Env is the environment of the commands. It is passed to them when they are created, and filled by the flags before
-// one runs.
+// Env is the environment of the commands. It is passed to the commands when they are created, and is filled from
+// the flags before a command runs.
 type Env struct {
 	Process
 	// Print prints results in the --output format.
@@ -48,7 +48,7 @@ var (
 	ErrUsage = errors.New("invalid usage")
 	// ErrNotConfirmed is returned when the operator did not confirm a prompt.
 	ErrNotConfirmed = errors.New("aborted, no changes made")
-	// ErrNeedsYes is returned when a command only printed its plan, since --yes was not given.
+	// ErrNeedsYes is returned when a command only printed its plan, because --yes was not given.
 	ErrNeedsYes = errors.New("no changes made; to apply them, add --yes")
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// AddYes adds the flag that confirms in advance.
+// AddYes adds the flag --yes, which skips the confirmation prompt.
 func AddYes(cmd *cobra.Command, yes *bool) {
 	cmd.Flags().BoolVar(yes, "yes", false, "skip the confirmation prompt")
 }

@@ -146,7 +146,8 @@ func KnownSubcommand(cmd *cobra.Command, args []string) error {
 	return Usage("%s", text)
 }
 
-// NeedsSubcommand runs a command group without a subcommand: it returns a usage error that lists the subcommands.
+// NeedsSubcommand is the function of a command group, which requires a subcommand. It returns a usage error that
+// lists the subcommands.
 func NeedsSubcommand(cmd *cobra.Command, _ []string) error {
 	return Usage("missing command for %q; available commands: %s", cmd.CommandPath(), strings.Join(subcommands(cmd), ", "))
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // hint returns advice for an error; empty for an unknown error. Before it suggests TLS flags, it checks whether the
-// server speaks TLS, and whether the environment still sets a variable that configured the client in release 0.1 and is
-// a node setting now.
+// server uses TLS. It also checks whether the environment still sets a variable that configured the client in
+// release 0.1, but is a node setting now.
 func (env *Env) hint(ctx context.Context, err error) string {
 	next := hint(err)
 	if !strings.Contains(next, "--tls-") {
@@ -53,7 +53,8 @@ var reasonHints = map[string]string{ //nolint:gochecknoglobals // a table
 		"site.ca in the configuration of the nodes",
 }
 
-// hint returns advice for an error; empty for an unknown error, and if the error contains the advice.
+// hint returns advice for an error. It returns "" for an unknown error, and if the error already contains the
+// advice.
 func hint(err error) string {
 	text := err.Error()
 	states := func(parts ...string) bool {

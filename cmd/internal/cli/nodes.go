@@ -212,7 +212,7 @@ func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *admin.No
 	return env.WithPair(ctx, env.onActive(fn))
 }
 
-// OnActiveOfSites is OnActive for requests that both sites serve: --addr can contain nodes of both.
+// OnActiveOfSites is OnActive for requests that both sites serve: --addr can contain nodes of both sites.
 func (env *Env) OnActiveOfSites(ctx context.Context, fn func(context.Context, *admin.Node) error) error {
 	connection, err := env.Connection()
 	if err != nil {

@@ -59,7 +59,8 @@ func (s *sitesOf) add(a pairstatus.Answer) {
 	s.remote = append(s.remote, a.Response.GetSite().GetRemoteAddresses()...)
 }
 
-// separator precedes the pair ID: the sites may have the same name.
+// separator is between the site name and the pair ID in a key. The pair ID is needed, because both sites may have
+// the same name.
 const separator = "\x00"
 
 // check returns a usage error if the given addresses belong to two sites.

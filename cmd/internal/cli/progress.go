@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 )
 
-// WithProgress runs fn with a progress bar. The first Ctrl-C cancels the operation safely and waits. A second one exits
-// the program immediately; the operation still cancels safely.
+// WithProgress runs fn with a progress bar. The first Ctrl-C cancels the operation safely and waits. A second
+// Ctrl-C exits the program immediately, which is safe as well.
 func (env *Env) WithProgress(ctx context.Context, label string, fn func(show func(progress.Step)) error) error {
 	d := progress.New(env.Stderr, output.IsTerminal(env.Stderr))
 	bar := d.Bar(label)

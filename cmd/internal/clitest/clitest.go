@@ -25,14 +25,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asProgram is the environment variable with which the test binary acts as the program, since the harness starts nodes
-// with its own executable.
+// asProgram is the environment variable with which the test binary acts as the program, because the harness starts
+// nodes with its own executable.
 const asProgram = "TEST_BINARY_IS_LOCKSTEP"
 
 // Program runs one command line of a program and returns the exit code.
 type Program func(ctx context.Context, args []string, process cli.Process) int
 
-// Main is the TestMain of a package whose tests start nodes or run commands in processes.
+// Main is the TestMain of a package with tests that start nodes or run commands in processes.
 func Main(m *testing.M) { MainOf(m, commands.Run) }
 
 // MainOf is Main for a program other than lockstep.
@@ -65,8 +65,8 @@ type CLI struct {
 	Program Program
 }
 
-// runBound is the maximum duration of a command. Only a command that hangs exceeds it: commands with limits, such as
-// demo, report more.
+// runBound is the maximum duration of a command. Only a command that hangs exceeds it: commands with time limits,
+// such as demo, end earlier with a specific error.
 const runBound = 5 * time.Minute
 
 // Run runs one command line and returns its output and exit code.
@@ -135,7 +135,7 @@ func StartNodesWith(t *testing.T, standalone bool, settings map[string]string) (
 	return p, CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}
 }
 
-// Answering runs a command on a terminal with an operator's input.
+// Answering runs a command on a terminal, with typed as the operator's input.
 func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, code int) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), runBound)
@@ -147,7 +147,8 @@ func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, cod
 	return out.String(), err.String(), code
 }
 
-// FillForScan publishes messages for which a scan recommends pages larger than 2 KiB, to the queue orders.
+// FillForScan publishes messages to the queue orders. For these messages, a scan recommends pages larger than 2
+// KiB.
 func FillForScan(t *testing.T, c CLI, messages int) {
 	t.Helper()
 	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})

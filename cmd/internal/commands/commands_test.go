@@ -262,7 +262,7 @@ func TestPairCommands(t *testing.T) {
 	require.NoError(t, p.Find(after).Start())
 }
 
-// A mistyped command returns the most similar one as a suggestion, in groups and at the top level.
+// The error for a mistyped command suggests the most similar command, in groups and at the top level.
 func TestSuggestsSimilarCommand(t *testing.T) {
 	c := clitest.CLI{T: t}
 	for meant, args := range map[string][]string{

@@ -20,7 +20,8 @@ func newRoot() *cobra.Command {
 	return commands.Root(&cli.Env{Process: cli.Process{Lookup: func(string) (string, bool) { return "", false }}})
 }
 
-// Every command has a short and a long description and described flags. Each runnable command has examples of itself.
+// Every command has a short and a long description and described flags. Each runnable command has examples that run
+// it.
 func TestHelp(t *testing.T) {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {

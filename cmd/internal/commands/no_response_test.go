@@ -41,7 +41,7 @@ func serveBytes(t *testing.T, with string) clitest.CLI {
 	return clitest.CLI{T: t, Addr: ln.Addr().String()}
 }
 
-// The error for a port with another protocol contains that cause, and does not mention TLS.
+// The error for a port with another protocol states this cause, and does not mention TLS.
 func TestPortWithAnotherProtocol(t *testing.T) {
 	for name, with := range map[string]string{
 		"AMQP":    "AMQP\x03\x01\x00\x00",
@@ -57,7 +57,7 @@ func TestPortWithAnotherProtocol(t *testing.T) {
 	}
 }
 
-// fakeNode is a node that denies access to its status, or one whose voters use TLS.
+// fakeNode is a node that denies access to its status, or that returns a fixed status.
 type fakeNode struct {
 	pb.UnimplementedAdminServiceServer
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package completion completes arguments and flags in shells with the names that the nodes currently report. The kind
-// of an argument is derived from the usage line of the command, so a new command with QUEUE in it is completed
-// automatically.
+// Package completion completes arguments and flags in shells with the names that the nodes currently report. The
+// kind of an argument is derived from the usage line of the command, so a new command with QUEUE in its usage line
+// is completed automatically.
 //
-// A shell waits for the result, so it takes at most a second. On an error, the result is empty.
+// A completion takes at most a second, because the shell waits for it. On an error, the result is empty.
 package completion
 
 import (
@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// limit is the time limit of a completion, since a shell waits for it.
+	// limit is the time limit of a completion. The shell waits for the result.
 	limit = 900 * time.Millisecond
 	// most is the maximum number of names.
 	most = 200
@@ -74,7 +74,7 @@ func Add(env *cli.Env, root *cobra.Command) {
 	}
 }
 
-// flagTo returns the kind of --to; empty if it is not completed.
+// flagTo returns the kind of the flag --to; empty if the flag is not completed.
 func flagTo(cmd *cobra.Command) string {
 	switch path := cmd.CommandPath(); {
 	case path == "lockstep switchover":
@@ -94,7 +94,8 @@ func flagFrom(cmd *cobra.Command) string {
 	return ""
 }
 
-// ofUsage derives the kind of each argument from the usage line; empty if it is not completed.
+// ofUsage derives the kind of each argument from the usage line. The kind is empty if the argument is not
+// completed.
 func ofUsage(cmd *cobra.Command) (args []string) {
 	group := ""
 	if cmd.HasParent() {

@@ -118,7 +118,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 `
 	cmd := exec.CommandContext(t.Context(), bash, "--norc", "-c", script)
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), cli.EnvAddr+"="+address)
-	out, err := cmd.Output() // compopt fails in the other one, since no completion is in progress
+	out, err := cmd.Output() // compopt fails, because no completion is in progress
 	require.NoError(t, err, string(out))
 	require.Equal(t, "billing", strings.TrimSpace(string(out)))
 }

@@ -72,7 +72,7 @@ func schedules(ctx context.Context, a *asked) (all []string, err error) {
 	return all, err
 }
 
-// nodeNames queries the nodes in turn until one responds, since one may be unreachable.
+// nodeNames queries one node after the other until one responds, because some may be unreachable.
 func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 	nodes, err := a.env.Nodes(a.client)
 	for _, n := range nodes {
@@ -93,7 +93,7 @@ func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 	return nil, err
 }
 
-// siteNames queries the nodes in turn, as nodeNames does.
+// siteNames queries one node after the other, as nodeNames does.
 func siteNames(ctx context.Context, a *asked) ([]string, error) {
 	nodes, err := a.env.Nodes(a.client)
 	for _, n := range nodes {
@@ -123,7 +123,7 @@ func transactions(ctx context.Context, a *asked) (all []string, err error) {
 	return all, nil
 }
 
-// rules returns a function that lists names from the access rules. Only an operator may list these.
+// rules returns a function that lists names from the access rules. Only an operator may list the rules.
 func rules[T any](
 	list func(*pb.ListAccessResponse) []T, name func(T) string,
 ) func(context.Context, *asked) ([]string, error) {

@@ -40,7 +40,7 @@ type ChainVerdict struct {
 	Kills int    `json:"kills"`
 	// LostWorkers counts clients that were stopped intentionally during a transaction.
 	LostWorkers int `json:"lost_workers"`
-	// DigestsEqual compares the digests at the same log position.
+	// DigestsEqual reports whether the digests of both nodes at the same log position are equal.
 	DigestsEqual bool      `json:"digests_equal"`
 	Coordinator  string    `json:"coordinator"`
 	Digests      [2]string `json:"-"`
@@ -56,7 +56,8 @@ func (v ChainVerdict) Passed() bool {
 const (
 	chainIn, chainOut = "orders", "invoices"
 	chainWorkers      = 3
-	// workerLife is the lifetime of a worker. It then stops without settling its messages, and another one starts.
+	// workerLife is the lifetime of a worker. The worker then stops without settling its messages, and another worker
+	// starts.
 	workerLife = 900 * time.Millisecond
 	drainBound = 60 * time.Second
 )

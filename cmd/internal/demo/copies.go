@@ -78,7 +78,7 @@ func (s *copies) except(on bool) {
 	}
 }
 
-// now returns the last sample, and a channel that is closed on the next one.
+// now returns the last sample, and a channel that is closed on the next sample.
 func (s *copies) now() (progress.Snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -60,7 +60,7 @@ type Verdict struct {
 	Violations []historycheck.Violation `json:"violations,omitempty"`
 	// FailoverMS is the time from just before the kill to the first publish acknowledged by the other node.
 	FailoverMS float64 `json:"failover_ms"`
-	// DigestsEqual compares the digests at the same log position.
+	// DigestsEqual reports whether the digests of both nodes at the same log position are equal.
 	DigestsEqual bool   `json:"digests_equal"`
 	Coordinator  string `json:"coordinator"`
 
@@ -87,8 +87,8 @@ func (o *Options) third() string {
 	return "etcd"
 }
 
-// Passed reports whether no acknowledged message was lost or duplicated, the order was kept, and both stores have the
-// same content.
+// Passed reports whether no acknowledged message was lost or duplicated, the order was preserved, and both stores
+// have the same content.
 func (v Verdict) Passed() bool {
 	return len(v.Violations) == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
 }

@@ -33,7 +33,7 @@ type ResizeOptions struct {
 }
 
 // ResizeVerdict is the result of the resize demo. Verdict covers the messages published during the plan. The fields
-// that start with Backlog cover those stored before it.
+// that start with Backlog cover the messages stored before the plan.
 type ResizeVerdict struct {
 	Verdict
 	BacklogMessages int   `json:"stock_messages"`
@@ -69,8 +69,8 @@ type ResizeVerdict struct {
 	target uint32
 }
 
-// Passed reports whether no message was lost or duplicated, both nodes have the new page size, and there were always
-// two copies.
+// Passed reports whether no message was lost or duplicated, and both nodes have the new page size. In addition,
+// there must have been two copies at any time, except from the kill until the pair was in sync again.
 func (v ResizeVerdict) Passed() bool {
 	return v.Verdict.Passed() && v.BacklogLost == 0 && v.BacklogDuplicated == 0 && v.Plan == "done" &&
 		v.PageSizesAfter == [2]uint32{v.target, v.target} && v.OneCopyMS == 0

@@ -36,8 +36,8 @@ func (s *Screen) Terminal() bool { return s.terminal }
 // Time returns the time of t relative to the start, as printed with events.
 func (s *Screen) Time(t time.Time) time.Duration { return t.Sub(s.start) }
 
-// erase returns the control sequence that removes the progress lines. The cursor must be at the end of the last one.
-// The caller holds mu.
+// erase returns the control sequence that removes the progress lines. The cursor must be at the end of the last
+// progress line. The caller holds mu.
 func (s *Screen) erase() string {
 	lines := s.drawn
 	s.drawn = 0

@@ -61,7 +61,7 @@ func RatesBetween(before, now *Status) *Rates {
 	return nil
 }
 
-// since returns the rates since before, which is older by the given number of seconds.
+// since returns the rates between the given earlier activity and a. seconds is the time between the two.
 func (a *Activity) since(before *Activity, seconds float64) *Rates {
 	per := func(now, then uint64) float64 {
 		if now < then {

@@ -40,8 +40,8 @@ func reportedConditions(r *pb.GetStatusResponse) []*pb.Condition {
 	return out
 }
 
-// addConditions adds each condition once. It adds conditions that a node reports about another node only if that node
-// does not respond, and conditions of the pair only from nodes that have the newest cluster record.
+// addConditions adds each condition once. It adds a condition that a node reports about another node only if the
+// other node does not respond. It adds conditions of the pair only from nodes that have the newest cluster record.
 func (s *Status) addConditions(pairs []*pb.PairStatus) {
 	s.Conditions = []Condition{}
 	newest := uint64(0)

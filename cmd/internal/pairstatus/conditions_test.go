@@ -14,7 +14,7 @@ import (
 )
 
 // Each condition is shown once. A condition of a node is taken from that node, if it responds. A condition of the
-// pair is taken from the nodes that have its newest record.
+// pair is taken from the nodes that have the newest cluster record.
 func TestStatusConditions(t *testing.T) {
 	since := timestamppb.New(time.Unix(1_700_000_000, 0))
 	responses := func(kind, node string, severity pb.Severity, details string) *pb.Condition {

@@ -433,7 +433,7 @@ func BaseRole(role string) string {
 	return role
 }
 
-// Corruption counts data that a node read, found corrupt and repaired.
+// Corruption counts the data that a node has scrubbed, found corrupt, and repaired.
 type Corruption struct {
 	ScrubbedPages    uint64 `json:"scrubbed_pages"`
 	ScrubbedLogBytes uint64 `json:"scrubbed_log_bytes"`

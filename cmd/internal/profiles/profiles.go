@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	// EnvFile names the file, in place of lockstep/config.yaml in the user's configuration directory.
+	// EnvFile is the environment variable with the path of the profiles file. By default, the file is
+	// lockstep/config.yaml in the user's configuration directory.
 	EnvFile = "LOCKSTEP_PROFILES"
-	// EnvProfile names the profile to use.
+	// EnvProfile is the environment variable with the name of the profile to use.
 	EnvProfile = "LOCKSTEP_PROFILE"
 )
 

@@ -44,7 +44,7 @@ type Bar struct {
 	ended string
 
 	lineAt time.Time // of the last plain line
-	fresh  bool      // changed since then
+	fresh  bool      // changed after that line
 }
 
 // NewBar creates an empty bar.

@@ -77,7 +77,7 @@ func (s *Snapshot) name(id string) string {
 		}
 	}
 	for _, st := range s.Nodes {
-		for _, n := range st.GetPair().GetNodes() { // the other node reports the name of one that does not respond
+		for _, n := range st.GetPair().GetNodes() { // the other node reports the name of a node that does not respond
 			if n.GetNodeId() == id && n.GetName() != "" {
 				return n.GetName()
 			}

@@ -24,8 +24,8 @@ type Search struct {
 	last    client.SearchProgress
 }
 
-// NewSearch starts the display of a search. If hidden is set, the progress is not displayed: the results are printed
-// continuously instead.
+// NewSearch starts the display of a search. If hidden is set, the progress is not displayed, because the results
+// are printed continuously.
 func NewSearch(w io.Writer, label string, hidden bool) *Search {
 	return &Search{
 		w: w, label: label, hidden: hidden, display: New(w, output.IsTerminal(w)), began: time.Now(),

@@ -65,7 +65,7 @@ func (f Field) IsSize() bool { return f.option.GetBytes() }
 // Usage returns the help text of the flag.
 func (f Field) Usage() string { return f.option.GetUsage() }
 
-// Own is Get for a field that is set explicitly: it also returns a default value, and never nil.
+// Own is like Get, but for a field that is set explicitly: it also returns default values, and never nil.
 func (f Field) Own(c *admin.QueueConfig) any {
 	if v := f.Get(c); v != nil {
 		return v
@@ -95,8 +95,8 @@ func (f Field) Value(c *admin.QueueConfig) reflect.Value {
 	return reflect.ValueOf(c).Elem().Field(f.index)
 }
 
-// Get returns the value as written to a file: a string, an unsigned number, a number or a bool. It returns nil for the
-// default value of a new queue.
+// Get returns the value as written to a file: a string, a number or a bool. It returns nil for the default value of
+// a new queue.
 func (f Field) Get(c *admin.QueueConfig) any {
 	v := f.Value(c)
 	if v.IsZero() {

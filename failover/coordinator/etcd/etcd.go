@@ -74,7 +74,7 @@ type Coordinator struct {
 	processes  map[string]dupdetect.Entry // announced processes, by key
 	newest     map[string]dupdetect.Entry // newest process of each node, by key
 	duplicates dupdetect.Tracker
-	// unaware is signaled if another process under this node's ID may not have detected this one.
+	// unaware is signaled if another process under this node's ID may not have detected this process.
 	unaware chan struct{}
 	// history describes all responses so far. replaced is signaled after a response that belongs to another history.
 	history  history
@@ -102,7 +102,7 @@ func Open(o Options) (*Coordinator, error) {
 		Endpoints: o.Endpoints, TLS: o.TLS,
 		DialTimeout: o.RequestTimeout,
 		// etcd closes connections that ping more often than every 5 s. Until a silent connection is detected, requests,
-		// the watch and the lease use another one.
+		// the watch and the lease use another connection.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 		// One try per endpoint and one more; the caller makes further retries. Without any connection, a request waits for
 		// its timeout.
@@ -146,8 +146,8 @@ func dialOptions(o *Options, lastError *atomic.Value) []grpc.DialOption {
 	return options
 }
 
-// newClient creates a client. If given a user, clientv3.New would request a token, and fail while etcd is unreachable.
-// The client therefore starts with an invalid token, and authenticates when etcd rejects it.
+// newClient creates a client. With a user name, clientv3.New would request a token, and fail while etcd is
+// unreachable. The client therefore starts with an invalid token, and authenticates when etcd rejects that token.
 func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
 	if o.Username == "" {
 		return clientv3.New(cfg) //nolint:wrapcheck // Open does
@@ -246,7 +246,7 @@ func (c *Coordinator) Swap(
 	if err != nil {
 		return 0, fmt.Errorf("swap cluster record: %w", err)
 	}
-	// The same swap may be sent to several endpoints. Only one attempt can be applied, and is identified by its OpID.
+	// The same swap may be sent to several endpoints. At most one attempt can be applied; its OpID identifies it.
 	resp, outcomeUnknown, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
 		return t.If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))).
 			Then(clientv3.OpPut(c.record, string(value))).
@@ -266,7 +266,7 @@ func (c *Coordinator) Swap(
 		}
 	}
 	if outcomeUnknown {
-		// Another attempt may have been applied, and overwritten since.
+		// Another attempt may have been applied, and then overwritten.
 		return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrUnknownOutcome)
 	}
 	return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrConflict)
@@ -282,8 +282,8 @@ func (c *Coordinator) swapFailed(
 	case !errors.Is(err, rpctypes.ErrNoSpace):
 		return 0, fmt.Errorf("swap cluster record: %w: %s: %w", failover.ErrRefused, cause(err), err)
 	}
-	// The write that reaches the quota is applied, and also returns this error; later ones are not applied. The write is
-	// no longer in flight, so a read determines the outcome.
+	// The write that reaches the quota is applied, and also returns this error; later writes are not applied. The
+	// write is no longer in flight, so a read determines the outcome.
 	now, rev, lerr := c.Load(ctx)
 	switch {
 	case lerr == nil && now.OpID == next.OpID:

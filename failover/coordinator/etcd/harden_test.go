@@ -210,7 +210,7 @@ func TestUserAndTokenExpiry(t *testing.T) {
 }
 
 // A full etcd rejects swaps with a reason. The outcome of the write that raised the alarm is determined. Reads, the
-// watch and the lease continue to work, and after the alarm is disarmed, so do swaps.
+// watch and the lease continue to work. Swaps succeed again after the alarm is disarmed.
 func TestOutOfSpace(t *testing.T) {
 	e := members(t, 1, func(cfg *embed.Config) { cfg.QuotaBackendBytes = 2 << 20 })[0]
 	admin := administer(t, clientv3.Config{Endpoints: []string{endpoint(e)}})

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// endpoints responds to requests in turn, each after its delay; it never responds if the delay is negative.
+// endpoints responds to each request after the next of its delays. It never responds if that delay is negative.
 type endpoints struct {
 	delays []time.Duration
 	calls  atomic.Int64

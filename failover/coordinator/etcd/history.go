@@ -35,8 +35,8 @@ func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) boo
 	return other
 }
 
-// checkRevision triggers a new list of the keys if a response proves that etcd was restored or replaced. A proxy may
-// keep the watch open in this case.
+// checkRevision triggers a new listing of the keys if a response proves that etcd was restored or replaced. In this
+// case, a proxy may keep the old watch open.
 func (c *Coordinator) checkRevision(header *etcdserverpb.ResponseHeader, before int64) {
 	if c.history.isOther(header, before) {
 		select {

@@ -31,7 +31,7 @@ type proxy struct {
 	record []byte // nil: no record
 }
 
-// replace sets another history.
+// replace simulates that etcd is replaced by an instance with another history.
 func (p *proxy) replace(cluster uint64, revision int64, record []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

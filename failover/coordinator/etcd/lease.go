@@ -39,7 +39,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	var id clientv3.LeaseID
 	var alive keepAlive
 	defer alive.end()
-	unaware := false // another process may not have detected this one
+	unaware := false // another process may not have detected this process
 	for ctx.Err() == nil {
 		wait := c.opts.LeaseTTL / 3
 		if id == clientv3.NoLease {
@@ -84,7 +84,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 }
 
 type announced struct {
-	live    string // key of the node, with the newest process
+	live    string // key of the node; the value is that of its newest process
 	process string // key of the process
 	value   string
 }
@@ -97,16 +97,16 @@ func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
 	})
 }
 
-// overwritten reports whether the node's liveness key is missing, because a duplicate process overwrote it and then
-// terminated.
+// overwritten reports whether the node's liveness key is missing. In this case, a duplicate process has overwritten
+// the key and then terminated.
 func (c *Coordinator) overwritten(live failover.Live) bool {
 	o := c.seen.Get()
 	_, present := o.LiveNode(live.Node.ID)
 	return o.Reachable && o.LiveKnown && !present
 }
 
-// announceAgain rewrites the key of this process, so that a newer process detects that it is running. It also rewrites
-// the node's key if it is missing.
+// announceAgain rewrites the key of this process, so that a newer process detects that this process is running. It
+// also writes the node's liveness key if that key is missing.
 func (c *Coordinator) announceAgain(ctx context.Context, keys announced, id clientv3.LeaseID) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
@@ -173,8 +173,8 @@ func (c *Coordinator) renew(ctx context.Context, alive *keepAlive, id clientv3.L
 	return err
 }
 
-// renewOnce sends one keep-alive. It does not use the library's KeepAliveOnce, which waits for a connection and retries
-// until the timeout: an outage must be detected immediately.
+// renewOnce sends one keep-alive. It does not use the library's KeepAliveOnce, which waits for a connection and
+// retries until the timeout, because an outage must be detected immediately.
 func (c *Coordinator) renewOnce(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
 	sent := time.Now()
 	limit := c.opts.RequestTimeout / time.Duration(min(len(c.opts.Endpoints), 3))

@@ -44,15 +44,16 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.
 	}
 }
 
-// raiseMark writes the mark and returns true. If another connection has written the mark since, it caches that one and
-// returns false. The caller holds c.marks.mu.
+// raiseMark writes the mark and returns true. If another connection has written a mark that is not cached,
+// raiseMark caches that mark and returns false. The caller holds c.marks.mu.
 func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, error) {
 	k := &c.marks
 	value, err := json.Marshal(m)
 	if err != nil {
 		return false, fmt.Errorf("write high-water mark: %w", err)
 	}
-	// The mark may be sent to several endpoints. The condition rejects an attempt that arrives after a higher mark.
+	// The mark may be sent to several endpoints. The condition rejects an attempt that arrives after another write of
+	// the mark.
 	resp, _, err := c.txn(ctx, func(t clientv3.Txn) clientv3.Txn {
 		return t.If(clientv3.Compare(clientv3.ModRevision(c.mark), "=", k.rev)).
 			Then(clientv3.OpPut(c.mark, string(value))).

@@ -59,7 +59,7 @@ func TestEtcdReplacedWhileDisconnected(t *testing.T) {
 			link.Heal()
 			coordtest.Await(t, b, "the current value", fits)
 
-			// A change at a revision that was assigned before.
+			// Write a record at a revision that was already assigned before.
 			now, at, err := a.Load(t.Context())
 			if err != nil {
 				require.ErrorIs(t, err, failover.ErrNoRecord)

@@ -95,7 +95,7 @@ func TestEtcdRolledBackWhileConnected(t *testing.T) {
 	mark, err = b.LoadMark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 51}, mark)
-	// A connection that has written a higher mark before can also write a lower one now.
+	// A connection that wrote a higher mark before the rollback can write a lower one afterwards.
 	s.rollBack(t, image)
 	require.Eventually(t, func() bool {
 		_, err := a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 40})

@@ -97,7 +97,8 @@ func (c *Coordinator) list(ctx context.Context) (*etcdserverpb.ResponseHeader, e
 	return resp.Header, nil
 }
 
-// openWatch opens a stream of changes. It calls cancel, which must cancel ctx, after the request timeout.
+// openWatch opens a stream of changes. If etcd does not respond within the request timeout, openWatch calls cancel,
+// which must cancel ctx.
 func (c *Coordinator) openWatch(
 	ctx context.Context, cancel context.CancelFunc,
 ) (etcdserverpb.Watch_WatchClient, error) {
@@ -263,7 +264,7 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 		var l failover.Live
 		if json.Unmarshal(kv.Value, &l) == nil {
 			// Two announcements of a process may arrive in one response. First reveals whether a duplicate process announced
-			// itself in between, which proves that this one was running.
+			// itself in between, which proves that the process was running.
 			c.processes[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision, First: kv.CreateRevision}
 		}
 	}

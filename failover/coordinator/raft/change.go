@@ -113,7 +113,7 @@ func (v *Voter) remove(ctx context.Context, l *leadership, c change, incoming st
 		return err
 	}
 	if m.ID == v.disk.id {
-		// Another voter must remove this one.
+		// Another voter must remove this voter.
 		err := v.wait(ctx, v.raft.LeadershipTransfer())
 		v.log.Info("leadership transfer requested before the removal of this voter", zap.Error(err))
 		return errNotLeader
@@ -125,9 +125,9 @@ func (v *Voter) remove(ctx context.Context, l *leadership, c change, incoming st
 	return nil
 }
 
-// awaitRemainingQuorum checks that a majority would remain after the removal of a voter. It considers only responses to
-// messages sent after the call: a voter that has just stopped does not count, because without it the removal would not
-// be committed, and no leader would remain.
+// awaitRemainingQuorum checks that a majority would remain after the removal of a voter. It considers only
+// responses to messages sent after the call: if a voter that has just stopped counted, the removal would not be
+// committed, and no leader would remain.
 func (v *Voter) awaitRemainingQuorum(ctx context.Context, l *leadership, without string, replaced bool) error {
 	rest := 0
 	for _, s := range v.servers() {
@@ -157,8 +157,8 @@ func rejection(ctx context.Context) error {
 	return ErrMembership
 }
 
-// retry calls try until it returns false, or ctx ends. It returns the last error, but not the error of a try that ctx
-// canceled.
+// retry calls try until try returns false, or ctx ends. It returns the last error, but prefers an earlier one to
+// that of a try that ctx canceled.
 func retry(ctx context.Context, try func() (again bool, err error)) error {
 	var last error
 	for {

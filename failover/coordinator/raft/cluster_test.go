@@ -86,7 +86,7 @@ func (n *network) delay(from, to string, d time.Duration) {
 	n.sim.Change(simnet.Way{From: host(from), To: host(to)}, func(l *simnet.Link) { l.Delay = d })
 }
 
-// hold holds messages from one voter to another, or delivers them.
+// hold stops the delivery of messages from one voter to another if on is set. Otherwise it delivers them again.
 func (n *network) hold(from, to string, on bool) {
 	n.sim.Change(simnet.Way{From: host(from), To: host(to)}, func(l *simnet.Link) { l.Cut = on })
 }

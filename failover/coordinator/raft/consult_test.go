@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A starting voter participates after one round in which one member responded, and the other one did not respond
+// A starting voter participates after one round in which one member responded, and the other member did not respond
 // until the timeout.
 func TestSilentVoterDelaysStartOnce(t *testing.T) {
 	began := time.Now()

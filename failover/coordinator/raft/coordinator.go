@@ -55,7 +55,7 @@ func Open(o Options) (*Coordinator, error) {
 	return c, nil
 }
 
-// Connect returns a coordinator that uses this voter. It must be closed before the voter.
+// Connect returns a coordinator that uses this voter. The coordinator must be closed before the voter.
 func (v *Voter) Connect() *Coordinator {
 	c := &Coordinator{
 		v: v, log: v.log, seen: latest.New(failover.Observation{}), stopped: make(chan struct{}),
@@ -139,7 +139,7 @@ func (c *Coordinator) Swap(
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	var rev int64
-	// The same swap may be sent to several leaders. Only one entry can be applied, and is identified by its OpID.
+	// The same swap may be sent to several leaders. At most one entry can be applied; its OpID identifies it.
 	outcomeUnknown, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
 		rev, err = s.swap(ctx, command{Expect: int64(expect), OpID: next.OpID, Record: value})
 		return err
@@ -152,7 +152,7 @@ func (c *Coordinator) Swap(
 	case !outcomeUnknown && errors.Is(err, failover.ErrRefused):
 		return 0, fmt.Errorf("swap cluster record: %w", err)
 	case final(err):
-		// An earlier try may have been applied, and overwritten since.
+		// An earlier try may have been applied, and then overwritten.
 		return 0, fmt.Errorf("swap cluster record at revision %d: %w", expect, failover.ErrUnknownOutcome)
 	default:
 		return 0, fmt.Errorf("swap cluster record: %w: %w", failover.ErrUnknownOutcome, err) // INV-8
@@ -163,7 +163,7 @@ func (c *Coordinator) Swap(
 func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (before failover.Mark, err error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
-	// The mark may be applied more than once; the highest one is kept.
+	// The mark may be applied more than once, because the highest mark is retained.
 	_, err = atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
 		before, err = s.mark(ctx, m)
 		return err
@@ -277,7 +277,7 @@ func (c *Coordinator) observe(now watchMessage) {
 	}
 }
 
-// merge returns the union of both lists. If both contain a node, it returns the newer entry.
+// merge returns the union of both lists. If both lists contain a node, the result contains the newer entry.
 func merge(older, newer []failover.Live) []failover.Live {
 	all := make(map[uuid.UUID]failover.Live)
 	for _, l := range slices.Concat(older, newer) {

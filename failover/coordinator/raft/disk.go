@@ -41,8 +41,8 @@ const (
 	concurrentReads = 16 // limit of reads that wait for a stalled disk
 )
 
-// reading calls f, which reads from the disk. It returns errDiskStalled on a timeout, so that this voter can report the
-// stalled disk to the other voters.
+// reading calls f, which reads from the disk. It returns errDiskStalled on a timeout, or if too many reads are
+// waiting, so that this voter can report the stalled disk to the other voters.
 func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 	select {
 	case d.reads <- struct{}{}:
@@ -168,7 +168,7 @@ func (d *disk) rename(kind Kind) error {
 	return nil
 }
 
-// probe writes to the disk, durably.
+// probe durably writes a value to the disk.
 func (d *disk) probe() error {
 	if err := d.store.Set([]byte(probeKey), []byte{1}); err != nil {
 		return fmt.Errorf("raft: write to %s: %w", d.dir, err)

@@ -26,7 +26,7 @@ func (o Options) Older() Options {
 	return o
 }
 
-// HandshakeFrom returns this voter's response to a voter that has recorded a vote of this one in votedTerm.
+// HandshakeFrom returns this voter's response to another voter that has recorded this voter's vote in votedTerm.
 func (v *Voter) HandshakeFrom(from string, votedTerm uint64) error {
 	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Seen: &peerProgress{Voted: votedTerm}})
 }
@@ -36,7 +36,7 @@ func (v *Voter) HandshakeBy(from string) error {
 	return v.admit(kindRaft, handshake{From: from, To: v.disk.id, Have: &diskState{}})
 }
 
-// RecordedProgress returns the last entry that, as known to this voter, another voter has acknowledged.
+// RecordedProgress returns the index of the last entry that another voter has acknowledged, as known to this voter.
 func (v *Voter) RecordedProgress(id string) (uint64, error) {
 	s, err := v.seen.of(id)
 	return s.Acked, err

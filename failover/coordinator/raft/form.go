@@ -19,7 +19,8 @@ import (
 const (
 	fastPollInterval = 100 * time.Millisecond
 	slowPollInterval = time.Second
-	// unreachableAfter is the time without a response after which a voter is reported: a restart takes less time.
+	// unreachableAfter is the time without a response after which a voter is reported as unreachable. A restart takes
+	// less time.
 	unreachableAfter = 10 * time.Second
 	// problemDelay is the time for which a problem must persist before it is logged.
 	problemDelay = 2 * time.Second
@@ -213,9 +214,9 @@ func (v *Voter) fence(why fencing, text string) {
 	v.port.drop()
 }
 
-// mayForm reports whether this voter must form the cluster: all three respond, are empty and have the same three voters
-// configured, and this one has the lowest address. A voter with a wiped disk therefore never forms a second cluster
-// alone, or while another voter has a cluster.
+// mayForm reports whether this voter must form the cluster: all three respond, are empty and have the same three
+// voters configured, and this voter has the lowest address. A voter with a wiped disk therefore never forms a
+// second cluster alone, or while another voter has a cluster.
 func (v *Voter) mayForm(known map[string]hello) bool {
 	if empty, err := v.disk.empty(); err != nil || !empty || v.opts.Advertise != v.opts.Voters[0] {
 		return false

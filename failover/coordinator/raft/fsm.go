@@ -33,7 +33,7 @@ func (s state) mark() failover.Mark {
 	return *s.Mark
 }
 
-// at returns the revision to expect in a swap.
+// at returns the revision that a swap must expect.
 func (s state) at() int64 {
 	if s.Record == nil {
 		return 0

@@ -230,8 +230,8 @@ func (v *Voter) healthyWitness() (hraft.Server, bool) {
 // snapshotSlack is the number of entries that may be missing on a healthy voter: raft sends them before a transfer.
 const snapshotSlack = 32
 
-// wait waits for a raft future, or until ctx ends. The future does not support contexts. A goroutine waits for it until
-// this voter loses the leadership, or stops.
+// wait waits for a raft future, or until ctx ends. The future does not support contexts, so a goroutine waits for
+// its result. The future completes at the latest when this voter loses the leadership, or stops.
 func (v *Voter) wait(ctx context.Context, f hraft.Future) error {
 	endWith(f, v.ended)
 	done := make(chan error, 1)

@@ -35,7 +35,7 @@ func testReadNeedsNewResponses(t *testing.T) {
 	}
 	require.NoError(t, load(bound))
 
-	// This read makes the witness send heartbeats. The others receive them, and their responses are in flight.
+	// This read makes the witness send heartbeats. The other voters receive them, and their responses are in flight.
 	first := make(chan error, 1)
 	go func() { first <- load(late / 2) }()
 	<-time.After(5 * latency)

@@ -81,7 +81,7 @@ func testWipedVoter(t *testing.T) {
 	c.awaitProblem(nodeA, "lockstep pair replace "+old+" "+nodeA)
 	require.False(t, fresh.Status().Member)
 
-	// Its node can still use the coordinator.
+	// The node of the wiped voter can still use the coordinator.
 	a := c.connect(nodeA)
 	got, at, err := a.Load(timed(t))
 	require.NoError(t, err)
@@ -167,7 +167,7 @@ func testTwoWipedVotersFormNoCluster(t *testing.T) {
 	require.Empty(t, c.voters[nodeB].Status().LeaderID)
 }
 
-// Admin replaces a permanently lost witness by one at another address.
+// Admin replaces a permanently lost witness with a witness at another address.
 func TestReplaceWitness(t *testing.T) { simulate(t, testReplaceWitness) }
 
 func testReplaceWitness(t *testing.T) {

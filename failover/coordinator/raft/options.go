@@ -58,10 +58,10 @@ type Options struct {
 	Dir string
 	// Listen is the host:port for all traffic between voters.
 	Listen string
-	// Advertise is the host:port at which the other voters reach this one. Default Listen.
+	// Advertise is the host:port at which the other voters reach this voter. Default Listen.
 	Advertise string
-	// Voters are the advertised addresses of the three voters, including this one, and the same on all three. They are
-	// used to form and find the cluster; Members returns its current members.
+	// Voters are the advertised addresses of the three voters, including this voter. They must be the same on all
+	// three voters. They are used to form and find the cluster; Members returns its current members.
 	Voters []string
 	// Kind is the kind of this voter. Default KindNode.
 	Kind Kind

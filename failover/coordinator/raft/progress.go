@@ -15,16 +15,17 @@ import (
 	hraft "github.com/hashicorp/raft"
 )
 
-// Raft requires that a voter's disk never loses a vote or an acknowledged entry. But a disk can be restored to an older
-// state, for example with a snapshot of a virtual machine. A voter that lost a vote could vote again in the same term,
-// which could elect two leaders. A voter that lost entries could elect a leader without committed entries.
+// Raft requires that a voter's disk never loses a vote or an acknowledged entry. But a disk can be restored to an
+// older state, for example with a snapshot of a virtual machine. A voter that lost a vote could vote again in the
+// same term, which could elect two leaders. A voter that lost entries could vote for a leader that lacks committed
+// entries.
 //
-// A voter cannot detect this alone. Each voter therefore persists the highest known progress of every other voter, as
-// contained in raft's messages. A vote is persisted before raft counts it. An acknowledged entry is persisted shortly
-// after, because waiting would double the time of each swap. This is unsafe only if a voter crashes in this interval
-// and the other one is restored as well. A connecting voter sends the progress that it knows of the other side, and a
-// starting voter collects the other voters' hellos before it participates. A voter with a disk below its known
-// progress is fenced, and must be replaced like a voter with a lost disk.
+// A voter cannot detect this alone. Each voter therefore persists the highest known progress of every other voter,
+// as contained in raft's messages. A vote is persisted before raft counts it. An acknowledged entry is persisted
+// shortly after, because waiting would double the time of each swap. This is unsafe only if a voter crashes in this
+// interval and the disk of the other voter is restored as well. A voter that opens a connection sends the known
+// progress of the accepting voter, and a starting voter collects the other voters' hellos before it participates. A
+// voter with a disk below its known progress is fenced, and must be replaced like a voter with a lost disk.
 //
 // None of the compared values ever decreases on a disk that was not restored: the term of a voter's last vote only
 // increases, and no voter truncates an entry within the term in which it was acknowledged. The end of the log is not
@@ -60,7 +61,7 @@ type peerProgress struct {
 	Acked   uint64 `json:"acked,omitempty"`
 }
 
-// with returns the maximum of s and o for each field.
+// with returns the higher values of s and o. AckTerm and Acked are compared together.
 func (s peerProgress) with(o peerProgress) peerProgress {
 	s.Term, s.Voted = max(s.Term, o.Term), max(s.Voted, o.Voted)
 	if o.AckTerm > s.AckTerm || o.AckTerm == s.AckTerm && o.Acked > s.Acked {
@@ -71,8 +72,8 @@ func (s peerProgress) with(o peerProgress) peerProgress {
 
 type diskState struct {
 	// Term is the newest term in which the voter had a leader, voted or was a candidate. It can be higher than the
-	// library's current term, which a late heartbeat of an earlier leader can decrement even after the voter has
-	// acknowledged an entry of a newer one.
+	// library's current term, which a late heartbeat of an earlier leader can lower even after the voter has
+	// acknowledged an entry of a newer term.
 	Term  uint64 `json:"term"`
 	Voted uint64 `json:"voted"`
 	Last  uint64 `json:"last"`
@@ -165,8 +166,8 @@ func (d *disk) recordRollback(why string) error {
 
 type kept struct {
 	Seen map[string]peerProgress `json:"seen"`
-	// LedBy is the leader of LedTerm, the newest term in which a leader has sent entries. It has at least this voter's
-	// entries of that term.
+	// LedBy is the leader of LedTerm, the newest term in which a leader has sent entries. That leader has at least
+	// this voter's entries of that term.
 	LedTerm uint64 `json:"led_term"`
 	LedBy   string `json:"led_by"`
 }

@@ -72,7 +72,7 @@ func TestProgressIsPersisted(t *testing.T) {
 	require.NoError(t, d.close())
 }
 
-// A late heartbeat of an earlier leader decrements the current term of a voter that has acknowledged an entry of a
+// A late heartbeat of an earlier leader lowers the current term of a voter that has acknowledged an entry of a
 // newer leader. This is not a rollback.
 func TestDecrementedTermIsNoRollback(t *testing.T) {
 	t.Parallel()

@@ -33,7 +33,7 @@ type Recovery struct {
 	OldID   string    `json:"old_id"`
 	Address string    `json:"address"`
 	Lost    []Member  `json:"lost"`
-	// LastIndex is the last index of the log. Entries committed by the lost members after it are lost.
+	// LastIndex is the last index of the log. Later entries that the lost members have committed are lost.
 	LastIndex  uint64 `json:"last_index"`
 	Revision   int64  `json:"revision"`
 	Recoveries uint64 `json:"recoveries"`

@@ -89,7 +89,7 @@ func (v *Voter) checkRollback(known map[string]hello) bool {
 	if missing == "" {
 		return false
 	}
-	// At the next start, the voters that detected it may not be running.
+	// At the next start, the voters that detected the rollback may not be running.
 	if err := v.disk.recordRollback(missing); err != nil {
 		v.log.Error("cannot persist the rollback of this voter", zap.Error(err))
 	}
@@ -129,8 +129,8 @@ func (v *Voter) rolledBackPeers(own Status, known map[string]hello) string {
 }
 
 // endVerification ends the start phase, in which this voter only polls. It requires at least one hello, because a
-// single voter has no majority. A voter that knows of a rollback but did not respond rejects this one when they connect
-// (see checkHandshake).
+// single voter has no majority. A voter that knows of a rollback but did not respond rejects this voter when the
+// two connect (see checkHandshake).
 func (v *Voter) endVerification(known map[string]hello) {
 	members := v.otherMembers()
 	v.mu.Lock()
@@ -153,8 +153,8 @@ func (v *Voter) endVerification(known map[string]hello) {
 	v.mu.Unlock()
 }
 
-// hasEnoughHellos reports whether all other members have responded; or at least one, and RequestTimeout has passed
-// since the first round with a response. mu is held.
+// hasEnoughHellos reports whether all other members have responded, or at least one has responded and
+// RequestTimeout has passed since the first poll with a response. mu is held.
 func (v *Voter) hasEnoughHellos(members []string, known map[string]hello, now time.Time) bool {
 	responses := 0
 	for _, address := range members {

@@ -45,8 +45,8 @@ func (c *cluster) awaitFenced(name string) {
 	require.False(c.t, c.voters[name].Status().Member)
 }
 
-// awaitSame waits until all running voters have the same log, and each voter's progress is recorded by another one. The
-// loss of an entry is only detected if the voter has acknowledged the entry.
+// awaitSame waits until all running voters have the same log, and each voter's progress is recorded by another
+// voter. The loss of an entry is only detected if the voter has acknowledged the entry.
 func (c *cluster) awaitSame() {
 	c.t.Helper()
 	require.True(c.t, awaitTrue(func() bool {
@@ -169,15 +169,15 @@ func testRolledBackVoter(t *testing.T, name string) {
 		c.awaitCondition(at, failover.ConditionVoterRolledBack, name)
 	}
 
-	// Its node can still use the coordinator.
+	// The node of the fenced voter can still use the coordinator.
 	k := c.connect(name)
 	got, _, err := k.Load(timed(t))
 	require.NoError(t, err)
 	require.Equal(t, rec, got)
 	require.NoError(t, k.Close())
 
-	// It has no vote: with one of the others stopped, the cluster has no majority. The same applies after a
-	// restart with only one of the others.
+	// The fenced voter has no vote: if another voter is stopped, the cluster has no majority. The same applies after a
+	// restart if only one other voter is running.
 	third := map[string]string{nodeA: witness, nodeB: witness, witness: nodeB}[name]
 	c.stop(third)
 	c.stop(name)
@@ -266,7 +266,7 @@ func testRolledBackKeepsRecord(t *testing.T) {
 		"the history of loads and swaps is not linearizable")
 }
 
-// If two of three voters are restored to an older state, the third one detects it, and keeps its state.
+// If two of three voters are restored to an older state, the third voter detects the rollback, and keeps its state.
 func TestTwoVotersRolledBack(t *testing.T) { simulate(t, testTwoVotersRolledBack) }
 
 func testTwoVotersRolledBack(t *testing.T) {
@@ -306,8 +306,8 @@ func testTwoVotersRolledBack(t *testing.T) {
 	require.Equal(t, rec, got)
 }
 
-// If all three voters are restored to the same point in time, no voter can detect it, and they continue from there.
-// (The nodes detect it: INV-9.)
+// If all three voters are restored to the same point in time, no voter can detect the rollback, and all continue
+// from there. (The nodes detect the rollback: INV-9.)
 func TestAllVotersRolledBack(t *testing.T) { simulate(t, testAllVotersRolledBack) }
 
 func testAllVotersRolledBack(t *testing.T) {

@@ -20,7 +20,7 @@ const (
 type leaderFinder interface {
 	// findLeader returns the leader's service and address; nil if no leader is known.
 	findLeader(ctx context.Context) (service, string)
-	// moved waits until the leader's address differs from from, or ctx ends.
+	// moved waits until the leader's address differs from the given one, or ctx ends.
 	moved(ctx context.Context, from string)
 }
 

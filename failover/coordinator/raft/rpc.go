@@ -221,8 +221,8 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	}
 	resp, err := r.peers.client.Do(hr) //nolint:gosec // G704: the address is a voter's
 	if err != nil {
-		// If a pooled connection is broken, the other ones are as well; each would be tried until its timeout. A slow
-		// handshake continues after the request, for the next one.
+		// If a pooled connection is broken, the other pooled connections usually are as well, and each would be tried
+		// until its timeout. A slow handshake continues after the request, and its connection serves the next request.
 		if reused {
 			r.peers.client.CloseIdleConnections()
 		}

@@ -60,7 +60,7 @@ func (v *Voter) readyToLead(ctx context.Context) (*leadership, error) {
 	}
 }
 
-// confirmed waits until a majority has confirmed this voter's leadership after the call.
+// confirmed waits until a majority has confirmed this voter's leadership by accepting messages sent after the call.
 func (v *Voter) confirmed(ctx context.Context) (*leadership, error) {
 	l, err := v.readyToLead(ctx)
 	if err != nil {
@@ -120,8 +120,8 @@ func (v *Voter) load(ctx context.Context) (state, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return state{}, err
 	}
-	// Every result returned to a client before this call is applied: this leader responds only after it has applied an
-	// entry, and its barrier covers earlier leaders.
+	// This state includes every result that was returned to a client before this call: this leader responds only after
+	// it has applied an entry, and its barrier covers earlier leaders.
 	return v.fsm.now.Get(), nil
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
-// A request that raft has queued, but not processed, when it is shut down, ends with the voter. The bubble ends only
-// after all goroutines.
+// A request that raft has queued, but not processed, at its shutdown ends with the voter. The bubble of the test
+// ends only after all its goroutines have ended.
 func TestQueuedRequestEndsWithVoter(t *testing.T) { simulate(t, testQueuedRequestEndsWithVoter) }
 
 func testQueuedRequestEndsWithVoter(t *testing.T) {

@@ -46,15 +46,15 @@ var errRefused = errors.New("connection rejected by the voter")
 type handshake struct {
 	From string `json:"from"`
 	To   string `json:"to,omitempty"` // empty: any voter at that address
-	// Have is the disk state of the connecting voter, and Seen the known progress of the other one. They are only used
-	// on raft connections, and not by voters of 0.1.0.
+	// Have is the disk state of the connecting voter, and Seen the progress that it knows of the accepting voter. They
+	// are only used on raft connections, and not by voters of 0.1.0.
 	Have *diskState    `json:"have,omitempty"`
 	Seen *peerProgress `json:"seen,omitempty"`
 }
 
 type dialer struct {
 	from string
-	// describe sets Have and Seen; nil if no raft connections are opened.
+	// describe sets Have and Seen. It is nil if no raft connections are opened.
 	describe func(*handshake) error
 	tls      *TLS          // may be nil
 	timeout  time.Duration // of dial
@@ -156,8 +156,8 @@ type port struct {
 	loggedAt time.Time // time of the last logged rejection
 }
 
-// newPort accepts connections from the listener, and owns it. voters returns the addresses of all known voters. admit
-// may reject a connection.
+// newPort creates a port, which owns the listener and accepts its connections. voters returns the addresses of all
+// known voters. admit may reject a connection.
 func newPort(
 	ln net.Listener, secure *TLS, voters func() []string, advertise string,
 	admit func(byte, handshake) error, log *zap.Logger,

@@ -251,7 +251,8 @@ func (s *slowStart) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// A handshake takes longer than the timeout of a request. A leader is elected, and another one when it fails.
+// A handshake takes longer than the timeout of a request. A leader is elected, and after its failure another
+// leader.
 func TestSlowHandshake(t *testing.T) { simulate(t, testSlowHandshake) }
 
 func testSlowHandshake(t *testing.T) {

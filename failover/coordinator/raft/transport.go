@@ -24,11 +24,11 @@ const (
 // leader does not send to its followers.
 var errDiskStalled = errors.New("disk of the raft log is stalled")
 
-// transport is raft's transport with changes. It sends the ID of the intended voter (see handshake). It retries an
-// unreachable voter continuously, because the library's pauses of up to ten seconds would delay a restarted voter. A
-// leader with a stalled disk stops sending, so that another one is elected. The progress of other voters is recorded
-// before raft processes it (see peerProgress). The transport also records which requests were accepted (see
-// awaitMajority).
+// transport extends the raft library's transport. It sends the ID of the intended voter (see handshake). It retries
+// an unreachable voter continuously, because the library's pauses of up to ten seconds would delay a restarted
+// voter. A leader with a stalled disk stops sending, so that another leader is elected. The progress of other
+// voters is recorded before raft processes it (see peerProgress). The transport also records which requests were
+// accepted (see awaitMajority).
 type transport struct {
 	*hraft.NetworkTransport
 
@@ -171,8 +171,8 @@ func (t *transport) responded(id hraft.ServerID, term, number uint64, success bo
 	t.news = make(chan struct{})
 }
 
-// acceptedAfter returns the voters that have accepted a request of the term with a number higher than after, and a
-// channel that is closed when there may be more.
+// acceptedAfter returns the voters that have accepted a request of the term with a number higher than the given
+// one, and a channel that is closed when there may be more.
 func (t *transport) acceptedAfter(term, after uint64) (map[hraft.ServerID]bool, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -253,8 +253,8 @@ func (t *transport) TimeoutNow(
 	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp)
 }
 
-// named returns the address with the voter ID added. The library uses the result as its key for connections, so that a
-// connection to a former voter is not used for its successor at the same address.
+// named returns the address prefixed with the voter ID. The library uses the result as its key for connections, so
+// that a connection to a former voter is not used for its successor at the same address.
 func named(id hraft.ServerID, target hraft.ServerAddress) hraft.ServerAddress {
 	return hraft.ServerAddress(id) + "@" + target
 }
@@ -265,7 +265,7 @@ type streamLayer struct {
 	d *dialer
 }
 
-// Dial has the limits of connect instead of timeout, which is that of a request.
+// Dial ignores its timeout parameter, which is the timeout of a request, and uses the limits of connect.
 func (s streamLayer) Dial(target hraft.ServerAddress, _ time.Duration) (net.Conn, error) {
 	id, addr, _ := strings.Cut(string(target), "@")
 	return s.d.connect(context.Background(), kindRaft, id, addr)

@@ -230,8 +230,8 @@ func (v *Voter) stalled() bool {
 // diskStalled reports whether a log write or a probe is stalled.
 func (v *Voter) diskStalled() bool { return v.stalled() || v.probe.elapsed() > probeLimit }
 
-// probeDisk periodically writes to the disk. Raft writes nothing between role changes, so a stalled disk would only be
-// detected during a failover.
+// probeDisk periodically writes to the disk. Raft writes only when the record or the mark changes. Without the
+// probe, a stalled disk might only be detected during a failover.
 func (v *Voter) probeDisk(ctx context.Context) {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
@@ -305,7 +305,7 @@ func (v *Voter) member(s hraft.Server) Member {
 	return m
 }
 
-// Close stops the voter. Its coordinators fail from then on.
+// Close stops the voter. Afterwards, calls of its coordinators fail.
 func (v *Voter) Close() error {
 	v.stop()
 	err := v.shutDown()

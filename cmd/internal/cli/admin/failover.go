@@ -23,7 +23,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// forceTime is added to --timeout, since the lease of a node that has just failed takes a few seconds to expire.
+// forceTime is added to --timeout, because the lease of a node that has just failed takes a few seconds to expire.
 const forceTime = 40 * time.Second
 
 var errNoForce = cli.WithHint(errors.New("no changes made: --force and --accept-data-loss are required"),

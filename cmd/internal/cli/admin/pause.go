@@ -43,7 +43,7 @@ func ResumeCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// setPaused calls the nodes in turn until one accepts the change, since the active may be unreachable.
+// setPaused calls one node after the other until one accepts the change, because the active may be unreachable.
 func setPaused(ctx context.Context, env *cli.Env, paused bool, reason string) error {
 	return env.WithPairTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		nodes, err := env.Nodes(c)

@@ -42,8 +42,8 @@ type sitesVerification struct {
 	Differences []siteDifference `json:"differences"`
 }
 
-// siteDifference is a queue that differs; one of both is nil if the queue is missing at a site. Without a name, it is
-// the state outside of queues.
+// siteDifference describes a queue that differs. Primary or Replica is nil if the queue is missing at that site. If
+// Queue is empty, the state outside of queues differs.
 type siteDifference struct {
 	Queue   string       `json:"queue,omitempty"`
 	Primary *queueDigest `json:"primary"`

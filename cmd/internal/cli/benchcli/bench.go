@@ -275,7 +275,7 @@ func SetDefaults(cmd *cobra.Command, values map[string]string) {
 	for name, v := range values {
 		flag := cmd.Flags().Lookup(name)
 		set := flag.Value.Set
-		if list, ok := flag.Value.(pflag.SliceValue); ok { // otherwise, the first Set of the user would append to this one
+		if list, ok := flag.Value.(pflag.SliceValue); ok { // otherwise, the user's first Set would append to this value
 			set = func(v string) error { return list.Replace(strings.Split(v, ",")) }
 		}
 		if err := set(v); err != nil {

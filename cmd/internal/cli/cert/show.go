@@ -23,7 +23,7 @@ import (
 var errNone = errors.New("no certificate found")
 
 type shown struct {
-	// Source is the file or address. Number is the index in it, from 1.
+	// Source is the file or address. Number is the index of the certificate in the source, from 1.
 	Source  string `json:"source"`
 	Number  int    `json:"number"`
 	Subject string `json:"subject"`

@@ -148,7 +148,7 @@ func list(ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConne
 	return failed
 }
 
-// queryAll returns the connections of the nodes that respond, and the joined errors of the others.
+// queryAll returns the connections of the nodes that respond, and the joined errors of the other nodes.
 func queryAll(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ListConnectionsRequest,
 ) ([]connectionState, error) {

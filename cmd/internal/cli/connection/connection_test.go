@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// The connections to both nodes are listed, with the state of a consumer. After one is closed, its consumer continues
-// over another connection without loss.
+// The connections to both nodes are listed, with the state of a consumer. After a connection is closed, its
+// consumer continues over another connection without loss.
 func TestConnections(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, _ := clitest.InSync(t, p, c)

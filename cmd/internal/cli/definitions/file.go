@@ -114,7 +114,7 @@ type entry struct {
 
 type object []entry
 
-// object returns the options that the queue sets itself.
+// object returns the definition of the queue: the options that it sets itself, its subscriptions and its forwards.
 func (q *queue) object() object {
 	o := object{{"name", q.name}}
 	for _, f := range queueconfig.Fields() {
@@ -385,7 +385,7 @@ func (d *decoder) subscriptions(n *yaml.Node) []subscription {
 	return list
 }
 
-// field sets the field of a configuration named by a key. It returns false for an unknown key.
+// field sets the configuration field that key names. It returns false for an unknown key.
 func (d *decoder) field(fields []queueconfig.Field, key string, config *admin.QueueConfig, v *yaml.Node) bool {
 	at := slices.IndexFunc(fields, func(f queueconfig.Field) bool { return f.Name == key })
 	if at < 0 {

@@ -62,7 +62,7 @@ func detailedSchedule() *pb.Schedule {
 	}
 }
 
-// requireEqual compares documents; schedules as messages, since empty and missing maps are equal.
+// requireEqual compares documents. Schedules are compared as messages, because empty and missing maps are equal.
 func requireEqual(t *testing.T, want, got *document) {
 	t.Helper()
 	require.Equal(t, want.queues, got.queues)

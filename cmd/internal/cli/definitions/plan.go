@@ -107,8 +107,8 @@ func (s *step) what() string {
 	}
 }
 
-// compare returns the plan that makes a pair match a document. Queues are sorted by name, policies by pattern.
-// Schedules are sorted by name. Temporary queues that are not in the file belong to their clients and are ignored.
+// compare returns the plan that makes a pair match a document. Queues and schedules are sorted by name, policies by
+// pattern. Temporary queues that are not in the file belong to their clients and are ignored.
 func compare(content *document, there *existing) plan {
 	wanted := content.queues
 	byName := make(map[string]admin.Queue, len(there.queues))
@@ -192,7 +192,8 @@ func targetsFirst(queues []queue) []queue {
 }
 
 // policiesFirst moves the dead-letter queues of policies to the front, after the queues that they refer to. The
-// policies must be set before the queue with the index before, since that queue and later ones may depend on them.
+// policies must be set before the queue at the returned index, because that queue and later ones may depend on
+// them.
 func policiesFirst(queues []queue, policies []admin.Policy) (ordered []queue, before int) {
 	needed := make(map[string]bool)
 	for _, p := range policies {

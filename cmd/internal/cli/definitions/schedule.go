@@ -142,7 +142,7 @@ func (d *decoder) schedule(n *yaml.Node) *pb.Schedule {
 	return s
 }
 
-// message sets the field of a message named by a key. It returns false for an unknown key.
+// message sets the message field that key names. It returns false for an unknown key.
 func (d *decoder) message(key string, v *yaml.Node, m *pb.Message) bool {
 	switch key {
 	case "content_type":

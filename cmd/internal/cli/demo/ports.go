@@ -25,8 +25,8 @@ const (
 
 type served map[string]map[string]string
 
-// listen adds a listener setting for each node of the sites, with the first free ports from the address first on. It
-// adds none if first is empty.
+// listen adds a listener setting for each node of the sites, with the first free ports from the given address on.
+// If the address is empty, it adds no setting.
 func listen(ctx context.Context, sites []devSite, flag, setting, first string) error {
 	if first == "" {
 		return nil
@@ -46,7 +46,8 @@ func listen(ctx context.Context, sites []devSite, flag, setting, first string) e
 	return nil
 }
 
-// freePorts returns the first n addresses from the address first on that are not in use and not in except.
+// freePorts returns the first n free addresses, starting with first and increasing the port. It skips the addresses
+// in except.
 func freePorts(ctx context.Context, flag, first string, n int, except []string) (free []string, err error) {
 	host, text, err := net.SplitHostPort(first)
 	if err != nil {

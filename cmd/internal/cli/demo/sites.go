@@ -23,7 +23,7 @@ import (
 // siteNames are the names of the two sites. The first one is the primary after the first start.
 var siteNames = [2]string{"east", "west"}
 
-// connectTimeout limits the wait until the sites reach each other. Sites with different transactions never do.
+// connectTimeout limits the wait until the sites reach each other. Sites with diverged logs never connect.
 const connectTimeout = 30 * time.Second
 
 // devSite is a pair of lockstep dev.
@@ -120,7 +120,7 @@ func connectSites(ctx context.Context, sites []devSite) error {
 	return nil
 }
 
-// waitConnected waits until the site knows the state of the other one and, if it is a replica, receives its log.
+// waitConnected waits until the site knows the state of the other site and, if it is a replica, receives its log.
 func (s *devSite) waitConnected(ctx context.Context) error {
 	return s.pair.Wait(ctx, "site "+s.name+" connected to the other one", func(all []*pb.GetStatusResponse) bool {
 		for i, st := range all {

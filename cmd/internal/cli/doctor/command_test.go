@@ -37,7 +37,7 @@ func diagnose(t *testing.T, c clitest.CLI, args ...string) (map[string]doctor.Fi
 	return all, code
 }
 
-// found returns the finding with the given prefix of its key.
+// found returns a finding with a key that starts with name.
 func found(t *testing.T, all map[string]doctor.Finding, name string) doctor.Finding {
 	t.Helper()
 	for key, f := range all {
@@ -80,7 +80,7 @@ func TestRunningPair(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code, stderr)
 	require.Contains(t, text, "not checked")
 
-	// A third node of the pair, and a new one that has only --peer.
+	// A node without a store, and with the address of the active in --peer.
 	free := t.TempDir()
 	all, _ = diagnose(t, c, "--data-dir", free, "--listen", "127.0.0.1:0", "--coordinator-etcd-endpoints", etcd,
 		"--peer", active.Address)
@@ -100,7 +100,7 @@ func TestRunningPair(t *testing.T) {
 	recordOfAnotherPair(t, c, etcd, args)
 }
 
-// recordOfAnotherPair uses a data directory with an empty prefix, and with the record of another pair.
+// recordOfAnotherPair runs the checks with a prefix without a record, and with the record of another pair.
 func recordOfAnotherPair(t *testing.T, c clitest.CLI, etcd string, args []string) {
 	t.Helper()
 	all, code := diagnose(t, c, append(args, "--coordinator-etcd-prefix", "/lockstep/empty/")...)
@@ -131,7 +131,7 @@ func recordOfAnotherPair(t *testing.T, c clitest.CLI, etcd string, args []string
 	require.Equal(t, doctor.Problem, found(t, all, "etcd, record").Verdict)
 }
 
-// The checks work with a raft quorum, before and after the other voters run.
+// The checks work with a raft quorum, before and after the other voters are started.
 func TestVoters(t *testing.T) {
 	c := clitest.CLI{T: t}
 	all, _ := diagnose(t, c, "--data-dir", t.TempDir(), "--coordinator-type", "raft", "--coordinator-raft-listen",

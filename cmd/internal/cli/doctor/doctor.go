@@ -36,7 +36,7 @@ type Finding struct {
 	Check   string  `json:"check"`
 	Subject string  `json:"subject,omitempty"`
 	Verdict Verdict `json:"verdict"`
-	// Measured is the observed value, and Do the recommended action.
+	// Measured is the observed value, Meaning its consequence, and Do the recommended action.
 	Measured string `json:"measured,omitempty"`
 	Meaning  string `json:"means,omitempty"`
 	Do       string `json:"do,omitempty"`
@@ -75,7 +75,7 @@ type check struct {
 	run  func(context.Context, *inspector) []Finding
 }
 
-// checks returns the stages of checks in the order of their output. A stage can use the results of earlier ones.
+// checks returns the stages of checks in the order of their output. A stage can use the results of earlier stages.
 func checks() [][]check {
 	return [][]check{
 		{

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// inspect returns an inspector for a valid configuration after change.
+// inspect returns an inspector for a valid configuration to which change was applied.
 func inspect(t *testing.T, change func(*config.Config)) *inspector {
 	t.Helper()
 	cfg := config.Default()
@@ -233,7 +233,7 @@ func TestCertificates(t *testing.T) {
 	require.NotNil(t, f)
 	reported(t, *f, Problem, "valid for both")
 
-	// Clients of the metrics and the console can have another CA than the server.
+	// The certificates of clients of the metrics and the console can have a different CA than those of the server.
 	in = inspect(t, func(c *config.Config) {
 		c.Metrics.TLS.CA, c.Metrics.TLS.Cert, c.Metrics.TLS.Key = ours.File, foreign, foreignKey
 		c.Console.TLS.CA, c.Console.TLS.Cert, c.Console.TLS.Key = ours.File, over, overKey

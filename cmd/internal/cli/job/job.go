@@ -255,8 +255,8 @@ func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Du
 
 var errNotStarted = errors.New("no run has started; to list the runs, use lockstep job history")
 
-// followRun waits for the end of the first run that started after the run before. cause is the error of the start
-// request, if any: the run may then not exist.
+// followRun waits for the end of the first run that started after the given one. cause is the error of the request
+// that started the run, if any. In this case, the run may not exist.
 func followRun(
 	ctx context.Context, env *cli.Env, c *client.Client, name string, before *pb.JobRun, cause error,
 ) (*pb.JobRun, error) {

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The deadline is extended three times per timeout while the command runs. A failed extension is the last one.
+// The deadline is extended three times per timeout while the command runs. After a failed extension, no other one
+// follows.
 func TestExtend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

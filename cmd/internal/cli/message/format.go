@@ -47,8 +47,8 @@ func newFormatter(env *cli.Env, text string) (*formatter, error) {
 	return &formatter{t}, nil
 }
 
-// fields returns the data for a template: the fields of --output json, with empty strings for missing ones, and the
-// unencoded body.
+// fields returns the data for a template: the fields of --output json, with an empty string for each missing field,
+// and the unencoded body.
 func fields(queue string, m *client.Stored) (map[string]any, error) {
 	encoded, err := json.Marshal(output.NewMessage(queue, *m, false))
 	if err != nil {
@@ -64,7 +64,7 @@ func fields(queue string, m *client.Stored) (map[string]any, error) {
 		all[name] = ""
 	}
 	dec := json.NewDecoder(bytes.NewReader(encoded))
-	dec.UseNumber() // a sequence has more digits than a float64
+	dec.UseNumber() // a sequence can have more digits than a float64
 	if err := dec.Decode(&all); err != nil {
 		return nil, fmt.Errorf("encode a message: %w", err)
 	}

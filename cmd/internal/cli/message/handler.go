@@ -34,7 +34,7 @@ const (
 	exitNotFound      = 127
 )
 
-// interruptWait is the time for a command to exit when consume is interrupted.
+// interruptWait is the time limit for a command to exit after consume was interrupted.
 const interruptWait = 5 * time.Second
 
 var errHandler = errors.New("cannot run the command of --ack-after-command")

@@ -41,7 +41,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// Matching messages are consumed; the others stay in the queue.
+// Matching messages are consumed; other messages stay in the queue.
 func TestConsumeFilter(t *testing.T) {
 	t.Parallel()
 	_, c := clitest.StartNodes(t, true)

@@ -83,8 +83,8 @@ func printVoters(env *cli.Env, members []raft.Member) error {
 // several times per second.
 const noResponseAfter = 5 * time.Second
 
-// roleOf describes the state of a voter. After a restart with an empty disk, a voter has a new ID, and the leader still
-// waits for the old one.
+// roleOf describes the state of a voter. After a restart with an empty disk, a voter has a new ID, and the leader
+// still waits for the voter with the old ID.
 func roleOf(m raft.Member, now time.Time) string {
 	switch {
 	case m.Leader:

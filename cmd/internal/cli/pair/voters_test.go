@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The nodes of a raft pair report the voter addresses, even if one has not read the cluster record yet. Nodes of an
-// etcd pair report no voters.
+// The nodes of a raft pair report the voter addresses, even if one node has not read the cluster record yet. Nodes
+// of an etcd pair report no voters.
 func TestVoterAddresses(t *testing.T) {
 	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
 	require.NoError(t, err)

@@ -94,8 +94,8 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 	return env.Print.Pairs(rows)
 }
 
-// Run starts a plan and, unless detach is set, follows it until it ends. Ctrl-C then cancels the plan. It returns an
-// error if the plan failed or was cancelled.
+// Run starts a plan and, unless detach is set, follows it until it ends. While Run follows the plan, Ctrl-C cancels
+// it. It returns an error if the plan failed or was cancelled.
 func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanRequest, detach bool) error {
 	find, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()

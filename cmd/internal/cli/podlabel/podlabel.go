@@ -28,7 +28,8 @@ import (
 
 const (
 	requestLimit = 2 * time.Second
-	// again is the interval at which the label is set even without a role change, in case another client removed it.
+	// again is the interval at which the label is set even without a role change, because another client may have
+	// removed it.
 	again = time.Minute
 	// answerLimit is the maximum number of bytes read from a response.
 	answerLimit = 64 << 10

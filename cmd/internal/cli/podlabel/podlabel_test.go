@@ -83,7 +83,7 @@ func (c *cluster) lookup(name string) (string, bool) {
 	return "", false
 }
 
-// The label follows the node's role, after an error of the API server and when the node is stopped.
+// The label follows the node's role, even after an error of the API server and when the node is stopped.
 func TestLabelFollowsNode(t *testing.T) {
 	c := newCluster(t)
 	l, err := newLabeller(c.flags(), c.lookup)

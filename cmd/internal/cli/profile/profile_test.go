@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/issuer"
 )
 
-// trusting returns node settings that trust an issuer.
+// trusting returns settings of a node that accepts tokens of an issuer.
 func trusting(i *issuer.Issuer) map[string]string {
 	settings := maps.Clone(harness.SmallNodes())
 	settings["auth.jwt.issuer"], settings["auth.jwt.audience"] = i.URL, issuer.Audience

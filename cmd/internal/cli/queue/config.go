@@ -122,7 +122,7 @@ type configFlag struct {
 	config *admin.QueueConfig
 }
 
-// Set parses a value. Its errors omit the name of the field, since pflag adds the name of the flag.
+// Set parses a value. Its errors omit the name of the field, because pflag adds the name of the flag.
 func (v configFlag) Set(text string) error {
 	err := v.field.Set(v.config, text)
 	if err == nil {
@@ -135,7 +135,7 @@ func (v configFlag) Set(text string) error {
 	return errors.New(reason)
 }
 
-// String returns the value, or "" for a zero value without a name.
+// String returns the value, or "" for a zero value.
 func (v configFlag) String() string {
 	if v.config == nil {
 		return ""

@@ -59,7 +59,7 @@ After a restart, a node must detect corrupt messages again: lockstep verify --de
 }
 
 // confirmDropCorrupt lists the messages to discard, asks for confirmation, and returns them. If no operator can be
-// prompted, it returns all instead: each corrupt message is discarded.
+// prompted, it returns true for all instead, and each corrupt message is discarded.
 func confirmDropCorrupt(
 	ctx context.Context, env *cli.Env, n *admin.Node, queue string, yes bool,
 ) (seen []uint64, all bool, err error) {

@@ -154,7 +154,7 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 	})
 }
 
-// measured lists queues with their rates. It takes a second if the node does not measure them yet.
+// measured lists queues with their rates. It takes a second if the node does not measure rates yet.
 func measured(ctx context.Context, c *client.Client, o admin.ListOptions) (admin.QueueList, error) {
 	list, err := admin.New(c).ListQueues(ctx, o)
 	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {

@@ -248,7 +248,7 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 	})
 }
 
-// changeAnywhere calls the first node that responds: no node is active while min-in-sync refuses writes.
+// changeAnywhere calls the first node that responds, because no node is active while min-in-sync refuses writes.
 func changeAnywhere(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ChangeSettingsRequest,
 ) (now []*pb.RunningSetting, err error) {

@@ -63,7 +63,8 @@ Otherwise, it prints the command to serve it. To end the drill, delete the direc
 	return cmd
 }
 
-// drillConfig returns the settings of a standalone node. No setting of other nodes applies, such as backup.path.
+// drillConfig returns the settings of a standalone node. Settings of other nodes, such as backup.path, do not
+// apply.
 func drillConfig(dir, listen string) (config.Config, error) {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -82,7 +83,7 @@ type drilled struct {
 	DataDir  string          `json:"data_dir"`
 	NodeID   string          `json:"node_id"`
 	StoreID  string          `json:"store_id"`
-	Site     string          `json:"site,omitempty"` // that was copied
+	Site     string          `json:"site,omitempty"` // site that was copied
 	Role     string          `json:"role"`           // of that site
 	Lineage  string          `json:"lineage"`        // of the copy
 	Position output.Position `json:"position"`       // in the log of the site

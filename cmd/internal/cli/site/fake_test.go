@@ -153,7 +153,7 @@ func startSites(t *testing.T) sites {
 	return s
 }
 
-// connect makes each site report the other one.
+// connect makes each site report the state of the other site.
 func (s sites) connect() {
 	s.east.site.Remote, s.west.site.Remote = s.west.site.GetSite(), s.east.site.GetSite()
 }

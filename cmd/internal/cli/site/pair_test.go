@@ -62,7 +62,7 @@ func TestCommandsForReplica(t *testing.T) {
 	s.stopEast()
 	s.west.cli(t).OK("switchover")
 
-	// The replica does not execute it.
+	// The replica rejects the command.
 	s.west.refuse = refusal(t, pb.ErrorReason_ERROR_REASON_REPLICA)
 	_, _, code := s.west.cli(t).Run("", "switchover")
 	require.Equal(t, cli.ExitError, code)

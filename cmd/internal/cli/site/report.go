@@ -14,7 +14,7 @@ import (
 
 // report is the output of lockstep site status.
 type report struct {
-	// Site is the site of --addr, and Remote is the other one; nil if it is unknown.
+	// Site is the site of --addr, and Remote is the other site; Remote is nil if it is unknown.
 	Site   siteState  `json:"site"`
 	Remote *siteState `json:"remote,omitempty"`
 	// Replication is nil if the active node of the replica does not respond.
@@ -31,7 +31,7 @@ type siteState struct {
 	Role    string `json:"role"`
 	Lineage string `json:"lineage,omitempty"`
 	Epoch   uint64 `json:"epoch"`
-	// Responds is false if the state is that reported by the other site.
+	// Responds reports whether this site responded. Otherwise, the other site reported the state.
 	Responds  bool      `json:"responds"`
 	Addresses []string  `json:"addresses"`
 	Applied   *position `json:"applied,omitempty"`

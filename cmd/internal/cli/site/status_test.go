@@ -46,8 +46,8 @@ func TestStatus(t *testing.T) {
 	golden.Text(t, "status.jsonl", s.masked(lines.String()))
 }
 
-// A promotion loses an unknown number of transactions if the replica has no end of the primary's log. It loses nothing
-// if the primary has stopped and the replica has all of its records.
+// A promotion loses an unknown number of transactions if the replica does not know the end of the primary's log. It
+// loses nothing if the primary has stopped and the replica has all of its records.
 func TestPromotionLoss(t *testing.T) {
 	s := startSites(t)
 	v, code := siteStatus(t, s.west.cli(t))

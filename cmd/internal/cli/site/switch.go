@@ -20,7 +20,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// extraTime is the time for the response, after the time limit of a switch: a failed switch is rolled back first.
+// extraTime is the time for the response after the time limit of a switch, because a failed switch is rolled back
+// first.
 const extraTime = 20 * time.Second
 
 func switchCommand(env *cli.Env) *cobra.Command {
@@ -124,7 +125,7 @@ func follow(ctx context.Context, env *cli.Env, replica *pair) (stop func()) {
 	}
 }
 
-// findPrimary returns the primary, with an active node, and the other site, or nil if that does not respond.
+// findPrimary returns the primary, with an active node, and the other site, which is nil if it does not respond.
 func findPrimary(ctx context.Context, env *cli.Env, c *client.Client) (primary, replica *pair, err error) {
 	addresses, err := env.Addresses()
 	if err != nil {
@@ -151,8 +152,8 @@ func findPrimary(ctx context.Context, env *cli.Env, c *client.Client) (primary, 
 	return there, here, nil
 }
 
-// changeError adds to an error of a change of roles that the outcome is unknown, unless a node reported that it did not
-// change them.
+// changeError returns the error of a role change. It adds that the outcome is unknown, unless a node has reported
+// that the roles are unchanged.
 func changeError(err error) error {
 	e, ok := errors.AsType[*client.Error](err)
 	if !ok {

@@ -12,9 +12,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
-// printLeft lists files that the nodes keep and do not use. It recommends removal only if the pair has their content.
-// Before both nodes are in sync, a quarantined store may be the only copy of acknowledged messages; a truncated log
-// tail always is.
+// printLeft lists files that the nodes keep and do not use. It recommends removal only if the pair has the content
+// of the files. Before both nodes are in sync, a quarantined store may be the only copy of acknowledged messages. A
+// truncated log tail is always the only copy.
 func printLeft(env *cli.Env, s pairstatus.Status) error {
 	removable := "unused files on %s (can be removed): %s"
 	if !settled(&s) {
@@ -52,8 +52,9 @@ func printLeft(env *cli.Env, s pairstatus.Status) error {
 	return nil
 }
 
-// settled reports whether both nodes hold all messages, or the responding node is not in a pair. The roles are checked
-// as well: a node with a store that may have lost data can still be in sync according to the cluster record.
+// settled reports whether both nodes have all messages, or the responding node is not in a pair. The roles are
+// checked as well: a node with a store that may have lost data can still be in sync according to the cluster
+// record.
 func settled(s *pairstatus.Status) bool {
 	if s.Pair != nil && (len(s.Pair.InSync) < 2 || s.Pair.Forced != nil && !s.Pair.Forced.Settled) {
 		return false

@@ -35,7 +35,7 @@ until Ctrl-C: in place with rates on a terminal, and printed after each change o
 				}
 				timeout := env.Timeout
 				if !cmd.Flags().Changed("timeout") {
-					timeout = min(timeout, 2*time.Second) // a node that hangs does not delay the others' status
+					timeout = min(timeout, 2*time.Second) // a node that hangs does not delay the status of the other nodes
 				}
 				s := env.QueryNodes(ctx, c, timeout)
 				if err := printStatus(env, s); err != nil {
@@ -90,7 +90,7 @@ func printStatus(env *cli.Env, s pairstatus.Status) error {
 	return env.Print.Sentence("%s", s.PlanText)
 }
 
-// printChanges prints forced operations that are not settled, and the time of an automatic failback.
+// printChanges prints the last forced failover, if it is not settled, and the time until an automatic failback.
 func printChanges(env *cli.Env, s pairstatus.Status) error {
 	if f := s.Pair.Forced; f != nil && !f.Settled {
 		if err := env.Print.Sentence("FORCED: node %s was made active %s", s.NodeName(f.NodeID), f); err != nil {

@@ -247,7 +247,7 @@ func restore(ctx context.Context, env *cli.Env, path string, f *restoreFlags) er
 	if f.dryRun {
 		verb = "verified; a restore would contain"
 	}
-	// The number of messages excludes the archived records: the node applies them at its start.
+	// The number of messages excludes the archived records, because the node applies them at its start.
 	content := output.Plural(r.Manifest.Messages, "message")
 	if r.Records > 0 {
 		content += " and " + output.Plural(r.Records, "later log record") + ", which add and remove messages"

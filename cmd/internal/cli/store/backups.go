@@ -202,7 +202,6 @@ func localBackups(ctx context.Context, env *cli.Env, path string, f *listFlags) 
 	return endSets(env, path, list, broken)
 }
 
-// showBackup converts the progress for display. Verification reports pages instead of bytes.
 func printSets(env *cli.Env, label string, list []saveSet) error {
 	if env.Print.JSON() {
 		if err := output.Objects(env.Print, list); err != nil {

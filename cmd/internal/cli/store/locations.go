@@ -115,7 +115,7 @@ func checkThere(text string) error {
 	return nil
 }
 
-// onNodePath rejects a relative path, since each node has its own working directory.
+// onNodePath rejects a relative path, because each node has its own working directory.
 func onNodePath(text string) error {
 	if text == "" {
 		return nil

@@ -53,8 +53,8 @@ func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Cont
 	})
 }
 
-// chooseNode returns the node with a role, name, ID or address. Without a standby, it returns the active instead, which
-// rejects operations that only a standby can perform.
+// chooseNode returns the node with the given role, name, ID or address. Without a standby, it returns the active
+// instead, which rejects operations that only a standby can perform.
 func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string) (target, error) {
 	s := env.QueryNodes(ctx, c, min(env.Timeout, 2*time.Second))
 	i := slices.IndexFunc(s.Nodes, func(n pairstatus.Node) bool {

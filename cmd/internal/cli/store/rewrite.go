@@ -225,7 +225,7 @@ func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 	return nil
 }
 
-// planOffline is a dry run for a stopped node. A pageSize of 0 selects the current one.
+// planOffline performs a dry run for a stopped node. A pageSize of 0 selects the current one.
 func planOffline(ctx context.Context, env *cli.Env, dir string, pageSize int) error {
 	var p rewrite.Plan
 	err := env.WithProgress(ctx, dir, func(show func(progress.Step)) (err error) {

@@ -320,7 +320,7 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 }
 
 // takeDir adds --data-dir to a command. For compatibility, the directory is also accepted as the first argument. If
-// need is set, it is required. rest is the number of arguments after the directory.
+// need is set, the directory is required. rest is the number of arguments after the directory.
 func takeDir(cmd *cobra.Command, need bool, rest int) {
 	var dir string
 	run := cmd.RunE

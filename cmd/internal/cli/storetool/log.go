@@ -126,7 +126,7 @@ type siteDump struct {
 	Logical  uint64          `json:"logical"`
 }
 
-// messageDump has no sequence: it is assigned when the record is applied.
+// messageDump has no sequence, because the sequence is assigned when the record is applied.
 type messageDump struct {
 	Queue       uint64    `json:"queue"`
 	PublishedAt time.Time `json:"published_at"`

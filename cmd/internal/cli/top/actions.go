@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// switchoverLimit is the time limit of a switchover. A rollback may take as long again.
+	// switchoverLimit is the time limit of a switchover. A rollback may take the same time in addition.
 	switchoverLimit = 10 * time.Second
 	pauseReason     = "from lockstep top"
 )
@@ -62,7 +62,7 @@ func (s *source) switchover(ctx context.Context) doneMsg {
 		r.GetTerm(), r.GetPause().AsDuration().Round(100*time.Microsecond))}
 }
 
-// setPaused calls the nodes in turn until one accepts the change, since the active may be unreachable.
+// setPaused calls one node after the other until one accepts the change, because the active may be unreachable.
 func (s *source) setPaused(ctx context.Context, paused bool) doneMsg {
 	ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
 	defer cancel()

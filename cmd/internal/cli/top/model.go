@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 )
 
-// window is the number of queues per request: the visible ones and some before and after them.
+// window is the number of queues per request: the visible queues and some before and after them.
 const window = 200
 
 type screen int
@@ -32,7 +32,7 @@ type question struct {
 	busy string
 }
 
-// model holds the last status and the operator's input. It does no I/O.
+// model contains the last status and the operator's input. It does no I/O.
 type model struct {
 	do            actions
 	paint         painter
@@ -40,7 +40,7 @@ type model struct {
 
 	status   statusMsg
 	reported bool              // a status was received
-	names    map[string]string // node names by address, for nodes that do not answer
+	names    map[string]string // node names by address, for nodes that do not respond
 	page     page
 	listErr  error
 	listed   bool // a page was received
@@ -181,7 +181,7 @@ func (m *model) openPage(s screen) {
 	m.screen, m.scroll = s, 0
 }
 
-// back leaves the screen; on the pair screen it clears the filter, then the last message.
+// back returns to the pair screen. On the pair screen, it clears the filter or, without a filter, the last message.
 func (m *model) back() {
 	switch {
 	case m.screen != ofPair:

@@ -77,7 +77,7 @@ func (s *session) press(keys ...string) (last tea.Cmd) {
 
 var styles = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
-// screen returns the displayed text without styles. It checks that the text has the size of the terminal.
+// screen returns the displayed text without styles. It checks that the text fits the terminal.
 func (s *session) screen() string {
 	s.t.Helper()
 	text := styles.ReplaceAllString(s.m.View().Content, "")
@@ -92,7 +92,7 @@ func (s *session) screen() string {
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// aPair is a pair whose standby reports conditions.
+// aPair is a pair with a standby that reports conditions.
 func aPair(conditions ...pairstatus.Condition) statusMsg {
 	return statusMsg{
 		at: noon.In(time.Local),

@@ -79,7 +79,8 @@ type answer struct {
 	pairstatus.Answer
 }
 
-// queryNode polls one node. Each node has its own loop, so that an unresponsive node does not delay the other one.
+// queryNode polls one node. Each node has its own loop, so that an unresponsive node does not delay the requests to
+// the other node.
 func (s *source) queryNode(ctx context.Context, i int, answers chan<- answer) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
@@ -199,8 +200,8 @@ func (s *source) reportRights(ctx context.Context, tell func(any)) {
 	}
 }
 
-// mayOperate reports whether the caller may have the operate right. The rights of roles are not known here: with any
-// role it returns true, and the node decides.
+// mayOperate reports whether the caller may have the operate right. The rights of roles are not known here. For a
+// caller with any role, mayOperate returns true, and the node decides.
 func mayOperate(me *pb.WhoAmIResponse) bool {
 	if me.GetOpen() || me.GetBootstrapOperator() {
 		return true

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// terminal emulates the terminal features that the program uses. Unknown sequences are recorded in strange.
+// terminal emulates the terminal features that the program uses. Unknown sequences are recorded in unknown.
 type terminal struct {
 	mu            sync.Mutex
 	width, height int
@@ -115,7 +115,7 @@ func (t *terminal) down() {
 	}
 }
 
-// scroll moves the lines from a row to the end of the region up by n, or down if n is negative.
+// scroll moves the lines from the given row to the end of the region up by n rows, or down if n is negative.
 func (t *terminal) scroll(from, n int) {
 	for ; n > 0; n-- {
 		copy(t.cells[from:t.bottom], t.cells[from+1:t.bottom+1])

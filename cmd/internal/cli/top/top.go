@@ -2,8 +2,8 @@
 
 // Package top implements `lockstep top`, a live terminal view of a pair and its queues.
 //
-// A source polls each node for its status and the active for its queues. A model, which does no I/O, keeps the last
-// status and the operator's input. The view renders it.
+// A source polls each node for its status and the active for its queues. A model, which does no I/O, contains the
+// last status and the operator's input. The view renders the model.
 package top
 
 import (

@@ -39,7 +39,7 @@ func (m *model) listLines() []string {
 	return lines
 }
 
-// listTitle returns the title of the queue list. If the active does not respond, it contains the error.
+// listTitle returns the title of the queue list. If the active does not respond, the title contains the error.
 func (m *model) listTitle() string {
 	q := m.page.query
 	text := fmt.Sprintf("%s by %s", output.Plural(m.page.total, "queue"), q.order)

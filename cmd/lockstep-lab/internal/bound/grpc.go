@@ -29,7 +29,7 @@ func (m message) parts() [][]byte {
 	return out
 }
 
-// asItIs is a codec for byte messages that neither copies nor parses them.
+// asItIs is a codec for byte messages. It neither copies nor parses them.
 type asItIs struct{}
 
 func (asItIs) Name() string { return "bound" }
@@ -128,7 +128,7 @@ func dialGRPC(ctx context.Context, address string) (conn, error) {
 
 func (c *grpcConn) send(m message) error { return c.stream.SendMsg(&m) }
 
-// flush does nothing, since gRPC sends automatically.
+// flush does nothing, because gRPC sends messages without a flush.
 func (c *grpcConn) flush() error { return nil }
 
 func (c *grpcConn) receive() (message, error) {
@@ -142,7 +142,7 @@ func (c *grpcConn) receive() (message, error) {
 	return m, nil
 }
 
-// waiting returns false, since gRPC streams do not report received messages.
+// waiting returns false, because gRPC streams do not report received messages.
 func (c *grpcConn) waiting() bool { return false }
 
 func (c *grpcConn) Close() error {

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// logBytes is the size of the file. Writes wrap around, since the file is never read.
+// logBytes is the size of the file. Writes wrap around, because the file is never read.
 const logBytes = 64 << 20
 
 // log is the log of a relay with Sync. Without a file, it does nothing.

@@ -13,7 +13,7 @@ import (
 // RelayOptions configures a relay.
 type RelayOptions struct {
 	Transport Transport
-	// Next is the address of the next relay, host:port; empty for the last one.
+	// Next is the address of the next relay, host:port; empty for the last relay.
 	Next string
 	// Sync is a directory. Received messages are written to a file in it, and synced before they are answered. Empty:
 	// nothing is stored.

@@ -131,7 +131,8 @@ func (c *comparer) everything(ctx context.Context, long bool, only []string) (fa
 	return failed
 }
 
-// bothChronicles compares without and with syncs. Syncs are slow: with them, it uses a tenth of the messages.
+// bothChronicles runs the Chronicle comparison without syncs and then with syncs. Because syncs are slow, the
+// second comparison uses a tenth of the messages.
 func (c *comparer) bothChronicles(ctx context.Context) error {
 	messages := c.f.Messages
 	defer func() { c.f.Messages = messages }()

@@ -37,7 +37,7 @@ type compareFlags struct {
 	bursts   int
 	batch    int
 	limit    int64
-	peers    map[string]measure.Peer // found
+	peers    map[string]measure.Peer // peers that were found
 	missing  []string
 }
 
@@ -213,7 +213,8 @@ func (c *comparer) alone(ctx context.Context, fn func() error) (err error) {
 	return fn()
 }
 
-// natsRounds measures the first configuration, ours, and the other configurations in each round.
+// In each round, natsRounds measures the first configuration of the peer, then Lockstep, then the other
+// configurations of the peer.
 func (c *comparer) natsRounds(ctx context.Context) error {
 	for c.round = 1; c.round <= c.f.Rounds; c.round++ {
 		for _, sync := range c.f.syncs {
@@ -268,7 +269,7 @@ func (c *comparer) nats(ctx context.Context, configuration, sync string) (err er
 	return nil
 }
 
-// ours measures all cases of one size on fresh nodes, as the peer does.
+// ours measures all cases of Lockstep with one size on fresh nodes, as the peer does.
 func (c *comparer) ours(ctx context.Context, sync string, size int) error {
 	f := c.f.Flags
 	f.Sync, f.Pair = sync, !f.Standalone
@@ -314,7 +315,7 @@ func (c *comparer) ourCase(
 	return bench.Consume(ctx, t, o.consume)
 }
 
-// chronicleRounds alternates between the peer and ours.
+// chronicleRounds alternates between the peer and the embedded store of Lockstep.
 func (c *comparer) chronicleRounds(ctx context.Context) error {
 	for c.round = 1; c.round <= c.f.Rounds; c.round++ {
 		for _, sync := range c.f.syncs {

@@ -46,7 +46,7 @@ func requireEnded(t *testing.T, cmd *exec.Cmd) {
 }
 
 // The data of a measurement is removed when its reader exits, when it is interrupted, and at the next start after
-// it was killed. The data of a running measurement stays.
+// it was killed. The data of a running measurement is kept.
 func TestBenchCleansUp(t *testing.T) {
 	left := func(dir string) []string {
 		names, err := filepath.Glob(filepath.Join(dir, bench.DirPrefix+"*"))

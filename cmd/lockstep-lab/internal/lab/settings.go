@@ -25,7 +25,8 @@ type setting struct {
 	loads   []bench.PublishOptions
 }
 
-// settings returns the settings to sweep. The values of each span two orders of magnitude and include the default.
+// settings returns the settings to sweep. The values of each setting span two orders of magnitude and include the
+// default.
 func settings() []setting {
 	return []setting{
 		{

@@ -31,9 +31,9 @@ type Bounds struct {
 	address   string
 }
 
-// StartBounds starts the two relays of a transport as separate processes of this program. args returns the arguments of
-// a relay. With these, the program must call bound.Serve, print the address, and exit when its standard input is
-// closed. The caller must close the Bounds.
+// StartBounds starts the two relays of a transport as separate processes of this program. args returns the
+// arguments of a relay. With these arguments, the program must call bound.Serve, print the address, and exit when
+// its standard input is closed. The caller must close the Bounds.
 func StartBounds(ctx context.Context, t bound.Transport, sync bool, args func(next string) []string) (*Bounds, error) {
 	b := &Bounds{Transport: t, Sync: sync, processes: map[string]int{}}
 	for _, name := range []string{"b", "a"} {

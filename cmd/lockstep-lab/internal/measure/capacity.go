@@ -36,7 +36,8 @@ type Capacity struct {
 	bench.Result
 	// Processors is the number of processors per node; 0 means all.
 	Processors int `json:"processors,omitempty"`
-	// Sections are sorted by CPU time in descending order. A node that used no CPU time while it was profiled has none.
+	// Sections are sorted by CPU time in descending order. A node that used no CPU time while it was profiled has no
+	// sections.
 	Sections []Section `json:"sections"`
 	// LockWait is the time that goroutines waited for locks, in µs per message, by node.
 	LockWait map[string]float64 `json:"lock_wait_us_per_message"`
@@ -107,7 +108,7 @@ func inspectors(ctx context.Context, t bench.Target, o CapacityOptions) (map[str
 const countInterval = 500 * time.Millisecond
 
 // countWhile counts goroutines until the load is done. A single count is not representative: at the start not all
-// producers are connected, and at the end some have closed.
+// producers are connected, and at the end some have disconnected.
 func countWhile(
 	ctx context.Context, nodes map[string]inspector, loaded <-chan error,
 ) (map[string]map[string]int, error) {

@@ -33,7 +33,7 @@ type Side struct {
 	P50     float64 `json:"p50_ms,omitempty"`
 	P99     float64 `json:"p99_ms,omitempty"`
 	Remark  string  `json:"remark,omitempty"`
-	// Ratio is our rate divided by the rate of this side.
+	// Ratio is the rate of Lockstep divided by the rate of this side.
 	Ratio float64 `json:"ratio,omitempty"`
 }
 
@@ -56,7 +56,7 @@ func (c *Comparisons) find(name, sync string, size int) *Comparison {
 	return c.list[i]
 }
 
-// Ours adds one of our results to the comparison of its Case.
+// Ours adds a result of Lockstep to the comparison of its Case.
 func (c *Comparisons) Ours(r bench.Result) {
 	x := c.find(r.Case, r.Sync, r.SizeBytes)
 	x.ours = append(x.ours, r)

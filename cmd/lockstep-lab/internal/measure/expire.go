@@ -21,7 +21,7 @@ const (
 // Values of ExpireOptions.By.
 const (
 	ExpireByMessage   = "message"    // each message has an expiry time
-	ExpireByQueue     = "queue"      // the queue gets a TTL
+	ExpireByQueue     = "queue"      // only the message IDs expire, at the end of the queue's dedup window
 	ExpireByMessageID = "message-id" // only their message IDs expire, at the end of the dedup window of their queue
 )
 
@@ -51,8 +51,8 @@ type ExpireResult struct {
 	Messages  int    `json:"messages"`
 	SizeBytes int    `json:"size_bytes"`
 	PerSecond int    `json:"per_second"`
-	// Before and After only have the load. During Checkpoints, each node writes a checkpoint every second. Expiring ends
-	// when the last expired message is removed.
+	// Before and After contain only the load. During Checkpoints, each node writes a checkpoint every second. Expiring
+	// ends when the last expired message is removed.
 	Before      ExpirePhase `json:"before"`
 	Checkpoints ExpirePhase `json:"checkpoints"`
 	Expiring    ExpirePhase `json:"expiring"`
@@ -83,7 +83,8 @@ type expiring struct {
 	result ExpireResult
 }
 
-// Expire fills a queue, publishes to another queue at a constant rate, and then expires all messages in the first one.
+// Expire fills a queue, publishes to another queue at a constant rate, and then expires all messages in the first
+// queue.
 func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult, error) {
 	names := bench.QueueNames(2)
 	x := &expiring{ExpireOptions: o, t: t, queue: names[1], result: ExpireResult{

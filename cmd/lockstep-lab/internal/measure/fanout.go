@@ -29,7 +29,7 @@ type FanoutOptions struct {
 	Consumers, Interval, Prefetch int
 	// Messages is the number of messages. Their bodies have SizeMin to SizeMax bytes.
 	Messages, SizeMin, SizeMax int
-	// Backlog publishes all messages before the consumers start.
+	// If Backlog is set, all messages are published before the consumers start.
 	Backlog bool
 	// Parts is the number of values of a message property; 0 means none. With Filtered, each subscription has a
 	// filter that matches one value.
@@ -39,8 +39,8 @@ type FanoutOptions struct {
 	Drain time.Duration
 }
 
-// emptyTimeout is the time without messages after which a consumer leaves a subscription. On a busy machine, the
-// delivery of existing messages takes less time.
+// emptyTimeout is the time without messages after which a consumer leaves a subscription. Even on a busy machine,
+// the delivery of existing messages takes less time.
 const emptyTimeout = time.Second
 
 type fanout struct {
@@ -58,9 +58,9 @@ type fanout struct {
 	waits [][2]*hdrhistogram.Histogram
 }
 
-// Fanout measures publishing to a queue with many subscriptions, and the concurrent deliveries. It reports up to three
-// results: "publish", where a latency is the time to the acknowledgement, "deliver" during publishing, and "drain"
-// after it, where a latency is the time that a consumer waited for its next message.
+// Fanout measures publishing to a queue with many subscriptions, and the concurrent deliveries. It reports up to
+// three results: "publish", "deliver" during publishing, and "drain" after publishing. A latency of "publish" is
+// the time to the acknowledgement. A latency of the others is the time that a consumer waited for its next message.
 func Fanout(ctx context.Context, t bench.Target, o FanoutOptions, report func(bench.Result) error) error {
 	f := &fanout{
 		FanoutOptions: o, client: t.Client, queue: bench.QueueNames(1)[0], free: make(chan int, o.Subscriptions),

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitMemory moves this process into a new memory cgroup, which includes its page cache. leave moves it back and
-// removes the cgroup.
+// limitMemory moves this process into a new memory cgroup, which also limits its page cache. leave moves it back
+// and removes the cgroup.
 func limitMemory(bytes int64) (leave func() error, err error) {
 	mount, home, limit, err := memoryCgroup()
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 
 // Operations that run while publishers are measured.
 const (
-	WorkNothing = "nothing" // another quiet period, for the difference between two of them
+	WorkNothing = "nothing" // another quiet period, for the difference between two quiet periods
 	WorkResize  = "resize"  // a rolling resize of both nodes, with its switchover
 	WorkBackup  = "backup"  // of the standby, with the configured background share
 	WorkScan    = "scan"    // of the standby, with the configured background share
@@ -159,7 +159,8 @@ func (u *maintenanceWork) measure(ctx context.Context, work string) (Maintenance
 	return r, after()
 }
 
-// do executes an operation. If seconds is 0, the operation took the whole time of the call. after cleans up.
+// do executes an operation. If seconds is 0, the operation took the whole time of the call. The caller must call
+// after to clean up.
 func (u *maintenanceWork) do(ctx context.Context, work string) (mb, seconds float64, after func() error, err error) {
 	after = func() error { return nil }
 	switch work {
@@ -248,7 +249,7 @@ func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, afte
 	if err := n.Kill(); err != nil {
 		return 0, 0, nil, err
 	}
-	// Delete the data later: deletions would load the disk that both nodes share.
+	// Delete the data later, because deletions would load the disk that both nodes share.
 	lost := n.DataDir() + ".lost"
 	if err := os.Rename(n.DataDir(), lost); err != nil {
 		return 0, 0, nil, fmt.Errorf("wipe the standby: %w", err)

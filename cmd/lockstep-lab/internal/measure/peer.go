@@ -36,8 +36,8 @@ type Peer struct {
 	Stderr io.Writer
 }
 
-// FindPeer returns the benchmark with the given command, or else the program run in dir. It returns ErrNoPeer if dir
-// does not contain the program.
+// FindPeer returns the benchmark that command starts or, if command is empty, the program named run in dir. It
+// returns ErrNoPeer if dir does not contain the program.
 func FindPeer(name, dir, command string) (Peer, error) {
 	if command != "" {
 		return Peer{Name: name, Command: strings.Fields(command)}, nil
@@ -77,7 +77,7 @@ func lastLines(s string) string {
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }
 
-// Cases that are measured on both sides.
+// Cases that are measured for Lockstep and for a peer.
 const (
 	CasePub1      = "1 publisher"
 	CasePub64     = "64 publishers"

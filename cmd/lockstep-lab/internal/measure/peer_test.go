@@ -40,7 +40,7 @@ func TestParseChronicle(t *testing.T) {
 	require.InDelta(t, 25e6, results[1].Rate, 0)
 }
 
-// The output of programs like those of the peers is parsed and compared with our results.
+// The output of programs like those of the peers is parsed and compared with the results of Lockstep.
 func TestPeers(t *testing.T) {
 	dir := t.TempDir()
 	_, err := FindPeer(PeerNATS, "", "")

@@ -167,7 +167,7 @@ func (e *embedded) reopen(ctx context.Context) error {
 
 func heapInUse() uint64 {
 	runtime.GC()
-	runtime.GC() // the second one frees objects that had a finalizer
+	runtime.GC() // the second collection frees objects that had a finalizer
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

@@ -65,7 +65,7 @@ func sections(node string, cpu *profile.Profile, goroutines map[string]int, mess
 	return out
 }
 
-// root returns the start function of the goroutine of a sample. It skips functions that only start another one.
+// root returns the start function of the goroutine of a sample. It skips functions that only start other functions.
 func root(s *profile.Sample) string {
 	for i := len(s.Location) - 1; i >= 0; i-- {
 		lines := s.Location[i].Line
@@ -93,7 +93,7 @@ func count(goroutines *profile.Profile) map[string]int {
 	return out
 }
 
-// usual returns the median count of each kind; for an even number of counts, the higher of the two middle ones. A
+// usual returns the median count of each kind; for an even number of counts, the higher of the two middle counts. A
 // missing kind counts as 0.
 func usual(counts []map[string]int) map[string]int {
 	out := map[string]int{}

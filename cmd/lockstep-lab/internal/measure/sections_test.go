@@ -44,7 +44,7 @@ func TestMedianOfCounts(t *testing.T) {
 	require.Empty(t, usual(nil))
 }
 
-// The goroutine that delivers messages of a queue is distinguished from the one that settles them.
+// The goroutine that delivers messages of a queue is distinguished from the goroutine that settles them.
 func TestSectionsOfDispatcher(t *testing.T) {
 	begun := func(method string) *profile.Sample {
 		var s profile.Sample

@@ -42,7 +42,7 @@ type steadyLoad struct {
 	mu    sync.Mutex // guards the fields below
 	phase *hdrhistogram.Histogram
 	since time.Time
-	slow  []float64 // longest latency in each second since then, in milliseconds
+	slow  []float64 // longest latency in each second of the phase, in milliseconds
 	step  string    // current step of the operation
 	slots []Slow    // longest latency in each slotTime
 }
@@ -107,7 +107,8 @@ type steady struct {
 	sizeBytes, perSecond, publishers int
 }
 
-// publishSteadily publishes while fn runs. A failure cancels the context of fn and is returned.
+// publishSteadily publishes while fn runs. If publishing fails, the context of fn is canceled, and the error is
+// returned.
 func publishSteadily(
 	ctx context.Context, t bench.Target, o steady, fn func(context.Context, *steadyLoad) error,
 ) error {

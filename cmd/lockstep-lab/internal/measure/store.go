@@ -40,12 +40,13 @@ type StoreOptions struct {
 	Messages, Bursts int
 	// Pause is the time between bursts.
 	Pause time.Duration
-	// Warm writes and deletes as much data as Store will use, before the measurement.
+	// If Warm is set, Store first writes and deletes as much data as it will use.
 	Warm bool
 	// MemoryLimit is the limit of this process and its page cache, in bytes; 0 means none. It requires root and a memory
 	// cgroup. If it cannot be set, the Comment of the results contains the reason.
 	MemoryLimit int64
-	// Far measures opening the store, and reading from the first message on, compared with a plain read of the file.
+	// If Far is set, Store also measures opening the store and reading from the first message on, compared with a
+	// plain read of the file.
 	Far bool
 }
 
@@ -241,7 +242,7 @@ func (e *embedded) far(ctx context.Context, messages int, report func(bench.Resu
 	if err != nil {
 		return err
 	}
-	// Use the mean of both plain reads, since a hypervisor may have cached the data of the first one.
+	// Use the mean of both plain reads, because a hypervisor may have cached the data of the first one.
 	result.DiskReadMB = (before + after) / 2
 	result.Ratio = result.MB / result.DiskReadMB
 	result.Comment = joinNotes(e.note, fmt.Sprintf("ratio to a plain read of page.db: %.0f MB/s before it, %.0f after",
@@ -322,7 +323,7 @@ func (e *embedded) transactions(
 	return nil
 }
 
-// read continues after the end of the last read.
+// read reads the messages after those of the previous call.
 func (e *embedded) read(ctx context.Context, messages int, out *bench.Result) error {
 	h, start := bench.NewHistogram(), time.Now()
 	var batch []store.Delivery

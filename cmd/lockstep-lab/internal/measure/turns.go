@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 )
 
-// turner is a store that is measured in slices, in turn with others, so that all have the same disk and machine
-// conditions.
+// turner is a store that is measured in slices. The slices of all stores alternate, so that the stores have the
+// same disk and machine conditions.
 type turner struct {
 	e      *embedded
 	slices []bench.Result
@@ -45,8 +45,8 @@ func takeTurns(
 	return nil
 }
 
-// total combines the slices: Rate is the median; CPU and bytes are totals. Ratio is the median of the ratios to first's
-// slice of the same turn, and CPURatio the ratio of the CPU time per message.
+// total combines the slices: Rate is the median; CPU and bytes are totals. Ratio is the median of the ratios to the
+// slices of first in the same turn, and CPURatio the ratio of the CPU time per message.
 func (t *turner) total(first *turner) bench.Result {
 	out := bench.Median(t.slices)
 	out.Median = false // of rounds

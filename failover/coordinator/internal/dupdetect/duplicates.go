@@ -42,7 +42,7 @@ func (t *Tracker) other(e Entry) bool {
 	return t.on && e.Live.Node.ID == t.own.Node.ID && e.Live.Process != t.own.Process
 }
 
-// Any reports whether all contains another process under this node's ID.
+// Any reports whether the announcements contain another process under this node's ID.
 func (t *Tracker) Any(all []Entry) bool { return slices.ContainsFunc(all, t.other) }
 
 // See returns the duplicate process among all current announcements; nil if none. epoch identifies the source of the
@@ -94,8 +94,8 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Duplicate {
 	return &duplicate
 }
 
-// Unknown reports whether all contains another process that no earlier call has reported. Such a process may not have
-// detected this one.
+// Unknown reports whether the announcements contain another process under this node's ID that no earlier call has
+// reported. Such a process may not have detected this process.
 func (t *Tracker) Unknown(all []Entry) bool {
 	news := false
 	for _, e := range all {
