@@ -27,10 +27,10 @@ type QueueConfig struct {
 	// This field and DeadLetter are refused with FEATURE_MISSING while a node runs release 0.1.0.
 	MaxDeliveries uint32
 	// Name of the dead-letter queue. It receives rejected messages and messages that were delivered MaxDeliveries
-	// times. It must exist and cannot be deleted while it is referenced. Its own DeadLetter must not lead back to this
-	// queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest first, as far
-	// as the dead-letter queue has space. The others stay in this queue and are not delivered until there is space. If
-	// DeadLetter is empty, messages are discarded.
+	// times. It must exist and cannot be deleted while it is referenced. Its own DeadLetter must not lead back to
+	// this queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest
+	// first, as far as the dead-letter queue has space. The other messages stay in this queue and are not delivered
+	// until there is space. If DeadLetter is empty, messages are discarded.
 	DeadLetter string
 	// Time after publication when a message expires and is no longer delivered, unless its own expiry is earlier. 0 means
 	// never.
@@ -49,18 +49,18 @@ type QueueConfig struct {
 	// deleted within about a second. Unacknowledged messages are never deleted. Retained messages count in
 	// `Queue.messages` and `Queue.bytes`, and toward MaxMessages and MaxBytes. 0 means no limit by age.
 	RetentionAge time.Duration
-	// Maximum bytes of messages kept by retention; 0 means no limit by size.
+	// Maximum bytes of acknowledged messages to retain; 0 means no limit by size.
 	RetentionBytes uint64
-	// Maximum number of messages kept by retention; 0 means no limit by number.
+	// Maximum number of acknowledged messages to retain; 0 means no limit by number.
 	RetentionMessages uint64
 	// Behavior of publishes when the queue would exceed MaxMessages or MaxBytes. A single transaction larger than a
 	// limit is always refused.
 	Overflow Overflow
 	// Deliver messages of a higher priority first. Set at creation, and immutable (PRIORITIES_IMMUTABLE).
 	Priorities bool
-	// Only one consumer of each subscription receives messages: the one that attached first. When it detaches, the next
-	// one takes over, starting with the unacknowledged messages of the previous one. Can be altered at any time;
-	// consumers keep their in-flight messages.
+	// Only one consumer of each subscription receives messages: the one that attached first. When it detaches, the
+	// next consumer takes over, starting with the unacknowledged messages of the previous consumer. Can be altered at
+	// any time; consumers keep their in-flight messages.
 	Exclusive bool
 	// Move expired messages to DeadLetter; otherwise they are discarded.
 	DeadLetterExpired bool
@@ -70,11 +70,12 @@ type QueueConfig struct {
 	// Time after delivery within which a consumer must acknowledge a message or extend its deadline; otherwise the
 	// message is requeued and the delivery is counted. 1 second to 24 hours; 0 means no deadline.
 	AckTimeout time.Duration
-	// Time for which the queue keeps the `message_id` of a published message. A message that is published with the same
-	// `message_id` within this time is not stored, and the response contains the sequence of the first one. 0 means no
-	// deduplication.
+	// Time for which the queue retains the `message_id` of a published message. A message that is published with the
+	// same `message_id` within this time is not stored, and the response contains the sequence of the first message.
+	// 0 means no deduplication.
 	DedupWindow time.Duration
-	// Maximum number of message IDs kept for DedupWindow; the oldest ones are removed first. 0 means no limit.
+	// Maximum number of message IDs retained for DedupWindow; the oldest message IDs are removed first. 0 means no
+	// limit.
 	DedupMax uint64
 }
 

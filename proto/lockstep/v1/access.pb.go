@@ -107,7 +107,7 @@ type AccessRule struct {
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	// Granted rights. Queue rights, PUBLISH to MANAGE, require `queue`.
 	Rights []AccessRight `protobuf:"varint,3,rep,packed,name=rights,proto3,enum=lockstep.v1.AccessRight" json:"rights,omitempty"`
-	// Names of roles whose rights are also granted. Queue rights of a role apply to `queue`, and have no effect without
+	// Names of the roles that the rule grants. Queue rights of a role apply to `queue`, and have no effect without
 	// it.
 	Roles []string `protobuf:"bytes,4,rep,name=roles,proto3" json:"roles,omitempty"`
 	// Glob for the names of queues that the queue rights apply to, such as `orders.*` or `team-a/*`; empty for a rule

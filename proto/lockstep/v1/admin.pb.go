@@ -174,17 +174,17 @@ type NodeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Node UUID.
 	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// Name from its configuration.
+	// Name from the configuration of the node.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Address for clients and the other node, host:port.
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	// True if the cluster record lists it as in sync.
+	// True if the cluster record lists the node as in sync.
 	InSync bool `protobuf:"varint,4,opt,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
-	// True if the cluster record lists it as active.
+	// True if the cluster record lists the node as active.
 	Active bool `protobuf:"varint,5,opt,name=active,proto3" json:"active,omitempty"`
-	// True if its liveness key exists.
+	// True if the liveness key of the node exists.
 	Live bool `protobuf:"varint,6,opt,name=live,proto3" json:"live,omitempty"`
-	// Software version in its last announcement; empty if the announcement has none.
+	// Software version in the last announcement of the node; empty if the announcement has none.
 	Version       string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -420,7 +420,7 @@ type Forced struct {
 	Term uint64 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
 	// Messages acknowledged after this LSN and before that term may be lost.
 	AfterLsn uint64 `protobuf:"varint,6,opt,name=after_lsn,json=afterLsn,proto3" json:"after_lsn,omitempty"`
-	// True if both nodes have been in sync since then.
+	// True if both nodes have been in sync since the failover.
 	Settled       bool `protobuf:"varint,7,opt,name=settled,proto3" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1322,8 +1322,8 @@ type SiteInfo struct {
 	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Addresses of the other site, as configured and learned, host:port.
 	RemoteAddresses []string `protobuf:"bytes,5,rep,name=remote_addresses,json=remoteAddresses,proto3" json:"remote_addresses,omitempty"`
-	// Last epoch that began with an unplanned promotion; 0 if there was none. Sequences of queues that were delivered in
-	// an earlier epoch may belong to other messages since then.
+	// Last epoch that began with an unplanned promotion; 0 if there was none. Sequences that were delivered in an
+	// earlier epoch may now belong to other messages.
 	LossyEpoch    uint64 `protobuf:"varint,6,opt,name=lossy_epoch,json=lossyEpoch,proto3" json:"lossy_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1821,11 +1821,11 @@ type SwitchoverResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// UUID of the new active node.
 	ActiveNode string `protobuf:"bytes,1,opt,name=active_node,json=activeNode,proto3" json:"active_node,omitempty"`
-	// Its address.
+	// Address of the new active node.
 	ActiveAddress string `protobuf:"bytes,2,opt,name=active_address,json=activeAddress,proto3" json:"active_address,omitempty"`
-	// Its term.
+	// Term of the new active node.
 	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	// Time without acknowledgements.
+	// Time during which no transaction could be acknowledged.
 	Pause *durationpb.Duration `protobuf:"bytes,4,opt,name=pause,proto3" json:"pause,omitempty"`
 	// True if `to` or `from` was satisfied before the request, and nothing was changed.
 	Already       bool `protobuf:"varint,5,opt,name=already,proto3" json:"already,omitempty"`
@@ -2564,7 +2564,7 @@ type ForceFailoverResponse struct {
 	InSync []string `protobuf:"bytes,10,rep,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
 	// Last durable log record of the activated node.
 	LogEnd *Position `protobuf:"bytes,11,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
-	// Highest LSN that this node knows to be committed; 0 if it has received none since its start.
+	// Highest LSN that this node knows to be committed; 0 if it has received no commit LSN since its start.
 	HeardCommitLsn uint64 `protobuf:"varint,12,opt,name=heard_commit_lsn,json=heardCommitLsn,proto3" json:"heard_commit_lsn,omitempty"`
 	// Messages acknowledged from this LSN on may be lost.
 	LostFromLsn uint64 `protobuf:"varint,13,opt,name=lost_from_lsn,json=lostFromLsn,proto3" json:"lost_from_lsn,omitempty"`

@@ -62,8 +62,8 @@ type AdminServiceClient interface {
 	GetDigest(ctx context.Context, in *GetDigestRequest, opts ...grpc.CallOption) (*GetDigestResponse, error)
 	// Verify compares the contents of both nodes. It must be sent to the active.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyResponse, error)
-	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. It is inexpensive, since
-	// it reads no messages.
+	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. It is inexpensive,
+	// because it reads no messages.
 	GetQueueDigests(ctx context.Context, in *GetQueueDigestsRequest, opts ...grpc.CallOption) (*GetQueueDigestsResponse, error)
 	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
 	// rest.
@@ -280,8 +280,8 @@ type AdminServiceServer interface {
 	GetDigest(context.Context, *GetDigestRequest) (*GetDigestResponse, error)
 	// Verify compares the contents of both nodes. It must be sent to the active.
 	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
-	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. It is inexpensive, since
-	// it reads no messages.
+	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. It is inexpensive,
+	// because it reads no messages.
 	GetQueueDigests(context.Context, *GetQueueDigestsRequest) (*GetQueueDigestsResponse, error)
 	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
 	// rest.

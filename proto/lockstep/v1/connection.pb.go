@@ -84,7 +84,8 @@ type ListConnectionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only connections with a stream that uses this queue; if empty, all.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Only connections after this `id`: the last one of the previous page. 0 means the oldest.
+	// Only connections after this `id`, which is the `id` of the last connection of the previous page. 0 means the
+	// oldest.
 	AfterId uint64 `protobuf:"varint,2,opt,name=after_id,json=afterId,proto3" json:"after_id,omitempty"`
 	// Maximum number of connections, 1 to 1000; 0 means 1000.
 	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -148,7 +149,7 @@ type ListConnectionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Connections, oldest first.
 	Connections []*Connection `protobuf:"bytes,1,rep,name=connections,proto3" json:"connections,omitempty"`
-	// True if there are more connections after the last one.
+	// True if there are more connections after this page.
 	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	// Name of the responding node.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`

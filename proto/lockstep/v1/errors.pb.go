@@ -303,7 +303,7 @@ const (
 	ErrorReason_ERROR_REASON_INVALID_NAME ErrorReason = 61
 	// No message with this sequence was published, or none was delivered to this consumer.
 	ErrorReason_ERROR_REASON_INVALID_SEQUENCE ErrorReason = 62
-	// A change of a queue must be alone in its transaction.
+	// A change of a queue must be the only operation of its transaction.
 	ErrorReason_ERROR_REASON_MIXED_OPERATIONS ErrorReason = 64
 	// Invalid producer ID, producer sequence or other content.
 	ErrorReason_ERROR_REASON_MALFORMED ErrorReason = 65
@@ -423,7 +423,7 @@ const (
 	ErrorReason_ERROR_REASON_TOO_MANY_JOBS ErrorReason = 139
 	// The switchover is not possible, or it failed and was rolled back. The message contains the reason.
 	ErrorReason_ERROR_REASON_SWITCHOVER ErrorReason = 160
-	// The cluster record must not be rebuilt.
+	// The cluster record was not rebuilt.
 	ErrorReason_ERROR_REASON_ADOPT ErrorReason = 161
 	// Automatic failover cannot be paused or resumed.
 	ErrorReason_ERROR_REASON_PAUSE ErrorReason = 162

@@ -212,7 +212,7 @@ type CreateQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Current state of the queue.
 	Queue *Queue `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// False if it already existed.
+	// False if the queue already existed.
 	Created       bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -509,7 +509,7 @@ type PurgeQueueRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Subscription to purge; if empty, all of them.
+	// Subscription to purge; if empty, all subscriptions.
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Makes the request safe to retry: a retry returns the original result and changes nothing. Ignored by nodes up to
 	// release 0.1.0.
@@ -725,10 +725,11 @@ type ListQueuesRequest struct {
 	PageSize uint32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// `next_page_token` of the previous page, or empty.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only queues whose names contain this text, ignoring case.
+	// Only queues with names that contain this text, ignoring case.
 	Contains string `protobuf:"bytes,4,opt,name=contains,proto3" json:"contains,omitempty"`
-	// Sort order; ties are ordered by name. Page tokens are available only for ascending order by name without `offset`;
-	// otherwise use `offset`. A queue whose position changes between two pages may be on both or on neither.
+	// Sort order; ties are ordered by name. Page tokens are available only for ascending order by name without
+	// `offset`; otherwise use `offset`. A queue that changes its position between two requests may be on both pages
+	// or on neither.
 	Order QueueOrder `protobuf:"varint,5,opt,name=order,proto3,enum=lockstep.v1.QueueOrder" json:"order,omitempty"`
 	// Descending order. For QUEUE_ORDER_AGE, oldest first.
 	Descending bool `protobuf:"varint,6,opt,name=descending,proto3" json:"descending,omitempty"`
@@ -831,7 +832,7 @@ type ListQueuesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Queues in the requested order.
 	Queues []*Queue `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
-	// Token of the next page; empty on the last one.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// With `contains`, `order`, `descending`, `offset` or `activity`: total number of matching queues. Otherwise 0.
 	Total uint32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
@@ -1043,7 +1044,7 @@ type CreateSubscriptionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Current state of the subscription.
 	Subscription *Subscription `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
-	// False if it already existed.
+	// False if the subscription already existed.
 	Created       bool `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1411,8 +1412,8 @@ func (x *PublishRequest) GetSplits() bool {
 // PublishResponse contains the position of a stored batch.
 type PublishResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sequence of the first message that is not a duplicate; the next ones have consecutive sequences. If all messages
-	// are duplicates: `sequence` of the first entry of `duplicates`.
+	// Sequence of the first message that is not a duplicate; the following messages have consecutive sequences. If
+	// all messages are duplicates: `sequence` of the first entry of `duplicates`.
 	FirstSequence uint64 `protobuf:"varint,1,opt,name=first_sequence,json=firstSequence,proto3" json:"first_sequence,omitempty"`
 	// Log sequence number of the transaction; for a pair with sites, its logical number, which is equal at both sites.
 	Lsn uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
@@ -1485,7 +1486,7 @@ func (x *PublishResponse) GetDuplicates() []*DuplicateMessage {
 // DuplicateMessage is a message that was not stored, because the queue had already accepted its message ID.
 type DuplicateMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Position of the message in the request; the first one is 0.
+	// Position of the message in the request; the first message has the position 0.
 	Index uint32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	// Sequence of the accepted message with the same id. That message may no longer be in the queue.
 	Sequence      uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
@@ -2052,8 +2053,8 @@ type AckOperation struct {
 	// transaction (TOO_LARGE). FEATURE_MISSING while a node of the pair runs release 0.1.0; an active of that release
 	// ignores the field.
 	Required bool `protobuf:"varint,5,opt,name=required,proto3" json:"required,omitempty"`
-	// If not 0: `epoch` of the site that delivered the messages, as in SiteInfo. SITE_EPOCH if another site was promoted
-	// since then and may lack them. Ignored by nodes of release 0.1.0.
+	// If not 0: `epoch` of the site that delivered the messages, as in SiteInfo. SITE_EPOCH if another site has been
+	// promoted in the meantime and may lack the messages. Ignored by nodes of release 0.1.0.
 	SiteEpoch     uint64 `protobuf:"varint,6,opt,name=site_epoch,json=siteEpoch,proto3" json:"site_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2619,9 +2620,9 @@ type Attach struct {
 	// values. Not set or 0: the `ack_timeout` of the subscription. If both are set, the shorter one applies. Ignored by
 	// nodes of release 0.1.0.
 	AckTimeout *durationpb.Duration `protobuf:"bytes,7,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
-	// If not 0: `epoch` of the site of the last stream, as in SiteInfo; on the first stream, of the node. SITE_EPOCH if
-	// another site was promoted since then and may lack messages that the consumer has received: their sequences may
-	// belong to other messages. Ignored by nodes of release 0.1.0.
+	// If not 0: `epoch` of the site of the last stream, as in SiteInfo; on the first stream, of the node. SITE_EPOCH
+	// if another site has been promoted in the meantime and may lack messages that the consumer has received: their
+	// sequences may belong to other messages. Ignored by nodes of release 0.1.0.
 	SiteEpoch     uint64 `protobuf:"varint,8,opt,name=site_epoch,json=siteEpoch,proto3" json:"site_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2718,7 +2719,7 @@ type ConsumeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Delivered messages, in sequence order except for redeliveries.
 	Messages []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Highest `confirm` number whose acks are committed.
+	// Highest `confirm` number for which all acks are committed.
 	Confirmed uint64 `protobuf:"varint,2,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	// Set once, in the first response: the consumer is attached.
 	Attached bool `protobuf:"varint,3,opt,name=attached,proto3" json:"attached,omitempty"`
@@ -2739,11 +2740,12 @@ type ConsumeResponse struct {
 	// counted, and they are redelivered to any consumer. The node delivers no further message to this consumer until its
 	// next request; an empty request is sufficient. Sent before a redelivery of the messages to this consumer.
 	Expired []*SequenceRange `protobuf:"bytes,9,rep,name=expired,proto3" json:"expired,omitempty"`
-	// Acks and rejects that had no effect. Sent before `confirmed` of their request. All others of the request are
-	// applied.
+	// Acks and rejects that had no effect. Sent before `confirmed` of their request. All other acks and rejects of
+	// the request are applied.
 	Refused *RefusedAnswers `protobuf:"bytes,10,opt,name=refused,proto3" json:"refused,omitempty"`
-	// `ack_timeout` of this consumer: the shorter one of Attach.ack_timeout and the `ack_timeout` of the subscription.
-	// Set in the first response if there is one, and after each change; 0 means no deadline.
+	// `ack_timeout` of this consumer: the shorter one of Attach.ack_timeout and the `ack_timeout` of the
+	// subscription. Set in the first response if the consumer has a deadline, and after each change; 0 means no
+	// deadline.
 	AckTimeout    *durationpb.Duration `protobuf:"bytes,11,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2916,7 +2918,7 @@ type ReplayDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue that contains the dead letters.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Subscription to take them from; empty means "default".
+	// Subscription to take the dead letters from; empty means "default".
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Target queue; if empty, the original queue of each message. Messages that are not dead letters are moved only if
 	// this is set.
@@ -3162,7 +3164,7 @@ type SearchProgress struct {
 	BeforeSequence uint64 `protobuf:"varint,2,opt,name=before_sequence,json=beforeSequence,proto3" json:"before_sequence,omitempty"`
 	// Messages that this call has read so far.
 	Scanned uint64 `protobuf:"varint,3,opt,name=scanned,proto3" json:"scanned,omitempty"`
-	// Messages among them that were treated as not matching because of a limit: the cost limit of the expression, or a
+	// Read messages that were treated as not matching because of a limit: the cost limit of the expression, or a
 	// limit for JSON bodies.
 	Unevaluated uint64 `protobuf:"varint,4,opt,name=unevaluated,proto3" json:"unevaluated,omitempty"`
 	// Number of the queue, for `queue_id` of the next request.
@@ -3241,8 +3243,8 @@ type MoveMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue that contains the messages.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Subscription to take them from; they remain for the other subscriptions. If empty, all subscriptions, and the
-	// target receives each message once.
+	// Subscription to take the messages from; the messages remain for the other subscriptions. If empty, all
+	// subscriptions, and the target receives each message once.
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Target queue; if empty, the original queue of each dead letter.
 	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
@@ -3398,7 +3400,7 @@ type RemoveMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue that contains the messages.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Subscription to remove them from; if empty, all of them.
+	// Subscription to remove the messages from; if empty, all subscriptions.
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Sequences to remove, at most 10,000 in total (TOO_LARGE). Messages held by a prepared transaction are not removed.
 	Sequences []*SequenceRange `protobuf:"bytes,3,rep,name=sequences,proto3" json:"sequences,omitempty"`
@@ -3553,7 +3555,8 @@ type BrowseRequest struct {
 	// If not 0: only messages before this sequence. 0: the messages that are stored at the time of the request. Ignored
 	// by nodes of release 0.1.0, like the following fields.
 	BeforeSequence uint64 `protobuf:"varint,8,opt,name=before_sequence,json=beforeSequence,proto3" json:"before_sequence,omitempty"`
-	// Return the messages in descending sequence order: from the last one before `before_sequence` to `from_sequence`.
+	// Return the messages in descending sequence order: from the last message before `before_sequence` to
+	// `from_sequence`.
 	Newest bool `protobuf:"varint,9,opt,name=newest,proto3" json:"newest,omitempty"`
 	// Maximum number of messages to read with a filter; 0, or a number above the limit of the node: that limit.
 	MaxScanned    uint64 `protobuf:"varint,10,opt,name=max_scanned,json=maxScanned,proto3" json:"max_scanned,omitempty"`
@@ -3666,9 +3669,9 @@ type BrowseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Messages in sequence order, or in descending order for `newest`.
 	Messages []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Sequences of corrupt messages that were skipped, in the order of the messages: all before the last of `messages`,
-	// or, if `messages` is empty, up to the current browse position. Nodes before 0.2.0 end the stream with DATA_LOSS
-	// instead.
+	// Sequences of corrupt messages that were skipped, in the order of the messages. All of them are before the last
+	// of `messages`, or, if `messages` is empty, before the current browse position. Nodes before 0.2.0 end the
+	// stream with DATA_LOSS instead.
 	Damaged []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
 	// Position after `messages` and `damaged`. With a filter, it is also sent every second without messages, and in the
 	// last response.
@@ -3922,8 +3925,8 @@ type GetHistoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue; if empty, the sum of all queues.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Period before now, up to 24 hours; one hour if not set. Points of up to one hour have an interval of 10 seconds,
-	// and others one minute.
+	// Period before now, up to 24 hours; one hour if not set. The points of a period of up to one hour have an
+	// interval of 10 seconds, those of a longer period one minute.
 	Since         *durationpb.Duration `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3973,8 +3976,8 @@ func (x *GetHistoryRequest) GetSince() *durationpb.Duration {
 	return nil
 }
 
-// GetHistoryResponse contains the recorded values. The active records those of the pair and of the 100 queues with the
-// most traffic, in memory. The standby has a copy, which may lack the last seconds after a failover.
+// GetHistoryResponse contains the recorded values. The active records the values of the pair and of the 100 queues
+// with the most traffic, in memory. The standby has a copy, which may lack the last seconds after a failover.
 type GetHistoryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Interval of the points.
@@ -5111,7 +5114,8 @@ func (x *RollbackPreparedResponse) GetHeuristic() bool {
 // ListPreparedRequest requests one page of prepared transactions.
 type ListPreparedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only transactions after this LSN: `lsn` of the last one of the previous page. 0 means the oldest.
+	// Only transactions after this LSN, which is the `lsn` of the last transaction of the previous page. 0 means the
+	// oldest.
 	AfterLsn uint64 `protobuf:"varint,1,opt,name=after_lsn,json=afterLsn,proto3" json:"after_lsn,omitempty"`
 	// Maximum number of transactions, at most 1,000; 0 means 1,000.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -5168,7 +5172,7 @@ type ListPreparedResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Transactions in the order of their preparation.
 	Transactions []*PreparedTransaction `protobuf:"bytes,1,rep,name=transactions,proto3" json:"transactions,omitempty"`
-	// True if there are more transactions after the last one.
+	// True if there are more transactions after this page.
 	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	// Number of all prepared transactions.
 	Total uint32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`

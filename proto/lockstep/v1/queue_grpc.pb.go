@@ -85,7 +85,7 @@ type QueueServiceClient interface {
 	AlterQueue(ctx context.Context, in *AlterQueueRequest, opts ...grpc.CallOption) (*AlterQueueResponse, error)
 	// DeleteQueue deletes a queue with all its messages and subscriptions.
 	DeleteQueue(ctx context.Context, in *DeleteQueueRequest, opts ...grpc.CallOption) (*DeleteQueueResponse, error)
-	// PurgeQueue acknowledges all unacknowledged messages of one subscription or of all of them.
+	// PurgeQueue acknowledges all unacknowledged messages of one subscription or of all subscriptions.
 	PurgeQueue(ctx context.Context, in *PurgeQueueRequest, opts ...grpc.CallOption) (*PurgeQueueResponse, error)
 	// GetQueue returns one queue.
 	GetQueue(ctx context.Context, in *GetQueueRequest, opts ...grpc.CallOption) (*GetQueueResponse, error)
@@ -130,9 +130,9 @@ type QueueServiceClient interface {
 	// moved message is a new message at the end of the target queue, for all subscriptions. Messages in flight are moved
 	// as well. RESOURCE_EXHAUSTED if the target is full.
 	MoveMessages(ctx context.Context, in *MoveMessagesRequest, opts ...grpc.CallOption) (*MoveMessagesResponse, error)
-	// RemoveMessages acknowledges the selected messages for one subscription or for all of them, as PurgeQueue does for
-	// all messages. They are deleted unless another subscription has not acknowledged them or the retention of the queue
-	// keeps them.
+	// RemoveMessages acknowledges the selected messages for one subscription or for all subscriptions, as PurgeQueue
+	// does for all messages. They are deleted unless another subscription has not acknowledged them or the queue
+	// retains them.
 	RemoveMessages(ctx context.Context, in *RemoveMessagesRequest, opts ...grpc.CallOption) (*RemoveMessagesResponse, error)
 	// Browse reads messages without consuming them.
 	Browse(ctx context.Context, in *BrowseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BrowseResponse], error)
@@ -144,7 +144,8 @@ type QueueServiceClient interface {
 	SeekSubscription(ctx context.Context, in *SeekSubscriptionRequest, opts ...grpc.CallOption) (*SeekSubscriptionResponse, error)
 	// PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription, until
 	// ResumeQueue is called. Browsing, moving, purging, expiry and the deletion of the queue are not affected, and a
-	// transaction that was prepared before can be committed. FEATURE_MISSING while a node runs release 0.1.0.
+	// transaction that was prepared before the pause can be committed. FEATURE_MISSING while a node runs release
+	// 0.1.0.
 	PauseQueue(ctx context.Context, in *PauseQueueRequest, opts ...grpc.CallOption) (*PauseQueueResponse, error)
 	// ResumeQueue ends a pause, in whole or in part.
 	ResumeQueue(ctx context.Context, in *ResumeQueueRequest, opts ...grpc.CallOption) (*ResumeQueueResponse, error)
@@ -177,8 +178,9 @@ type QueueServiceClient interface {
 	// (INVALID_NAME); FEATURE_MISSING while a node of the pair runs release 0.1.0. In all these cases nothing is stored.
 	Prepare(ctx context.Context, in *PrepareRequest, opts ...grpc.CallOption) (*PrepareResponse, error)
 	// CommitPrepared commits a prepared transaction: its messages are published with the current time, and its
-	// acknowledgements are applied. It can be retried any number of times: the outcomes of the last 10,000 transactions
-	// are retained. XID_NOT_FOUND for older ones; XID_DECIDED or HEURISTIC_ROLLBACK if the transaction was rolled back.
+	// acknowledgements are applied. It can be retried any number of times: the outcomes of the last 10,000
+	// transactions are retained. XID_NOT_FOUND for older transactions; XID_DECIDED or HEURISTIC_ROLLBACK if the
+	// transaction was rolled back.
 	CommitPrepared(ctx context.Context, in *CommitPreparedRequest, opts ...grpc.CallOption) (*CommitPreparedResponse, error)
 	// RollbackPrepared rolls back a prepared transaction: nothing is published, and its acknowledged messages are
 	// redelivered. It can be retried like CommitPrepared. XID_DECIDED or HEURISTIC_COMMIT if the transaction was
@@ -532,7 +534,7 @@ type QueueServiceServer interface {
 	AlterQueue(context.Context, *AlterQueueRequest) (*AlterQueueResponse, error)
 	// DeleteQueue deletes a queue with all its messages and subscriptions.
 	DeleteQueue(context.Context, *DeleteQueueRequest) (*DeleteQueueResponse, error)
-	// PurgeQueue acknowledges all unacknowledged messages of one subscription or of all of them.
+	// PurgeQueue acknowledges all unacknowledged messages of one subscription or of all subscriptions.
 	PurgeQueue(context.Context, *PurgeQueueRequest) (*PurgeQueueResponse, error)
 	// GetQueue returns one queue.
 	GetQueue(context.Context, *GetQueueRequest) (*GetQueueResponse, error)
@@ -577,9 +579,9 @@ type QueueServiceServer interface {
 	// moved message is a new message at the end of the target queue, for all subscriptions. Messages in flight are moved
 	// as well. RESOURCE_EXHAUSTED if the target is full.
 	MoveMessages(context.Context, *MoveMessagesRequest) (*MoveMessagesResponse, error)
-	// RemoveMessages acknowledges the selected messages for one subscription or for all of them, as PurgeQueue does for
-	// all messages. They are deleted unless another subscription has not acknowledged them or the retention of the queue
-	// keeps them.
+	// RemoveMessages acknowledges the selected messages for one subscription or for all subscriptions, as PurgeQueue
+	// does for all messages. They are deleted unless another subscription has not acknowledged them or the queue
+	// retains them.
 	RemoveMessages(context.Context, *RemoveMessagesRequest) (*RemoveMessagesResponse, error)
 	// Browse reads messages without consuming them.
 	Browse(*BrowseRequest, grpc.ServerStreamingServer[BrowseResponse]) error
@@ -591,7 +593,8 @@ type QueueServiceServer interface {
 	SeekSubscription(context.Context, *SeekSubscriptionRequest) (*SeekSubscriptionResponse, error)
 	// PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription, until
 	// ResumeQueue is called. Browsing, moving, purging, expiry and the deletion of the queue are not affected, and a
-	// transaction that was prepared before can be committed. FEATURE_MISSING while a node runs release 0.1.0.
+	// transaction that was prepared before the pause can be committed. FEATURE_MISSING while a node runs release
+	// 0.1.0.
 	PauseQueue(context.Context, *PauseQueueRequest) (*PauseQueueResponse, error)
 	// ResumeQueue ends a pause, in whole or in part.
 	ResumeQueue(context.Context, *ResumeQueueRequest) (*ResumeQueueResponse, error)
@@ -624,8 +627,9 @@ type QueueServiceServer interface {
 	// (INVALID_NAME); FEATURE_MISSING while a node of the pair runs release 0.1.0. In all these cases nothing is stored.
 	Prepare(context.Context, *PrepareRequest) (*PrepareResponse, error)
 	// CommitPrepared commits a prepared transaction: its messages are published with the current time, and its
-	// acknowledgements are applied. It can be retried any number of times: the outcomes of the last 10,000 transactions
-	// are retained. XID_NOT_FOUND for older ones; XID_DECIDED or HEURISTIC_ROLLBACK if the transaction was rolled back.
+	// acknowledgements are applied. It can be retried any number of times: the outcomes of the last 10,000
+	// transactions are retained. XID_NOT_FOUND for older transactions; XID_DECIDED or HEURISTIC_ROLLBACK if the
+	// transaction was rolled back.
 	CommitPrepared(context.Context, *CommitPreparedRequest) (*CommitPreparedResponse, error)
 	// RollbackPrepared rolls back a prepared transaction: nothing is published, and its acknowledged messages are
 	// redelivered. It can be retried like CommitPrepared. XID_DECIDED or HEURISTIC_COMMIT if the transaction was

@@ -313,8 +313,8 @@ type Hello struct {
 	OldestProtocol uint32 `protobuf:"varint,9,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
 	// Names of additional supported features. A feature is used only if both nodes support it.
 	Features []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
-	// Process generation of the standby, a UUID: only the generation in the cluster record is counted. Empty before
-	// release 0.2.0.
+	// Process generation of the standby, a UUID: only acks of the generation in the cluster record are counted. Empty
+	// before release 0.2.0.
 	Run string `protobuf:"bytes,12,opt,name=run,proto3" json:"run,omitempty"`
 	// Last record that the standby knows to be committed, and therefore never truncates (INV-13). An active without that
 	// record ends the stream with NOT_FOUND. Not set before release 0.2, or if no record is known to be committed.
@@ -468,8 +468,9 @@ type ReplicateResponse struct {
 	AckRequired bool `protobuf:"varint,8,opt,name=ack_required,json=ackRequired,proto3" json:"ack_required,omitempty"`
 	// Span in which the active sends `records`, if traced. Ignored before release 0.2.
 	Trace *TraceContext `protobuf:"bytes,9,opt,name=trace,proto3" json:"trace,omitempty"`
-	// Current commit latency in µs: it throttles background work of the standby, such as a backup. 0: no recent
-	// commits, or sent recently. Releases before 0.2 ignore it and use a fixed fraction of the time.
+	// Current commit latency in µs: it throttles background work of the standby, such as a backup. 0 if there are no
+	// recent commits, or if the value was sent recently. Releases before 0.2 ignore it and use a fixed fraction of
+	// the time.
 	CommitTimeUs  uint64 `protobuf:"varint,10,opt,name=commit_time_us,json=commitTimeUs,proto3" json:"commit_time_us,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -168,11 +168,11 @@ type Schedule struct {
 	PutBy string `protobuf:"bytes,9,opt,name=put_by,json=putBy,proto3" json:"put_by,omitempty"`
 	// Time when the schedule was created, or when `cron`, `every` or `time_zone` last changed.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	// Time of the last completed occurrence: published, failed or skipped. Not set before the first one.
+	// Time of the last completed occurrence: published, failed or skipped. Not set before the first occurrence.
 	LastAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_at,json=lastAt,proto3" json:"last_at,omitempty"`
 	// Time of the next occurrence. Not set if the schedule is paused or has no occurrence within five years.
 	NextAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
-	// Last 20 occurrences and runs, latest first. ListSchedules returns only the last one.
+	// Last 20 occurrences and runs, latest first. ListSchedules returns only the latest entry.
 	History       []*ScheduleRun `protobuf:"bytes,13,rep,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -299,10 +299,10 @@ func (x *Schedule) GetHistory() []*ScheduleRun {
 	return nil
 }
 
-// ScheduleRun describes one occurrence of a schedule, several skipped ones, or one call of RunSchedule.
+// ScheduleRun describes one occurrence of a schedule, several skipped occurrences, or one call of RunSchedule.
 type ScheduleRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time of the occurrence; of the first one if several were skipped.
+	// Time of the occurrence; if several were skipped, of the first skipped occurrence.
 	DueAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
 	// Time of the last attempt, by the clock of the active node.
 	At *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`

@@ -284,7 +284,7 @@ type GetSiteResponse struct {
 	Site *SiteState `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
 	// State of the other site; absent if it does not respond, or without `site.remote`.
 	Remote *SiteState `protobuf:"bytes,2,opt,name=remote,proto3" json:"remote,omitempty"`
-	// Why `remote` is absent, or why the replica does not receive the log; empty if it does.
+	// Why `remote` is absent, or why the replica does not receive the log; otherwise empty.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// Replication of the log; only on the active node of a replica.
 	Replication   *SiteReplication `protobuf:"bytes,4,opt,name=replication,proto3" json:"replication,omitempty"`
@@ -996,8 +996,8 @@ type PullSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the replica site; must differ from that of the primary.
 	Site string `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
-	// The receiver becomes no replica: a pair in any role sends its checkpoint, retains no log and begins no lineage.
-	// `site` is ignored.
+	// The receiver does not become a replica: a pair in any role sends its checkpoint, retains no log and begins no
+	// lineage. `site` is ignored.
 	Detached      bool `protobuf:"varint,2,opt,name=detached,proto3" json:"detached,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1047,8 +1047,8 @@ func (x *PullSnapshotRequest) GetDetached() bool {
 	return false
 }
 
-// PullSnapshotResponse is the description of the checkpoint in the first response, and a piece of the page file in the
-// others, in ascending order of offset. The pages between two pieces are free.
+// PullSnapshotResponse is the description of the checkpoint in the first response, and a piece of the page file in
+// the other responses, in ascending order of offset. The pages between two pieces are free.
 type PullSnapshotResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Description of the checkpoint; only in the first response.

@@ -74,8 +74,8 @@ type SiteServiceClient interface {
 	// PullLogResponse.report is set. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED.
 	ReportPosition(ctx context.Context, in *ReportPositionRequest, opts ...grpc.CallOption) (*ReportPositionResponse, error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
-	// record at `end`, and refuses unless that record stopped the primary, which has not resumed since. Errors:
-	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH.
+	// record at `end`, and refuses if that record did not stop the primary, or if the primary has resumed after it.
+	// Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH.
 	Takeover(ctx context.Context, in *TakeoverRequest, opts ...grpc.CallOption) (*TakeoverResponse, error)
 	// CancelTakeover makes a replica refuse the takeover, if it has not become the primary yet. The refusal is committed
 	// at the replica before the response, so that it survives failovers. Errors: ERROR_REASON_SITE_ROLE.
@@ -258,8 +258,8 @@ type SiteServiceServer interface {
 	// PullLogResponse.report is set. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED.
 	ReportPosition(context.Context, *ReportPositionRequest) (*ReportPositionResponse, error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
-	// record at `end`, and refuses unless that record stopped the primary, which has not resumed since. Errors:
-	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH.
+	// record at `end`, and refuses if that record did not stop the primary, or if the primary has resumed after it.
+	// Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH.
 	Takeover(context.Context, *TakeoverRequest) (*TakeoverResponse, error)
 	// CancelTakeover makes a replica refuse the takeover, if it has not become the primary yet. The refusal is committed
 	// at the replica before the response, so that it survives failovers. Errors: ERROR_REASON_SITE_ROLE.

@@ -157,7 +157,7 @@ const (
 	StartPosition_START_POSITION_UNSPECIFIED StartPosition = 0
 	// Only messages published after the creation of the subscription.
 	StartPosition_START_POSITION_LATEST StartPosition = 1
-	// All stored messages (retained, or not acknowledged by another subscription), and all later ones.
+	// All stored messages (retained, or not acknowledged by another subscription), and all later messages.
 	StartPosition_START_POSITION_EARLIEST StartPosition = 2
 )
 
@@ -225,7 +225,7 @@ type Message struct {
 	// group.
 	Group string `protobuf:"bytes,8,opt,name=group,proto3" json:"group,omitempty"`
 	// 0 to 9, otherwise INVALID. A queue with `priorities` delivers messages of a higher priority before undelivered
-	// messages of a lower one; other queues ignore it. If not set, 4, the middle.
+	// messages of a lower priority; other queues ignore the priority. If not set, the priority is 4, the middle.
 	Priority *uint32 `protobuf:"varint,9,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
 	// Expiry time, by the clock of the active node: the message is not delivered from then on. From 1970 to 9999, with a
 	// resolution of one millisecond. If not set, the message does not expire. A time in the past is allowed: the message
@@ -822,10 +822,10 @@ type QueueConfig struct {
 	// This field and `dead_letter` are refused with FEATURE_MISSING while a node runs release 0.1.0.
 	MaxDeliveries uint32 `protobuf:"varint,3,opt,name=max_deliveries,json=maxDeliveries,proto3" json:"max_deliveries,omitempty"`
 	// Name of the dead-letter queue. It receives rejected messages and messages that were delivered `max_deliveries`
-	// times. It must exist and cannot be deleted while it is referenced. Its own `dead_letter` must not lead back to this
-	// queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest first, as far
-	// as the dead-letter queue has space. The others stay in this queue and are not delivered until there is space. If
-	// `dead_letter` is empty, messages are discarded.
+	// times. It must exist and cannot be deleted while it is referenced. Its own `dead_letter` must not lead back to
+	// this queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest
+	// first, as far as the dead-letter queue has space. The other messages stay in this queue and are not delivered
+	// until there is space. If `dead_letter` is empty, messages are discarded.
 	DeadLetter string `protobuf:"bytes,4,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	// Time after publication when a message expires and is no longer delivered, unless its own expiry is earlier. 0 means
 	// never.
@@ -844,18 +844,18 @@ type QueueConfig struct {
 	// deleted within about a second. Unacknowledged messages are never deleted. Retained messages count in
 	// `Queue.messages` and `Queue.bytes`, and toward `max_messages` and `max_bytes`. 0 means no limit by age.
 	RetentionAge *durationpb.Duration `protobuf:"bytes,10,opt,name=retention_age,json=retentionAge,proto3" json:"retention_age,omitempty"`
-	// Maximum bytes of messages kept by retention; 0 means no limit by size.
+	// Maximum bytes of acknowledged messages to retain; 0 means no limit by size.
 	RetentionBytes uint64 `protobuf:"varint,11,opt,name=retention_bytes,json=retentionBytes,proto3" json:"retention_bytes,omitempty"`
-	// Maximum number of messages kept by retention; 0 means no limit by number.
+	// Maximum number of acknowledged messages to retain; 0 means no limit by number.
 	RetentionMessages uint64 `protobuf:"varint,12,opt,name=retention_messages,json=retentionMessages,proto3" json:"retention_messages,omitempty"`
 	// Behavior of publishes when the queue would exceed `max_messages` or `max_bytes`. A single transaction larger than a
 	// limit is always refused.
 	Overflow Overflow `protobuf:"varint,13,opt,name=overflow,proto3,enum=lockstep.v1.Overflow" json:"overflow,omitempty"`
 	// Deliver messages of a higher priority first. Set at creation, and immutable (PRIORITIES_IMMUTABLE).
 	Priorities bool `protobuf:"varint,14,opt,name=priorities,proto3" json:"priorities,omitempty"`
-	// Only one consumer of each subscription receives messages: the one that attached first. When it detaches, the next
-	// one takes over, starting with the unacknowledged messages of the previous one. Can be altered at any time;
-	// consumers keep their in-flight messages.
+	// Only one consumer of each subscription receives messages: the one that attached first. When it detaches, the
+	// next consumer takes over, starting with the unacknowledged messages of the previous consumer. Can be altered at
+	// any time; consumers keep their in-flight messages.
 	Exclusive bool `protobuf:"varint,15,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	// Move expired messages to `dead_letter`; otherwise they are discarded.
 	DeadLetterExpired bool `protobuf:"varint,16,opt,name=dead_letter_expired,json=deadLetterExpired,proto3" json:"dead_letter_expired,omitempty"`
@@ -865,11 +865,12 @@ type QueueConfig struct {
 	// Time after delivery within which a consumer must acknowledge a message or extend its deadline; otherwise the
 	// message is requeued and the delivery is counted. 1 second to 24 hours; 0 means no deadline.
 	AckTimeout *durationpb.Duration `protobuf:"bytes,19,opt,name=ack_timeout,json=ackTimeout,proto3" json:"ack_timeout,omitempty"`
-	// Time for which the queue keeps the `message_id` of a published message. A message that is published with the same
-	// `message_id` within this time is not stored, and the response contains the sequence of the first one. 0 means no
-	// deduplication.
+	// Time for which the queue retains the `message_id` of a published message. A message that is published with the
+	// same `message_id` within this time is not stored, and the response contains the sequence of the first message.
+	// 0 means no deduplication.
 	DedupWindow *durationpb.Duration `protobuf:"bytes,20,opt,name=dedup_window,json=dedupWindow,proto3" json:"dedup_window,omitempty"`
-	// Maximum number of message IDs kept for `dedup_window`; the oldest ones are removed first. 0 means no limit.
+	// Maximum number of message IDs retained for `dedup_window`; the oldest message IDs are removed first. 0 means no
+	// limit.
 	DedupMax      uint64 `protobuf:"varint,21,opt,name=dedup_max,json=dedupMax,proto3" json:"dedup_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1181,10 +1182,10 @@ type RedeliveryPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Maximum number of deliveries of a message, 1 to 1,000,000; 0 means no limit.
 	MaxDeliveries *uint32 `protobuf:"varint,1,opt,name=max_deliveries,json=maxDeliveries,proto3,oneof" json:"max_deliveries,omitempty"`
-	// Name of the dead-letter queue; it also receives expired messages if the queue has `dead_letter_expired`. It must
-	// exist, cannot be deleted while it is referenced, and must not lead back to this queue through the dead-letter
-	// queues of queues and subscriptions (DEAD_LETTER_CYCLE). If empty, messages are discarded. Overflow moves messages
-	// to the `dead_letter` of the queue, not to this one.
+	// Name of the dead-letter queue; it also receives expired messages if the queue has `dead_letter_expired`. It
+	// must exist, cannot be deleted while it is referenced, and must not lead back to this queue through the
+	// dead-letter queues of queues and subscriptions (DEAD_LETTER_CYCLE). If empty, messages are discarded. Overflow
+	// moves messages to the `dead_letter` of the queue, not to this queue.
 	DeadLetter *string `protobuf:"bytes,2,opt,name=dead_letter,json=deadLetter,proto3,oneof" json:"dead_letter,omitempty"`
 	// Delay before the first redelivery of a message, up to 100 years; 0 means none.
 	RedeliveryDelay *durationpb.Duration `protobuf:"bytes,3,opt,name=redelivery_delay,json=redeliveryDelay,proto3" json:"redelivery_delay,omitempty"`
@@ -1357,8 +1358,8 @@ type Queue struct {
 	Activity *QueueActivity `protobuf:"bytes,24,opt,name=activity,proto3" json:"activity,omitempty"`
 	// Pause of the queue; not set if it is not paused.
 	Pause *QueuePause `protobuf:"bytes,25,opt,name=pause,proto3" json:"pause,omitempty"`
-	// Number of message IDs kept for `dedup_window`. They are removed in groups: some may be older than the window, by up
-	// to a quarter of it.
+	// Number of message IDs retained for `dedup_window`. They are removed in groups: some may be older than the
+	// window, by up to a quarter of it.
 	MessageIds uint64 `protobuf:"varint,30,opt,name=message_ids,json=messageIds,proto3" json:"message_ids,omitempty"`
 	// Number of messages discarded as duplicates since `dedup_window` was set.
 	Duplicates uint64 `protobuf:"varint,31,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
@@ -1858,9 +1859,10 @@ func (x *QueueActivity) GetConsumers() uint32 {
 // for queues with a deduplication window, 65,536 discarded duplicates per producer, and 1,048,576 in total.
 //
 // A used sequence returns its result (`duplicate`), or its refusal if the log contains it. An unused sequence is
-// applied if it is higher than all sequences whose results were discarded, even after higher ones: 3 is accepted after
-// 5 and committed after it, so the client must send sequences in order. Any lower sequence is refused with TOO_OLD,
-// because no node knows whether it was used. A client can therefore have at most 256 requests in flight.
+// applied if it is higher than all sequences with discarded results, even if higher sequences were used before: 3
+// is accepted after 5 and committed after it, so the client must send sequences in order. Any lower sequence is
+// refused with TOO_OLD, because no node knows whether it was used. A client can therefore have at most 256 requests
+// in flight.
 //
 // An unknown producer is treated as a new one. If producers have been evicted, a sequence above 256 of an unknown
 // producer, and every sequence with `retry` set, is refused with PRODUCER_UNKNOWN.
@@ -1869,8 +1871,8 @@ func (x *QueueActivity) GetConsumers() uint32 {
 // of the active, because stored results do not contain a checksum of the request:
 //   - A node that has applied the original since its start, as active or standby, or still has it in its log
 //     (`wal.keep-bytes`), refuses it with SEQUENCE_REUSED, also after a failover to that node.
-//   - A node without either, for example after a snapshot, after a restore, or long after the original, returns the
-//     result of the original (`duplicate`).
+//   - A node to which neither applies, for example after a snapshot, after a restore, or long after the original,
+//     returns the result of the original (`duplicate`).
 //   - While the original is being processed, every node returns its result without comparing the bodies.
 //
 // A client that receives `duplicate` for a request that it has never sent before therefore shares its id and epoch with

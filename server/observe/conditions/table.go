@@ -335,7 +335,8 @@ func ofJobs() []Definition {
 		},
 		{
 			Kind: BackupMissing, Severity: Critical, Scope: OfPair,
-			Cause: "A backup job exists, but none of its recorded runs succeeded. A restore is not possible.",
+			Cause: "A backup job has existed for two intervals, but none of its recorded runs succeeded. Without a " +
+				"manual backup, a restore is not possible.",
 			Action: "Check the failed runs with `lockstep job history`: the directory has no space or is not " +
 				"writable, or the S3 server of the bucket is unreachable or denies access. Then back up now: " +
 				"`lockstep job run` or `lockstep store backup`.",

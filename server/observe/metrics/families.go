@@ -470,7 +470,7 @@ func processFamilies() []family {
 		gauge("commit_baseline_seconds", "90th percentile of commit latency without background work, the target for "+
 			"throttling it; 0 while unknown.",
 			func(s *snapshot) float64 { return s.extra.Background.Baseline.Seconds() }),
-		gauge("commit_recent_seconds", "90th percentile of commit latency in the last 0.1 s, as used for throttling; "+
+		gauge("commit_recent_seconds", "90th percentile of the latency of recent commits, as used for throttling; "+
 			"0 without commits.",
 			func(s *snapshot) float64 { return s.extra.Background.Latest.Seconds() }),
 	}

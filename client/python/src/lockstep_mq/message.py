@@ -113,7 +113,9 @@ class StoredMessage:
 
     @property
     def sequence(self) -> int:
-        """Position of the message in the queue. It starts at 1 and is never reused."""
+        """Position of the message in the queue. It starts at 1 and is not reused, except after an
+        unplanned promotion of another site.
+        """
         return self._stored.sequence
 
     @property

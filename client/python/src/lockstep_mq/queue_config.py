@@ -28,10 +28,10 @@ class QueueConfig:
     This field and `dead_letter` are refused with FEATURE_MISSING while a node runs release 0.1.0."""
     dead_letter: str = ""
     """Name of the dead-letter queue. It receives rejected messages and messages that were delivered `max_deliveries`
-    times. It must exist and cannot be deleted while it is referenced. Its own `dead_letter` must not lead back to this
-    queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest first, as far
-    as the dead-letter queue has space. The others stay in this queue and are not delivered until there is space. If
-    `dead_letter` is empty, messages are discarded."""
+    times. It must exist and cannot be deleted while it is referenced. Its own `dead_letter` must not lead back to
+    this queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest
+    first, as far as the dead-letter queue has space. The other messages stay in this queue and are not delivered
+    until there is space. If `dead_letter` is empty, messages are discarded."""
     ttl: timedelta = timedelta()
     """Time after publication when a message expires and is no longer delivered, unless its own expiry is earlier. 0 means
     never."""
@@ -50,18 +50,18 @@ class QueueConfig:
     deleted within about a second. Unacknowledged messages are never deleted. Retained messages count in
     `Queue.messages` and `Queue.bytes`, and toward `max_messages` and `max_bytes`. 0 means no limit by age."""
     retention_bytes: int = 0
-    """Maximum bytes of messages kept by retention; 0 means no limit by size."""
+    """Maximum bytes of acknowledged messages to retain; 0 means no limit by size."""
     retention_messages: int = 0
-    """Maximum number of messages kept by retention; 0 means no limit by number."""
+    """Maximum number of acknowledged messages to retain; 0 means no limit by number."""
     overflow: Overflow = "reject"
     """Behavior of publishes when the queue would exceed `max_messages` or `max_bytes`. A single transaction larger than a
     limit is always refused."""
     priorities: bool = False
     """Deliver messages of a higher priority first. Set at creation, and immutable (PRIORITIES_IMMUTABLE)."""
     exclusive: bool = False
-    """Only one consumer of each subscription receives messages: the one that attached first. When it detaches, the next
-    one takes over, starting with the unacknowledged messages of the previous one. Can be altered at any time;
-    consumers keep their in-flight messages."""
+    """Only one consumer of each subscription receives messages: the one that attached first. When it detaches, the
+    next consumer takes over, starting with the unacknowledged messages of the previous consumer. Can be altered at
+    any time; consumers keep their in-flight messages."""
     dead_letter_expired: bool = False
     """Move expired messages to `dead_letter`; otherwise they are discarded."""
     temporary_grace: timedelta = timedelta()
@@ -71,8 +71,9 @@ class QueueConfig:
     """Time after delivery within which a consumer must acknowledge a message or extend its deadline; otherwise the
     message is requeued and the delivery is counted. 1 second to 24 hours; 0 means no deadline."""
     dedup_window: timedelta = timedelta()
-    """Time for which the queue keeps the `message_id` of a published message. A message that is published with the same
-    `message_id` within this time is not stored, and the response contains the sequence of the first one. 0 means no
-    deduplication."""
+    """Time for which the queue retains the `message_id` of a published message. A message that is published with the
+    same `message_id` within this time is not stored, and the response contains the sequence of the first message.
+    0 means no deduplication."""
     dedup_max: int = 0
-    """Maximum number of message IDs kept for `dedup_window`; the oldest ones are removed first. 0 means no limit."""
+    """Maximum number of message IDs retained for `dedup_window`; the oldest message IDs are removed first. 0 means no
+    limit."""
