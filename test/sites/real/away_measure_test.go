@@ -21,14 +21,14 @@ const catchUpMargin = time.Second
 //	LOCKSTEP_PERIOD=10s  duration of the load before the cut, and after the catch-up
 //	LOCKSTEP_RATE=2000   publishes of 512 bytes per second
 //
-// All processes share one machine: as in TestCost, the nodes of the replica have the lowest priority.
+// All processes share one machine, or its CPUs: see TestCost.
 func TestLinkOutage(t *testing.T) {
 	away, period := duration(t, "LOCKSTEP_AWAY", 2*time.Minute), duration(t, "LOCKSTEP_PERIOD", 10*time.Second)
 	rate := perSecond(t)
 	const perMessage = 2 * smallBody // in the log, with a margin
 	keep := int(away.Seconds()+period.Seconds()+60)*rate*perMessage + 256<<20
 	w := newSites(t, map[string]string{"wal.keep-bytes": strconv.Itoa(keep)})
-	w.west.nice = true
+	w.west.start = replicaCommand()
 	w.begin(kept)
 	p := startPaced(t, pairClient(t, w.east.pair), kept, rate)
 	pass(t, period) // warm-up

@@ -5,6 +5,7 @@
 package real
 
 import (
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -21,19 +22,21 @@ import (
 // TestCost compares a pair with a replica site and a pair without one, in turn: the publish rate of 64 publishers, the
 // 99th percentile of the latency of paced publishes, and the CPU time of the nodes of the pair per paced message.
 //
-//	go test -tags deep,measure ./test/sites/real -run TestCost -v
-//	LOCKSTEP_ROUNDS=5    rounds, each with both pairs
-//	LOCKSTEP_PERIOD=10s  duration of each of the two loads
-//	LOCKSTEP_RATE=2000   paced publishes per second
+//	taskset -c 0 env LOCKSTEP_REPLICA_CPUS=1 go test -tags deep,measure ./test/sites/real -run TestCost -v
+//	LOCKSTEP_REPLICA_CPUS=1  CPUs of the nodes of the replica
+//	LOCKSTEP_ROUNDS=5        rounds, each with both pairs
+//	LOCKSTEP_PERIOD=10s      duration of each of the two loads
+//	LOCKSTEP_RATE=2000       paced publishes per second
 //
-// All processes share one machine. The nodes of the replica have the lowest priority (nice 19), and still compete for
-// caches, disk and, with few processors, CPU time. The CPU time per message does not depend on this competition: both
-// pairs store the same number of messages per second, and it includes the time until the replica has all of them. The
-// rate omits the work for a replica that is starved and falls behind: see the time for which it is behind.
+// All processes share one machine. With taskset and LOCKSTEP_REPLICA_CPUS, the nodes of the replica and all other
+// processes use separate CPUs, as on separate machines. Without, the nodes of the replica have the lowest priority
+// (nice 19), and compete for CPU time. In both cases, they compete for caches and the disk. The CPU time per message
+// includes the time until the replica has all messages. The rate omits the work for a replica that falls behind: see
+// the time for which it is behind.
 func TestCost(t *testing.T) {
 	n, period, rate := rounds(t, 5, 1), duration(t, "LOCKSTEP_PERIOD", 10*time.Second), perSecond(t)
 	w := newSites(t, nil)
-	w.west.nice = true
+	w.west.start = replicaCommand()
 	w.begin(kept)
 	sides := []*costSide{
 		{name: "alone", pair: w.startAlone()},
@@ -61,6 +64,14 @@ func TestCost(t *testing.T) {
 	}
 	t.Logf("ratios with replica to alone, medians of %d rounds: rate %.3f (goal at least 0.95), "+
 		"99%% %.3f (goal at most 1.1), CPU per message %.3f", n, median(rates), median(latencies), median(cpu))
+}
+
+// replicaCommand returns the command that starts the nodes of the replica.
+func replicaCommand() []string {
+	if cpus := os.Getenv("LOCKSTEP_REPLICA_CPUS"); cpus != "" {
+		return []string{"taskset", "-c", cpus}
+	}
+	return []string{"nice", "-n", "19"}
 }
 
 type costSide struct {

@@ -44,8 +44,8 @@ type site struct {
 	ports [2]*harness.Port
 	links [2]*faultproxy.Relay
 	amqp  [2]*harness.Port
-	nice  bool // its nodes have the lowest CPU priority
-	dirs  int  // created so far
+	start []string // command that starts its nodes; nil for none
+	dirs  int      // created so far
 }
 
 func (s *site) linkAddresses() string { return s.links[0].Address() + "," + s.links[1].Address() }
@@ -183,11 +183,7 @@ func (w *world) startIn(s *site, dir string) {
 			"b": {"advertise": s.links[1].Address(), "amqp.listen": s.amqp[1].Address()},
 		},
 		Placement: func(name, _ string) (harness.Placement, error) {
-			at := harness.Placement{Address: address[name]}
-			if s.nice {
-				at.Command = []string{"nice", "-n", "19"}
-			}
-			return at, nil
+			return harness.Placement{Address: address[name], Command: s.start}, nil
 		},
 	})
 	require.NoError(w.t, err, "see %s", w.dir)
