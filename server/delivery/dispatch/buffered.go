@@ -5,15 +5,16 @@ package dispatch
 import "sync/atomic"
 
 const (
-	// minOutbox is the minimum outbox limit of a consumer, in bytes. Smaller changes are not counted.
+	// minOutbox is the minimum outbox limit of a consumer, in bytes. It is also the minimum change of the bytes that
+	// is counted.
 	minOutbox = 16 << 10
-	// maxUnconfirmedBatches bounds the batches counted for an unresponsive client: gRPC buffers about one, and the next
-	// one waits.
+	// maxUnconfirmedBatches limits the number of batches that are counted for a client that does not respond. gRPC
+	// buffers about one batch, and the next batch waits.
 	maxUnconfirmedBatches = 2
 )
 
-// bufferedBytes counts the bytes in memory that clients have not received. It limits the bytes per consumer, since a
-// client that does not read occupies its part indefinitely. It is safe for concurrent use.
+// bufferedBytes counts the bytes in memory that clients have not received. It limits the bytes of each consumer,
+// because a client that does not read occupies memory indefinitely. It is safe for concurrent use.
 type bufferedBytes struct {
 	bytes     atomic.Int64
 	consumers atomic.Int64
@@ -47,9 +48,10 @@ func (r *Registry) outboxBytes() int { return r.buffered.atMost(r.limits.Load().
 
 func (r *Registry) batchBytes() int { return r.buffered.atMost(r.limits.Load().BatchBytes) }
 
-// updateCount updates the registry's count of the consumer's bytes if it has changed by step. It counts the outbox and
-// the bytes delivered since the client's last message, as far as the node can still buffer them. A client that reads
-// but does not respond is counted like one that does not read; this only reduces the batch size of others.
+// updateCount updates the registry's count of the consumer's bytes if it has changed by at least step. It counts
+// the outbox, and those bytes delivered since the client's last message that the node can still be buffering.
+// Therefore a client that reads but does not respond is counted like one that does not read. This only reduces
+// the batch size of other consumers.
 func (c *Consumer) updateCount(step int) {
 	l := c.d.registry.limits.Load()
 	holds := c.outboxBytes + min(c.unconfirmedBytes, maxUnconfirmedBatches*l.BatchBytes)

@@ -23,24 +23,26 @@ type Consumer struct {
 	outbox           []Message
 	outboxBytes      int
 	unconfirmedBytes int // bytes delivered since the client's last message
-	counted          int // bytes counted in the registry, see updateCount
-	// inFlight contains the assigned and unanswered messages, with the time at which Next returned them, or 0 before.
+	counted          int // bytes of this consumer that the registry counts, see updateCount
+	// inFlight contains the assigned messages without an outcome. The value is the time at which Next returned the
+	// message, or 0 if Next has not returned it.
 	inFlight         map[uint64]moment
 	requestedConfirm uint64
 	confirmed        uint64
-	reportedConfirm  uint64 // last confirmation returned by Next
+	reportedConfirm  uint64 // last confirmation number returned by Next
 	drain            draining
 	finishing        bool
 	left             bool
-	groups           int           // number of groups that it owns
-	deferred         [lanes]uint64 // for each lane: all deferred messages below this sequence were offered to it
-	// reportsPending is set if the client supports Event.PendingRejects. The next event reports pendingRejects and moved.
+	groups           int           // per lane: all deferred messages below this sequence were offered
+	deferred         [lanes]uint64 // for each lane: all deferred messages below this sequence were offered to the consumer
+	// reportsPending is set by EnablePendingEvents. The next event reports pendingRejects and moved.
 	reportsPending        bool
 	pendingRejects, moved []uint64
 	deadlines             consumerDeadlines
-	// accepts reports whether the consumer accepts a message; nil accepts all.
+	// accepts reports whether the consumer accepts a message. If it is nil, the consumer accepts all messages.
 	accepts func(m *Message) bool
-	// from is the origin of the consumer. firstSince is the time at which it became the subscription's first one, or zero.
+	// from is the origin of the consumer. firstSince is the time at which it became the first consumer of the
+	// subscription, or zero.
 	from       string
 	firstSince time.Time
 }
@@ -51,25 +53,25 @@ func (c *Consumer) accepted(m *Message) bool { return c.accepts == nil || c.acce
 type Event struct {
 	// Messages are in order of sequence, except for redeliveries and in queues with priorities.
 	Messages []Message
-	// Confirmed is the highest confirmation number whose acks are committed, or 0 if it has not changed.
+	// Confirmed is the highest confirmation number for which all outcomes are committed, or 0 if it has not changed.
 	Confirmed uint64
-	// Drained is the number of the Drain request that is answered after Messages; 0 for none. DrainedCredit is the revoked
-	// credit.
+	// Drained is the number of the Drain request that is answered after Messages; 0 if none is answered.
+	// DrainedCredit is the revoked credit.
 	Drained       uint64
 	DrainedCredit uint32
-	// PendingRejects contains rejects that Confirmed does not cover, because the dead-letter queue is full. The messages
-	// are moved when it has space, or redelivered if the active is replaced first. It is set only after
-	// EnablePendingEvents.
+	// PendingRejects contains rejects that Confirmed does not cover, because the dead-letter queue is full. The
+	// messages are moved when the dead-letter queue has space, or redelivered if the active is replaced first.
+	// PendingRejects is set only after EnablePendingEvents.
 	PendingRejects []uint64
-	// Moved contains earlier PendingRejects that are no longer pending.
+	// Moved contains sequences of earlier PendingRejects that are no longer pending.
 	Moved []uint64
-	// Expired contains messages that left the consumer because their acknowledgement deadline has passed. It precedes
-	// Messages.
+	// Expired contains messages that were removed from the consumer because their acknowledgement deadline has
+	// passed. The client must process it before Messages.
 	Expired []uint64
-	// Refused contains the sequences of acks and rejects that had no effect because the message was in Expired before. It
-	// precedes the confirmation of these outcomes.
+	// Refused contains the sequences of acks and rejects without effect, because the message was in Expired before.
+	// Refused is reported no later than the confirmation of these outcomes.
 	Refused []uint64
-	// AckTimeout is the new Consumer.AckTimeout, or nil if it has not changed.
+	// AckTimeout is the new result of Consumer.AckTimeout, or nil if it has not changed.
 	AckTimeout *time.Duration
 }
 
@@ -78,14 +80,14 @@ func (e *Event) empty() bool {
 		len(e.Moved) == 0 && len(e.Expired) == 0 && len(e.Refused) == 0 && e.AckTimeout == nil
 }
 
-// EnablePendingEvents enables Event.PendingRejects. Otherwise a pending reject blocks all later confirmations.
+// EnablePendingEvents enables Event.PendingRejects. Without it, a pending reject delays all later confirmations.
 func (c *Consumer) EnablePendingEvents() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	c.reportsPending = true
 }
 
-// AddCredit adds credit for n messages. It returns ErrTooMuchCredit above the limit.
+// AddCredit adds credit for n messages. It returns ErrTooMuchCredit if the credit would exceed the limit.
 func (c *Consumer) AddCredit(n uint32) error {
 	d := c.d
 	d.mu.Lock()
@@ -107,19 +109,19 @@ type Outcomes struct {
 	// Acks are acknowledged messages. They may include messages that are not in flight at this consumer, for example
 	// those delivered before a failover.
 	Acks []Range
-	// Nacks are redelivered after NackDelay or, if it is nil, after the redelivery delay of their queue.
+	// Nacks are redelivered after NackDelay or, if NackDelay is nil, after the redelivery delay of their queue.
 	Nacks     []Range
 	NackDelay *time.Duration
-	// Rejects are dead-lettered, or discarded if there is no dead-letter queue.
+	// Rejects are moved to the dead-letter queue. Without a dead-letter queue, they are discarded.
 	Rejects []Range
-	// Releases are redelivered immediately and not counted as deliveries.
+	// Releases are redelivered immediately and are not counted as deliveries.
 	Releases []Range
-	// Confirm, if not 0, is returned by Next when these outcomes and all earlier ones are committed.
+	// Confirm, if not 0, is a number that Next returns when these outcomes and all earlier ones are committed.
 	Confirm uint64
 }
 
-// Settle accepts a consumer's outcomes. It does not wait for their commit, which Next reports for Outcomes.Confirm. It
-// blocks while too many outcomes are pending.
+// Settle accepts outcomes of a consumer. It does not wait for their commit: Next returns Outcomes.Confirm when
+// they are committed. Settle blocks while too many outcomes are pending.
 func (c *Consumer) Settle(ctx context.Context, a Outcomes) error {
 	d := c.d
 	if err := d.checkDelivered(&a); err != nil {
@@ -190,8 +192,9 @@ func (c *Consumer) reject(ranges []Range) {
 	c.d.order.settled(held)
 }
 
-// Detach marks all messages of the consumer except those in seen as not delivered, since they may still be in transit
-// to the client. The consumer receives no further messages. Finish must follow, and Close requeues the messages.
+// Detach marks the messages of the consumer as not delivered, except those in seen, because they may still be in
+// transit to the client. The consumer receives no further messages. The caller must call Finish, and then Close,
+// which requeues the messages.
 func (c *Consumer) Detach(seen []Range) {
 	seen = merged(seen)
 	d := c.d
@@ -209,8 +212,8 @@ func (c *Consumer) Detach(seen []Range) {
 	signal(c.notify)
 }
 
-// Finish marks the end of the client's requests. The consumer receives no further messages, and Next returns
-// ErrFinished after all requested confirmations.
+// Finish records that the client sends no further requests. The consumer receives no further messages. Next
+// returns ErrFinished after it has returned all requested confirmations.
 func (c *Consumer) Finish() {
 	d := c.d
 	d.mu.Lock()
@@ -236,7 +239,7 @@ func (c *Consumer) takeUnsent() (unsent []uint64) {
 	return unsent
 }
 
-// Fail ends the consumer: Next returns err.
+// Fail ends the consumer with an error, which Next returns.
 func (c *Consumer) Fail(err error) {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -246,8 +249,8 @@ func (c *Consumer) Fail(err error) {
 	signal(c.notify)
 }
 
-// Next waits for the next event. It returns ErrFinished after Finish, the reason if the consumer was ended otherwise,
-// or the error of ctx.
+// Next waits for the next event. It returns ErrFinished after Finish. If the consumer was ended otherwise, it
+// returns the reason. If ctx ends, it returns the error of ctx.
 func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()
@@ -283,7 +286,7 @@ func (c *Consumer) take() (Event, error) {
 		c.reportedConfirm >= c.requestedConfirm {
 		return Event{}, ErrFinished
 	}
-	if d.paused { // INV-2: a blocked node delivers nothing
+	if d.paused { // INV-2: a blocked node delivers no messages
 		return event, nil
 	}
 	if c.deadlines.stalled {
@@ -311,7 +314,7 @@ func (c *Consumer) takeOutbox() []Message {
 		taken++
 		c.outboxBytes -= len(m.Record)
 		if _, still := c.inFlight[m.Sequence]; !still {
-			continue // acknowledged by another client while in the outbox
+			continue // another client has acknowledged the message
 		}
 		if d.expired(&m, &now) {
 			overdue = append(overdue, m.Sequence)
@@ -320,7 +323,7 @@ func (c *Consumer) takeOutbox() []Message {
 		c.inFlight[m.Sequence] = sent
 		c.deadlines.late.remove(m.Sequence)
 		bytes += len(m.Record)
-		c.outbox[kept] = m // in place: the removed messages belong to the caller
+		c.outbox[kept] = m // reuse the slice, because the removed messages belong to the caller
 		kept++
 	}
 	out := c.outbox[:kept:kept]
@@ -361,7 +364,7 @@ func (c *Consumer) deliver(m Message, more int) {
 	c.credit--
 	c.inFlight[m.Sequence] = 0
 	if c.outbox == nil {
-		c.outbox = make([]Message, 0, 1+more) // avoid growing in steps
+		c.outbox = make([]Message, 0, 1+more) // avoid growing the slice in steps
 		c.startOutbox()
 	}
 	c.outbox = append(c.outbox, m)
@@ -370,8 +373,8 @@ func (c *Consumer) deliver(m Message, more int) {
 	signal(c.notify)
 }
 
-// drop removes the sequences of r from the consumer's messages, appends them to held unless that is nil, and returns
-// their number.
+// drop removes the messages in r from the consumer and returns their number. If held is not nil, drop appends
+// their sequences to it.
 func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
 	inRange(c.inFlight, r, func(sequence uint64, sent moment) {
 		n++

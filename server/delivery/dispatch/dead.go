@@ -23,8 +23,8 @@ const (
 type pendingDead struct {
 	sequence uint64
 	reason   txn.DeadReason
-	by       *Consumer // consumer that rejected it, or nil
-	notified bool      // by was notified that it is pending
+	by       *Consumer // consumer that rejected the message, or nil
+	notified bool      // by was notified that the message is pending
 }
 
 func (s *settlement) deadLetter(sequences []uint64, reason txn.DeadReason, by *Consumer) {
@@ -42,8 +42,8 @@ func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	return 0
 }
 
-// filterExhausted dead-letters messages at the delivery limit and removes them from a read result. Such messages exist
-// after a failover, or if the limit was lowered.
+// filterExhausted removes messages that have reached the delivery limit from a read result, and dead-letters
+// them. Such messages exist after a failover, or if the limit was lowered.
 func (d *dispatcher) filterExhausted(messages []Message, most uint64) []Message {
 	return slices.DeleteFunc(messages, func(m Message) bool {
 		dead := uint64(m.DeliveryCount) >= most
@@ -74,11 +74,11 @@ func (d *dispatcher) deadLetterExhausted(batch *settlement) {
 	d.order.settled(exhausted)
 }
 
-// FullError is returned when dead letters of a queue are pending because the dead-letter queue is full. It wraps
+// FullError is returned if dead messages of a queue are pending because the dead-letter queue is full. It wraps
 // txn.ErrQueueFull.
 type FullError struct {
 	Queue, DeadLetter string
-	// Oversized reports whether each pending message exceeds the capacity of the dead-letter queue.
+	// Oversized reports whether each pending message is larger than the capacity of the dead-letter queue.
 	Oversized bool
 }
 
@@ -91,7 +91,7 @@ func (e *FullError) Error() string {
 
 func (*FullError) Unwrap() error { return txn.ErrQueueFull }
 
-// moveDead moves dead messages in batches. Those that do not fit into the dead-letter queue remain pending.
+// moveDead moves dead messages in batches. Messages that do not fit into the dead-letter queue remain pending.
 func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	slices.SortFunc(batch.dead, func(a, b pendingDead) int { return cmp.Compare(a.sequence, b.sequence) })
 	var waiting []pendingDead
@@ -130,7 +130,8 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	return nil
 }
 
-// reportMoved notifies consumers that their rejected messages are no longer pending, except the messages in stay.
+// reportMoved notifies consumers that their rejected messages in list are no longer pending, except the messages
+// in stay.
 func (d *dispatcher) reportMoved(list []pendingDead, stay []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +152,7 @@ func only(list []pendingDead, sequences []uint64) (found []pendingDead) {
 	return found
 }
 
-// readDead reads the first unacknowledged messages of a list, and returns the rest of the list.
+// readDead reads the first unacknowledged messages of list, and returns the remaining entries of list.
 func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []Dead, rest []pendingDead, err error) {
 	from := list[0].sequence
 	messages, next, err := d.registry.source.Read(ctx, d.key, from, maxMoveMessages,
@@ -165,7 +166,7 @@ func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []De
 			messages = messages[1:]
 		}
 		if len(messages) == 0 || messages[0].Sequence != list[0].sequence {
-			continue // acknowledged
+			continue // the message is acknowledged
 		}
 		m := &messages[0]
 		if m.Record == nil {
@@ -176,7 +177,7 @@ func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []De
 		}
 		one := Dead{Sequence: m.Sequence, Reason: list[0].reason, Deliveries: m.DeliveryCount, Record: m.Record}
 		if one.Reason == txn.DeadRejected {
-			one.Deliveries++ // the rejected delivery
+			one.Deliveries++ // count the rejected delivery
 		}
 		now = append(now, one)
 	}
@@ -202,8 +203,8 @@ func (d *dispatcher) keepDead(left []pendingDead, batch *settlement, reason *Ful
 	})
 }
 
-// postponeDead keeps dead messages pending, and notifies the consumers that rejected them. A consumer without support
-// for such events receives its confirmation when the messages are moved.
+// postponeDead keeps dead messages pending, and notifies the consumers that rejected them. A consumer without
+// pending events receives its confirmation only when the messages are moved.
 func (d *dispatcher) postponeDead(batch *settlement) {
 	if len(batch.dead) == 0 && len(d.pending.dead) == 0 {
 		return
@@ -231,11 +232,11 @@ func (d *dispatcher) postponeDead(batch *settlement) {
 	})
 }
 
-// fullFor is the time after RecordFull for which dead letters count as pending. Moving them is retried about every
-// second.
+// fullFor is the time after RecordFull during which dead letters count as pending. The dispatcher retries the
+// move about once per second.
 const fullFor = 5 * time.Second
 
-// RecordFull records that dead letters are pending.
+// RecordFull records that a queue has pending dead letters.
 func (r *Registry) RecordFull(e *FullError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

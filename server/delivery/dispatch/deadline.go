@@ -10,18 +10,19 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Acknowledgement deadlines (INV-22). The deadline of a message is ack_timeout after Next returned it, unless Extend
-// sets another one. One timer per subscription checks all messages in flight, at most once per deadlineStep. A
-// subscription without an ack_timeout has no timer.
+// Acknowledgement deadlines (INV-22). The deadline of a message is ack_timeout after Next returned it, unless
+// Extend sets another deadline. One timer per subscription checks all messages in flight, at most once per
+// deadlineStep. A subscription without an ack_timeout has no timer.
 //
-// An overdue message is released like one of a lost consumer. Its consumer is silent until the client's next request:
-// it receives no messages, and its unsent messages are requeued. A stopped process therefore holds no messages. A
-// consumer with overdue unsent messages is stalled until Next is called, which means that the connection accepts data.
+// An overdue message is released like a message of a lost consumer. Its consumer is then silent until the
+// client's next request: it receives no messages, and its unsent messages are requeued. Therefore a stopped
+// client process retains no messages. A consumer with overdue unsent messages is stalled until Next is called,
+// which means that the connection accepts data again.
 
 // deadlineStep is the minimum time between two checks, and the maximum delay of an expiry.
 const deadlineStep = 250 * time.Millisecond
 
-// moment is the time since the creation of the registry, by the monotonic clock. 0 means unset.
+// moment is the time since the creation of the registry, by the monotonic clock. 0 means that it is unset.
 type moment time.Duration
 
 func (r *Registry) elapsed() moment { return moment(time.Since(r.began) + 1) }
@@ -30,34 +31,34 @@ func (m moment) add(d time.Duration) moment { return m + moment(d) }
 
 // deadlines is the deadline state of a subscription, guarded by dispatcher.mu.
 type deadlines struct {
-	timeout time.Duration // ack_timeout of the subscription; 0 for none
-	since   moment        // last change of timeout: messages then in flight count as delivered at that time
-	next    moment        // time of the next check; 0 for none
+	timeout time.Duration // ack_timeout of the subscription; 0 means no deadline
+	since   moment        // last change of timeout: messages in flight at that time count as delivered then
+	next    moment        // time of the next check; 0 if none is scheduled
 	timer   *time.Timer   // nil before the first check
 }
 
 // consumerDeadlines is the deadline state of a consumer, guarded by dispatcher.mu.
 type consumerDeadlines struct {
-	timeout  time.Duration     // ack_timeout of the consumer; 0 for none
-	reported time.Duration     // last AckTimeout that the client was notified of
-	extended map[uint64]moment // deadlines set by Extend; nil without any
+	timeout  time.Duration     // ack_timeout of the consumer; 0 means no deadline
+	reported time.Duration     // last AckTimeout that was reported to the client
+	extended map[uint64]moment // deadlines set by Extend; nil if there are none
 	outbox   moment            // when Next last made progress with the outbox, or when it became non-empty
 	answered moment            // time of the last outcome or Extend
 	silent   bool              // a message has expired, and the client has sent no request since
 	stalled  bool              // unsent messages were overdue, and Next has not been called since
 
 	expired, refused []uint64 // sequences for the next event
-	late             lateSet  // expired and not delivered again: outcomes are refused
+	late             lateSet  // expired and not redelivered: outcomes are refused
 }
 
-// lateSet contains the sequences that have expired last. The zero lateSet is empty.
+// lateSet contains the most recently expired sequences. The zero lateSet is empty.
 type lateSet struct {
 	order   []uint64          // sequences in the order of their expiry, including removed ones
-	first   uint64            // number of order[0]
+	first   uint64            // number of order[0], counted from the first expiry
 	numbers map[uint64]uint64 // sequence: number of its last expiry
 }
 
-// add adds sequences, and removes the oldest ones beyond a limit.
+// add adds sequences, and removes the oldest entries beyond limit.
 func (l *lateSet) add(sequences []uint64, limit int) {
 	if l.numbers == nil {
 		l.numbers = make(map[uint64]uint64)
@@ -68,7 +69,7 @@ func (l *lateSet) add(sequences []uint64, limit int) {
 	}
 	for len(l.order) > limit {
 		if oldest := l.order[0]; l.numbers[oldest] == l.first {
-			delete(l.numbers, oldest) // it has not expired again
+			delete(l.numbers, oldest) // the sequence has not expired again since
 		}
 		l.order = l.order[1:]
 		l.first++
@@ -83,7 +84,8 @@ func (s *deadlines) stop() {
 	}
 }
 
-// SetAckTimeout sets the acknowledgement deadline of the consumer; 0 for none. It must be called before AddCredit.
+// SetAckTimeout sets the acknowledgement deadline of the consumer; 0 means no deadline. It must be called before
+// AddCredit.
 func (c *Consumer) SetAckTimeout(timeout time.Duration) {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -91,8 +93,8 @@ func (c *Consumer) SetAckTimeout(timeout time.Duration) {
 	c.deadlines.reported = c.timeout()
 }
 
-// AckTimeout returns the shorter of the acknowledgement deadlines of the consumer and its subscription; 0 for none.
-// The caller must report it to the client: events contain only changes.
+// AckTimeout returns the shorter of the acknowledgement deadlines of the consumer and its subscription; 0 if
+// neither has one. The caller must report the result to the client, because events contain only later changes.
 func (c *Consumer) AckTimeout() time.Duration {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -112,8 +114,8 @@ func (c *Consumer) timeout() time.Duration {
 	return min(own, of)
 }
 
-// Extend sets the deadline of the given messages to the given time from now; 0 means AckTimeout. It ignores messages
-// that are not in flight at the consumer, and has no effect without an AckTimeout.
+// Extend sets the deadline of the given messages to the duration by from now. If by is 0, AckTimeout is used.
+// Extend ignores messages that are not in flight at the consumer. It has no effect without an AckTimeout.
 func (c *Consumer) Extend(ranges []Range, by time.Duration) {
 	d := c.d
 	d.mu.Lock()
@@ -138,7 +140,7 @@ func (c *Consumer) Extend(ranges []Range, by time.Duration) {
 	d.checkDeadlinesAt(at)
 }
 
-// startDeadlines starts the deadlines of messages that Next returns. d.mu is held.
+// startDeadlines schedules the check of the deadlines of messages that Next returns now. d.mu is held.
 func (c *Consumer) startDeadlines(now moment) {
 	if timeout := c.timeout(); timeout > 0 {
 		c.deadlines.outbox = now
@@ -146,14 +148,15 @@ func (c *Consumer) startDeadlines(now moment) {
 	}
 }
 
-// startOutbox starts the deadline for sending the messages in the outbox. d.mu is held.
+// startOutbox starts the deadline by which the messages in the outbox must be sent. d.mu is held.
 func (c *Consumer) startOutbox() {
 	if c.timeout() > 0 {
 		c.startDeadlines(c.d.registry.elapsed())
 	}
 }
 
-// takeDeadlines moves expired and refused sequences, and a changed ack_timeout, to an event. d.mu is held.
+// takeDeadlines moves the expired and the refused sequences, and a changed ack_timeout, to an event. d.mu is
+// held.
 func (c *Consumer) takeDeadlines(e *Event) {
 	s := &c.deadlines
 	e.Expired, s.expired = s.expired, nil
@@ -164,7 +167,7 @@ func (c *Consumer) takeDeadlines(e *Event) {
 	}
 }
 
-// followAckTimeout applies the current ack_timeout of the subscription.
+// followAckTimeout reads the current ack_timeout of the subscription and applies it.
 func (d *dispatcher) followAckTimeout() {
 	timeout := d.registry.source.AckTimeout(d.key)
 	d.mu.Lock()
@@ -172,8 +175,8 @@ func (d *dispatcher) followAckTimeout() {
 	d.setAckTimeout(timeout)
 }
 
-// setAckTimeout changes the ack_timeout of the subscription. For messages in flight it starts now, so that clients can
-// extend them. d.mu is held.
+// setAckTimeout changes the ack_timeout of the subscription. The new deadline of messages in flight starts now,
+// so that clients can extend it. d.mu is held.
 func (d *dispatcher) setAckTimeout(timeout time.Duration) {
 	if d.deadlines.timeout == timeout {
 		return
@@ -187,7 +190,7 @@ func (d *dispatcher) setAckTimeout(timeout time.Duration) {
 	}
 }
 
-// checkDeadlinesAt schedules a check for the given time, unless an earlier one is scheduled. d.mu is held.
+// checkDeadlinesAt schedules a check at the given time, unless an earlier check is scheduled. d.mu is held.
 func (d *dispatcher) checkDeadlinesAt(at moment) {
 	s := &d.deadlines
 	if s.next != 0 && s.next <= at || d.stopped != nil {
@@ -226,8 +229,8 @@ func (d *dispatcher) checkDeadlines() {
 	}
 }
 
-// overdue returns the overdue messages of a consumer, whether its unsent messages are overdue, and the next deadline of
-// its other messages; 0 for none. d.mu is held.
+// overdue returns the overdue messages of a consumer, and whether its unsent messages are overdue. next is the
+// next deadline of the other messages, or 0. d.mu is held.
 func (c *Consumer) overdue(now moment) (due []uint64, unsent bool, next moment) {
 	timeout := c.timeout()
 	if timeout == 0 {
@@ -253,7 +256,7 @@ func (c *Consumer) overdue(now moment) (due []uint64, unsent bool, next moment) 
 	return due, unsent, next
 }
 
-// expire releases overdue messages of a consumer and requeues its unsent ones. d.mu is held.
+// expire releases the overdue messages of a consumer and requeues its unsent messages. d.mu is held.
 func (d *dispatcher) expire(c *Consumer, due []uint64) {
 	if len(due) > 0 {
 		c.deadlines.silent = true
@@ -262,10 +265,10 @@ func (d *dispatcher) expire(c *Consumer, due []uint64) {
 	}
 	d.takeBack(c, due)
 	d.passActive()
-	d.order.left(c) // releases its groups
+	d.order.left(c) // releases the message groups of c
 }
 
-// takeBack releases sent messages of a consumer and requeues its unsent ones. d.mu is held.
+// takeBack releases sent messages of a consumer and requeues its unsent messages. d.mu is held.
 func (d *dispatcher) takeBack(c *Consumer, sent []uint64) {
 	unsent := c.takeUnsent()
 	if len(sent) == 0 {
@@ -280,19 +283,19 @@ func (d *dispatcher) takeBack(c *Consumer, sent []uint64) {
 	c.deadlines.expired = append(c.deadlines.expired, sent...)
 	d.registry.counters.AckExpired.Add(uint64(len(sent)))
 	d.pending.releases = append(d.pending.releases, sent...)
-	d.pending.unsent = append(d.pending.unsent, unsent...) // to keep them in order
+	d.pending.unsent = append(d.pending.unsent, unsent...) // keep the messages in order
 	d.returning, d.pending.returns = true, true
 	signal(c.notify)
 	signal(d.work)
 }
 
-// addLate records expired messages, at most as many as a consumer may have in flight.
+// addLate records expired messages. It retains at most as many as a consumer may have in flight.
 func (c *Consumer) addLate(sequences []uint64) {
 	c.deadlines.late.add(sequences, c.d.registry.limits.Load().Outstanding)
 }
 
-// passActive activates the next consumer of an exclusive queue if the active one is idle. The messages of the idle one
-// are released: only one consumer may process messages. d.mu is held.
+// passActive activates the next consumer of an exclusive queue if the active consumer is idle. It releases the
+// messages of the idle consumer, because only one consumer may process messages. d.mu is held.
 func (d *dispatcher) passActive() {
 	s, selects := d.order.(*selective)
 	if !selects || !s.exclusive || len(d.consumers) == 0 || !d.consumers[0].idle() {
@@ -322,7 +325,8 @@ func (d *dispatcher) resumed() {
 	signal(d.wake)
 }
 
-// answered records the time of outcomes, and removes acks and rejects of expired messages from them. d.mu is held.
+// answered records the time of the outcomes, and removes acks and rejects of expired messages from a. d.mu is
+// held.
 func (c *Consumer) answered(a *Outcomes) {
 	if len(a.Acks)+len(a.Nacks)+len(a.Rejects)+len(a.Releases) == 0 {
 		return
@@ -352,7 +356,7 @@ func (c *Consumer) answered(a *Outcomes) {
 	}
 }
 
-// withoutSequences removes sequences from ranges. Both are sorted, and each sequence is in a range.
+// withoutSequences removes sequences from ranges. Both must be sorted, and each sequence must be in a range.
 func withoutSequences(ranges []Range, sequences []uint64) (left []Range) {
 	for _, r := range ranges {
 		for len(sequences) > 0 && sequences[0] <= r.Last {
@@ -369,7 +373,8 @@ func withoutSequences(ranges []Range, sequences []uint64) (left []Range) {
 	return left
 }
 
-// OldestInFlight returns the age of the oldest delivery in flight of a subscription; 0 if no message is in flight.
+// OldestInFlight returns the age of the oldest delivery in flight of a subscription; 0 if no message is in
+// flight.
 func (r *Registry) OldestInFlight(key Key) time.Duration {
 	d := r.of(key)
 	if d == nil {
@@ -387,7 +392,7 @@ func (r *Registry) OldestInFlight(key Key) time.Duration {
 	return time.Duration(r.elapsed() - oldest)
 }
 
-// earliest returns the earlier of two moments, ignoring an unset one.
+// earliest returns the earlier of two moments, and ignores a moment that is unset.
 func earliest(a, b moment) moment {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -395,7 +400,7 @@ func earliest(a, b moment) moment {
 	return min(a, b)
 }
 
-// oldest returns the time of the oldest delivery in flight; 0 for none. d.mu is held.
+// oldest returns the time of the oldest delivery in flight; 0 if no message is in flight. d.mu is held.
 func (c *Consumer) oldest() (first moment) {
 	for _, sent := range c.inFlight {
 		first = earliest(first, sent)
@@ -403,7 +408,8 @@ func (c *Consumer) oldest() (first moment) {
 	return first
 }
 
-// Stuck is a consumer that has messages in flight and has not settled or extended any for some time.
+// Stuck describes a consumer that has messages in flight and has not settled or extended any of them for some
+// time.
 type Stuck struct {
 	Key Key
 	// From is the origin of the consumer.
@@ -416,8 +422,8 @@ type Stuck struct {
 // stuckInterval is the minimum time between two checks for stuck consumers.
 const stuckInterval = 10 * time.Second
 
-// Stuck returns the consumers that have had a message in flight for at least the given time, and have not settled or
-// extended any in that time. The result is cached for stuckInterval; the caller must not modify it.
+// Stuck returns the consumers that have had a message in flight for at least the given time and have not settled
+// or extended any message in that time. The result is cached for stuckInterval. The caller must not modify it.
 func (r *Registry) Stuck(after time.Duration) []Stuck {
 	r.mu.Lock()
 	defer r.mu.Unlock()

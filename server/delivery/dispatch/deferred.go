@@ -10,7 +10,7 @@ import (
 
 const (
 	deferredBits = 12
-	// maxDeferredChunks bounds the deferred messages of a subscription. A chunk uses 512 bytes.
+	// maxDeferredChunks limits the number of chunks of deferred messages of a subscription. A chunk uses 512 bytes.
 	maxDeferredChunks = 1 << 14
 )
 
@@ -30,7 +30,7 @@ func (s *deferredSet) len() int { return s.n }
 
 func (s *deferredSet) at(number uint64) int {
 	if n := len(s.chunks); n > 0 && s.chunks[n-1].number < number {
-		return n // the usual case: messages arrive in order
+		return n // the usual case, because messages arrive in order
 	}
 	return sort.Search(len(s.chunks), func(i int) bool { return s.chunks[i].number >= number })
 }
@@ -50,7 +50,8 @@ func (s *deferredSet) add(sequence uint64) {
 	}
 }
 
-// visit removes the members from first to last in ascending order, as long as take returns true.
+// visit calls take for the members from first to last in ascending order until take returns false. It removes the
+// members for which take returns true.
 func (s *deferredSet) visit(first, last uint64, take func(sequence uint64) bool) {
 	going := true
 	from := s.at(first >> deferredBits)
@@ -81,7 +82,7 @@ func (s *deferredSet) visit(first, last uint64, take func(sequence uint64) bool)
 	s.chunks = kept
 }
 
-// take removes up to most members, starting at from, and appends them to dst.
+// take removes at most the given number of members, starting at from, and appends them to dst.
 func (s *deferredSet) take(from uint64, most int, dst []uint64) []uint64 {
 	s.visit(from, ^uint64(0), func(sequence uint64) bool {
 		if most == 0 {

@@ -8,7 +8,7 @@ import (
 )
 
 type delayQueue struct {
-	at    map[uint64]time.Time // authoritative; the heap may contain removed or duplicate sequences
+	at    map[uint64]time.Time // authoritative; the heap may contain removed or duplicate entries
 	heap  delayHeap
 	timer *time.Timer // for the first entry; nil before the first use
 }
@@ -18,8 +18,8 @@ type delayedEntry struct {
 	sequence uint64
 }
 
-// requeueDelayed requeues sequences after the delays requested by consumers, or else after the delays configured for
-// the queue.
+// requeueDelayed requeues sequences. Each is requeued after the delay in asked that a consumer requested, or else
+// after the redelivery delay of the queue.
 func (d *dispatcher) requeueDelayed(sequences []uint64, asked map[uint64]time.Duration) {
 	if len(sequences) == 0 {
 		return

@@ -48,28 +48,29 @@ import (
 
 // Errors of this package.
 var (
-	// ErrClosed is returned by Attach and Next after the registry was closed without a reason, and by Attach during Seek.
+	// ErrClosed is returned by Attach and Next after the registry was closed without a reason. Attach also returns
+	// it during Seek.
 	ErrClosed = errors.New("consumers are closed")
-	// ErrMoved is returned by Next and Settle when the subscription was moved. Earlier deliveries and their outcomes are
-	// invalid.
+	// ErrMoved is returned by Next and Settle if Seek has moved the subscription. Earlier deliveries and their
+	// outcomes are invalid.
 	ErrMoved = errors.New("subscription was moved; outcomes of earlier deliveries are invalid")
-	// ErrFinished is returned by Next after Finish, when the client has received all confirmations.
+	// ErrFinished is returned by Next after Finish, when Next has returned all confirmations.
 	ErrFinished = errors.New("consumer is closed")
 	// ErrTooManyConsumers is returned by Attach when the node has reached its limit of consumers.
 	ErrTooManyConsumers = errors.New("too many consumers")
 	// ErrTooMuchCredit is returned by AddCredit when the consumer's credit would exceed the limit.
 	ErrTooMuchCredit = errors.New("too much credit")
-	// ErrNotDelivered is returned by Settle for a sequence that the queue has not reached.
+	// ErrNotDelivered is returned by Settle for a sequence that does not exist in the queue yet.
 	ErrNotDelivered = errors.New("sequence was not delivered")
 )
 
-// Key identifies a subscription by the ID of its queue and its ID in the queue.
+// Key identifies a subscription by the ID of its queue and the subscription's ID within the queue.
 type Key struct {
 	Queue uint64
 	Sub   uint32
 }
 
-// Range is an inclusive range of sequences, First <= Last.
+// Range is an inclusive range of sequences. First is not greater than Last.
 type Range = txn.Range
 
 // Message is a stored message.
@@ -78,41 +79,41 @@ type Message = store.Delivery
 // Source provides messages to a dispatcher.
 type Source interface {
 	// Read appends unacknowledged messages of the subscription to dst, starting at sequence from. It appends at most
-	// maxMessages, and stops once maxBytes are reached, but returns at least one available message. A corrupt message has
-	// no record. next is the position to continue from.
+	// maxMessages messages, and stops when their size reaches maxBytes. It returns at least one message if one is
+	// available. A corrupt message has no record. next is the sequence to continue from.
 	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message,
 		next uint64, err error)
-	// ReadPriorities is like Read for a queue with priorities, and reads the highest priority first. It reads each
-	// priority from its position in lanes and advances the position. next is above all sequences read.
+	// ReadPriorities is like Read, but reads the highest priority of a queue with priorities first. It reads each
+	// priority from its position in lanes and advances that position. next is greater than all sequences read.
 	ReadPriorities(ctx context.Context, key Key, lanes *store.Lanes, maxMessages, maxBytes int, dst []Message) (
 		messages []Message, next uint64, err error)
-	// Priorities returns the priorities of requeued messages, in the same order.
+	// Priorities returns the priorities of the given sequences, in the same order.
 	Priorities(queue uint64, sequences []uint64) []uint8
-	// Order reports whether a queue delivers higher priorities first (fixed) and whether each subscription has a single
-	// active consumer (can be altered).
+	// Order reports whether a queue delivers higher priorities first, which is fixed when the queue is created. It
+	// also reports whether each subscription has a single active consumer, which can be altered.
 	Order(queue uint64) (prioritized, exclusive bool)
 	// NextSequence returns the sequence of the queue's next message.
 	NextSequence(queue uint64) (uint64, bool)
-	// MaxDeliveries returns the delivery limit of a subscription; 0 for no limit.
+	// MaxDeliveries returns the delivery limit of a subscription; 0 means no limit.
 	MaxDeliveries(key Key) uint64
-	// Exhausted returns the requeued sequences that have reached the delivery limit.
+	// Exhausted returns those of the given sequences that have reached the delivery limit.
 	Exhausted(key Key, sequences []uint64) []uint64
-	// TTL returns the TTL of the queue's messages in milliseconds; 0 for none. It can be altered.
+	// TTL returns the TTL of the queue's messages in milliseconds; 0 means no TTL. It can be altered.
 	TTL(queue uint64) int64
-	// Paused reports whether the delivery of the subscription is paused. It can be altered.
+	// Paused reports whether delivery to the subscription is paused. It can be altered.
 	Paused(key Key) bool
-	// AckTimeout returns the acknowledgement deadline of a subscription; 0 for none. It can be altered.
+	// AckTimeout returns the acknowledgement deadline of a subscription; 0 means no deadline. It can be altered.
 	AckTimeout(key Key) time.Duration
-	// RedeliveryDelays returns the redelivery delays of requeued sequences, or nil if they have none.
+	// RedeliveryDelays returns the redelivery delays of the given sequences, or nil if none of them is delayed.
 	RedeliveryDelays(key Key, sequences []uint64) []time.Duration
 	// Filter returns a function that reports whether a stored record matches the subscription's filter, or nil without a
 	// filter.
 	Filter(key Key) (matches func(record []byte) bool, err error)
-	// Filters returns a value that changes whenever Filter may return a different result. It changes before messages
-	// published later can be read.
+	// Filters returns a value that changes whenever the result of Filter may change. The value changes before
+	// messages that are published after the change can be read.
 	Filters() uint64
-	// Watch returns a channel that receives a value after changes of the queue. One value can stand for several changes.
-	// cancel ends the watch.
+	// Watch returns a channel that receives a value after changes of the queue. One value can represent several
+	// changes. cancel ends the watch.
 	Watch(queue uint64) (changed <-chan struct{}, cancel func())
 }
 
@@ -120,13 +121,14 @@ type Source interface {
 type Settler interface {
 	// Settle returns nil only when the transaction is committed and applied.
 	Settle(ctx context.Context, key Key, acks, releases []Range) error
-	// Move moves messages of one subscription, in ascending order, to its dead-letter queue. Without a dead-letter queue,
-	// it discards them. It skips messages acknowledged by then. It returns nil only when the move is committed and
-	// applied. If not all messages fit, it moves the oldest, and returns the sequences of the others with a *FullError.
+	// Move moves messages of one subscription, in ascending order, to its dead-letter queue. Without a dead-letter
+	// queue, it discards them. It skips messages that are already acknowledged. It returns nil only when the move is
+	// committed and applied. If not all messages fit, it moves the oldest messages and returns the sequences of the
+	// others with a *FullError.
 	Move(ctx context.Context, key Key, dead []Dead) (waiting []uint64, err error)
 }
 
-// Dead is a message to be dead-lettered.
+// Dead is a message that must be dead-lettered.
 type Dead struct {
 	Sequence   uint64
 	Reason     txn.DeadReason
@@ -134,38 +136,38 @@ type Dead struct {
 	Record     []byte
 }
 
-// Limits bounds the registry. Numbers must be positive unless 0 is documented.
+// Limits contains the limits of a registry. Numbers must be positive, unless the meaning of 0 is documented.
 type Limits struct {
-	// Consumers bounds the consumers on this node.
+	// Consumers limits the number of consumers on this node.
 	Consumers int
-	// Outstanding bounds the messages in flight at one consumer, and its credit.
+	// Outstanding limits the number of messages in flight at one consumer, and its credit.
 	Outstanding int
 	// BatchBytes is the approximate size of one read and of one event.
 	BatchBytes int
-	// OutboxBytes is the approximate limit of bytes buffered for one consumer.
+	// OutboxBytes is the approximate maximum number of bytes buffered for one consumer.
 	OutboxBytes int
 	// BufferedBytes limits the bytes buffered for all consumers; 0 means no limit. When half of it is used, each
-	// consumer is limited to an equal fraction of the rest, but to at least 16 KiB. The total is at most
+	// consumer is limited to an equal fraction of the rest, but to at least 16 KiB. Therefore the total is at most
 	// BufferedBytes plus 16 KiB for each consumer and one batch for each subscription.
 	BufferedBytes int
 	// Busy reports whether other work needs the CPU that deliveries use; nil means never. It is called before each
 	// read, and must be safe for concurrent use.
 	Busy func() bool
-	// CPUFraction is the fraction of the node's CPU that deliveries may use while Busy; 1 disables the limit. Delivering
-	// each published message once is always allowed.
+	// CPUFraction is the fraction of the node's CPU that deliveries may use while Busy returns true; 1 disables the
+	// limit. Deliveries may always use enough CPU to deliver each published message once.
 	CPUFraction float64
-	// Counters counts the deliveries; may be nil.
+	// Counters counts the deliveries. It may be nil.
 	Counters *Counters
 }
 
-// Counters counts deliveries. It outlives the registries that update it.
+// Counters counts deliveries. It can be shared by successive registries.
 type Counters struct {
-	// Delivered and DeliveredBytes include redeliveries. Redelivered counts messages that were requeued by a consumer or
-	// because a consumer was lost.
+	// Delivered and DeliveredBytes include redeliveries. Redelivered counts redelivered messages: those that a
+	// consumer requeued, and those requeued because a consumer was lost.
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
 	// Filtered counts messages that were acknowledged because they did not match the filter of their subscription.
 	Filtered atomic.Uint64
-	// AckExpired counts messages that were requeued because their acknowledgement deadline has passed.
+	// AckExpired counts messages that were requeued because their acknowledgement deadline had passed.
 	AckExpired atomic.Uint64
 }
 
@@ -183,20 +185,21 @@ type Registry struct {
 
 	mu        sync.Mutex // guards the fields below
 	byKey     map[Key]*dispatcher
-	moving    map[Key]int // running Seek calls
+	moving    map[Key]int // number of Seek calls in progress
 	consumers int
 	paused    bool
 	closed    error
-	full      map[FullError]time.Time // when dead letters were last found pending
-	hidden    map[Key][]Range         // ranges of running Return calls
-	holding   map[Key]int             // running Withdraw calls
-	// detachedCounts contains the messages delivered by removed dispatchers, by queue ID, until TakeDetached.
+	full      map[FullError]time.Time // when the dead letters were last found pending
+	hidden    map[Key][]Range         // ranges of the Return calls in progress
+	holding   map[Key]int             // number of Withdraw calls in progress
+	// detachedCounts contains the number of messages delivered by removed dispatchers, by queue ID. TakeDetached
+	// resets it.
 	detachedCounts map[uint64]uint64
-	stuck          []Stuck // result of the last check for stuck consumers
-	checkedAt      moment  // time of that check
+	stuck          []Stuck // result of the last call of Stuck that was not cached
+	checkedAt      moment  // time of that call
 }
 
-// NewRegistry creates an empty registry. Close must be called.
+// NewRegistry creates an empty registry. The caller must call Close.
 func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logger) *Registry {
 	if limits.Counters == nil {
 		limits.Counters = new(Counters)
@@ -210,20 +213,21 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 	return r
 }
 
-// SetLimits changes all limits except Busy and Counters. Consumers above a lowered limit keep their messages and
-// credit.
+// SetLimits changes all limits except Busy and Counters. Consumers that exceed a lowered limit keep their
+// messages and their credit.
 func (r *Registry) SetLimits(limits Limits) {
 	r.limits.Store(&limits)
 	r.buffered.add(0, &limits)
 	r.throttle.setFraction(limits.CPUFraction)
 }
 
-// Published records the number and approximate total size of published messages.
+// Published records the number and the approximate total size of published messages.
 func (r *Registry) Published(messages, bytes int) { r.throttle.publish(messages, bytes) }
 
-// Attach adds a consumer to a subscription. The caller must Close it. accepts reports whether the consumer accepts a
-// message (others remain for other consumers); nil accepts all. It is called with locks held, must not block, and must
-// be deterministic. from describes the origin of the consumer.
+// Attach adds a consumer to a subscription. The caller must close it with Consumer.Close. accepts reports whether
+// the consumer accepts a message; if it is nil, the consumer accepts all messages. Messages that are not accepted
+// remain for other consumers. accepts is called with locks held: it must not block, and must be deterministic.
+// from describes the origin of the consumer.
 func (r *Registry) Attach(key Key, from string, accepts func(m *Message) bool) (*Consumer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -273,9 +277,9 @@ func (r *Registry) SetPaused(paused bool) {
 	}
 }
 
-// Altered applies the pause and the acknowledgement deadline of a queue and its subscriptions, or of all queues for
-// txn.NoQueue. It must be called after the transaction is applied and before the response is sent: Next then returns no
-// message of a paused subscription.
+// Altered applies the current pause and acknowledgement deadline of a queue and its subscriptions. txn.NoQueue
+// selects all queues. Altered must be called after the transaction is applied and before the response is sent.
+// After that, Next returns no message of a paused subscription.
 func (r *Registry) Altered(queue uint64) {
 	r.mu.Lock()
 	dispatchers := make([]*dispatcher, 0, 1)
@@ -291,14 +295,15 @@ func (r *Registry) Altered(queue uint64) {
 	}
 }
 
-// Close ends all consumers with the given reason (ErrClosed if nil) and waits for the dispatchers to stop.
+// Close ends all consumers with the given reason, or ErrClosed if it is nil. It waits for the dispatchers to
+// stop.
 func (r *Registry) Close(reason error) {
 	r.Stop(reason)
 	r.Wait()
 }
 
-// Stop ends all consumers with the given reason (ErrClosed if nil). A dispatcher that waits for a commit may run until
-// the primary has stopped.
+// Stop ends all consumers with the given reason, or ErrClosed if it is nil. A dispatcher that waits for a commit
+// may run until the primary has stopped.
 func (r *Registry) Stop(reason error) {
 	if reason == nil {
 		reason = ErrClosed
@@ -312,7 +317,7 @@ func (r *Registry) Stop(reason error) {
 	r.mu.Unlock()
 }
 
-// Wait waits for the dispatchers after Stop.
+// Wait waits until the dispatchers have stopped after Stop.
 func (r *Registry) Wait() { r.running.Wait() }
 
 // Settled removes messages from the consumers of a subscription after another transaction acknowledged or released the
@@ -329,8 +334,9 @@ func (r *Registry) of(key Key) *dispatcher {
 	return r.byKey[key]
 }
 
-// First returns the origin of the subscription's first consumer, which is the active one if only one consumer may be
-// active. since is the time at which it became the first one. ok is false without a consumer.
+// First returns the origin of the subscription's first consumer, which is the active consumer if only one may be
+// active. since is the time at which it became the first consumer. ok is false if the subscription has no
+// consumer.
 func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
 	d := r.of(key)
 	if d == nil {
@@ -344,7 +350,7 @@ func (r *Registry) First(key Key) (from string, since time.Time, ok bool) {
 	return d.consumers[0].from, d.consumers[0].firstSince, true
 }
 
-// Stats returns the number of messages in flight and of consumers of a subscription.
+// Stats returns the number of messages in flight and the number of consumers of a subscription.
 func (r *Registry) Stats(key Key) (inFlight uint64, consumers uint32) {
 	if d := r.of(key); d != nil {
 		return d.stats()
@@ -352,7 +358,7 @@ func (r *Registry) Stats(key Key) (inFlight uint64, consumers uint32) {
 	return 0, 0
 }
 
-// Attached returns the number of consumers.
+// Attached returns the number of attached consumers.
 func (r *Registry) Attached() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -367,7 +373,8 @@ func (r *Registry) detached() {
 	r.buffered.attached(r.consumers, r.limits.Load())
 }
 
-// retire removes a dispatcher without consumers or pending settlements, unless a consumer attached in the meantime.
+// retire removes a dispatcher that has neither consumers nor pending settlements, unless a consumer has attached
+// in the meantime.
 func (r *Registry) retire(d *dispatcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -377,7 +384,8 @@ func (r *Registry) retire(d *dispatcher) {
 	}
 }
 
-// fail ends a dispatcher and its consumers. The next Attach creates one that starts at the subscription's floor.
+// fail ends a dispatcher and its consumers. The next Attach creates a dispatcher that starts at the
+// subscription's floor.
 func (r *Registry) fail(d *dispatcher, reason error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -391,7 +399,7 @@ func (r *Registry) fail(d *dispatcher, reason error) {
 // Activity is the activity of the consumers of a queue or subscription.
 type Activity struct {
 	Consumers uint32
-	// Delivered is the number of delivered messages. The count of a subscription restarts at 0 when its last consumer
+	// Delivered is the number of delivered messages. It restarts at 0 when the last consumer of a subscription
 	// detaches.
 	Delivered uint64
 }
@@ -413,8 +421,8 @@ func (r *Registry) Activity() map[uint64]Activity {
 	return out
 }
 
-// TakeDetached returns, by queue ID, the numbers of delivered messages that Activity no longer includes: those of
-// subscriptions that have lost their last consumer since the last call.
+// TakeDetached returns, by queue ID, the numbers of delivered messages that Activity no longer includes. These
+// are the messages of subscriptions that have lost their last consumer since the last call.
 func (r *Registry) TakeDetached() map[uint64]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,8 @@ import (
 
 const maxReadMessages = 4096
 
-// pollEvery is the number of steps after which a busy dispatcher checks whether the queue was altered.
+// pollEvery is the number of steps after which a busy dispatcher checks whether the settings of the queue were
+// altered.
 const pollEvery = 64
 
 const corruptRetryInterval = 5 * time.Second
@@ -25,51 +26,53 @@ const corruptRetryInterval = 5 * time.Second
 type dispatcher struct {
 	registry *Registry
 	key      Key
-	wake     chan struct{} // to deliver: credit, space, redeliveries, or resumed
-	work     chan struct{} // to settle: pending outcomes
-	room     chan struct{} // from settle: closed and replaced when it took pending work
+	wake     chan struct{} // wakes deliver: credit, space, redeliveries, or a resumed delivery
+	work     chan struct{} // wakes settle: pending outcomes
+	room     chan struct{} // closed and replaced when settle has taken pending outcomes
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 
-	// Used only by the deliver goroutine.
+	// The fields below are used only by the deliver goroutine.
 	matches    func(record []byte) bool // reports whether a message matches the filter; nil without a filter
 	filters    uint64                   // value of Source.Filters before matches was fetched
-	others     int                      // messages of a turn that did not match
-	noReceiver bool                     // no consumer can accept a message
-	polls      bool                     // new messages may precede messages already read
+	others     int                      // number of messages of the current turn that did not match the filter
+	noReceiver bool                     // no consumer can accept a message, so changes of the queue are ignored
+	polls      bool                     // new messages may precede messages that were already read
 
-	following sync.Mutex // serializes followPause; locked before mu
+	following sync.Mutex // serializes followPause; must be locked before mu
 
-	// mu guards the fields below and the fields of the consumers. Methods that use them without locking mu require that
-	// it is held.
+	// mu guards the fields below and the fields of the consumers. Methods that use these fields without locking mu
+	// require that the caller holds it.
 	mu        sync.Mutex
 	consumers []*Consumer
 	order     order
-	turn      int  // index of the next consumer in turn
-	paused    bool // by the registry
-	suspended bool // by the pause of the queue or subscription
-	holding   int  // running Withdraw calls
+	turn      int  // index of the consumer that is next in the round-robin order
+	paused    bool // paused by the registry
+	suspended bool // paused by the settings of the queue or subscription
+	holding   int  // number of Withdraw calls in progress
 	stopped   error
-	next      uint64     // above every sequence that was read
-	delayed   delayQueue // requeued with a delay
-	overdue   sequences  // expired before they were sent
-	ttl       int64      // milliseconds; 0 for none
-	// corrupt messages are skipped, and retried periodically.
+	next      uint64     // greater than every sequence that was read
+	delayed   delayQueue // messages requeued with a delay
+	overdue   sequences  // messages that expired before they were sent
+	ttl       int64      // in milliseconds; 0 means no TTL
+	// corrupt contains the corrupt messages, which are skipped and retried periodically.
 	corrupt    sequences
-	committing settlement // taken by settle and not yet committed; contains only the outcomes
-	returning  bool       // a lost consumer's messages are about to be requeued; no newer message may precede them
-	drains     bool       // a consumer has requested a drain, and nothing was read since
-	reading    bool       // a read is in progress, outside the lock
+	committing settlement // taken by settle and not committed yet; contains only the outcomes
+	returning  bool       // messages of a lost consumer will be requeued soon; no newer message may precede them
+	drains     bool       // a consumer has requested a drain since the last read
+	reading    bool       // a read is in progress; mu is not held during it
 	pending    settlement
 	skipped    skipped
-	// deadWait is set until the retry time of pending dead messages. deadFull is set once the reason was logged.
+	// deadWait is set until pending dead messages must be retried. deadFull is set when the reason was logged.
 	deadWait, deadFull bool
-	// ackedInRead contains messages acknowledged during the running read, which the result may still contain.
+	// ackedInRead contains messages that were acknowledged during the current read. The result of the read may still
+	// contain them.
 	ackedInRead []Range
-	// hidden contains the messages of running Return calls. They are removed from read results: they can become
-	// deliverable at any moment, and must not be delivered twice. unhiding contains the ranges that are no longer hidden.
+	// hidden contains the messages of Return calls in progress. They are removed from read results, because they can
+	// become deliverable at any time and must not be delivered twice. unhiding contains ranges that are no longer
+	// hidden.
 	hidden, unhiding []Range
-	// dueInRead contains messages that became deliverable during the running read and are not in the result.
+	// dueInRead contains messages that became deliverable during the current read and are not in its result.
 	dueInRead []uint64
 	delivered uint64
 	deadlines deadlines
@@ -224,8 +227,8 @@ func (d *dispatcher) queueChanged() {
 	d.setExclusive(exclusive)
 }
 
-// followPause pauses or resumes delivery to match the state of the subscription. After a pause, Next returns no message
-// until followPause resumes delivery.
+// followPause pauses or resumes delivery according to the state of the subscription. After a pause, Next returns
+// no message until followPause resumes delivery.
 func (d *dispatcher) followPause() {
 	d.following.Lock()
 	defer d.following.Unlock()
@@ -244,7 +247,7 @@ func (d *dispatcher) followPause() {
 	d.wakeAll()
 }
 
-// wakeAll wakes the deliver goroutine, and all consumers, which may have buffered messages.
+// wakeAll wakes the deliver goroutine and all consumers, because consumers may have buffered messages.
 func (d *dispatcher) wakeAll() {
 	signal(d.wake)
 	for _, c := range d.consumers {
@@ -300,7 +303,7 @@ func (d *dispatcher) readOn(
 ) (messages []Message, progressed bool, err error) {
 	messages, next, err := from.read(ctx, want, maxBytes)
 	if d.polls {
-		d.followExclusive() // a message published after the queue was altered follows the new setting
+		d.followExclusive() // messages published after a change of the setting must be delivered according to it
 	}
 	d.wasRead(messages)
 	matching, others, filterErr := d.match(messages)
@@ -319,23 +322,25 @@ func (d *dispatcher) readOn(
 	return messages, progressed, nil
 }
 
-// demand delivers buffered messages and returns in want how many more messages the consumers can accept, up to most.
-// Unless want is 0, the caller must read the sequences in again or, without any, new messages with from, and call
-// endRead. queueChanged reports that the queue has changed; the order has already been notified.
+// demand delivers buffered messages and returns how many more messages the consumers can accept (want), at most
+// most. If want is not 0, the caller must read the sequences in again or, if again is empty, new messages with
+// from. It must then call endRead. queueChanged reports that the queue has changed, and that the order was
+// notified of that.
 func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order,
 	queueChanged bool,
 ) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.canDeliver() {
-		d.noReceiver = !d.suspended // the queue changes when it is resumed
+		d.noReceiver = !d.suspended // a change of the queue resumes delivery
 		if d.suspended && !d.paused {
 			d.answerAllDrains()
 		}
 		return 0, nil, nil, false
 	}
 	if d.polls {
-		// Messages published before a consumer added credit must be visible here, so check under the lock.
+		// Messages published before a consumer added credit must be visible here. Therefore check for changes while the
+		// lock is held.
 		select {
 		case <-changed:
 			queueChanged = true
@@ -380,8 +385,8 @@ func (d *dispatcher) nextConsumer() *Consumer {
 	return nil
 }
 
-// readAgain reads sequences in ascending order, up to about maxBytes, and returns the unread ones in left. Messages
-// acknowledged in the meantime are in neither result.
+// readAgain reads sequences in ascending order, up to about maxBytes. It returns the sequences that it has not
+// read in left. Messages acknowledged in the meantime are in neither result.
 func (d *dispatcher) readAgain(
 	ctx context.Context, sequences []uint64, maxBytes int,
 ) (found []Message, left []uint64, err error) {
@@ -415,8 +420,8 @@ func (d *dispatcher) readAgain(
 	return found, nil, nil
 }
 
-// redeliverRead redelivers messages. It skips the ranges in others: messages that were corrupt before and do not match
-// the filter. Messages that no consumer can accept now, and those in left, stay requeued.
+// redeliverRead redelivers messages. It skips the ranges in others, which were corrupt before and do not match
+// the filter. Messages that no consumer can accept now stay requeued, and so do those in left.
 func (d *dispatcher) redeliverRead(messages []Message, left []uint64, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
@@ -461,7 +466,7 @@ func (d *dispatcher) removeFromConsumers(ranges []Range) []uint64 {
 		}
 	}
 	if len(held) > 0 {
-		signal(d.wake) // a consumer at its limit of outstanding messages can accept one again
+		signal(d.wake) // a consumer at its limit of messages in flight can accept another one
 	}
 	return held
 }
@@ -474,8 +479,8 @@ func (d *dispatcher) requeue(sequences []uint64) {
 	signal(d.wake)
 }
 
-// detach removes a consumer. The delivery of the messages sent to it is counted. When the count is committed, they are
-// redelivered, together with messages not yet sent.
+// detach removes a consumer. The deliveries of the messages that were sent to it are counted. When the count is
+// committed, these messages are redelivered, together with its unsent messages.
 func (d *dispatcher) detach(c *Consumer) {
 	d.mu.Lock()
 	at := slices.Index(d.consumers, c)
@@ -500,14 +505,14 @@ func (d *dispatcher) detach(c *Consumer) {
 	d.order.left(c)
 	if d.stopped == nil {
 		if len(sent) > 0 {
-			d.pending.unsent = append(d.pending.unsent, unsent...) // to keep them in order
+			d.pending.unsent = append(d.pending.unsent, unsent...) // keep the messages in order
 		} else {
 			d.requeue(unsent)
 		}
 		d.pending.releases = append(d.pending.releases, sent...)
 		d.returning = d.returning || len(sent) > 0
 		d.pending.returns = d.pending.returns || len(sent) > 0
-		signal(d.work) // also to detect that no consumer is left
+		signal(d.work) // wake settle, which also detects that no consumer is left
 	}
 	d.mu.Unlock()
 	if len(sent) > 0 {
@@ -518,8 +523,8 @@ func (d *dispatcher) detach(c *Consumer) {
 	d.registry.detached()
 }
 
-// filterCorrupt removes corrupt messages from a read result. At the first message with a group, the dispatcher starts
-// to maintain groups.
+// filterCorrupt removes corrupt messages from a read result. If a message has a group, the dispatcher starts to
+// maintain message groups.
 func (d *dispatcher) filterCorrupt(messages []Message) []Message {
 	_, grouped := d.order.(*selective)
 	messages = slices.DeleteFunc(messages, func(m Message) bool {

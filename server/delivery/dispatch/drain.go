@@ -3,15 +3,16 @@
 package dispatch
 
 type draining struct {
-	number uint64 // 0: no request
+	number uint64 // number of the request; 0 if there is none
 	upTo   uint64 // messages below this sequence were published before the request
-	began  bool   // a read was started after the request
-	empty  uint16 // bitmap of the lanes read to their end since then
+	began  bool   // a read has started since the request
+	empty  uint16 // bitmap of the lanes that were read to their end since the request
 	done   bool
 }
 
-// Drain requests an Event with Drained = number once all messages that are available to the consumer now are delivered,
-// or its credit is used up. The remaining credit is revoked. A later request replaces an earlier one.
+// Drain requests an Event with Drained = number. The event is sent when all messages that are now available to
+// the consumer are delivered, or when the credit is used up. The remaining credit is revoked. A later request
+// replaces an earlier one.
 func (c *Consumer) Drain(number uint64) {
 	d := c.d
 	next, ok := d.registry.source.NextSequence(d.key.Queue)
@@ -26,8 +27,8 @@ func (c *Consumer) Drain(number uint64) {
 	signal(d.wake)
 }
 
-// beginDrains restarts the reads of the order, since its state may be older than a request. d.mu is held, and no read
-// is in progress.
+// beginDrains makes the order read from its position again, because the order may not have seen messages
+// published before the request. d.mu is held, and no read is in progress.
 func (d *dispatcher) beginDrains() {
 	if !d.drains {
 		return
@@ -39,8 +40,8 @@ func (d *dispatcher) beginDrains() {
 	}
 }
 
-// answerDrains notifies consumers to which no further message can be delivered, given the result of order.demand. d.mu
-// is held.
+// answerDrains answers the drains of consumers to which no further message can be delivered. want and again are
+// the results of order.demand. d.mu is held.
 func (d *dispatcher) answerDrains(want int, again []uint64) {
 	limit := d.registry.limits.Load().Outstanding
 	for _, c := range d.consumers {
@@ -49,7 +50,7 @@ func (d *dispatcher) answerDrains(want int, again []uint64) {
 		}
 		usedUp := c.credit == 0 || len(c.inFlight) >= limit
 		if !usedUp && (d.returning || c.outboxBytes >= d.registry.outboxBytes()) {
-			continue // more messages follow then
+			continue // more messages may follow
 		}
 		if usedUp || want == 0 || len(again) == 0 && d.order.passedAll(c) {
 			c.drain.done = true
@@ -58,7 +59,7 @@ func (d *dispatcher) answerDrains(want int, again []uint64) {
 	}
 }
 
-// answerAllDrains answers the drains of a paused subscription: no message is available. d.mu is held.
+// answerAllDrains answers all drains of a paused subscription, because no message is available. d.mu is held.
 func (d *dispatcher) answerAllDrains() {
 	for _, c := range d.consumers {
 		if c.drain.number != 0 && !c.drain.done {

@@ -12,16 +12,16 @@ func (r *Registry) Due(queue uint64, sequences []uint64) {
 	}
 }
 
-// Acknowledged removes messages from the consumers of a queue after another transaction acknowledged the messages for
-// all subscriptions. It must be called after the transaction is applied.
+// Acknowledged removes messages from the consumers of a queue. It must be called after another transaction that
+// acknowledged the messages for all subscriptions is applied.
 func (r *Registry) Acknowledged(queue uint64, acks []Range) {
 	for _, d := range r.ofQueue(queue) {
 		d.settled(acks, nil)
 	}
 }
 
-// InFlight returns the sequences that must not be dead-lettered now: those in flight at a consumer of any subscription
-// of the queue, those with an uncommitted outcome, and those about to be acknowledged because they do not match a
+// InFlight returns those of the sequences that must not be dead-lettered now. They are in flight at a consumer of
+// any subscription of the queue, have an uncommitted outcome, or will be acknowledged because they do not match a
 // filter.
 func (r *Registry) InFlight(queue uint64, sequences []uint64) (held []uint64) {
 	for _, d := range r.ofQueue(queue) {
@@ -44,7 +44,7 @@ func (d *dispatcher) inFlight(sequences []uint64) (sent []uint64) {
 	return sent
 }
 
-// answered returns the sequences with uncommitted outcomes.
+// answered returns those of the sequences that have an uncommitted outcome.
 func (d *dispatcher) answered(sequences []uint64) []uint64 {
 	open := make(map[uint64]bool, len(sequences))
 	for _, sequence := range d.unanswered(slices.Clone(sequences)) {
@@ -53,7 +53,7 @@ func (d *dispatcher) answered(sequences []uint64) []uint64 {
 	return slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return open[sequence] })
 }
 
-// unanswered removes the sequences with uncommitted outcomes, in place.
+// unanswered removes the sequences that have an uncommitted outcome, in place.
 func (d *dispatcher) unanswered(sequences []uint64) []uint64 {
 	return d.skipped.without(d.pending.without(d.committing.without(sequences)))
 }
@@ -69,7 +69,8 @@ func (r *Registry) ofQueue(queue uint64) (list []*dispatcher) {
 	return list
 }
 
-// due requeues messages behind the read position. During a read the position is unknown, so endDue requeues them later.
+// due requeues deliverable messages that the read position has passed. During a read, the position is unknown, so
+// endDue requeues them after it.
 func (d *dispatcher) due(sequences []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -83,8 +84,9 @@ func (d *dispatcher) due(sequences []uint64) {
 	d.requeueDue(sequences)
 }
 
-// requeueDue requeues messages behind the read position; later reads find the others. Messages in flight, buffered or
-// answered are not requeued: a read found them after they became readable and before this call.
+// requeueDue requeues the messages that the read position has passed; later reads return the other messages.
+// Messages that are in flight or buffered, or that have an outcome, are not requeued: a read returned them after
+// they became readable and before this call.
 func (d *dispatcher) requeueDue(sequences []uint64) {
 	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool {
 		_, later := d.delayed.at[sequence]

@@ -8,11 +8,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// overdueRetryInterval is the number of corruptRetryInterval periods after which expired messages are checked again:
-// the clock may have been set back, or the queue's TTL raised.
+// overdueRetryInterval is the number of corruptRetryInterval periods between two checks of expired messages. A
+// message may no longer be expired if the clock was set back or the TTL of the queue was raised.
 const overdueRetryInterval = 12
 
-// expired reports whether a message has expired by its own expiry or its queue's TTL. now is set on first use.
+// expired reports whether a message has expired, by its own expiry time or by the TTL of its queue. If *now is 0,
+// expired sets it to the current time.
 func (d *dispatcher) expired(m *Message, now *int64) bool {
 	has := txn.RecordHasAttributes(m.Record)
 	if !has && d.ttl == 0 {
@@ -31,7 +32,7 @@ func (d *dispatcher) expired(m *Message, now *int64) bool {
 	return at != 0 && at <= *now
 }
 
-// addOverdue removes expired messages from the consumer. server/delivery/expiry deletes or dead-letters them.
+// addOverdue removes expired messages from the consumer. Package expiry deletes or dead-letters them.
 func (c *Consumer) addOverdue(sequences []uint64) {
 	d := c.d
 	for _, sequence := range sequences {

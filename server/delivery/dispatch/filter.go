@@ -9,8 +9,9 @@ import (
 
 const (
 	filterReadMessages = 1024
-	// skippedMost and skippedDelay bound the ranges of filtered messages that are collected for one transaction. A
-	// transaction for each message would cost more than its delivery.
+	// skippedMost and skippedDelay limit the number of ranges of filtered messages that are acknowledged in one
+	// transaction, and the time for which they are collected. A transaction for each message would cost more than
+	// its delivery.
 	skippedMost  = 1024
 	skippedDelay = 200 * time.Millisecond
 )
@@ -31,8 +32,8 @@ func (d *dispatcher) setFilter() error {
 	return nil
 }
 
-// match splits a read result into messages that match the current filter and ranges of those that do not. d.mu is not
-// held, since expressions are slow.
+// match splits a read result into the messages that match the current filter, and the ranges of the messages that
+// do not. d.mu is not held, because the evaluation is slow.
 func (d *dispatcher) match(messages []Message) (matching []Message, others []Range, err error) {
 	if d.filters != d.registry.source.Filters() {
 		if err := d.setFilter(); err != nil {
@@ -44,7 +45,7 @@ func (d *dispatcher) match(messages []Message) (matching []Message, others []Ran
 	}
 	kept := 0
 	for _, m := range messages {
-		if m.Record == nil || d.matches(m.Record) { // a corrupt message is checked once it is readable
+		if m.Record == nil || d.matches(m.Record) { // a corrupt message is matched when it is readable
 			messages[kept] = m
 			kept++
 			continue

@@ -10,19 +10,22 @@ import (
 )
 
 const (
-	// maxGroups bounds the groups of a subscription with a recorded consumer. Beyond it, groups without a message in
-	// flight are evicted, and their next message may be delivered to another consumer.
+	// maxGroups limits the number of groups of a subscription for which a consumer is recorded. Beyond it, groups
+	// without a message in flight are evicted. The next message of an evicted group may be delivered to another
+	// consumer.
 	maxGroups = 1 << 18
-	// maxParked bounds the messages parked behind others of their groups. Beyond it, no new messages are read.
+	// maxParked limits the number of messages parked behind other messages of their groups. Beyond it, no new
+	// messages are read.
 	maxParked = 1 << 17
 )
 
-// groups keeps the messages of each group in order. At most one message of a group is out: from its first delivery
-// until it is acknowledged, rejected or dead-lettered, regardless of redeliveries. Messages behind it are parked as
-// sequences, and read again one by one. A group stays with the consumer of its last message while the consumer is
-// attached and accepts the group's messages. Otherwise it moves to the consumer with the fewest groups.
+// groups keeps the messages of each group in order. At most one message of a group is out at a time: from its
+// first delivery until it is acknowledged, rejected or dead-lettered, regardless of redeliveries. The sequences
+// of later messages of the group are parked, and these messages are read again one by one. The consumer of the
+// last message owns the group while it is attached and accepts the group's messages. Otherwise the group moves to
+// the consumer with the fewest groups.
 //
-// Groups are identified by a hash of their names: groups with the same hash share one order.
+// Groups are identified by a hash of their names. Groups with the same hash are treated as one group.
 type groups struct {
 	seed   maphash.Seed
 	byHash map[uint64]*group // nil before the first group
@@ -32,12 +35,13 @@ type groups struct {
 
 type group struct {
 	hash   uint64
-	owner  *Consumer       // consumer of its last message; may have left
-	out    uint64          // sequence of the message that is out; 0 for none
-	parked []parkedMessage // messages behind it, in delivery order
+	owner  *Consumer       // consumer of the last message; may have left
+	out    uint64          // sequence of the message that is out; 0 if none is out
+	parked []parkedMessage // later messages of the group, in delivery order
 }
 
-// parkedMessage is a sequence, with its lane in the upper bits. Lanes are counted from the highest one.
+// parkedMessage is a sequence with its lane in the upper bits. The highest lane is encoded as 0, so that it is
+// ordered first.
 type parkedMessage uint64
 
 const laneShift = 58
@@ -66,7 +70,7 @@ func (s *groups) of(m *Message) *group {
 	return g
 }
 
-// evict removes some groups without a message in flight, if there are too many groups.
+// evict removes some of the groups without a message that is out, if there are too many groups.
 func (s *groups) evict() {
 	if len(s.byHash) < maxGroups {
 		return
@@ -115,7 +119,8 @@ func (s *groups) park(g *group, lane uint8, sequence uint64) {
 	s.parked++
 }
 
-// done records that a message is no longer out, and returns the next message of its group.
+// done records that a message is no longer out. It removes and returns the next parked message of the group, if
+// any.
 func (s *groups) done(sequence uint64) (next uint64, lane uint8, more bool) {
 	g := s.outs[sequence]
 	if g == nil {

@@ -4,34 +4,35 @@ package dispatch
 
 import "context"
 
-// order decides which messages are read next and which consumer receives them. A dispatcher uses a fifo until it needs
-// a selective order. d.mu is held during all calls except read, which only the deliver goroutine calls.
+// order decides which messages are read next and which consumer receives them. A dispatcher uses a fifo until it
+// needs a selective order. d.mu is held during all calls except read. Only the deliver goroutine calls read.
 type order interface {
-	// demand delivers buffered messages and returns how many more messages the consumers can accept, up to most. The
-	// sequences in again (ascending) must be read and delivered before new messages. It sets dispatcher.noReceiver.
+	// demand delivers buffered messages and returns how many more messages the consumers can accept (want), at most
+	// most. The sequences in again (ascending) must be read and delivered before new messages. demand sets
+	// dispatcher.noReceiver.
 	demand(most int) (want int, again []uint64)
 	read(ctx context.Context, want, maxBytes int) (messages []Message, next uint64, err error)
-	// deliverRead delivers the messages of a read, and keeps those that no consumer can accept now. It reports whether the
-	// read has made progress.
+	// deliverRead delivers the messages of a read, and buffers those that no consumer can accept now. It reports
+	// whether the read has made progress.
 	deliverRead(messages []Message, next uint64) (progressed bool)
-	// notRead requeues sequences that demand has returned and a limited read did not reach. It is called before
-	// redeliverRead.
+	// notRead requeues sequences that demand has returned but that a limited read has not reached. It is called
+	// before redeliverRead.
 	notRead(sequences []uint64)
 	// redeliverRead delivers messages that demand has requested, and requeues those that no consumer can accept now. It
 	// returns the number of delivered messages that had been delivered before.
 	redeliverRead(messages []Message) (redelivered uint64)
-	// unread removes messages that were read and not assigned to a consumer. The caller requeues them.
+	// unread removes messages that were read and not assigned to a consumer. The caller requeues the messages.
 	unread(ranges []Range)
-	// passedAll reports whether all messages that existed when a consumer requested a drain were examined.
+	// passedAll reports whether all messages that existed when a consumer requested a drain have been read.
 	passedAll(c *Consumer) bool
 	// passed reports whether the read position is past a sequence. It must not be called during a read.
 	passed(sequence uint64) bool
-	// requeue requeues sequences that no longer have a consumer.
+	// requeue requeues messages that no longer have a consumer.
 	requeue(sequences []uint64)
-	remove(acks []Range) // acknowledged messages
+	remove(acks []Range) // the messages are acknowledged
 	// tracks reports whether settled must be called when consumers acknowledge or reject messages.
 	tracks() bool
-	settled(sequences []uint64) // acknowledged, rejected or dead-lettered
+	settled(sequences []uint64) // the messages are acknowledged, rejected or dead-lettered
 	// left records that a consumer has left. Its messages are requeued by other calls.
 	left(c *Consumer)
 	queueChanged()
@@ -41,8 +42,8 @@ type order interface {
 
 type fifo struct {
 	d         *dispatcher
-	ready     []Message // read, not yet assigned to a consumer
-	redeliver sequences // requeued, not yet redelivered
+	ready     []Message // read and not yet assigned to a consumer
+	redeliver sequences // requeued and not yet redelivered
 	atEnd     bool      // the last message of the queue was read
 }
 

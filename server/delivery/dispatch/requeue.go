@@ -5,8 +5,8 @@ package dispatch
 import "slices"
 
 // Return redelivers messages of a subscription that are excluded from delivery. It calls free, which must end the
-// exclusion and return after the change is applied. Each message is delivered once, even if it was read in the meantime
-// or free returns an error. Return returns the error of free.
+// exclusion and must return after the change is applied. Each message is delivered once, even if a concurrent
+// read returns it or free returns an error. Return returns the error of free.
 func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if len(ranges) == 0 {
 		return free()
@@ -15,7 +15,7 @@ func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if r.hidden == nil {
 		r.hidden = make(map[Key][]Range)
 	}
-	// A dispatcher created in the meantime also needs the ranges: its reads may precede or follow free.
+	// A dispatcher that is created during free also needs the ranges: its reads may precede or follow the change.
 	r.hidden[key] = append(slices.Clone(r.hidden[key]), ranges...)
 	if d := r.byKey[key]; d != nil {
 		d.hide(ranges)
@@ -51,7 +51,7 @@ func (d *dispatcher) hide(ranges []Range) {
 	d.remove(ranges)
 }
 
-// unhide makes hidden messages deliverable: immediately, or at the end of the running read, which may have omitted
+// unhide makes hidden messages deliverable: immediately, or after the read in progress, which may have omitted
 // them.
 func (d *dispatcher) unhide(ranges []Range) {
 	d.mu.Lock()
@@ -62,8 +62,8 @@ func (d *dispatcher) unhide(ranges []Range) {
 	}
 }
 
-// finishUnhiding requeues the messages behind the read position; the others will be read. d.mu is held, and no read is
-// in progress.
+// finishUnhiding requeues the unhidden messages that the read position has passed; later reads return the other
+// messages. d.mu is held, and no read is in progress.
 func (d *dispatcher) finishUnhiding() {
 	if len(d.unhiding) == 0 {
 		return
@@ -79,6 +79,6 @@ func (d *dispatcher) finishUnhiding() {
 	d.hidden = removeEach(d.hidden, d.unhiding)
 	d.unhiding = nil
 	d.requeue(back)
-	d.order.queueChanged() // for messages ahead of the read position
+	d.order.queueChanged() // to read the messages that the read position has not passed
 	signal(d.wake)
 }

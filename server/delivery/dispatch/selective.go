@@ -16,16 +16,16 @@ const (
 	maxDeferredRead = 256
 )
 
-// selective is the order of a subscription with any combination of priorities, message groups, a single active consumer
-// and consumers with filters.
+// selective is the order of a subscription with any combination of priorities, message groups, a single active
+// consumer, and consumers with filters.
 //
-//   - Priorities: messages are delivered by lane, the highest first, and by sequence in each lane. New messages are
-//     read only on demand, so that a message with a higher priority overtakes all unassigned ones.
+//   - Priorities: messages are delivered by lane, the highest first, and by sequence in each lane. New messages are read
+//     only on demand, so that a message with a higher priority overtakes all unassigned messages.
 //   - Groups: see groups.
-//   - Single active consumer: only the first consumer receives messages. It is the one that has been attached longest,
-//     or its successor if it missed an acknowledgement deadline.
-//   - Deferred messages: if no eligible consumer has credit and accepts a message, its sequence is deferred. It does
-//     not block others, and is read again when an eligible consumer attaches or has credit.
+//   - Single active consumer: only the first consumer receives messages. It is the consumer that has been attached
+//     longest, or its successor if that consumer missed an acknowledgement deadline.
+//   - Deferred messages: if no eligible consumer with credit accepts a message, its sequence is deferred. A deferred
+//     message does not block others. It is read again when an eligible consumer attaches or has credit.
 //
 // Deferred and parked messages of a subscription use at most about 8 MiB. Beyond that, no new messages are read.
 type selective struct {
@@ -33,13 +33,13 @@ type selective struct {
 	exclusive     bool
 	lanes         *store.Lanes // read positions; nil without priorities
 	empty         uint16       // bitmap of lanes without messages to read
-	atEnd         bool         // without priorities: the last message was read
-	ready         []Message    // read, not yet assigned to a consumer
+	atEnd         bool         // without priorities: the last message of the queue was read
+	ready         []Message    // read and not yet assigned to a consumer
 	redeliver     [lanes]sequences
 	deferred      [lanes]deferredSet
 	groups        groups
-	requested     []uint64 // sequences requested by demand
-	requestedLane int      // their lane
+	requested     []uint64 // sequences returned by demand
+	requestedLane int      // lane of these sequences
 }
 
 func orderOf(d *dispatcher) order {
@@ -102,7 +102,7 @@ func (s *selective) demand(most int) (want int, again []uint64) {
 		want += c.capacity()
 	}
 	want = min(want, most)
-	d.noReceiver = want == 0 && !s.exclusive // others may accept messages when the queue is altered
+	d.noReceiver = want == 0 && !s.exclusive // others may become eligible when the queue is altered
 	if want == 0 {
 		return 0, nil
 	}
@@ -135,7 +135,8 @@ func (s *selective) mayRead(lane int) bool {
 	return s.empty>>lane&1 == 0
 }
 
-// skipBelow starts the next read at a lane, and ends it above the first lower lane with requeued or deferred messages.
+// skipBelow makes the next read start at a lane. The read ends before the first lower lane that has requeued or
+// deferred messages.
 func (s *selective) skipBelow(lane int) {
 	if s.lanes == nil {
 		return
@@ -164,7 +165,7 @@ func (s *selective) deliverRead(messages []Message, next uint64) (progressed boo
 	} else {
 		s.empty |= s.lanes.Empty
 		s.sawEmpty(s.lanes.Empty)
-		progressed = true // eventually, all lanes are empty
+		progressed = true // each read to the end of a lane is progress
 	}
 	s.d.next = max(s.d.next, next)
 	s.ready = append(s.ready, messages...)
@@ -174,7 +175,7 @@ func (s *selective) deliverRead(messages []Message, next uint64) (progressed boo
 	return progressed
 }
 
-// deliverBuffered delivers buffered messages, unless others may precede them.
+// deliverBuffered delivers buffered messages, unless other messages may precede them.
 func (s *selective) deliverBuffered() {
 	switch {
 	case s.lanes != nil: // a message with a higher priority may have arrived
@@ -216,7 +217,7 @@ func (s *selective) redeliverRead(messages []Message) (redelivered uint64) {
 	return redelivered
 }
 
-// notRead removes sequences from requested, so that they do not count as missing.
+// notRead requeues sequences and removes them from requested, so that they do not count as missing.
 func (s *selective) notRead(sequences []uint64) {
 	if len(sequences) == 0 {
 		return
@@ -229,8 +230,8 @@ func (s *selective) notRead(sequences []uint64) {
 	s.requested = slices.DeleteFunc(s.requested, func(sequence uint64) bool { return left[sequence] })
 }
 
-// missing handles requested sequences that were not found because they are acknowledged, dead-lettered or corrupt. The
-// next messages of their groups are requeued.
+// missing handles requested sequences that the read did not return, because they are acknowledged, dead-lettered
+// or corrupt. It requeues the next messages of their groups.
 func (s *selective) missing(found []Message) {
 	for _, sequence := range s.requested {
 		for len(found) > 0 && found[0].Sequence < sequence {
@@ -243,8 +244,8 @@ func (s *selective) missing(found []Message) {
 	s.requested = s.requested[:0]
 }
 
-// assign assigns a message to a consumer, parks it or defers it. room is false if no consumer can accept any message.
-// more is the number of messages that follow.
+// assign assigns a message to a consumer, parks it, or defers it. given reports whether it was assigned. room is
+// false if no consumer can accept any message. more is the number of messages that follow.
 func (s *selective) assign(m *Message, more int) (given, room bool) {
 	g := s.groups.of(m)
 	if g != nil && g.out != 0 && g.out != m.Sequence &&
@@ -267,7 +268,8 @@ func (s *selective) assign(m *Message, more int) (given, room bool) {
 	return false, true
 }
 
-// choose returns the consumer for a message, or nil. room reports whether any consumer can accept a message.
+// choose returns the consumer that receives a message, or nil. room reports whether any consumer can accept a
+// message.
 func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 	d := s.d
 	if !d.canDeliver() {
@@ -308,7 +310,8 @@ func (s *selective) choose(m *Message, g *group) (chosen *Consumer, room bool) {
 	return chosen, room
 }
 
-// ownerOf returns the consumer that owns a group, or nil if the group has no owner or it does not receive this message.
+// ownerOf returns the consumer that owns a group, or nil if the group has no owner or its owner cannot receive
+// this message.
 func (s *selective) ownerOf(g *group, m *Message) *Consumer {
 	if g == nil || g.owner == nil || g.owner.left || g.owner.finishing || g.owner.idle() || g.owner.err != nil {
 		return nil
@@ -334,7 +337,8 @@ func (s *selective) deferMessage(m *Message, g *group) {
 	}
 }
 
-// readDeferred requests deferred messages of a lane that were not yet offered to a consumer with credit.
+// readDeferred moves deferred messages of a lane to the requested messages if they were not offered to a consumer
+// with credit.
 func (s *selective) readDeferred(lane, most int) {
 	if s.deferred[lane].len() == 0 {
 		return
@@ -360,7 +364,7 @@ func (s *selective) readDeferred(lane, most int) {
 	}
 }
 
-// consumersChanged re-evaluates deferred messages.
+// consumersChanged causes all deferred messages to be offered to the consumers again.
 func (s *selective) consumersChanged() {
 	for _, c := range s.d.consumers {
 		c.deferred = [lanes]uint64{}
@@ -431,8 +435,8 @@ func (s *selective) settled(list []uint64) {
 	}
 }
 
-// groupDone records that a message is acknowledged, rejected or dead-lettered. If the message blocked its group, the
-// next message of the group is requeued.
+// groupDone records that a message is acknowledged, rejected or dead-lettered. If it blocked its group, the next
+// message of the group is requeued.
 func (s *selective) groupDone(sequence uint64) {
 	if next, lane, more := s.groups.done(sequence); more {
 		s.redeliver[lane].push(next)

@@ -44,8 +44,8 @@ func (s *sequences) removeRange(r Range) {
 	}
 }
 
-// inRange calls fn for the elements of a map with keys in a range. fn may delete the element. The cost is proportional
-// to the smaller of the range and the map.
+// inRange calls fn for the elements of a map that have keys in a range. fn may delete the element. The cost is
+// proportional to the smaller of the range and the map.
 func inRange[V any](m map[uint64]V, r Range, fn func(sequence uint64, v V)) {
 	if r.Last-r.First < uint64(len(m)) {
 		for i := range r.Last - r.First + 1 {

@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// maxPendingRanges bounds the outcomes that are collected during the commit of a transaction.
+	// maxPendingRanges limits the outcomes that are collected while a transaction is committed.
 	maxPendingRanges = 1 << 15
-	// maxSettleItems bounds the ranges and the releases of one transaction. It is half of the store's limit.
+	// maxSettleItems limits the number of ranges and releases in one transaction. It is half of the store's limit.
 	maxSettleItems = 1 << 15
 )
 
 type settlement struct {
 	acks     []Range
-	foreign  []Range  // not in flight at the acknowledging consumer
-	releases []uint64 // without a consumer until committed
-	unsent   []uint64 // of a lost or silent consumer that has releases; requeued together with them
-	// requested delays of releases; other releases use the queue's delay
+	foreign  []Range  // acknowledged by a consumer at which they were not in flight
+	releases []uint64 // messages that have no consumer until the release is committed
+	unsent   []uint64 // unsent messages of a lost or silent consumer that has releases; requeued together with them
+	// delays contains the requested delays of releases. The other releases use the delay of the queue.
 	delays   map[uint64]time.Duration
 	returns  bool          // some of the releases belong to a lost or silent consumer
-	dead     []pendingDead // without a consumer until moved
+	dead     []pendingDead // messages that have no consumer until they are moved
 	confirms []confirmation
 }
 
@@ -39,8 +39,8 @@ func (s *settlement) empty() bool {
 	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.dead) == 0 && len(s.confirms) == 0
 }
 
-// full reports whether no more outcomes may be added. Dead messages can be pending for a long time, so they block only
-// outcomes that can add dead messages.
+// full reports whether the limit of outcomes is reached. Dead messages can be pending for a long time. Therefore
+// they count only if kills is set, that is, if the outcomes to be added can include dead messages.
 func (s *settlement) full(kills bool) bool {
 	n := len(s.acks) + len(s.releases) + len(s.confirms)
 	if kills {
@@ -60,7 +60,7 @@ func (s *settlement) ack(r Range, foreign bool) {
 	s.acks = append(s.acks, r)
 }
 
-// without removes messages with an outcome from sequences, in place.
+// without removes the sequences that have an outcome in s from sequences, in place.
 func (s *settlement) without(sequences []uint64) []uint64 {
 	if len(sequences) == 0 || s.empty() {
 		return sequences
@@ -132,7 +132,8 @@ func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	}
 }
 
-// settle commits one transaction at a time. Each contains all outcomes collected during the previous one.
+// settle commits one transaction at a time. Each transaction contains all outcomes collected during the previous
+// commit.
 func (d *dispatcher) settle(ctx context.Context) {
 	for {
 		batch, idle := d.takePending()
@@ -166,14 +167,14 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.pending.empty() || len(d.consumers) == 0 {
-		d.settleSkipped() // adds little cost
+		d.settleSkipped() // in the same transaction, this adds little cost
 	}
 	batch = d.pending
 	d.pending = settlement{}
 	if d.deadWait {
 		d.postponeDead(&batch)
 	}
-	// A copy for other goroutines, since committing the batch modifies its lists.
+	// Other goroutines read this copy, because the commit of the batch modifies its lists.
 	d.committing = settlement{
 		acks: batch.acks, releases: slices.Clone(batch.releases), dead: slices.Clone(batch.dead),
 		unsent: batch.unsent,

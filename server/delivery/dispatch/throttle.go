@@ -10,17 +10,19 @@ import (
 	"time"
 )
 
-// Deliveries are unbounded work: each message is delivered to every subscription, and a backlog can be as large as the
-// disk. While other work needs the CPU (Limits.Busy), the dispatchers take short turns and together use a bounded
-// fraction of it. That fraction is at least Limits.CPUFraction, and always enough to deliver each published message
-// once, so that consumers keep up with publishers regardless of the number of subscriptions.
+// The amount of delivery work is unbounded: each message is delivered to every subscription, and a backlog can be
+// as large as the disk. While other work needs the CPU (Limits.Busy), the dispatchers take short turns and
+// together use a limited fraction of the CPU. That fraction is at least Limits.CPUFraction. It is always enough
+// to deliver each published message once, so that consumers keep up with publishers regardless of the number of
+// subscriptions.
 const (
-	// batchCPUMessages and batchCPUBytes bound a turn, and thus the wait between two turns with many subscriptions.
+	// batchCPUMessages and batchCPUBytes limit a turn, and thus the time until the next turn if there are many
+	// subscriptions.
 	batchCPUMessages = 256
 	batchCPUBytes    = 128 << 10
-	// Approximate CPU time of a turn, a message and each KiB of it. Measured with 350 B messages, 128 at a time, from the
-	// read to the connection, with acknowledgements. Measuring at run time would include the time in which other work has
-	// the CPU.
+	// Approximate CPU time of a turn, of a message, and of each KiB of a message. It was measured with 350-byte
+	// messages, 128 at a time, from the read to the connection, including acknowledgements. A measurement at run
+	// time would include the time in which other work uses the CPU.
 	batchCost   = 20 * time.Microsecond
 	messageCost = time.Microsecond
 	kibCost     = 400 * time.Nanosecond
@@ -28,20 +30,22 @@ const (
 	// rateEvery is the sampling interval of the publish rate, and rateWeight the weight of the newest sample.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
-	// late is the unused time that the dispatchers may use later: timers fire late on a busy machine.
+	// late is the maximum unused time that the dispatchers may use later. It exists because timers fire late on a
+	// busy machine.
 	late = 5 * time.Millisecond
 )
 
-// throttle charges all turns to one budget, and each dispatcher waits in proportion to the cost of its turn. Busy
-// dispatchers thus use equal parts of the budget, and a dispatcher with little to deliver does not wait for others.
+// throttle charges all turns to one budget. Each dispatcher waits in proportion to the cost of its turn.
+// Therefore busy dispatchers use equal parts of the budget, and a dispatcher with few messages does not wait for
+// others.
 type throttle struct {
-	busy      func() bool  // other work needs the CPU; nil: never
+	busy      func() bool  // reports whether other work needs the CPU; nil means never
 	free      atomic.Bool  // deliveries are not limited
 	published atomic.Int64 // cost of delivering all published messages once, in nanoseconds
 
 	mu       sync.Mutex    // guards the fields below
 	fraction float64       // fraction of one CPU that deliveries may use; may exceed 1
-	paid     time.Time     // time at which the budget covers all turns so far; zero: no debt
+	paid     time.Time     // time at which the budget covers all previous turns; zero if there is no debt
 	idle     chan struct{} // closed and replaced when other work no longer needs the CPU
 	seen     int64         // value of published at seenAt
 	seenAt   time.Time
@@ -60,7 +64,7 @@ func (t *throttle) setFraction(share float64) {
 	t.isBusy() // wakes waiting dispatchers if the limit is off
 }
 
-// isBusy reports whether turns must be short and charged. If not, it wakes waiting dispatchers.
+// isBusy reports whether turns must be short and charged. If not, it also wakes waiting dispatchers.
 func (t *throttle) isBusy() bool {
 	if t.busy == nil {
 		return false
@@ -78,8 +82,8 @@ func (t *throttle) isBusy() bool {
 	return false
 }
 
-// wait waits after a turn that delivered messages and filtered out `others` messages. It returns early when ctx ends or
-// no other work needs the CPU.
+// wait waits after a turn that delivered messages and filtered out others. others is the number of the latter.
+// wait returns early if ctx ends or other work no longer needs the CPU.
 func (t *throttle) wait(ctx context.Context, messages []Message, others int) {
 	if len(messages)+others == 0 || !t.isBusy() {
 		return
@@ -96,7 +100,7 @@ func (t *throttle) wait(ctx context.Context, messages []Message, others int) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		t.isBusy() // wakes waiting dispatchers when the load has ended
+		t.isBusy() // wakes waiting dispatchers if other work no longer needs the CPU
 	case <-idle:
 	case <-ctx.Done():
 	}
@@ -119,14 +123,14 @@ func (t *throttle) follow(now time.Time) {
 	}
 	n := t.published.Load()
 	rate := float64(n-t.seen) / float64(d)
-	if d > time.Second { // nothing was delivered in between
+	if d > time.Second { // the last sample is too old
 		t.rate = rate
 	}
 	t.rate += (rate - t.rate) * rateWeight
 	t.seen, t.seenAt = n, now
 }
 
-// charge adds a turn's cost and returns how long its dispatcher must wait, unless idle is closed before.
+// charge charges the cost of a turn. It returns how long the dispatcher must wait, unless idle is closed first.
 func (t *throttle) charge(now time.Time, cost time.Duration) (wait time.Duration, idle <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

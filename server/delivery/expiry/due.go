@@ -12,20 +12,21 @@ import (
 )
 
 const (
-	// maxDue bounds the schedule entries of one transaction, so that it is applied within a millisecond or two.
+	// maxDue limits the number of schedule entries in one transaction, so that the transaction is applied within a
+	// millisecond or two.
 	maxDue   = 4096
 	idleWait = time.Second
 )
 
-// due processes the schedule index: it releases delayed messages, removes message IDs that have left the dedup window,
-// and passes expired messages to the expiry task, which runs at low priority.
+// due processes the schedule index. It releases delayed messages, removes message IDs that have left the dedup
+// window, and passes expired messages to the expiry task, which runs at low priority.
 //
-// Removed entries stay in the index until the next checkpoint. To avoid reading them again, due keeps a position in the
-// index. The position moves back for entries added before it and for postponed messages.
+// Removed entries stay in the index until the next checkpoint. To avoid reading them again, due records its
+// position in the index. The position moves back for postponed messages and for new entries before it.
 type due struct {
 	o      Options
 	expiry *expiry
-	at     txn.Due // last processed entry
+	at     txn.Due // last entry processed
 }
 
 func (*due) Name() string { return "delayed messages" }
@@ -40,7 +41,7 @@ func (t *due) RunOnce(ctx context.Context) (time.Duration, error) {
 	for {
 		t.rewind(t.o.Store.SoonestAdded())
 		t.rewind(t.expiry.takePostponed(time.Now()))
-		t.o.Store.SetAlarm(queue.NeverMS) // signal all entries added while the index is read
+		t.o.Store.SetAlarm(queue.NeverMS) // until the next call, all entries that are added wake the task
 		entries, next, err := t.o.Store.Scheduled(t.at, time.Now().UnixMilli(), maxDue)
 		if err != nil {
 			return 0, fmt.Errorf("read the schedule: %w", err)

@@ -25,14 +25,14 @@ import (
 const (
 	maxExpireBytes = 1 << 18
 	maxRefill      = 1024
-	// maxExpiring bounds the entries queued in memory; others stay in the schedule.
+	// maxExpiring limits the number of entries queued in memory. Other entries stay in the schedule.
 	maxExpiring            = 1 << 13
 	postponedRetryInterval = time.Second
 )
 
-// expiry removes or dead-letters expired messages in small transactions (see backoff). It postpones messages in flight,
-// which the consumer may have processed, messages that a prepared transaction will acknowledge, and those that do not
-// fit into the dead-letter queue.
+// expiry removes or dead-letters expired messages in small transactions (see backoff). It postpones messages in
+// flight, because the consumer may have processed them. It also postpones messages that a prepared transaction
+// will acknowledge, and messages that do not fit into the dead-letter queue.
 type expiry struct {
 	o    Options
 	wake chan struct{}
@@ -42,11 +42,12 @@ type expiry struct {
 	mu        sync.Mutex // guards the fields below
 	waiting   []txn.Due
 	unread    scheduleRange // entries that did not fit into waiting
-	postponed int64         // earliest time of a postponed entry; queue.NeverMS for none
+	postponed int64         // earliest time of a postponed entry; queue.NeverMS if none is postponed
 	since     time.Time
 }
 
-// scheduleRange contains the entries after `after`, up to and including `upTo`. It is empty if upTo has no time.
+// scheduleRange contains the entries after the entry `after`, up to and including the entry upTo. It is empty if
+// upTo has no time.
 type scheduleRange struct{ after, upTo txn.Due }
 
 func (s *scheduleRange) empty() bool { return s.upTo.TimeMS == 0 }
@@ -59,14 +60,14 @@ func (*expiry) Name() string { return "expired messages" }
 
 func (x *expiry) Wake() <-chan struct{} { return x.wake }
 
-// add queues due entries, in order. Entries that do not fit are read from the schedule later.
+// add queues due entries in order. Entries that do not fit are read from the schedule later.
 func (x *expiry) add(entries []txn.Due) {
 	if len(entries) == 0 {
 		return
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.unread.empty() { // preserves the order of the schedule
+	if !x.unread.empty() { // preserve the order of the schedule
 		n := sort.Search(len(entries), func(i int) bool { return entries[i].Compare(x.unread.after) > 0 })
 		if n < len(entries) && entries[len(entries)-1].Compare(x.unread.upTo) > 0 {
 			x.unread.upTo = entries[len(entries)-1]
@@ -77,7 +78,7 @@ func (x *expiry) add(entries []txn.Due) {
 	x.waiting = append(x.waiting, entries[:room]...)
 	if left := entries[room:]; len(left) > 0 {
 		x.unread.after = left[0]
-		x.unread.after.Kind-- // just before it
+		x.unread.after.Kind-- // the position immediately before that entry
 		if last := left[len(left)-1]; last.Compare(x.unread.upTo) > 0 {
 			x.unread.upTo = last
 		}
@@ -88,7 +89,7 @@ func (x *expiry) add(entries []txn.Due) {
 	}
 }
 
-// postpone records the earliest of the postponed entries. mu is held.
+// postpone records the earliest time of the postponed entries. mu is held.
 func (x *expiry) postpone(entries []txn.Due) {
 	for _, e := range entries {
 		if x.postponed == queue.NeverMS {
@@ -98,7 +99,8 @@ func (x *expiry) postpone(entries []txn.Due) {
 	}
 }
 
-// takePostponed returns the earliest time of a postponed entry if its retry is due, or else queue.NeverMS.
+// takePostponed returns the earliest time of a postponed entry if the retry is due. Otherwise it returns
+// queue.NeverMS.
 func (x *expiry) takePostponed(now time.Time) int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -150,7 +152,7 @@ func (x *expiry) refill() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.unread.after != from.after {
-		return nil // the range was extended to an earlier start
+		return nil // the range now starts earlier
 	}
 	for _, e := range entries {
 		if e.Kind == txn.DueExpire {
@@ -191,7 +193,8 @@ func (x *expiry) expire(ctx context.Context, entries []txn.Due) (postponed []txn
 	return postponed, err
 }
 
-// postponeHeld removes and postpones entries that are in flight or in a prepared transaction.
+// postponeHeld postpones the entries of messages that are in flight or in a prepared transaction, and removes
+// these entries from the list.
 func (x *expiry) postponeHeld(id uint64, entries []txn.Due, postponed *[]txn.Due) []txn.Due {
 	sequences := make([]uint64, len(entries))
 	for i := range entries {
@@ -225,9 +228,9 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 		full := (*dispatch.FullError)(nil)
 		switch {
 		case errors.As(err, &full) && n > 1:
-			most = n / 2 // some of them may fit
+			most = n / 2 // a smaller batch may fit
 			continue
-		case full != nil && full.Oversized: // it does not block others
+		case full != nil && full.Oversized: // the message does not block others
 			x.recordFull(id, full)
 			postponed = append(postponed, entries[0])
 			entries = entries[1:]
@@ -250,7 +253,8 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 	return postponed, nil
 }
 
-// moveBatch moves messages for each subscription. The last transaction also removes the messages.
+// moveBatch moves messages to the dead-letter queue of each subscription. The last transaction also removes the
+// messages from their queue.
 func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch []txn.Due, records [][]byte) error {
 	for i, sub := range subs {
 		key := dispatch.Key{Queue: id, Sub: sub}
@@ -268,7 +272,7 @@ func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch 
 		case moves != nil:
 			err = propose(ctx, x.o.Primary, moves)
 		}
-		if errors.Is(err, txn.ErrQueueFull) { // filled up in the meantime
+		if errors.Is(err, txn.ErrQueueFull) { // other messages have filled the queue in the meantime
 			return &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.DeadLetterName}
 		}
 		if err != nil {
@@ -278,8 +282,8 @@ func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch 
 	return nil
 }
 
-// read reads the records of the first n entries, about maxExpireBytes. A record is nil if the message is acknowledged
-// or corrupt.
+// read reads the records of the first n entries, about maxExpireBytes in total. The record of an acknowledged or
+// corrupt message is nil.
 func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (records [][]byte, n int, err error) {
 	bytes := 0
 	for n = 0; n < len(entries) && (n == 0 || bytes < maxExpireBytes); n++ {
@@ -300,8 +304,9 @@ func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (record
 	return records, n, nil
 }
 
-// moves returns a function that moves the messages that a subscription still needs, or nil if it needs none. If not all
-// of them fit, the error is a *dispatch.FullError.
+// moves returns a function that adds to a transaction the moves of the messages that a subscription still needs.
+// It returns nil if the subscription needs none of them. If not all of them fit, the error is a
+// *dispatch.FullError.
 func (x *expiry) moves(
 	key dispatch.Key, origin *query.Origin, entries []txn.Due, records [][]byte,
 ) (func(*txn.Builder), error) {
@@ -342,8 +347,8 @@ func (x *expiry) moves(
 	}, nil
 }
 
-// commit removes messages from the queue, in the same transaction as moves if that is set. It then pauses for other
-// users of the store.
+// commit removes messages from the queue. If moves is not nil, it is part of the same transaction. commit then
+// pauses for other users of the store.
 func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Builder)) error {
 	begin := time.Now()
 	err := propose(ctx, x.o.Primary, func(b *txn.Builder) {
@@ -383,16 +388,16 @@ func (o *Options) recordFull(logged map[uint64]bool, id uint64, full *dispatch.F
 
 const (
 	minBatch = 256
-	// urgencyInterval is the interval at which the batch size is quadrupled, at most twice.
+	// urgencyInterval is the interval at which the batch size is quadrupled. This happens at most twice.
 	urgencyInterval = time.Minute
-	// maxPause bounds a pause. Under load, a transaction can be slow because it waits for others.
+	// maxPause limits a pause. Under load, a transaction can be slow because it waits for other transactions.
 	maxPause = 8 * time.Millisecond
 )
 
-// backoff limits the rate of background work, so that the expiry of a million messages does not delay publishers and
-// consumers. Transactions are small, since others wait while one is applied, and each is followed by a pause of several
-// times its duration. If the work takes more than a minute, it may arrive faster than it is processed. Transactions
-// then become larger and pauses shorter.
+// backoff limits the rate of background work, so that the expiry of a million messages does not delay publishers
+// and consumers. Transactions are small, because others wait while a transaction is applied. Each transaction is
+// followed by a pause of several times its duration. If the work takes more than a minute, it may arrive faster
+// than it is processed. In that case, transactions become larger and pauses shorter.
 type backoff struct{ since time.Time }
 
 func (l *backoff) begin() { l.since = time.Now() }

@@ -21,8 +21,8 @@ const (
 	maxOverflowBytes    = 1 << 20
 )
 
-// overflow moves the oldest messages of a queue over its limits to its dead-letter queue, once for each subscription
-// that still needs them.
+// overflow moves the oldest messages of a queue that exceeds its limits to the dead-letter queue, once for each
+// subscription that still needs them.
 type overflow struct {
 	o      Options
 	wake   <-chan struct{}
@@ -57,8 +57,8 @@ func (t *overflow) RunOnce(ctx context.Context) (wait time.Duration, err error) 
 	return wait, err
 }
 
-// processQueue moves the excess messages of a queue. It reports whether some of them stay for now because they are in
-// flight, do not fit into the dead-letter queue, or are unreadable.
+// processQueue moves the excess messages of a queue. It reports whether some of them remain in the queue because
+// they are in flight, do not fit into the dead-letter queue, or are unreadable.
 func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool, err error) {
 	for {
 		q, ok := query.ExpiryOf(t.o.Store, id)
@@ -76,7 +76,7 @@ func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool,
 				t.o.recordFull(t.full, id, full, "queue is over its limits and its dead-letter queue is full: publishes are "+
 					"rejected until either has space; consume messages, or raise the limits")
 				return true, nil
-			case err != nil && !errors.Is(err, store.ErrNoQueue): // deleted in the meantime
+			case err != nil && !errors.Is(err, store.ErrNoQueue): // ErrNoQueue: the queue was deleted in the meantime
 				return false, fmt.Errorf("overflow of queue %d: %w", id, err)
 			}
 		}
@@ -94,8 +94,8 @@ func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool,
 	}
 }
 
-// moveHead moves the excess messages that a subscription needs, as many as fit. A corrupt message stays until it is
-// repaired or discarded.
+// moveHead moves those excess messages that a subscription needs and that fit. A corrupt message stays until it
+// is repaired or discarded.
 func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.Key) (moved int, err error) {
 	var tooLarge error
 	for from := uint64(1); from < q.Overflow; {
@@ -114,7 +114,7 @@ func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.K
 		moved += n
 		full := (*dispatch.FullError)(nil)
 		if errors.As(err, &full) && full.Oversized {
-			tooLarge = err // it does not block others
+			tooLarge = err // the message does not block others
 			continue
 		}
 		if err != nil {
@@ -127,7 +127,7 @@ func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.K
 	return 0, tooLarge
 }
 
-// moveBatch moves, in one transaction, the excess messages that are not in flight and that fit.
+// moveBatch moves, in one transaction, those excess messages that are not in flight and that fit.
 func (t *overflow) moveBatch(
 	ctx context.Context, q *query.Expiry, key dispatch.Key, messages []store.Delivery,
 ) (moved int, err error) {
@@ -161,7 +161,7 @@ func (t *overflow) moveBatch(
 			b.EndMove()
 		}, txn.ErrQueueNotFound, txn.ErrSubscriptionNotFound)
 	})
-	if errors.Is(err, txn.ErrQueueFull) { // filled up in the meantime
+	if errors.Is(err, txn.ErrQueueFull) { // other messages have filled the queue in the meantime
 		return 0, &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName}
 	}
 	if err != nil {
@@ -170,8 +170,8 @@ func (t *overflow) moveBatch(
 	return moved, full
 }
 
-// fittingPrefix returns the oldest messages that fit into the dead-letter queue, with their new records. full is a
-// *dispatch.FullError if some do not fit.
+// fittingPrefix returns the sequences of the oldest messages that fit into the dead-letter queue, and their new
+// records. If some messages do not fit, full is a *dispatch.FullError.
 func (t *overflow) fittingPrefix(
 	origin *query.Origin, free []uint64, messages map[uint64]*store.Delivery,
 ) (taken []uint64, records [][]byte, full, err error) {
@@ -192,7 +192,7 @@ func (t *overflow) fittingPrefix(
 		}
 		full = &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName, Oversized: never}
 		if !never {
-			break // later messages would overtake it
+			break // later messages would overtake this one
 		}
 	}
 	return taken, records, full, nil

@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// retentionEvery is the check interval. Messages may be retained longer by this time.
+	// retentionEvery is the interval between checks. Messages may be retained longer by up to this interval.
 	retentionEvery = time.Second
-	// maxTrimSequences bounds the sequences freed by one proposal, so that it is applied within about a millisecond.
+	// maxTrimSequences limits the number of sequences that one proposal frees, so that the proposal is applied
+	// within about a millisecond.
 	maxTrimSequences = 1 << 18
 )
 
-// retention deletes retained messages beyond the age, number or size limit. Messages that a subscription has not read
-// yet stay until they are acknowledged.
+// retention deletes retained messages beyond the age, number or size limit of their queue. Messages that a
+// subscription has not acknowledged are not deleted.
 type retention struct {
 	o Options
 	// heads caches the publish time of the oldest retained message of each queue.
@@ -65,7 +66,7 @@ func (r *retention) processQueue(ctx context.Context, id uint64) error {
 			return err
 		}
 		to = min(to, q.Retained+maxTrimSequences)
-		// This has no effect if the queue was deleted or its retention altered (INV-15).
+		// The proposal has no effect if the queue was deleted or its retention was altered (INV-15).
 		err = propose(ctx, r.o.Primary, func(b *txn.Builder) { b.Trim(q.ID, to, &q.Config) }, txn.ErrQueueNotFound)
 		if err != nil {
 			return err
@@ -103,7 +104,7 @@ func (r *retention) keepFrom(ctx context.Context, q *query.Expiry) (uint64, erro
 	return seq, nil
 }
 
-// propose commits a transaction. A rejection with one of the codes in changed is not an error.
+// propose commits a transaction. A rejection with one of the codes in changed is ignored.
 func propose(ctx context.Context, primary txn.Committer, fill func(b *txn.Builder), changed ...txn.Code) error {
 	_, err := txn.Propose(ctx, primary, time.Now(), fill)
 	if slices.ContainsFunc(changed, func(code txn.Code) bool { return errors.Is(err, code) }) {

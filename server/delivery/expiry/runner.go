@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package expiry implements the time-based tasks of an active node. They determine due work and propose it as
-// transactions. Applying a transaction never reads a clock. A proposal is checked again when it is applied, so that a
-// repeated or late one has no effect.
+// Package expiry implements the time-based tasks of an active node. The tasks determine which work is due and
+// propose it as transactions, because the application of a transaction never reads a clock. A proposal is checked
+// again when it is applied, so a repeated or late proposal has no effect.
 //
-// A Runner runs the tasks, each in a goroutine, while a node serves clients.
+// A Runner runs each task in a goroutine while the node serves clients.
 package expiry
 
 import (
@@ -21,18 +21,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Task is a time-based task. If it has a method Close, Close is called after the last RunOnce.
+// Task is a time-based task. If it has a method Close, the Runner calls Close after the last RunOnce.
 type Task interface {
-	Name() string // for the log
-	// RunOnce proposes due work, and returns when it is committed and applied. It is called again after wait, when woken,
-	// or, after an error, after a pause.
+	Name() string // used in the log
+	// RunOnce proposes the due work, and returns when it is committed and applied. It is called again after wait, or
+	// earlier if the task is woken. After an error, it is called again after a pause.
 	RunOnce(ctx context.Context) (wait time.Duration, err error)
-	// Wake returns a channel that receives a value when RunOnce must be called immediately, or nil.
+	// Wake returns a channel that receives a value when RunOnce must be called immediately. It may return nil.
 	Wake() <-chan struct{}
 }
 
 const (
-	// blockedAgain is the retry interval on a blocked node, failedAgain after another error.
+	// blockedAgain is the retry interval on a blocked node. failedAgain is the retry interval after another error.
 	blockedAgain = 50 * time.Millisecond
 	failedAgain  = time.Second
 )
@@ -54,7 +54,7 @@ type Runner struct {
 	running sync.WaitGroup
 }
 
-// New starts all tasks. Stop, or Cancel and Wait, must be called.
+// New starts all tasks. The caller must call Stop, or Cancel and then Wait.
 func New(o Options) *Runner { return run(o, append(tasks(o), o.More...)...) }
 
 func tasks(o Options) []Task {
@@ -92,7 +92,7 @@ func (s *Runner) Stop() {
 // Cancel cancels the tasks. A task that waits for a commit may run until the primary has stopped.
 func (s *Runner) Cancel() { s.cancel() }
 
-// Wait waits for the tasks after Cancel.
+// Wait waits until the tasks have ended after Cancel.
 func (s *Runner) Wait() { s.running.Wait() }
 
 func (s *Runner) run(ctx context.Context, t Task) {

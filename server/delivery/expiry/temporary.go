@@ -24,7 +24,8 @@ type temporary struct {
 	consumers func(key dispatch.Key) (inFlight uint64, consumers uint32)
 	commit    txn.Committer
 	log       *zap.Logger
-	// used contains the time at which a queue was last seen with a consumer, initially the time of the first check.
+	// used contains the time at which each queue was last observed with a consumer. Initially, it is the time of the
+	// first check.
 	used map[uint64]time.Time
 }
 
@@ -78,7 +79,7 @@ func (t *temporary) remove(ctx context.Context, q *query.TemporaryQueue) error {
 	result, err := txn.Propose(ctx, t.commit, time.Now(), func(b *txn.Builder) { b.DeleteTemporary(q.ID, q.GraceMS) })
 	switch {
 	case errors.Is(err, txn.ErrQueueNotFound):
-		return nil // a client has deleted it
+		return nil // a client has deleted the queue
 	case errors.Is(err, txn.ErrQueueInUse):
 		t.used[q.ID] = time.Now() // retry after another grace period
 		t.log.Warn("temporary queue without consumers not deleted: in use by another queue or by a prepared transaction",

@@ -15,15 +15,15 @@ import (
 
 const ttlWait = time.Second
 
-// ttl expires the messages of queues with a TTL. Messages are added to their queue in order of time, so checking the
-// first one suffices.
+// ttl expires the messages of queues with a TTL. The messages of a queue are in the order of their time.
+// Therefore it is sufficient to check the first message.
 type ttl struct {
 	o         Options
 	expiry    *expiry
 	scannedAt map[uint64]nextCheck
 }
 
-// nextCheck is the time of the next check of a queue. It is valid while the TTL is unchanged.
+// nextCheck contains the time of the next check of a queue. It is valid while the TTL is unchanged.
 type nextCheck struct {
 	ttl  int64
 	next time.Time
@@ -85,18 +85,19 @@ func (t *ttl) processQueue(ctx context.Context, id uint64, ttlMS int64) (next ti
 		case first == 0 && to != from:
 			from = to
 			continue
-		case next.IsZero(): // later messages have the full TTL
+		case next.IsZero(): // no message is left: later messages have the full TTL
 			return now.Add(time.Duration(ttlMS) * time.Millisecond), nil
 		}
 		return next, nil
 	}
 }
 
-// over returns the messages added to their queue at byMS or before, and the time of the first later one, or 0.
+// over returns the entries of the messages that were added to their queue at byMS or before. first is the time of
+// the first later message, or 0.
 func (*ttl) over(id uint64, messages []store.Delivery, byMS int64) (over []txn.Due, first int64) {
 	for i := range messages {
 		if messages[i].Record == nil {
-			continue // corrupt: repaired or discarded elsewhere
+			continue // the corrupt message is repaired or discarded elsewhere
 		}
 		since := txn.RecordSinceMS(messages[i].Record)
 		if since > byMS {

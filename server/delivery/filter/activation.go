@@ -28,7 +28,7 @@ var textNames = map[string]txn.Attribute{
 	"group": txn.AttributeGroup,
 }
 
-// activation provides one message to an evaluation.
+// activation provides the values of one message to an evaluation.
 type activation struct {
 	uses       *uses
 	record     []byte
@@ -38,7 +38,7 @@ type activation struct {
 	document   document
 	parsed     bool // document is valid
 	isJSON     bool
-	body       any // value of the body; nil: not decoded
+	body       any // value of the body; nil if it is not decoded
 }
 
 func (a *activation) begin(record []byte) error {
@@ -96,8 +96,8 @@ func (a *activation) time(tag txn.Attribute, none int64) time.Time {
 // timestamp clamps a time to the range of CEL timestamps.
 func timestamp(ms int64) time.Time { return time.UnixMilli(max(0, min(ms, txn.MaxTimeMS))).UTC() }
 
-// named returns the key of a property, without a copy if the expression names it. ok is false if the property is not
-// used.
+// named returns the key of a property as a string. It does not copy the key if the expression names the property.
+// ok is false if the expression does not use the property.
 func (a *activation) named(key []byte) (name string, ok bool) {
 	for _, name := range a.uses.properties {
 		if string(key) == name {
@@ -181,16 +181,17 @@ func (e estimator) EstimateSize(element cost.AstNode) *cost.SizeEstimate {
 }
 
 const (
-	// usualProperties is the number of properties assumed when an expression is checked against MaxEstimate. For messages
-	// with more properties, MaxCost limits the evaluation.
+	// usualProperties is the number of properties that is assumed when the estimated cost of an expression is
+	// compared with MaxEstimate. For messages with more properties, MaxCost limits the evaluation.
 	usualProperties = 1000
-	// maxProperties is an upper bound of the properties of a message: each one, typed or not, takes at least three bytes.
+	// maxProperties is an upper bound of the number of properties of a message, because each property, typed or not,
+	// takes at least three bytes.
 	maxProperties = (txn.MaxPropertiesBytes + txn.MaxAttributesBytes) / 3
-	// usualValues is the number of values in the body assumed for the same check.
+	// usualValues is the number of values in the body that is assumed for the same estimate.
 	usualValues = 1000
 )
 
-// EstimateCallCost returns nil to select CEL's estimates.
+// EstimateCallCost returns nil, so that CEL uses its own estimates.
 func (estimator) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
 	return nil
 }

@@ -15,18 +15,18 @@ import (
 type uses struct {
 	properties    []string
 	allProperties bool
-	body          *field // nil: not used
+	body          *field // root of the fields that the expression names; nil if the body is not used
 	fields        int    // number of fields in body
 }
 
-// collect adds the parts that e names. A comprehension variable with the name of a part counts as that part, which only
-// adds cost.
+// collect adds the parts of the message that e names. A comprehension variable with the name of a part counts as
+// that part, which only adds cost.
 func (u *uses) collect(e celast.Expr) {
 	if root, path := pathOf(e); root != "" {
 		u.add(root, path)
 		return
 	}
-	switch e.Kind() { //nolint:exhaustive // others have no operands
+	switch e.Kind() { //nolint:exhaustive // other kinds have no operands
 	case celast.CallKind:
 		call := e.AsCall()
 		if call.IsMemberFunction() {
@@ -69,7 +69,8 @@ func (u *uses) add(root string, path []string) {
 	}
 }
 
-// field returns the field of a path; nil if it is not in the tree and create is false.
+// field returns the field at a path. If the field is not in the tree, field adds it if create is set, and returns
+// nil otherwise.
 func (u *uses) field(path []string, create bool) *field {
 	if u.body == nil {
 		if !create {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filter implements message filters for subscriptions, consumers and searches. A filter is an expression in
-// CEL, the Common Expression Language (https://cel.dev).
+// Package filter implements message filters for subscriptions, consumers and searches. A filter is an expression
+// in CEL, the Common Expression Language (https://cel.dev).
 //
 // An expression can use all parts of a message except the body. A search expression can also use the body:
 //
@@ -10,13 +10,14 @@
 //	                string            "" if unset
 //	priority        int               4 if unset
 //	published_at    timestamp         when the active node accepted the message
-//	expires_at      timestamp         the end of the year 9999 if it does not expire
-//	deliver_at      timestamp         published_at if it is not delayed
-//	size            int               bytes of the body
-//	body            dyn               value of a JSON body; null for other bodies and those that exceed a JSON limit
+//	expires_at      timestamp         the end of the year 9999 if the message does not expire
+//	deliver_at      timestamp         published_at if the message is not delayed
+//	size            int               size of the body in bytes
+//	body            dyn               value of a JSON body; null for other bodies and bodies that exceed a JSON limit
 //
-// Its result must be a bool. A message does not match if the evaluation fails, for example because a property is
-// missing. The result depends only on the message: an expression has no access to a clock or other state.
+// The result of an expression must be a bool. A message does not match if the evaluation fails, for example
+// because a property is missing. The result depends only on the message: an expression cannot access a clock or
+// other state.
 package filter
 
 import (
@@ -33,14 +34,15 @@ import (
 )
 
 const (
-	// MaxBytes is the maximum length of an expression.
+	// MaxBytes is the maximum size of an expression in bytes.
 	MaxBytes = txn.MaxFilterBytes
-	// MaxCost bounds the cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of text read. A
-	// message that exceeds it does not match.
+	// MaxCost is the maximum cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of
+	// text read. If the evaluation for a message exceeds it, the message does not match.
 	MaxCost = 100_000
-	// MaxSearchCost is the MaxCost of a search expression. Reading a text of MaxJSONBytes costs about 105,000.
+	// MaxSearchCost is the maximum cost of one evaluation of a search expression. Reading a text of MaxJSONBytes
+	// costs about 105,000.
 	MaxSearchCost = 250_000
-	// MaxEstimate bounds the worst-case cost of an expression, as estimated at compile time.
+	// MaxEstimate is the maximum worst-case cost of an expression, as estimated at compile time.
 	MaxEstimate = 10 * MaxCost
 
 	// Limits of the parsed expression, and of a compiled regular expression.
@@ -58,11 +60,11 @@ type Filter struct {
 	text        string
 	program     cel.Program
 	uses        uses
-	screen      *screen   // nil for none
+	screen      *screen   // nil if the expression has no screen
 	activations sync.Pool // of *activation
 }
 
-// The environments are created on first use: creation takes a few milliseconds.
+// The environments are created on first use, because the creation takes a few milliseconds.
 //
 //nolint:gochecknoglobals // computed once and never changed
 var (
@@ -111,11 +113,11 @@ func newEnvironment() (*cel.Env, error) {
 	return env, nil
 }
 
-// Compile compiles an expression. The error wraps ErrInvalid and contains the position (line:column, both from 1) and
-// the reason, or the exceeded limit.
+// Compile compiles an expression. The error wraps ErrInvalid. It contains the exceeded limit, or the position
+// (line:column, both counted from 1) and the reason.
 func Compile(text string) (*Filter, error) { return compile(text, environment, MaxCost) }
 
-// CompileSearch is like Compile, for an expression that can also use the body.
+// CompileSearch is like Compile, but the expression can also use the body.
 func CompileSearch(text string) (*Filter, error) {
 	return compile(text, searchEnvironment, MaxSearchCost)
 }
@@ -137,7 +139,7 @@ func compile(text string, environment func() (*cel.Env, error), maxCost uint64) 
 	if issues.Err() != nil {
 		return nil, refusal(issues)
 	}
-	// The type of a property is known only per message: a value other than bool does not match.
+	// The type of a property is known only at evaluation. A message does not match if the result is not a bool.
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
 		return nil, fmt.Errorf("%w: 1:1: result type is %s, must be bool; add a comparison", ErrInvalid, t)
 	}
@@ -172,7 +174,7 @@ func refusal(issues *cel.Issues) error {
 		return fmt.Errorf("%w: %w", ErrInvalid, issues.Err())
 	}
 	first := all[0]
-	// Convert the message, which may contain client text, to a line of limited length.
+	// The message may contain client text, so convert it to a single line of limited length.
 	message := strings.Join(strings.Fields(first.Message), " ")
 	if len(message) > maxReasonBytes {
 		message = strings.ToValidUTF8(message[:maxReasonBytes], "") + "…"
@@ -193,19 +195,19 @@ type Result uint8
 const (
 	NoMatch Result = iota
 	Matches
-	// Unevaluated means that a limit was exceeded: the cost limit or one for JSON bodies. The message counts as not
-	// matching.
+	// Unevaluated means that the evaluation exceeded a limit: the cost limit or a JSON limit. The message does not
+	// match.
 	Unevaluated
 )
 
-// Match reports whether a stored message matches. A message that cannot be decoded matches: the receiver reports the
-// error.
+// Match reports whether a stored message matches. A message that cannot be decoded matches, so that the receiver
+// reports the error.
 func (f *Filter) Match(record []byte) bool {
 	r, err := f.Evaluate(record)
 	return r == Matches || err != nil
 }
 
-// Evaluate evaluates the expression for a stored message. The error is that of txn.DecodeMessage.
+// Evaluate evaluates the expression for a stored message. It returns the errors of txn.DecodeMessage.
 func (f *Filter) Evaluate(record []byte) (Result, error) {
 	a, _ := f.activations.Get().(*activation)
 	defer f.activations.Put(a)

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// MaxJSONBytes is the maximum size of a body that is parsed.
+	// MaxJSONBytes is the maximum size of a JSON body that is parsed.
 	MaxJSONBytes = 1 << 20
-	// MaxJSONDepth is the maximum number of nested objects and arrays.
+	// MaxJSONDepth is the maximum nesting depth of objects and arrays.
 	MaxJSONDepth = 100
 	// MaxJSONValues is the maximum number of values that are decoded for one message.
 	MaxJSONValues = 100_000
@@ -22,8 +22,8 @@ const (
 type field struct {
 	key      string
 	children []*field
-	slot     int  // in document.spans
-	whole    bool // the expression uses the value itself, not only the named fields in it
+	slot     int  // index in document.spans
+	whole    bool // the expression uses the whole value, not only the named fields in it
 }
 
 func (f *field) child(key []byte) *field {
@@ -39,7 +39,7 @@ func (f *field) child(key []byte) *field {
 type span struct{ start, end int }
 
 // document locates the named fields of a JSON text in one pass, without allocating memory. The grammar is that of
-// RFC 8259. The last value of a repeated key counts.
+// RFC 8259. If a key is repeated, its last value is used.
 type document struct {
 	text     []byte
 	spans    []span
@@ -88,8 +88,8 @@ func (d *document) accept(c byte) bool {
 	return false
 }
 
-// value skips a value and records the spans of the fields in f, which may be nil. It returns false if the value is
-// invalid or nested too deeply.
+// value skips a value and records the spans of the fields of f in it. f may be nil. value returns false if the
+// value is invalid or nested too deeply.
 func (d *document) value(f *field) bool {
 	if d.at == len(d.text) {
 		return false
@@ -201,7 +201,7 @@ func (d *document) array(*field) bool {
 	}
 }
 
-// quoted skips a string, and reports whether it has escape sequences.
+// quoted skips a string and reports whether it contains escape sequences. ok is false if the string is invalid.
 func (d *document) quoted() (escaped, ok bool) {
 	if !d.accept('"') {
 		return false, false
@@ -282,7 +282,7 @@ func (d *document) number() bool {
 	return true
 }
 
-// raw returns the text of a field's value, or nil.
+// raw returns the text of a field's value, or nil if the field is missing.
 func (d *document) raw(f *field) []byte {
 	s := d.spans[f.slot]
 	if s.end == 0 {
@@ -299,7 +299,7 @@ func (d *document) decode(f *field) (v any, ok bool) {
 		return nil, false
 	}
 	if !f.whole && d.text[s.start] == '[' {
-		return []any{}, true // selecting a field of a list is an error
+		return []any{}, true // CEL then reports an error for the selection of a field of a list
 	}
 	if f.whole || d.text[s.start] != '{' {
 		d.at = s.start
@@ -378,8 +378,8 @@ func (d *document) decodeArray() any {
 	return list
 }
 
-// number converts a JSON number to int64, or to uint64 if it is larger. Fractions, exponents and other integers become
-// float64.
+// number converts a JSON number to int64, or to uint64 if it does not fit into int64. Fractions, numbers with an
+// exponent, and larger integers become float64.
 func number(text []byte) any {
 	s := string(text)
 	if !bytes.ContainsAny(text, ".eE") {
@@ -390,11 +390,12 @@ func number(text []byte) any {
 			return n
 		}
 	}
-	f, _ := strconv.ParseFloat(s, 64) // infinite if it is out of range
+	f, _ := strconv.ParseFloat(s, 64) // infinite if the number is out of range
 	return f
 }
 
-// unquote appends the content of a valid string without its escape sequences. An unpaired surrogate becomes U+FFFD.
+// unquote appends the content of a valid string to dst, and replaces escape sequences. An unpaired surrogate
+// becomes U+FFFD.
 func unquote(dst, text []byte) []byte {
 	for len(text) > 0 {
 		at := bytes.IndexByte(text, '\\')

@@ -19,14 +19,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// screen is a necessary condition of an expression. Its evaluation allocates no memory. A message that does not meet it
-// does not match the expression; CEL evaluates the expression for the others.
+// screen is a necessary condition for the match of an expression. Its evaluation allocates no memory. A message
+// that does not meet the condition does not match. For the other messages, CEL evaluates the expression.
 //
-// An expression is true only if all operands of a conjunction are true, or one operand of a disjunction. An operand
-// that is false, or that fails, is not true. A screen therefore consists of these operators, and of comparisons of one
-// part of the message with literals.
+// A conjunction is true only if all its operands are true, and a disjunction only if one of them is. An operand
+// that is false, or that fails, is not true. Therefore a screen consists of these operators, and of comparisons
+// of a part of the message with literals.
 type screen struct {
-	op    string // LogicalAnd, LogicalOr, Has or a comparison, of package operators or overloads
+	op    string // LogicalAnd, LogicalOr, Has, or a comparison; from package operators or overloads
 	parts []screen
 	of    part
 	with  []scalar
@@ -34,7 +34,7 @@ type screen struct {
 
 // part is a part of a message.
 type part struct {
-	name     string // variable
+	name     string // name of the variable
 	property string
 	text     txn.Attribute
 	body     *field
@@ -44,8 +44,8 @@ type scalarKind uint8
 
 const (
 	kindMissing scalarKind = iota
-	kindUnknown            // left to CEL
-	kindOther              // bytes, null, list, map
+	kindUnknown            // the comparison is left to CEL
+	kindOther              // bytes, null, list or map
 	kindBoolean
 	kindInteger
 	kindDouble
@@ -55,7 +55,7 @@ const (
 
 type scalar struct {
 	kind scalarKind
-	n    int64 // integer; boolean: 0 or 1
+	n    int64 // an integer, or 0 or 1 for a boolean
 	d    float64
 	text []byte
 	at   time.Time
@@ -63,7 +63,7 @@ type scalar struct {
 
 // newScreen returns the necessary condition of e; ok is false if none is known.
 func newScreen(e celast.Expr, u *uses) (s screen, ok bool) {
-	switch e.Kind() { //nolint:exhaustive // others have no screen
+	switch e.Kind() { //nolint:exhaustive // other kinds have no screen
 	case celast.SelectKind:
 		if s.of, ok = newPart(e, u); ok && e.AsSelect().IsTestOnly() {
 			s.op = operators.Has
@@ -118,7 +118,7 @@ func newJunction(op string, operands []celast.Expr, u *uses) (s screen, ok bool)
 			return screen{}, false
 		}
 	}
-	// Parsing the body is more expensive than all other comparisons.
+	// The parts that need the body come last, because parsing it is more expensive than all other comparisons.
 	slices.SortStableFunc(s.parts, func(a, b screen) int { return cmp.Compare(a.cost(), b.cost()) })
 	return s, len(s.parts) > 0
 }
@@ -278,7 +278,7 @@ func (v *scalar) number() bool { return v.kind == kindInteger || v.kind == kindD
 
 // compare orders values of the same kind.
 func (v *scalar) compare(with *scalar) int {
-	switch v.kind { //nolint:exhaustive // others are in n
+	switch v.kind { //nolint:exhaustive // other kinds use n
 	case kindText:
 		return bytes.Compare(v.text, with.text)
 	case kindDouble:
@@ -311,7 +311,7 @@ func (p *part) value(a *activation) scalar {
 func (a *activation) property(key string) (found scalar) {
 	for k, v := range a.message.Properties {
 		if string(k) == key {
-			found = scalar{kind: kindText, text: v} // the last one, as in the map for CEL
+			found = scalar{kind: kindText, text: v} // like the map for CEL, use the last value
 		}
 	}
 	for k, v := range a.message.Values {
@@ -360,4 +360,4 @@ func (a *activation) field(f *field) scalar {
 	return scalar{kind: kindUnknown}
 }
 
-const maxIntDigits = 18 // a number of this length always fits into int64
+const maxIntDigits = 18 // an integer with this many digits always fits into int64

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// Current provides the current session of a node, if any. It is safe for concurrent use.
+// Current provides the current session of a node. It is safe for concurrent use.
 type Current struct {
 	session   atomic.Pointer[Session]
 	diskLow   atomic.Bool
@@ -21,25 +21,26 @@ type Current struct {
 	changed   func() <-chan struct{}
 }
 
-// NewCurrent returns a Current without a session. notActive returns the error that redirects clients to the active
-// node. pair returns the state of the pair, and changed a channel that is closed at the next change of the state.
+// NewCurrent returns a Current without a session. notActive returns the error that redirects clients to the
+// active node. pair returns the state of the pair. changed returns a channel that is closed at the next change of
+// that state.
 func NewCurrent(
 	notActive func() *apierror.NotActiveError, pair func() failover.Status, changed func() <-chan struct{},
 ) *Current {
 	return &Current{notActive: notActive, pair: pair, changed: changed}
 }
 
-// Set changes the session; nil for none.
+// Set changes the session. nil means that the node has no session.
 func (c *Current) Set(session *Session) { c.session.Store(session) }
 
-// Get returns the session, or nil.
+// Get returns the session, or nil without one.
 func (c *Current) Get() *Session { return c.session.Load() }
 
-// Changed returns a channel that is closed at the next change of the state of the pair. The state changes after each
-// Set.
+// Changed returns a channel that is closed at the next change of the state of the pair. Each Set is followed by
+// such a change.
 func (c *Current) Changed() <-chan struct{} { return c.changed() }
 
-// Session returns the session, or an *apierror.NotActiveError.
+// Session returns the session. Without a session, it returns an *apierror.NotActiveError.
 func (c *Current) Session() (*Session, error) {
 	if session := c.session.Load(); session != nil {
 		return session, nil
@@ -50,17 +51,18 @@ func (c *Current) Session() (*Session, error) {
 // NotActive returns the error that redirects clients to the active node.
 func (c *Current) NotActive() *apierror.NotActiveError { return c.notActive() }
 
-// SetDiskLow sets whether publishes are refused because the free space is below disk.low-watermark. It reports whether
-// the value has changed.
+// SetDiskLow sets whether publishes are refused because the free disk space is below disk.low-watermark. It
+// reports whether the value has changed.
 func (c *Current) SetDiskLow(low bool) (changed bool) { return c.diskLow.Swap(low) != low }
 
 // DiskLow reports whether publishes are refused because of low disk space.
 func (c *Current) DiskLow() bool { return c.diskLow.Load() }
 
-// Require returns an error if a node of the pair does not support a feature. Such a node would stop at the first record
-// that uses the feature. Once both nodes have supported a feature, it stays enabled for the session; a downgraded node
-// then stops and requests an upgrade. The error is apierror.ErrFeature, or the retryable replication.ErrBlocked if a
-// node has not announced its features within failover.AnnounceWait.
+// Require returns an error if a node of the pair does not support a feature. Such a node would stop at the first
+// record that uses the feature. When both nodes have supported the feature once, it stays enabled for the
+// session. If a node is then downgraded, it stops and requests an upgrade. The error is apierror.ErrFeature. If a
+// node has not announced its features within failover.AnnounceWait, the error is the retryable
+// replication.ErrBlocked.
 func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
 		return nil
@@ -77,7 +79,7 @@ func (c *Current) Require(session *Session, feature string) error {
 	}
 }
 
-// checkFeature waits for a node that has not announced its features yet.
+// checkFeature returns the missing feature, if any. It waits for a node that has not announced its features.
 func (c *Current) checkFeature(
 	session *Session, feature string,
 ) (missingFeature failover.MissingFeature, missing bool) {

@@ -10,32 +10,33 @@ import (
 )
 
 const (
-	// sampleInterval is the minimum sampling interval, short enough to detect a burst of publishes.
+	// sampleInterval is the minimum time between samples. It is short enough to detect a burst of publishes.
 	sampleInterval = time.Millisecond
 	// sampleWeight is the weight of the newest sample. Pressure starts when the fraction of samples with waiting
-	// goroutines reaches highPressure, and ends below lowPressure, which is lower since throttled deliveries leave fewer
-	// goroutines waiting.
+	// goroutines reaches highPressure. It ends when the fraction falls below lowPressure, which is lower because
+	// throttled deliveries leave fewer goroutines waiting.
 	sampleWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
-	// idleTime is the time without commits of publishers after which they count as idle. It is many times the duration of
-	// one commit on a busy machine.
+	// idleTime is the time after which publishers count as idle if they commit no transactions. It is many times the
+	// duration of one commit on a busy machine.
 	idleTime = 250 * time.Millisecond
 	// runnable is the number of goroutines that are ready to run and wait for a CPU.
 	runnable = "/sched/goroutines/runnable:goroutines"
 )
 
-// pressure reports whether publishers need the CPU that deliveries use. They do if clients other than consumers commit
-// transactions and goroutines wait for a CPU. A publisher that waits for the disk or for its response needs no CPU.
+// pressure reports whether publishers need the CPU that deliveries use. They need it if clients other than
+// consumers commit transactions and goroutines wait for a CPU. A publisher that waits for the disk or for its
+// response needs no CPU.
 type pressure struct {
-	committed func() uint64 // last LSN
-	waiting   func() uint64 // number of goroutines that wait for a CPU
-	settling  atomic.Int64  // transactions of consumers, including uncommitted ones
+	committed func() uint64 // returns the LSN of the last committed record
+	waiting   func() uint64 // returns the number of goroutines that wait for a CPU
+	settling  atomic.Int64  // number of transactions of consumers, including uncommitted ones
 	is        atomic.Bool   // last result
 	next      atomic.Int64  // time of the next sample, in nanoseconds since begin
 	begin     time.Time
 
-	mu     sync.Mutex // guards the fields below; if locked, callers use the last result
-	others int64      // highest observed number of transactions of others
-	active time.Time  // when others last increased
+	mu     sync.Mutex // guards the fields below; while it is locked, other callers use the last result
+	others int64      // highest observed number of transactions of other clients
+	active time.Time  // last time at which others increased
 	waits  float64    // fraction of samples with waiting goroutines, weighted towards the latest
 }
 
@@ -61,7 +62,8 @@ func (p *pressure) Busy() bool {
 }
 
 func (p *pressure) sample(now time.Time) {
-	// While transactions of consumers are running, the number is too low by at most the number of dispatchers.
+	// While transactions of consumers are uncommitted, the difference is too low by at most the number of
+	// dispatchers.
 	if others := int64(p.committed()) - p.settling.Load(); others > p.others {
 		p.others, p.active = others, now
 	}

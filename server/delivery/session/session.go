@@ -28,10 +28,10 @@ import (
 )
 
 const (
-	// DeliveryBatchBytes is the approximate size of one gRPC message to a consumer or browser.
+	// DeliveryBatchBytes is the approximate maximum size of one gRPC message to a consumer or a browser.
 	DeliveryBatchBytes = 1 << 20
 	outboxBytes        = 4 << 20
-	// 1/waitingFraction of limits.pending-bytes may be buffered for the connections of all consumers.
+	// The connections of all consumers may buffer at most limits.pending-bytes divided by waitingFraction.
 	waitingFraction = 4
 	settleRetry     = 50 * time.Millisecond
 )
@@ -53,8 +53,8 @@ type Session struct {
 	reason error // set before ended is closed
 }
 
-// NewSession creates the session of a primary. It counts deliveries in counters, unless that is nil. End must be
-// called.
+// NewSession creates the session of a primary. If counters is not nil, deliveries are counted in it. The caller
+// must call End or Leave.
 func NewSession(
 	p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger,
 ) *Session {
@@ -93,15 +93,16 @@ func (s *Session) SetPaused(paused bool) {
 // Paused reports whether deliveries are paused.
 func (s *Session) Paused() bool { return s.paused.Load() }
 
-// End ends all consumers and streams with the given reason, stops the primary, and waits for the dispatchers and tasks.
-// The order matters: a task may wait for a commit regardless of its context until the primary stops.
+// End ends all consumers and streams with the given reason, stops the primary, and waits for the dispatchers and
+// tasks. The primary is stopped first, because a task that waits for a commit ignores its context until the
+// primary stops.
 func (s *Session) End(reason error) {
 	s.stop(reason)
 	s.Primary.Stop()
 	s.wait()
 }
 
-// Leave is End without stopping the primary, which must reject transactions already.
+// Leave is like End, but does not stop the primary. The primary must already reject transactions.
 func (s *Session) Leave(reason error) {
 	s.stop(reason)
 	s.wait()
@@ -133,10 +134,10 @@ func (s *Session) due(messages []queue.DueMessage) {
 	}
 }
 
-// Ended returns a channel that is closed when the session has ended; Reason then returns the reason.
+// Ended returns a channel that is closed when the session has ended. After that, Reason returns the reason.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 
-// Reason returns why the session ended. It must be called only after Ended is closed.
+// Reason returns why the session ended. It must be called only after the channel of Ended is closed.
 func (s *Session) Reason() error { return s.reason }
 
 // storeSource adapts the store to dispatch.Source.
@@ -212,8 +213,9 @@ type settler struct {
 	load    *pressure
 }
 
-// Settle commits acks and releases. On a blocked node it waits, and the consumers keep their messages. Acks are
-// idempotent, so an unknown outcome is harmless. A release may be counted twice.
+// Settle commits acks and releases. While the node is blocked, it waits, and the consumers keep their messages.
+// Acks are idempotent, so an unknown outcome is harmless for them. A release with an unknown outcome may be
+// counted twice.
 func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []dispatch.Range) error {
 	return s.commit(ctx, func(b *txn.Builder) {
 		if len(acks) > 0 {
@@ -225,14 +227,14 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 	})
 }
 
-// Move moves the dead messages that fit to the dead-letter queue. A message that was moved by an attempt with an
-// unknown outcome is acknowledged, and is not moved again.
+// Move moves those dead messages that fit to the dead-letter queue. If an attempt has an unknown outcome and has
+// moved a message, the message is acknowledged, so it is not moved again.
 func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
 	from, err := query.OriginOf(s.store, key.Queue, key.Sub)
 	if err != nil {
 		return nil, err
 	}
-	var records [][]byte // nil if they are discarded
+	var records [][]byte // nil if the messages are discarded
 	full := &dispatch.FullError{Queue: from.Queue, DeadLetter: from.DeadLetterName}
 	if from.DeadLetter != txn.NoQueue {
 		if records, err = relabeled(&from, dead); err != nil {
@@ -245,7 +247,7 @@ func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dea
 		if !errors.Is(err, txn.ErrQueueFull) {
 			break
 		}
-		// The queue has filled up: the first half may still fit.
+		// The queue has filled up in the meantime. The first half of the messages may still fit.
 		half := len(dead) / 2
 		for _, m := range dead[half:] {
 			waiting = append(waiting, m.Sequence)
@@ -275,8 +277,8 @@ func relabeled(from *query.Origin, dead []dispatch.Dead) (records [][]byte, err 
 	return records, nil
 }
 
-// fitting returns the oldest dead messages that fit, and the sequences of the remaining ones. never reports whether
-// none of the remaining messages can ever fit; they then do not block others.
+// fitting returns the oldest dead messages that fit, and the sequences of the remaining ones. never reports
+// whether none of the remaining messages can ever fit, so that they do not block others.
 func fitting(
 	room queue.Room, dead []dispatch.Dead, records [][]byte,
 ) (fit []dispatch.Dead, fitRecords [][]byte, waiting []uint64, never bool) {
@@ -288,7 +290,7 @@ func fitting(
 		case never && room.Add(len(rec)):
 			fit, fitRecords = append(fit, dead[i]), append(fitRecords, rec)
 		default:
-			never = false // later messages would overtake it
+			never = false // later messages would overtake this one
 			waiting = append(waiting, dead[i].Sequence)
 		}
 	}

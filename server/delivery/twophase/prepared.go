@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package twophase prepares and decides transactions on the active node. It withdraws messages from consumers if a
-// prepared transaction will acknowledge them, and redelivers the messages after a rollback.
+// Package twophase prepares transactions and decides them on the active node. If a prepared transaction will
+// acknowledge messages, it withdraws these messages from their consumers. After a rollback, it redelivers them.
 package twophase
 
 import (
@@ -26,14 +26,14 @@ type Manager struct {
 	primary   txn.Committer
 	consumers *dispatch.Registry
 
-	// locks serialize the prepare and the decision of a transaction, so that consumers are notified in order. They are
-	// channels because waiting must end with the caller's context.
+	// locks serialize the prepare and the decision of a transaction, so that consumers are notified in order. They
+	// are channels, because the wait for a lock must end when the caller's context ends.
 	seed  maphash.Seed
 	locks [64]chan struct{}
 
 	log     *zap.Logger
 	timeout atomic.Int64  // in nanoseconds
-	wake    chan struct{} // capacity 1: timeout has changed
+	wake    chan struct{} // capacity 1; receives a value when timeout has changed
 }
 
 // New creates a Manager without a timeout.
@@ -48,7 +48,7 @@ func New(s *store.Store, primary txn.Committer, consumers *dispatch.Registry, lo
 	return m
 }
 
-// lock waits until no other call uses the transaction. If ctx ends first, it returns an error without the lock.
+// lock waits until no other call uses the transaction. If ctx ends first, it returns an error and does not lock.
 func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err error) {
 	l := m.locks[maphash.String(m.seed, xid)%uint64(len(m.locks))]
 	select {
@@ -60,7 +60,7 @@ func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err erro
 }
 
 // Prepare commits a payload that prepares a transaction. It returns when the payload is applied or the primary
-// has stopped, even if ctx ends before, since the consumers must be notified.
+// has stopped, even if ctx ends earlier, because the consumers must be notified.
 func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn.Result, error) {
 	unlock, err := m.lock(ctx, xid)
 	if err != nil {
@@ -81,16 +81,16 @@ func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn
 type Decision struct {
 	// XID is the name of the transaction.
 	XID string
-	// Commit selects commit; otherwise the transaction is rolled back.
+	// Commit selects a commit. Otherwise the transaction is rolled back.
 	Commit bool
 	By     txn.Decider
-	// Number is the LSN of the record that prepared it; 0 for any.
+	// Number is the LSN of the record that prepared the transaction; 0 matches any LSN.
 	Number uint64
 }
 
-// Decide commits a decision and returns the decider, from this call or from an earlier one with the same decision. It
-// returns when the decision is applied or the primary has stopped, even if ctx ends before. It returns the errors of
-// txn.Propose.
+// Decide commits a decision. It returns the decider of this decision, or of an earlier decision with the same
+// result. It returns when the decision is applied or the primary has stopped, even if ctx ends earlier. It
+// returns the errors of txn.Propose.
 func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
 	unlock, err := m.lock(ctx, d.XID)
 	if err != nil {
@@ -112,7 +112,7 @@ func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err e
 	}
 	for _, held := range query.ReservedBy(m.store, d.XID) {
 		if d.Commit {
-			break // no message is redelivered
+			break // nothing to redeliver
 		}
 		inner := decide
 		decide = func() error {

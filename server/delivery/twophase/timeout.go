@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// maxWait bounds the delay of a timeout when the clock is changed.
+	// maxWait limits the delay of a timeout after the clock was changed.
 	maxWait     = time.Minute
 	timeoutPage = 100
 )
 
-// SetTimeout sets the time after which prepared transactions are rolled back; 0 disables the timeout.
+// SetTimeout sets the time after which prepared transactions are rolled back. 0 disables the timeout.
 func (m *Manager) SetTimeout(timeout time.Duration) {
 	if time.Duration(m.timeout.Swap(int64(timeout))) == timeout {
 		return
@@ -35,7 +35,7 @@ func (m *Manager) Name() string { return "roll back expired prepared transaction
 // Wake returns a channel that receives a value when the timeout has changed.
 func (m *Manager) Wake() <-chan struct{} { return m.wake }
 
-// RunOnce rolls back transactions that were prepared for longer than the timeout, by the clock of this node.
+// RunOnce rolls back the transactions that were prepared longer ago than the timeout, by the clock of this node.
 func (m *Manager) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	timeout := time.Duration(m.timeout.Load())
 	if timeout <= 0 {
@@ -65,7 +65,7 @@ func (m *Manager) expire(ctx context.Context, p *query.PreparedInfo, timeout tim
 	_, err := m.Decide(ctx, Decision{XID: p.XID, By: txn.ByTimeout, Number: p.LSN})
 	switch code := txn.OK; {
 	case errors.As(err, &code):
-		return nil // decided by the coordinator in the meantime
+		return nil // the coordinator has decided it in the meantime
 	case err != nil:
 		return err
 	}

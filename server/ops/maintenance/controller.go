@@ -24,17 +24,17 @@ import (
 
 const (
 	retryFactor = 30
-	// maxFailures is the number of consecutive failures of a step with a non-transient error after which the plan fails.
+	// maxFailures is the number of consecutive failures from which on a non-transient error fails the plan.
 	maxFailures = 10
 	// standbyPoll is the interval at which the active checks the progress of its standby.
 	standbyPoll = 20 * time.Millisecond
-	// catchUpLimit is how long a standby may take to apply the backlog of its rewrite before the step is retried.
+	// catchUpLimit limits the wait for a standby to apply the backlog of its rewrite. After it, the step is retried.
 	catchUpLimit  = 10 * time.Second
 	handOverLimit = 10 * time.Second
 )
 
-// drive executes the plan while this node is active. All state is in the plan and in the nodes' roles: after a change
-// of the role, the next active continues.
+// drive executes the plan while this node is active. Its only state is the stored plan and the roles of the
+// nodes. Therefore the next active can continue the plan after a role change.
 func (m *Manager) drive(ctx context.Context) {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
@@ -48,7 +48,7 @@ func (m *Manager) drive(ctx context.Context) {
 		} else {
 			failures = 0
 		}
-		if wait < 0 { // more to do immediately
+		if wait < 0 { // the next step can run immediately
 			if ctx.Err() != nil {
 				return
 			}
@@ -64,8 +64,9 @@ func (m *Manager) drive(ctx context.Context) {
 	}
 }
 
-// waitForRetry waits after a failed step of a plan, like wait. It ignores changed entries while the plan continues: the
-// failure itself is recorded in one of them.
+// waitForRetry waits for delay after a failed step of plan id, or until the role or the plan changes. Other
+// changed entries are ignored, because the recorded failure is itself such a change. It returns false if ctx has
+// ended.
 func (m *Manager) waitForRetry(
 	ctx context.Context, changed, entries <-chan struct{}, id string, delay time.Duration,
 ) bool {
@@ -104,13 +105,13 @@ func (m *Manager) pair() uuid.UUID {
 	return uuid.Nil
 }
 
-// foreign reports whether a plan was started on another pair, and restored from a backup.
+// foreign reports whether the plan was restored from a backup of another pair, or this node is standalone.
 func (m *Manager) foreign(p *Plan) bool {
 	return m.node.Alone() || m.node.Pair().Record != nil && p.Pair != m.pair()
 }
 
-// attempt executes the next step. It returns when to check again (negative: immediately, 0: on the next change), and
-// the number of consecutive failures.
+// attempt executes the next step. It returns the delay until the next check (negative: check immediately; 0: wait
+// for a change) and the number of consecutive failures.
 func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time.Duration, failed int) {
 	stepCtx, stop := m.servingContext(ctx, func() error {
 		if now, ok := m.planToDrive(); !ok || now.ID != p.ID {
@@ -130,13 +131,13 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 	}
 	failures++
 	m.log.Warn("plan step failed", zap.String("plan", p.ID), zap.Int("failures", failures), zap.Error(err))
-	// Use ctx, because the failure must be stored even if stepCtx has ended.
+	// Use ctx: the failure must be stored even if stepCtx has ended.
 	if final(err) || failures >= maxFailures && !passes(err) {
 		if err = m.advance(ctx, p.ID, func(p *Plan) error {
 			p.end(PlanFailed, fmt.Sprintf("while %s: %v", p.State, err), m.o.Now())
 			return nil
 		}); err == nil {
-			return 0, 0 // these failures must not count for the next plan
+			return 0, 0 // the next plan starts with no failures
 		}
 	} else {
 		err = m.advance(ctx, p.ID, func(p *Plan) error {
@@ -172,15 +173,15 @@ func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err er
 			return nil
 		})
 	}
-	self, member := m.members()   // read first: if the standby's store is replaced after this, the step is repeated
-	if p.outdated(self, member) { // a node has since installed a snapshot from a node that was not done
+	self, member := m.members()   // read first: if that store is replaced later, the step is repeated
+	if p.outdated(self, member) { // a node has installed a snapshot of a node that was not done
 		return -1, m.advance(ctx, p.ID, func(p *Plan) error {
 			p.removeOutdated(self, member)
 			return nil
 		})
 	}
-	// The other node need not be connected: it returns with an unchanged store, which is done, or with a snapshot of this
-	// node, which is done.
+	// The other node need not be connected. When it reconnects, its store is unchanged, or a snapshot of this node
+	// has replaced it. In both cases, that node is done.
 	if p.has(self) && len(p.Done) >= pairSize && (!p.SwitchBack || p.FirstActive == self.Node) {
 		return 0, m.finish(ctx, p)
 	}
@@ -196,7 +197,7 @@ func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err er
 		return m.restartOn(ctx, p, member, other)
 	case !p.has(member):
 		return -1, m.rewriteOn(ctx, p, member, other)
-	case p.has(self) && (!p.SwitchBack || p.FirstActive != other.ID): // also if one of them was replaced in the meantime
+	case p.has(self) && (!p.SwitchBack || p.FirstActive != other.ID): // after both nodes were done
 		return 0, m.finish(ctx, p)
 	}
 	if err := m.catchUp(ctx, p, other); err != nil {
@@ -244,7 +245,7 @@ func (m *Manager) partner() (other failover.NodeInfo, reason string) {
 	return info, ""
 }
 
-// rewriteOn requests a rewrite of the other node's page file. Requests for the same plan are idempotent.
+// rewriteOn requests a rewrite of the other node's page file. Repeated requests for the same plan are idempotent.
 func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo) error {
 	if err := m.enter(ctx, p.ID, PlanRewriting, other.ID, "node "+name(other)+" rewrites its page file"); err != nil {
 		return err
@@ -265,8 +266,8 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 	})
 }
 
-// catchUp waits until the standby has applied everything committed before the call. A switchover drains the few later
-// transactions.
+// catchUp waits until the standby has applied all transactions committed before the call. The switchover itself
+// drains the few transactions that follow.
 func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	s, ok := m.node.Standby()
 	if !ok {
@@ -297,7 +298,7 @@ func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo)
 	return nil
 }
 
-// switchTo hands the role over; the other node's controller then continues.
+// switchTo switches over to the other node. The controller of that node then continues the plan.
 func (m *Manager) switchTo(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	if err := m.enter(ctx, p.ID, PlanSwitching, other.ID, "switching over to node "+name(other)); err != nil {
 		return err
@@ -306,7 +307,7 @@ func (m *Manager) switchTo(ctx context.Context, p *Plan, other failover.NodeInfo
 	defer cancel()
 	if err := m.node.HandOver(ctx); err != nil {
 		if _, serving := m.node.Serving(); !serving {
-			return nil // switched over after all, or the role was lost: the active continues
+			return nil // the switchover succeeded or the role was lost; the new active continues the plan
 		}
 		return fmt.Errorf("hand over to node %s: %w", name(other), err)
 	}

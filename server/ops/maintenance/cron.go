@@ -10,8 +10,8 @@ import (
 	cron "github.com/netresearch/go-cron"
 )
 
-// parseSchedule parses the schedule of a job. If both day of month and weekday are restricted, either matches, as usual
-// in cron.
+// parseSchedule parses the cron expression of a job. If both day of month and weekday are restricted, a day that
+// matches either of them matches, as usual in cron.
 func parseSchedule(text string) (cron.Schedule, error) {
 	const syntax = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.DowOrDom
 	s, err := cron.MustNewParser(syntax).Parse(plainSteps(text))
@@ -22,9 +22,9 @@ func parseSchedule(text string) (cron.Schedule, error) {
 	return s, nil
 }
 
-// plainSteps rewrites two forms of steps, which stored jobs may contain, for the parser. "*/60" and "10-12/5", with a
-// step larger than the range, become their first value. The weekday "4/2" ends on Saturday, not on the Sunday written
-// as 7.
+// plainSteps rewrites two forms of steps that the parser treats differently, but stored jobs may contain. "*/60"
+// and "10-12/5", with a step larger than the range, become the first value of the range. The weekday "4/2" ends
+// on Saturday (6), not on the Sunday written as 7.
 func plainSteps(text string) string {
 	fields := strings.Fields(text)
 	zone := 0

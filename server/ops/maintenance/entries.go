@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Keys of the pair's entries.
+// Keys of the pair's metadata entries.
 const (
 	keySettings = "maintenance/settings"
 	keyPlan     = "maintenance/plan"
@@ -25,7 +25,7 @@ const (
 // errUnchanged is returned by the function passed to change if there is nothing to commit.
 var errUnchanged = errors.New("unchanged")
 
-// read returns an applied entry; ok is false if it does not exist.
+// read decodes the applied entry with the given key; ok is false if the entry does not exist.
 func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 	raw, ok := query.Meta(m.store, key)
 	if !ok {
@@ -38,15 +38,17 @@ func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 	return v, true, nil
 }
 
-// change reads an entry (or the zero value), calls fn to change it, commits it, and returns it. If fn returns an error,
-// nothing is committed, and change returns the error unless it is errUnchanged.
+// change reads the entry with the given key (the zero value if it does not exist), calls fn to change it, commits
+// it, and returns it. If fn returns an error, nothing is committed. change returns that error unless it is
+// errUnchanged.
 func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) error) (T, error) {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		var none T
 		return none, fmt.Errorf("another change of pair entries is not committed yet: %w", err)
 	}
 	defer m.committing.Release(1)
-	// Check Serving first: then all committed entries are visible, and Commit fails if the term ends in the meantime.
+	// Check Serving before the read: if it reports true, all committed entries are applied. Commit fails if the term
+	// ends after the read.
 	if _, ok := m.node.Serving(); !ok {
 		var none T
 		return none, replication.ErrNotActive

@@ -10,24 +10,23 @@ import (
 
 // Errors of operations on this node.
 var (
-	// ErrBusy is returned while another operation is running. The error is a *BusyError with that operation.
+	// ErrBusy is matched by a *BusyError, which is returned while another operation is running.
 	ErrBusy = errors.New("another maintenance operation is running on this node")
 	ErrRole = errors.New("not possible in this node's role")
-	// ErrRoleChanged is returned by a rewrite that was cancelled by a role change. The page file is unchanged.
+	// ErrRoleChanged is returned by a rewrite that a role change cancelled. The page file is unchanged.
 	ErrRoleChanged  = errors.New("rewrite cancelled by a role change; page.db is unchanged")
 	ErrNoBackupPath = errors.New("no backup location")
 	ErrNoArchive    = errors.New("no log archive")
 )
 
-// ErrUnreachable is returned when the other node is unreachable, or does not respond in time.
+// ErrUnreachable is returned if the other node is unreachable or does not respond in time.
 var ErrUnreachable = errors.New("other node is unreachable")
 
 // Errors of the pair's settings, plan and jobs.
 var (
 	// ErrSetting is returned for an invalid value.
 	ErrSetting = errors.New("invalid setting")
-	// ErrNoRecommendation is returned by StartPlan if the plan needs the recommended page size and no scan has
-	// recommended one.
+	// ErrNoRecommendation is returned by StartPlan for a resize without a page size if no scan has recommended one.
 	ErrNoRecommendation = errors.New("no recommended page size")
 	ErrPlanRuns         = errors.New("another plan is running")
 	ErrNoPlan           = errors.New("no plan is running")
@@ -39,7 +38,7 @@ var (
 // BusyError contains the running operation. It matches ErrBusy.
 type BusyError struct{ Activity Activity }
 
-// Error returns the running operation, its progress, and advice.
+// Error returns the running operation and its progress, and advises to wait for it or to cancel it.
 func (e *BusyError) Error() string {
 	return fmt.Sprintf("%v: %s; wait for it, or cancel it", ErrBusy, e.Activity)
 }
@@ -47,7 +46,7 @@ func (e *BusyError) Error() string {
 // Is reports whether target is ErrBusy.
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
-// String returns a description for operators.
+// String returns the operation, its start time, and its progress if known.
 func (a Activity) String() string {
 	s := fmt.Sprintf("a %s since %s", a.Operation, a.Since.UTC().Format(time.RFC3339))
 	if a.Progress.TotalBytes > 0 {

@@ -14,11 +14,12 @@ import (
 
 // Limits of the number of regions of a page map.
 const (
-	PageMapRegions = 256  // default
-	PageMapMost    = 4096 // maximum; ErrSetting above
+	PageMapRegions = 256  // default number of regions
+	PageMapMost    = 4096 // maximum number of regions; for more, PageMap returns ErrSetting
 )
 
-// PageMap returns the usage of this node's page file in at most the given number of regions; 0 means PageMapRegions.
+// PageMap returns the usage of this node's page file in at most the given number of regions. 0 means
+// PageMapRegions.
 func (m *Manager) PageMap(ctx context.Context, regions uint32) (pager.PageMap, error) {
 	if regions > PageMapMost {
 		return pager.PageMap{}, fmt.Errorf("%w: page map of %d regions, maximum is %d", ErrSetting,
@@ -29,9 +30,9 @@ func (m *Manager) PageMap(ctx context.Context, regions uint32) (pager.PageMap, e
 
 // VerifyRequest selects a backup.
 type VerifyRequest struct {
-	// Path is the location of the backups; empty means the configured one.
+	// Path is the location of the backups. If it is empty, the configured location is used.
 	Path string
-	// Name is the name of the backup in it; empty means the newest complete one.
+	// Name is the name of the backup in that location. If it is empty, the newest complete backup is selected.
 	Name string
 }
 
@@ -39,11 +40,12 @@ type VerifyRequest struct {
 type VerifyReport struct {
 	backup.CheckReport
 
-	Archive string // location of this node's log archive, if any
+	Archive string // location of this node's log archive; empty without an archive
 }
 
-// VerifyBackup reads a backup of this node and reports whether it can be restored, and up to which time with this
-// node's archive. It runs online. A backup that cannot be restored is not an error.
+// VerifyBackup reads a backup of this node and reports whether it can be restored. It also reports up to which
+// time the backup can be restored with this node's archive. It runs online. A backup that cannot be restored is
+// reported in the result, not as an error.
 func (m *Manager) VerifyBackup(
 	ctx context.Context, req VerifyRequest, progress func(checkpoint.Progress),
 ) (VerifyReport, error) {

@@ -17,13 +17,13 @@ import (
 const (
 	// MaxJobs is the maximum number of jobs of a pair.
 	MaxJobs = 100
-	// maxJobNameBytes leaves space for the prefix of a key.
+	// maxJobNameBytes is below the maximum size of a key, because keys have a prefix before the name.
 	maxJobNameBytes = 200
 	keptRuns        = 20
 	maxDetailBytes  = 1000
 )
 
-// The kinds of jobs, and where they can run.
+// Values of Job.Kind and Job.On.
 const (
 	JobScan    = "scan"
 	JobShrink  = "shrink"
@@ -51,10 +51,10 @@ type Job struct {
 	// local time.
 	Schedule string `json:"schedule"`
 	Kind     string `json:"kind"`
-	// On is the node where it runs; empty means the default of its kind.
+	// On is the node on which the job runs. If it is empty, the default of the kind applies.
 	On     string `json:"on,omitempty"`
 	Paused bool   `json:"paused,omitempty"`
-	// UpdatedAt is the time of the last change; runs due before it do not count as missed.
+	// UpdatedAt is the time of the last change. Due times before it do not count as missed.
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
@@ -66,17 +66,18 @@ type Run struct {
 	Outcome   string        `json:"outcome"`
 	Detail    string        `json:"detail,omitempty"`
 	Node      string        `json:"node,omitempty"`
-	// Scheduled is the due time; zero for a run on request.
+	// Scheduled is the due time. It is zero for a run that a client requested.
 	Scheduled time.Time `json:"scheduled,omitzero"`
-	// Term is the term of the active that started the run. In a later term the run has ended, unless it started a plan.
+	// Term is the term of the active that started the run. A role change ends the run, unless the run started a
+	// plan.
 	Term uint64 `json:"term"`
 	// Attempt is the number of earlier attempts that a role change interrupted.
 	Attempt int `json:"attempt,omitempty"`
-	// Plan is the ID of the plan that the run started, if any. The run ends with the plan.
+	// Plan is the ID of the plan that the run started, if any. The run ends when the plan ends.
 	Plan string `json:"plan,omitempty"`
 }
 
-// end returns the end of the run, or its due time if that is later.
+// end returns the end time of the run, or its due time if that is later.
 func (r *Run) end() time.Time {
 	if e := r.StartedAt.Add(r.Duration); e.After(r.Scheduled) {
 		return e
@@ -91,12 +92,12 @@ type runHistory struct {
 // JobInfo is a job with its status.
 type JobInfo struct {
 	Job
-	// NextRun is the next due time; zero while the job is paused.
+	// NextRun is the next due time. It is zero while the job is paused.
 	NextRun time.Time
 	History []Run // newest first
 }
 
-// location returns where a job runs, and whether that was set explicitly.
+// location returns the node on which a job runs, and whether the job sets it explicitly.
 func (j *Job) location() (place string, explicit bool) {
 	if j.On != "" {
 		return j.On, true
@@ -130,7 +131,7 @@ func (j *Job) check() error {
 	return nil
 }
 
-// Jobs lists the jobs by name, as applied on this node.
+// Jobs returns the jobs as applied on this node, sorted by name.
 func (m *Manager) Jobs() ([]JobInfo, error) {
 	var out []JobInfo
 	for _, e := range query.MetaPrefix(m.store, keyJob) {
@@ -165,7 +166,7 @@ func (m *Manager) job(name string) (JobInfo, bool, error) {
 	return info, true, nil
 }
 
-// addPlan adds the state of the running plan to its run.
+// addPlan sets the detail of each run that waits for the running plan to the state of that plan.
 func (m *Manager) addPlan(runs []Run) error {
 	for i := range runs {
 		if runs[i].Outcome != RunRunning || runs[i].Plan == "" {
@@ -182,9 +183,9 @@ func (m *Manager) addPlan(runs []Run) error {
 	return nil
 }
 
-// since returns the time after which the next run is due: now during a run, otherwise the later of the last change of
-// the job and the end of the last run. If that time is far in the future, the clock was wrong: the job then continues
-// from the time when the clock was set back (steady).
+// since returns the time after which the next run is due. During a run, it is now. Otherwise, it is the later of
+// the last change of the job and the end of the last run. If that time is more than clockSetBack in the future,
+// the clock was wrong when it was recorded. since then returns steady, the time at which the clock was set back.
 func (j *JobInfo) since(now, steady time.Time) time.Time {
 	t := j.UpdatedAt
 	if len(j.History) > 0 {
@@ -202,12 +203,13 @@ func (j *JobInfo) since(now, steady time.Time) time.Time {
 	return t
 }
 
-// clockSetBack is the minimum by which a clock must have been set back for jobs to run again at times already passed.
+// clockSetBack is the minimum by which a clock must have been set back before jobs run a second time at the same
+// times.
 const clockSetBack = 3 * time.Hour
 
-// clock returns the time, and since when this node's clock has not been set back (steady). It reads the clock with the
-// lock held: otherwise two callers could compare their readings in the wrong order, and the clock would seem to be set
-// back.
+// clock returns the current time, and the time of the last observation that the clock was set back, or else of
+// the first call (steady). It reads the clock while it holds the lock. Otherwise, two callers could compare their
+// readings in the wrong order, and the clock would seem to have been set back.
 func (m *Manager) clock() (now, steady time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -219,8 +221,8 @@ func (m *Manager) clock() (now, steady time.Time) {
 	return now, m.clockSteady
 }
 
-// PutJob adds or replaces a job and keeps its history. It must be called on the active. It returns ErrSetting for an
-// invalid job, or ErrTooManyJobs.
+// PutJob adds a job, or replaces the job with the same name and keeps its history. It must be called on the
+// active. It returns ErrSetting for an invalid job, and ErrTooManyJobs if the pair already has MaxJobs jobs.
 func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	if err := j.check(); err != nil {
 		return JobInfo{}, err
@@ -240,7 +242,7 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	return info, err
 }
 
-// DeleteJob removes a job and its history. A current run continues. It must be called on the active.
+// DeleteJob deletes a job and its history. A run in progress continues. DeleteJob must be called on the active.
 func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("delete job %s: another change of pair entries is not committed yet: %w", name, err)
@@ -261,7 +263,7 @@ func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	return nil
 }
 
-// recordRun adds or updates a run in the history of its job, unless the job was deleted.
+// recordRun adds a run to the history of its job, or updates it there. It does nothing if the job was deleted.
 func (m *Manager) recordRun(ctx context.Context, name string, r Run) error {
 	if len(r.Detail) > maxDetailBytes {
 		r.Detail = strings.ToValidUTF8(r.Detail[:maxDetailBytes], "")
@@ -285,14 +287,15 @@ func (m *Manager) newRun(term uint64, scheduled time.Time) Run {
 	return Run{ID: uuid.NewString(), StartedAt: m.o.Now(), Outcome: RunRunning, Scheduled: scheduled, Term: term}
 }
 
-// due returns the last time, at or before now, at which the job was due and has not run.
+// due returns the latest due time, not after now, for which the job has not run; ok is false if there is no such
+// time.
 func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	if j.Paused {
 		return at, false
 	}
 	s, err := parseSchedule(j.Schedule)
 	if err != nil {
-		return at, false // another version accepted it
+		return at, false // another version accepted the schedule
 	}
 	next := s.Next(j.since(now, steady).In(now.Location())) // local time of the active
 	for range maxMissed {
@@ -305,10 +308,10 @@ func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	return now, ok
 }
 
-// maxMissed is the maximum number of missed times that are enumerated.
+// maxMissed is the maximum number of missed due times that due enumerates.
 const maxMissed = 10_000
 
-// After returns the first due time after t; ok is false if the schedule cannot be parsed.
+// After returns the first due time after t. ok is false if the schedule cannot be parsed.
 func (j *Job) After(t time.Time) (due time.Time, ok bool) {
 	s, err := parseSchedule(j.Schedule)
 	if err != nil {
@@ -317,7 +320,7 @@ func (j *Job) After(t time.Time) (due time.Time, ok bool) {
 	return s.Next(t), true
 }
 
-// LastSuccess returns the start of the last successful run in the history.
+// LastSuccess returns the start time of the last successful run in the history.
 func (j *JobInfo) LastSuccess() (t time.Time, ok bool) {
 	for i := range j.History {
 		if j.History[i].Outcome == RunOK {

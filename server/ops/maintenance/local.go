@@ -25,8 +25,8 @@ const (
 	keptProblems  = 20
 )
 
-// localState contains the steps that a node has done, and the result of its last scan. The file is written after each
-// step. After a crash before that, the step is repeated, which is harmless.
+// localState contains the plan steps that this node has completed, and the result of its last scan. The file is
+// written after each step. If the node crashes before that, the step is repeated, which is harmless.
 type localState struct {
 	fs   vfs.FS
 	path string
@@ -38,8 +38,8 @@ type localState struct {
 type localContent struct {
 	Version int        `json:"version"`
 	Done    []doneStep `json:"done"` // newest first
-	// ResizeDone and CompactDone report whether the operation requested by the configuration was executed. They are reset
-	// when the setting is disabled.
+	// ResizeDone and CompactDone report whether this node has executed the operation that its configuration
+	// requests. They are reset when the setting is disabled.
 	ResizeDone  bool                   `json:"config_resize_done,omitempty"`
 	CompactDone bool                   `json:"config_compact_done,omitempty"`
 	LastScan    *checkpoint.ScanResult `json:"last_scan,omitempty"`
@@ -49,13 +49,14 @@ type doneStep struct {
 	ID       string    `json:"id"`
 	PageSize int       `json:"page_size"`
 	At       time.Time `json:"at"`
-	// Incarnation is the incarnation of the store: if a snapshot replaces the page file, the step is no longer done.
+	// Incarnation is the incarnation of the store when the step was done. If a snapshot replaces the page file, the
+	// step no longer counts as done.
 	Incarnation uint64 `json:"incarnation"`
-	// Process is the process that was requested to restart; empty for other steps.
+	// Process identifies the process that was requested to restart. It is empty for other steps.
 	Process string `json:"process,omitempty"`
 }
 
-// openLocal reads maintenance.json. An invalid file is ignored: at worst a step is repeated.
+// openLocal reads maintenance.json. An invalid file is logged and ignored: at worst, a step is repeated.
 func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error) {
 	l := &localState{fs: fsys, path: filepath.Join(dir, localFile), v: localContent{Version: 1}}
 	raw, err := vfs.ReadFile(fsys, l.path, localMaxBytes)
@@ -80,7 +81,8 @@ func (l *localState) done(id string, incarnation uint64) bool {
 		func(d doneStep) bool { return d.ID == id && d.Incarnation == incarnation })
 }
 
-// restarted reports whether an earlier process was requested to restart for a plan, and whether this one was.
+// restarted reports whether an earlier process of this node was requested to restart for a plan (before), and
+// whether this process was (now).
 func (l *localState) restarted(plan, process string) (before, now bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +120,8 @@ func (l *localState) lastScan() checkpoint.ScanResult {
 	return *l.v.LastScan
 }
 
-// config returns which operations of the configuration remain to be done, and clears those no longer requested.
+// config returns which of the operations requested by the configuration have not been done. It resets the record
+// of operations that are no longer requested.
 func (l *localState) config(resize, compact bool) (wantResize, wantCompact bool, err error) {
 	err = l.change(func(v *localContent) bool {
 		before := *v
@@ -136,7 +139,7 @@ func (l *localState) configDone(resize, compact bool) error {
 	})
 }
 
-// change applies fn, and writes the file if fn returns true. The change is durable when it returns.
+// change applies fn to a copy of the state. If fn returns true, change writes the file before it returns.
 func (l *localState) change(fn func(*localContent) bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

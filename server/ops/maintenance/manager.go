@@ -27,30 +27,32 @@ type Options struct {
 	Store *store.Store
 	Node  Node
 	Peers Peers
-	FS    vfs.FS // of DataDir; default is the operating system's
-	// DataDir contains maintenance.json.
+	FS    vfs.FS // filesystem of DataDir; default is the operating system's
+	// DataDir is the directory that contains maintenance.json.
 	DataDir string
-	// Defaults are the values of this node's configuration; they apply where the pair has none.
+	// Defaults contains this node's configuration. It applies to settings that the pair has not changed.
 	Defaults Defaults
-	// RewriteBytesPerSecond returns the copy rate limit of a rewrite when it starts. 0 and nil mean no limit.
+	// RewriteBytesPerSecond returns the rate limit of a rewrite. It is called when the rewrite starts. A result of 0
+	// and a nil function mean no limit.
 	RewriteBytesPerSecond func() int64
-	// Archive and Archiver are the log archive of this node; nil without an archive.
+	// Archive and Archiver are the log archive of this node. They are nil without an archive.
 	Archive  backup.Objects
 	Archiver *backup.Archiver
-	// Location opens a backup location; if nil, only directories are supported.
+	// Location opens a backup location. If it is nil, only directories are supported.
 	Location func(backup.Location) (backup.Objects, error)
 	Seal     backup.Sealer // encrypts backups; optional
 	Software string        // version recorded in backups
 	Logger   *zap.Logger   // optional
-	// Retry is the delay before the first retry of a failed plan step; it doubles up to 30 times that. 0 means 1 s.
+	// Retry is the delay before the first retry of a failed plan step; 0 means 1 s. It doubles with each retry, up
+	// to 30 times its value.
 	Retry time.Duration
 	// Tick is the interval at which the schedule is checked; 0 means 500 ms.
 	Tick time.Duration
-	// Restart restarts the process with the program that is currently on disk; nil if the process cannot restart itself.
+	// Restart restarts the process with the program on disk. It is nil if the process cannot restart itself.
 	Restart func()
-	// CheckRestart returns the reason why the process would not start again; optional.
+	// CheckRestart returns the reason why a restarted process would fail to start, or nil. It is optional.
 	CheckRestart func(ctx context.Context) error
-	Now          func() time.Time // clock of jobs; default is time.Now
+	Now          func() time.Time // clock for jobs; default is time.Now
 }
 
 // Manager performs the maintenance of one node and, while the node is active, of the pair. It is safe for concurrent
@@ -61,24 +63,24 @@ type Manager struct {
 	store *store.Store
 	node  Node
 	local *localState
-	// process identifies a process generation of this node.
+	// process identifies this process among the successive processes of the node.
 	process string
 
-	// committing is held from the read of an entry of the pair until its change is committed, including the standby's
-	// acknowledgement.
+	// committing is held from the read of an entry of the pair until the standby has acknowledged its change.
 	committing *semaphore.Weighted
 
 	mu        sync.Mutex // guards the fields below
 	running   *operation
-	following bool // this node follows an active: it may rewrite
-	starting  bool // this standalone node does not serve yet: it may rewrite
+	following bool // this node follows an active, so it may rewrite
+	starting  bool // this standalone node does not serve clients yet, so it may rewrite
 	jobs      map[string]bool
-	// latestClock is the last time returned by clock; since clockSteady, the clock has not been set back.
+	// latestClock is the last time that clock returned. clockSteady is the time of the last backward change of the
+	// clock.
 	latestClock, clockSteady time.Time
-	held                     map[uint64]context.CancelCauseFunc // cancel the contexts of holding
-	holds                    uint64                             // last key of held
+	held                     map[uint64]context.CancelCauseFunc // cancel functions of the contexts that holding returned
+	holds                    uint64                             // last key added to held
 
-	// progress is the progress of the plan's step on the other node.
+	// progress is the progress of the current plan step on the other node.
 	progress atomic.Pointer[checkpoint.Progress]
 }
 
@@ -105,8 +107,8 @@ func New(o Options) (*Manager, error) {
 	}, nil
 }
 
-// Run executes the pair's plan and jobs while this node is active, and the operations requested for its start, until
-// ctx ends.
+// Run executes the plan and the jobs of the pair while this node is active. It also executes the operations
+// requested for the start of this node. It returns when ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { m.drive(ctx) })
@@ -115,8 +117,8 @@ func (m *Manager) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// wait waits for a change of the role or of the pair's entries, for at most limit if it is not 0. It returns false if
-// ctx has ended.
+// wait waits for a change of the role or of the pair's entries, and for at most limit if limit is not 0. It
+// returns false if ctx has ended.
 func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, limit time.Duration) bool {
 	var timeout <-chan time.Time
 	if limit > 0 {
@@ -135,8 +137,8 @@ func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, li
 
 var errLeft = errors.New("this node is no longer active")
 
-// servingContext returns a context that ends when this node stops serving, or when keep (optional) returns an error
-// after a change of the pair's entries. The caller must call stop.
+// servingContext returns a context that ends when this node stops serving. The context also ends if keep, which
+// is optional, returns an error after a change of the pair's entries. The caller must call stop.
 func (m *Manager) servingContext(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	entries, unwatch := query.WatchMeta(m.store)
@@ -163,7 +165,7 @@ func (m *Manager) servingContext(ctx context.Context, keep func() error) (_ cont
 	}
 }
 
-// cause adds the cause of the end of ctx to err, if ctx has ended.
+// cause wraps err with the cause of the end of ctx, if ctx has ended. It returns nil if err is nil.
 func cause(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); err != nil && c != nil && !errors.Is(err, c) {
 		return fmt.Errorf("%w: %w", c, err)

@@ -36,8 +36,8 @@ const (
 	opVerify  = "verify-backup"
 )
 
-// begin registers an operation, or returns the reason why it cannot start. The returned context ends with ctx; for a
-// rewrite, also when CancelRewrite is called. The caller must call end.
+// begin registers an operation, or returns the reason why it cannot start. The returned context ends when ctx
+// ends; for a rewrite, also when CancelRewrite is called. The caller must call end.
 func (m *Manager) begin(
 	ctx context.Context, kind, planID string, report func(checkpoint.Progress),
 ) (context.Context, *operation, error) {
@@ -59,7 +59,8 @@ func (m *Manager) begin(
 	return ctx, op, nil
 }
 
-// follows reports whether a node in this role follows an active. No client then waits for it to apply transactions.
+// follows reports whether a node in this role follows an active. Such a node may stop applying transactions,
+// because no client waits for it.
 func follows(r failover.Role) bool {
 	return r == failover.RoleStandby || r == failover.RoleSyncing || r == failover.RoleCatchingUp
 }
@@ -81,7 +82,7 @@ func (m *Manager) end(op *operation) {
 	close(op.done)
 }
 
-// report records and forwards progress. It is safe for concurrent use, even after end.
+// report records the progress and forwards it to onProgress. It is safe for concurrent use, even after end.
 func (op *operation) report(p checkpoint.Progress) {
 	op.mu.Lock()
 	op.now = p
@@ -108,15 +109,15 @@ func (m *Manager) Activity() (a Activity, ok bool) {
 	return op.activity(), true
 }
 
-// Following records that the node follows an active, and allows rewrites until CancelRewrite is called.
+// Following records that this node follows an active. It permits rewrites until CancelRewrite is called.
 func (m *Manager) Following() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.following = true
 }
 
-// holding returns a context that CancelRewrite ends, for short work during which the store applies nothing. The caller
-// must call forget.
+// holding returns a context that CancelRewrite cancels. It is intended for short operations during which the
+// store applies nothing. The caller must call forget.
 func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	m.mu.Lock()
@@ -132,12 +133,13 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 	}
 }
 
-// cancelRewriteTimeout is the delay after which a slow cancellation is logged. A rewrite past its point of no return
-// only has to rename a few files.
+// cancelRewriteTimeout is the delay after which a slow cancellation is logged. A rewrite past its point of no
+// return only has to rename a few files.
 const cancelRewriteTimeout = time.Second
 
-// CancelRewrite cancels a running rewrite and prevents new ones until Following is called. It returns when the store
-// applies again: after milliseconds, or after the new file is installed, if that has already begun.
+// CancelRewrite cancels a running rewrite and prevents new ones until Following is called. It returns when the
+// store applies transactions again. That takes milliseconds, or until the new file is installed if the
+// installation has already begun.
 func (m *Manager) CancelRewrite() {
 	m.mu.Lock()
 	m.following, m.starting = false, false

@@ -25,8 +25,9 @@ import (
 
 var _ Operations = (*Manager)(nil)
 
-// Scan reads a snapshot of this node's page file and recommends a page size of at most maxPageSize. It runs online. If
-// maxPageSize is 0, the setting applies, and the recommendation is stored for the pair.
+// Scan reads a snapshot of this node's page file and recommends a page size of at most maxPageSize. It runs
+// online. If maxPageSize is 0, the limit is the page-size setting of the pair, and the recommendation is stored
+// for the pair.
 func (m *Manager) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
@@ -57,7 +58,8 @@ func (m *Manager) Scan(
 	return r, nil
 }
 
-// LastScan returns the result of this node's last scan, which survives a restart; the zero value if there was none.
+// LastScan returns the result of this node's last scan, even of one before a restart. It returns the zero value
+// if no scan was made.
 func (m *Manager) LastScan() checkpoint.ScanResult { return m.local.lastScan() }
 
 func (m *Manager) recommend(ctx context.Context, pageSize int) {
@@ -80,7 +82,8 @@ func (m *Manager) report(ctx context.Context, r Report) error {
 	return m.o.Peers.Report(ctx, active.Address, r)
 }
 
-// pageProgress reports progress in bytes of pages, which represent the remaining work better than bytes of messages.
+// pageProgress returns a function that reports progress of op in bytes of pages. Pages represent the remaining
+// work better than messages.
 func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	var pageSize uint64
 	if stats, err := m.store.Stats(); err == nil {
@@ -92,7 +95,8 @@ func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	}
 }
 
-// backupProgress reports bytes of the backup, or of pages while it is verified.
+// backupProgress returns a function that reports the bytes of the backup, or the bytes of pages while the backup
+// is verified.
 func (m *Manager) backupProgress(op *operation) func(checkpoint.Progress) {
 	pages := m.pageProgress(op)
 	return func(p checkpoint.Progress) {
@@ -104,9 +108,10 @@ func (m *Manager) backupProgress(op *operation) func(checkpoint.Progress) {
 	}
 }
 
-// Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a starting
-// standalone node. Other errors are ErrBusy, rewrite.ErrNoSpace with the required and the available space,
-// index.ErrDataLoss for a corrupt page, and ErrRoleChanged. After any error, the page file is unchanged.
+// Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a
+// standalone node that is starting. It returns ErrBusy while another operation runs, and ErrRoleChanged if a role
+// change cancelled the rewrite. rewrite.ErrNoSpace contains the required and the available space.
+// index.ErrDataLoss reports a corrupt page. After any error, the page file is unchanged.
 func (m *Manager) Rewrite(
 	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
 ) (RewriteResult, error) {
@@ -123,7 +128,7 @@ func (m *Manager) Rewrite(
 		return RewriteResult{}, err
 	}
 	defer m.end(op)
-	if m.local.done(req.PlanID, incarnation) { // done while this call waited for its turn
+	if m.local.done(req.PlanID, incarnation) { // another call completed the step while this one waited
 		return m.unchanged()
 	}
 	reason := "requested"
@@ -138,7 +143,7 @@ func (m *Manager) Rewrite(
 		return RewriteResult{}, cause(ctx, err)
 	}
 	if req.PlanID != "" {
-		// After a crash before this write, the step is repeated.
+		// If the node crashes before this write, the step is repeated.
 		err = m.local.recordStep(doneStep{
 			ID: req.PlanID, PageSize: r.PageSize, At: m.o.Now(),
 			Incarnation: m.store.Identity().Incarnation,
@@ -153,8 +158,8 @@ func (m *Manager) Rewrite(
 
 const awaitPlanLimit = time.Second
 
-// awaitPlan waits until this standby has applied the plan whose step it must execute: during the rewrite it applies
-// nothing, and could not report the step. A timeout is harmless.
+// awaitPlan waits until this standby has applied the entry of the plan or request with the given ID. During the
+// rewrite, the standby applies nothing, so it could not report the step. A timeout is harmless.
 func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	if id == "" {
 		return
@@ -224,8 +229,8 @@ func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
 	return ShrinkResult{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, cause(ctx, err)
 }
 
-// DropOld removes the files replaced by the last rewrite or installed snapshot of this node, and returns their size in
-// bytes.
+// DropOld removes the old files that the last rewrite or installed snapshot of this node replaced. It returns
+// their size in bytes.
 func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	_, op, err := m.begin(ctx, opDropOld, "", nil)
 	if err != nil {
@@ -235,7 +240,8 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	return m.store.Maintenance().DropOld()
 }
 
-// FlushArchive archives this node's log up to its current end, and returns the location and status of the archive.
+// FlushArchive archives this node's log up to its current end. It returns the location and the status of the
+// archive.
 func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
 	a := m.o.Archiver
 	if a == nil {
@@ -247,7 +253,7 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 	return a.Dir(), a.Status(), nil
 }
 
-// Backup copies a snapshot of this node to a backup. It runs online.
+// Backup creates a backup from a snapshot of this node. It runs online.
 func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
@@ -272,7 +278,7 @@ func (m *Manager) Backup(
 	o.Progress = m.backupProgress(op)
 	set, err := backup.Run(ctx, m.store, o)
 	if err != nil {
-		m.store.Repair().NoteError(err) // a backup reads pages without the store
+		m.store.Repair().NoteError(err) // a backup reads pages directly, so the store has not recorded the corruption
 		return set, fmt.Errorf("backup: %w", cause(ctx, err))
 	}
 	if m.o.Archiver != nil {
@@ -281,7 +287,7 @@ func (m *Manager) Backup(
 	return set, nil
 }
 
-// Backups lists this node's backups, oldest first. An empty path means the configured location.
+// Backups returns this node's backups, oldest first. If path is empty, the configured location is used.
 func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error) {
 	place, err := m.location(path)
 	if err != nil {
@@ -291,7 +297,7 @@ func (m *Manager) Backups(ctx context.Context, path string) ([]backup.Set, error
 	return backup.List(ctx, place)
 }
 
-// location opens a backup location. An empty path means the configured one.
+// location opens the backup location with the given path. If path is empty, the configured location is used.
 func (m *Manager) location(path string) (backup.Objects, error) {
 	settings, err := m.Settings()
 	if err != nil {
@@ -315,12 +321,12 @@ func (m *Manager) location(path string) (backup.Objects, error) {
 
 func closeObjects(place backup.Objects) {
 	if c, ok := place.(io.Closer); ok {
-		_ = c.Close() // all writes through them were confirmed
+		_ = c.Close() // all writes to the location were confirmed
 	}
 }
 
-// checkBackupPath rejects an empty location, a relative path, and a path inside the data directory. A backup inside the
-// data directory would copy the store into itself.
+// checkBackupPath parses a backup location. It rejects an empty path, a relative path, and a path inside the data
+// directory, in which the backup would copy itself.
 func (m *Manager) checkBackupPath(path string) (at backup.Location, err error) {
 	if path == "" {
 		return at, fmt.Errorf("%w: set backup.path", ErrNoBackupPath)
@@ -361,9 +367,9 @@ func withoutLinks(path string) string {
 
 const activityLimit = time.Second
 
-// MaySwitchOver returns failover.ErrSwitchover while the standby (this node or the other one) rewrites its page file: a
-// standby applies nothing during a rewrite, and could not serve the messages. If the other node is unreachable,
-// MaySwitchOver returns nil: failover detects that.
+// MaySwitchOver returns failover.ErrSwitchover while this node or the other one rewrites its page file. During a
+// rewrite, a standby applies nothing, so it could not serve clients. If the other node is unreachable,
+// MaySwitchOver returns nil, because failover detects that.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
 	if other, reason := m.partner(); !ok && reason == "" {

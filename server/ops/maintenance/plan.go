@@ -17,21 +17,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/query"
 )
 
-// PlanKind is the operation of a plan on each node.
+// PlanKind is the operation that a plan executes on each node.
 type PlanKind string
 
 // The kinds of plans.
 const (
-	PlanResize  PlanKind = "resize"  // with another page size
-	PlanCompact PlanKind = "compact" // with each node's current page size
-	// PlanRestart restarts the processes: for a new version of the program, or new settings.
+	PlanResize  PlanKind = "resize"  // changes the page size
+	PlanCompact PlanKind = "compact" // keeps each node's current page size
+	// PlanRestart restarts the processes, to use a new version of the program or new settings.
 	PlanRestart PlanKind = "restart"
 )
 
-// PlanState is the state of a plan, for display: the next step follows from Plan.Done and from the nodes' roles.
+// PlanState is the state of a plan for display. The next step depends only on Plan.Done and the roles of the
+// nodes.
 type PlanState string
 
-// The states of a plan. Done, failed and cancelled are final.
+// The states of a plan. PlanDone, PlanFailed and PlanCancelled are final.
 const (
 	PlanWaiting    PlanState = "waiting"
 	PlanRewriting  PlanState = "rewriting"
@@ -50,32 +51,33 @@ func (s PlanState) Ended() bool { return s == PlanDone || s == PlanFailed || s =
 type Plan struct {
 	ID   string   `json:"id"`
 	Kind PlanKind `json:"kind"`
-	// PageSize is the target, in bytes; 0 for a compaction or restart.
+	// PageSize is the new page size in bytes; 0 for a compaction or a restart.
 	PageSize int `json:"page_size,omitempty"`
-	// SwitchBack returns the role to FirstActive at the end.
+	// SwitchBack requests that FirstActive is active again at the end.
 	SwitchBack bool `json:"switch_back,omitempty"`
-	// Pair is the pair on which the plan was started. On another pair, after a restore, it is cancelled immediately.
+	// Pair is the pair on which the plan was started. If the plan is restored on another pair, it is cancelled
+	// immediately.
 	Pair        uuid.UUID `json:"pair"`
 	FirstActive uuid.UUID `json:"first_active"`
 	State       PlanState `json:"state"`
 	// Reason explains State to operators.
 	Reason string `json:"reason,omitempty"`
-	// Done contains the stores whose page file was rewritten, or whose node has restarted, at most one for each node. A
-	// new active needs nothing else to continue. If a store is replaced, for example by a snapshot of the other node, it
-	// is no longer done.
+	// Done contains the stores for which the operation was completed, at most one for each node. It is all that a
+	// new active needs to continue. If a store is replaced, for example by a snapshot of the other node, it no
+	// longer counts as done.
 	Done      []failover.Member `json:"done,omitempty"`
 	Node      uuid.UUID         `json:"node"`
 	StartedAt time.Time         `json:"started_at"`
 	EndedAt   time.Time         `json:"ended_at,omitzero"`
 	Retries   int               `json:"retries,omitempty"`
 
-	// Progress is the progress of the current step, as known to this node. It is not stored.
+	// Progress is the progress of the current step, if known to this node. It is not stored.
 	Progress *checkpoint.Progress `json:"-"`
 }
 
 func (p *Plan) has(store failover.Member) bool { return slices.Contains(p.Done, store) }
 
-// storeDone records that a store is done. It replaces the entry of an earlier store of the same node.
+// storeDone records that a store is done, and removes the entry of an earlier store of the same node.
 func (p *Plan) storeDone(store failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(m failover.Member) bool { return m.Node == store.Node })
 	p.Done = append(p.Done, store)
@@ -89,21 +91,22 @@ func (p *Plan) removeOutdated(stores ...failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(d failover.Member) bool { return replaced(d, stores) })
 }
 
-// replaced reports whether one of the stores is another store of the same node.
+// replaced reports whether stores contains a different store of the same node as done.
 func replaced(done failover.Member, stores []failover.Member) bool {
 	return slices.ContainsFunc(stores, func(s failover.Member) bool { return s.Node == done.Node && s != done })
 }
 
 var errPlanEnded = errors.New("plan was cancelled")
 
-// Plan returns the last plan as applied on this node; nil if none was ever started.
+// Plan returns the last plan as applied on this node. It returns nil if no plan was started.
 func (m *Manager) Plan() (*Plan, error) {
 	p, ok, err := read[Plan](m, keyPlan)
 	if err != nil || !ok {
 		return nil, err
 	}
 	if a, ok := m.Activity(); ok && a.PlanID == p.ID {
-		// This node executes the step and applies nothing in the meantime: the entry that it has read may be outdated.
+		// This node executes the step and applies nothing in the meantime. Therefore the entry that it has read may be
+		// outdated.
 		p.State, p.Node, p.Progress = PlanRewriting, m.node.Pair().Self.ID, &a.Progress
 	} else if p.State == PlanRewriting {
 		p.Progress = m.progress.Load()
@@ -111,8 +114,8 @@ func (m *Manager) Plan() (*Plan, error) {
 	return &p, nil
 }
 
-// WatchPlan calls fn with the plan now and after each change, including changes of its progress, until the plan
-// or ctx has ended or fn returns an error. The plan is nil if none was ever started.
+// WatchPlan calls fn with the current plan, and again after each change of the plan or of its progress. It
+// returns when the plan or ctx has ended, or when fn returns an error. The plan is nil if no plan was started.
 func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
@@ -133,12 +136,12 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	}
 }
 
-// AwaitPlan waits at most one second until this node has applied a plan that the active has started.
+// AwaitPlan waits for at most one second until this node has applied a plan that the active has started.
 func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, id) }
 
-// StartPlan starts a plan. pageSize applies to PlanResize; 0 means the recommended one. It must be called on the active
-// of a pair. It returns ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), or ErrSetting (for an invalid
-// page size, or a node that would not start again).
+// StartPlan starts a plan. pageSize applies to PlanResize; 0 means the recommended page size. It must be called
+// on the active of a pair. It returns ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), or
+// ErrSetting (for an invalid page size or kind, or if this node could not be restarted).
 func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, switchBack bool) (*Plan, error) {
 	if m.node.Alone() {
 		return nil, fmt.Errorf("start a plan: %w: node is standalone; set resize-on-startup or compact-on-startup "+
@@ -158,7 +161,7 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 	if err != nil {
 		return nil, err
 	}
-	if kind == PlanRestart { // the other node restarts first, and checks its own settings then
+	if kind == PlanRestart { // the other node restarts first, and checks its own configuration at that time
 		if err := m.checkRestart(ctx); err != nil {
 			return nil, fmt.Errorf("start a plan: %w", err)
 		}
@@ -185,8 +188,8 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 	return &p, nil
 }
 
-// CancelPlan ends the plan: a running rewrite is cancelled, a switchover that has begun is not undone. It must be
-// called on the active. It returns ErrNoPlan if no plan is running.
+// CancelPlan ends the plan. A running rewrite is cancelled. A switchover in progress is completed. CancelPlan
+// must be called on the active. It returns ErrNoPlan if no plan is running.
 func (m *Manager) CancelPlan(ctx context.Context) (*Plan, error) {
 	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID == "" || p.State.Ended() {
@@ -206,7 +209,7 @@ func (p *Plan) end(state PlanState, reason string, now time.Time) {
 	p.State, p.Reason, p.EndedAt, p.Node = state, reason, now, uuid.Nil
 }
 
-// advance changes a plan unless it has ended. fn returns errUnchanged if there is nothing to do.
+// advance changes a plan unless it has ended. fn returns errUnchanged if no change is needed.
 func (m *Manager) advance(ctx context.Context, id string, fn func(*Plan) error) error {
 	_, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID != id || p.State.Ended() {

@@ -18,7 +18,8 @@ const restartPoll = 100 * time.Millisecond
 
 const restartCheckLimit = 30 * time.Second
 
-// checkRestart returns ErrSetting if this node would not start again. The caller must not stop it then.
+// checkRestart returns ErrSetting if a restarted process would fail to start. In that case, the caller must not
+// stop this process.
 func (m *Manager) checkRestart(ctx context.Context) error {
 	if m.o.CheckRestart == nil {
 		return nil
@@ -32,9 +33,9 @@ func (m *Manager) checkRestart(ctx context.Context) error {
 	return nil
 }
 
-// Restart restarts this node as a step of a plan. It returns ErrRole unless the node follows an active and can restart
-// itself, and ErrSetting if it would not start again. done is true in the restarted process; until then, every call
-// requests the restart again.
+// Restart restarts this node as a step of a plan. It returns ErrRole unless the node follows an active and can
+// restart itself, and ErrSetting if a restarted process would fail to start. done is true in the restarted
+// process. Until then, each call requests the restart again.
 func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err error) {
 	if planID == "" {
 		return false, fmt.Errorf("restart: %w: missing plan ID", ErrSetting)
@@ -51,7 +52,7 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 	case !follows(role):
 		return false, fmt.Errorf("restart: %w: only a standby restarts for a plan, this node is %s", ErrRole, role)
 	case !following:
-		return false, nil // this node has just become the standby
+		return false, nil // this node has just become a standby; the caller retries
 	case running != nil:
 		return false, &BusyError{Activity: running.activity()}
 	}
@@ -59,13 +60,13 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 		return false, fmt.Errorf("restart: %w", err)
 	}
 	if !now {
-		// Record it first: the next process must know that it is the restarted one.
+		// Record the request first, so that the next process detects that it is the restarted one.
 		step := doneStep{ID: planID, At: m.o.Now(), Incarnation: m.store.Identity().Incarnation, Process: m.process}
 		if err := m.local.recordStep(step); err != nil {
 			return false, err
 		}
 	}
-	if m.o.Restart == nil { // recorded anyway: a process started manually also counts as restarted
+	if m.o.Restart == nil { // the request is recorded before, because a manual restart also counts
 		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process manually, then the "+
 			"plan continues", ErrRole)
 	}
@@ -74,8 +75,8 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 	return false, nil
 }
 
-// restartOn requests a restart of the other node. The step is repeated until that node confirms the restart; the plan
-// then waits until the node is in sync again.
+// restartOn requests a restart of the other node. The step is repeated until that node confirms the restart. The
+// plan then waits until that node is in sync again.
 func (m *Manager) restartOn(
 	ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo,
 ) (time.Duration, error) {
@@ -86,7 +87,7 @@ func (m *Manager) restartOn(
 		}
 	}
 	done, err := m.o.Peers.At(other.Address).Restart(ctx, p.ID)
-	if asked && errors.Is(err, ErrUnreachable) { // expected: not a retry
+	if asked && errors.Is(err, ErrUnreachable) { // expected during the restart, so not counted as a retry
 		return restartPoll, m.enter(ctx, p.ID, PlanRestarting, other.ID,
 			"node "+name(other)+" is restarting")
 	}

@@ -10,18 +10,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// KeyRunning is the key of the settings changed at run time. They are stored with the pair's messages, so that both
-// nodes have them, even after a restart and in a new copy of the store.
+// KeyRunning is the key of the entry with the settings changed at run time. The entry is replicated, so both
+// nodes have the settings, even after a restart and in a new copy of the store.
 const KeyRunning = "settings/running"
 
-// RunningSettings contains setting values by name. This package does not interpret them.
+// RunningSettings contains setting values by key. This package does not interpret them.
 type RunningSettings struct {
 	Pair map[string]string `json:"pair,omitempty"` // for both nodes
-	// Nodes contains the values for single nodes, by node ID. They take precedence over Pair.
+	// Nodes contains the values for individual nodes, by node ID. They take precedence over Pair.
 	Nodes map[uuid.UUID]map[string]string `json:"nodes,omitempty"`
 }
 
-// Of returns the values for a node.
+// Of returns the values that apply to a node.
 func (r *RunningSettings) Of(node uuid.UUID) map[string]string {
 	values := maps.Clone(r.Pair)
 	if values == nil {
@@ -31,7 +31,7 @@ func (r *RunningSettings) Of(node uuid.UUID) map[string]string {
 	return values
 }
 
-// Set changes a value of one node, or, with uuid.Nil, of the pair. An empty string removes it.
+// Set changes a value of one node or, if node is uuid.Nil, of the pair. An empty text removes the value.
 func (r *RunningSettings) Set(node uuid.UUID, key, text string) {
 	values := r.Pair
 	if node != uuid.Nil {
@@ -62,8 +62,8 @@ func (m *Manager) Running() (RunningSettings, error) {
 	return r, err
 }
 
-// UpdateRunning changes the settings of Running. It must be called on the active. If fn returns an error, nothing is
-// changed.
+// UpdateRunning calls fn to change the settings that Running returns, and commits them. It must be called on the
+// active. If fn returns an error, nothing is changed.
 func (m *Manager) UpdateRunning(ctx context.Context, fn func(*RunningSettings) error) (RunningSettings, error) {
 	r, err := change(ctx, m, KeyRunning, fn)
 	if err != nil {

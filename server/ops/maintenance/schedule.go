@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// missedGrace is how late a run may start if no node was active when it was due. After that, the run is recorded as
-	// skipped: a backup scheduled for 2 a.m. must not run at noon.
+	// missedGrace is the maximum delay of a run if no node was active when it was due. A run with a longer delay is
+	// recorded as skipped: a backup scheduled for 2 a.m. must not run at noon.
 	missedGrace = 10 * time.Minute
-	// maxAttempts is the maximum number of attempts of a run that role changes interrupt.
+	// maxAttempts is the maximum number of attempts of a run that is interrupted by role changes.
 	maxAttempts = 3
 )
 
 func (m *Manager) schedule(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	term := uint64(0)     // last term whose interrupted runs were handled
-	active := time.Time{} // last time when this node observed an active node
+	term := uint64(0)     // last term in which all interrupted runs were handled
+	active := time.Time{} // last time at which this node observed an active node
 	for m.wait(ctx, nil, nil, m.o.Tick) {
-		seen := m.o.Now() // before Serving: the role may be lost right after it, and hours may pass
+		seen := m.o.Now() // read before Serving: after it, the role may be lost and hours may pass
 		now, ok := m.node.Serving()
 		if !ok {
 			if m.otherActs() {
@@ -46,7 +46,7 @@ func (m *Manager) schedule(ctx context.Context) {
 			again, err := m.endInterrupted(ctx, now, active)
 			m.startAgain(ctx, again, &running)
 			if err != nil {
-				continue // the next tick ends the others
+				continue // the next tick handles the remaining runs
 			}
 			term = now
 		}
@@ -66,9 +66,9 @@ type interrupted struct {
 	run Run
 }
 
-// endInterrupted records the end of runs that the active of another term started. Even with an error, it returns the
-// runs to restart: those interrupted by a switchover or failover of at most missedGrace. active is the last time at
-// which a node was active.
+// endInterrupted records the end of runs that the active of another term started. It returns the runs to restart,
+// even with an error. A run is restarted if a node was active, or the run started, within the last missedGrace.
+// active is the last time at which a node was active.
 func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -103,13 +103,13 @@ func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.T
 func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *sync.WaitGroup) {
 	for _, i := range again {
 		if !m.claim(i.job.Name) {
-			continue // a client has just requested a run
+			continue // a client has just started a run of the job
 		}
 		m.startRun(ctx, i.job, i.run, running)
 	}
 }
 
-// startRun records a run of a claimed job and executes it, unless it is skipped.
+// startRun records a run of a job claimed by the caller. It executes the run unless its outcome is RunSkipped.
 func (m *Manager) startRun(ctx context.Context, j Job, run Run, running *sync.WaitGroup) {
 	err := m.recordRun(ctx, j.Name, run)
 	if err != nil {
@@ -121,11 +121,12 @@ func (m *Manager) startRun(ctx context.Context, j Job, run Run, running *sync.Wa
 	}
 	running.Go(func() {
 		defer m.release(j.Name)
-		_ = m.finishRun(ctx, j, run) // the history contains the result
+		_ = m.finishRun(ctx, j, run) // the result is in the history
 	})
 }
 
-// endPlanned ends the runs whose plan has ended. It runs on the current active, since a rolling plan moves the role.
+// endPlanned records the end of runs with a plan that has ended. It runs on the current active, which may not be
+// the node that started the plan.
 func (m *Manager) endPlanned(ctx context.Context) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -147,7 +148,7 @@ func (m *Manager) endPlanned(ctx context.Context) {
 	}
 }
 
-// withEnd applies the outcome of its plan to a run. p is the pair's last plan.
+// withEnd returns the run with the outcome of its plan. p is the pair's last plan.
 func (m *Manager) withEnd(r Run, p *Plan) Run {
 	end := p.EndedAt
 	switch {
@@ -164,7 +165,7 @@ func (m *Manager) withEnd(r Run, p *Plan) Run {
 }
 
 func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitGroup) {
-	now, steady := m.clock() // before the jobs are read, so that they include all earlier runs
+	now, steady := m.clock() // read before the jobs, so that the jobs contain all earlier runs
 	jobs, err := m.Jobs()
 	if err != nil {
 		m.log.Error("jobs cannot be read", zap.Error(err))
@@ -183,7 +184,7 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 		}
 		if serving, ok := m.node.Serving(); !ok || serving != term {
 			m.release(j.Name)
-			return // the active of the next term handles due jobs, and detects missed ones
+			return // the active of the next term starts due jobs and detects missed ones
 		}
 		m.startRun(ctx, j.Job, run, running)
 	}
@@ -205,8 +206,8 @@ func (m *Manager) release(name string) {
 	delete(m.jobs, name)
 }
 
-// RunJob runs a job now and returns the run when it has ended; for JobCompact, when the plan has started. It must be
-// called on the active. It returns ErrNoJob or ErrJobRuns. A failed run is not an error.
+// RunJob runs a job immediately. It returns the run when it has ended or, for JobCompact, when the plan has
+// started. It must be called on the active. It returns ErrNoJob or ErrJobRuns. A failed run is not an error.
 func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 	term, ok := m.node.Serving()
 	if !ok {
@@ -262,7 +263,7 @@ func (m *Manager) recordEnd(ctx context.Context, j Job, run Run) Run {
 	m.log.Info("job finished", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome),
 		zap.String("node", run.Node),
 		zap.String("detail", run.Detail), zap.Duration("took", run.Duration))
-	// Even if the caller has left, the history must not show the run as running.
+	// The end is recorded even if the caller has cancelled ctx. Otherwise the history would show the run as running.
 	recordCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if err := m.recordRun(recordCtx, j.Name, run); err != nil {
@@ -273,7 +274,7 @@ func (m *Manager) recordEnd(ctx context.Context, j Job, run Run) Run {
 
 const recordTimeout = 2 * time.Second
 
-// errSkip marks the error of a skipped job.
+// errSkip marks an error for which the run is recorded as skipped.
 var errSkip = errors.New("skipped")
 
 type target struct {
@@ -294,7 +295,7 @@ func (m *Manager) targets(j Job) ([]target, error) {
 	case reason != "" && explicit && place == OnStandby:
 		return nil, fmt.Errorf("%w: job runs on the standby, but the active %s", errSkip, reason)
 	case reason != "":
-		return []target{self}, nil // run it on this node instead
+		return []target{self}, nil // the active replaces the unavailable standby
 	case place == OnBoth:
 		return []target{m.remote(other), self}, nil
 	default:
@@ -352,7 +353,8 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 	}
 }
 
-// startCompact starts a rolling plan. Unlike other runs, it survives a change of the active; endPlanned ends the run.
+// startCompact starts a rolling compaction plan. Unlike other runs, its run survives a role change. endPlanned
+// records its end.
 func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 	p, err := m.StartPlan(ctx, PlanCompact, 0, false)
 	if errors.Is(err, ErrRole) {

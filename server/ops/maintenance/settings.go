@@ -14,26 +14,27 @@ import (
 
 // Defaults contains the values of a node's configuration.
 type Defaults struct {
-	// PageSizeMax bounds recommendations, in bytes.
+	// PageSizeMax is the maximum page size, in bytes, that a scan recommends.
 	PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup request an operation on this node only. It is executed once each time the
-	// setting is enabled.
+	// ResizeOnStartup and CompactOnStartup request an operation on this node only. The operation is executed once
+	// each time the setting is enabled.
 	ResizeOnStartup, CompactOnStartup bool
 	BackupPath                        string // empty for none
 	BackupKeep                        int    // number of backups to keep
 }
 
-// Settings are the pair's settings as applied on a node. Page sizes are in bytes; PageSizeRecommended is 0 before the
-// first scan.
+// Settings contains the pair's settings as applied on a node. Page sizes are in bytes. PageSizeRecommended is 0
+// before the first scan.
 type Settings struct {
 	PageSizeCurrent, PageSizeRecommended, PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup report whether the operation is requested and not yet done by both nodes.
+	// ResizeOnStartup and CompactOnStartup report whether the operation is requested and at least one node has not
+	// done it.
 	ResizeOnStartup, CompactOnStartup bool
 	BackupPath                        string
 	BackupKeep                        int
 }
 
-// Change contains the settings to change; nil fields remain unchanged.
+// Change contains new values of settings. A nil field leaves its setting unchanged.
 type Change struct {
 	PageSizeMax                       *int
 	ResizeOnStartup, CompactOnStartup *bool
@@ -49,10 +50,11 @@ type pairSettings struct {
 	Startup     *startupRequest `json:"startup,omitempty"`
 }
 
-// startupRequest is a request for each node's next start, executed once for each ID.
+// startupRequest requests operations at the next start of each node. Each node executes a request with a given ID
+// once.
 type startupRequest struct {
 	ID string `json:"id"`
-	// Resize requests a resize to the recommended page size, Compact a compaction.
+	// Resize requests a change to the recommended page size. Compact requests a compaction.
 	Resize  bool `json:"resize,omitempty"`
 	Compact bool `json:"compact,omitempty"`
 	// Done contains the nodes that have executed the request.
@@ -92,13 +94,14 @@ func or[T any](v *T, def T) T {
 	return def
 }
 
-// Update changes settings of the pair. It must be called on the active. If it returns ErrSetting, nothing is changed.
+// Update changes settings of the pair. It must be called on the active. It returns ErrSetting for an invalid
+// value, and then changes nothing.
 func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 	if err := c.check(); err != nil {
 		return Settings{}, err
 	}
 	if c.BackupPath != nil && *c.BackupPath != "" {
-		if _, err := m.checkBackupPath(*c.BackupPath); err != nil { // the other node checks the path at its own backup
+		if _, err := m.checkBackupPath(*c.BackupPath); err != nil { // the other node checks it at its own backup
 			return Settings{}, err
 		}
 	}
@@ -121,8 +124,8 @@ func set[T any](dst **T, v *T) {
 	}
 }
 
-// requestStart changes the request for the next start. A newly requested operation creates a new request, since a node
-// may have done the old one.
+// requestStart changes the request for the next start. A newly requested operation gets a new ID, because a node
+// may already have executed the old request.
 func (p *pairSettings) requestStart(resize, compact *bool) {
 	var now startupRequest
 	if p.Startup != nil {
@@ -153,7 +156,7 @@ func (c *Change) check() error {
 	return nil
 }
 
-// Report records operations that the other node has executed. It must be called on the active.
+// Report records operations that a node has completed. It must be called on the active.
 func (m *Manager) Report(ctx context.Context, r Report) error {
 	_, err := change(ctx, m, keySettings, func(p *pairSettings) error {
 		changed := false
@@ -163,7 +166,7 @@ func (m *Manager) Report(ctx context.Context, r Report) error {
 		if s := p.Startup; s != nil && s.ID == r.StartupID && !slices.Contains(s.Done, r.Node) {
 			s.Done, changed = append(s.Done, r.Node), true
 			if m.node.Alone() || len(s.Done) >= pairSize {
-				p.Startup = nil // both have done it
+				p.Startup = nil // all nodes have executed the request
 			}
 		}
 		if !changed {

@@ -22,17 +22,17 @@ import (
 const configID = "configuration"
 
 type startupWork struct {
-	id              string // of the pair's request; empty if only the configuration requests it
+	id              string // ID of the pair's request; empty if only the configuration requests operations
 	resize, compact bool
-	// configResize and configCompact are requested by the configuration.
+	// configResize and configCompact are the operations requested by the configuration.
 	configResize, configCompact bool
 }
 
 func (w *startupWork) any() bool { return w.resize || w.compact || w.configResize || w.configCompact }
 
-// BeforeServing executes the operations requested for the start of a standalone node. It applies the log first: on a
-// standalone node, all durable records are committed. A failed operation is logged, stays requested, and does not
-// prevent the node from serving.
+// BeforeServing executes the operations requested for the start of a standalone node. It first applies the log,
+// because all durable records of a standalone node are committed. If an operation fails, the error is logged, the
+// operation stays requested, and the node serves clients nevertheless.
 func (m *Manager) BeforeServing(ctx context.Context) error {
 	if err := m.store.Apply(m.store.Durable().LSN, nil); err != nil {
 		return fmt.Errorf("apply the log: %w", err)
@@ -51,8 +51,9 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 	return nil
 }
 
-// afterStart waits until a node of a pair is an in-sync standby, executes the operations requested for its start, and
-// reports them to the active. If the node becomes active first, the operations remain requested for its next start.
+// afterStart waits until this node is an in-sync standby, or a standalone node that serves. It then executes the
+// operations requested for the start of the node, and reports them to the active. If a node of a pair becomes
+// active first, the operations stay requested for its next start.
 func (m *Manager) afterStart(ctx context.Context) {
 	for {
 		changed := m.node.Changed()
@@ -74,8 +75,8 @@ func (m *Manager) afterStart(ctx context.Context) {
 	m.reportStartDone(ctx)
 }
 
-// awaitApplied waits until this standby has applied its log up to the current end, which may contain the request. It
-// stops waiting when the node is no longer a standby.
+// awaitApplied waits until this standby has applied its log up to the end at the time of the call, which may
+// contain the request. It stops waiting when the node is no longer a standby.
 func (m *Manager) awaitApplied(ctx context.Context) {
 	tick := time.NewTicker(standbyPoll)
 	defer tick.Stop()
@@ -172,8 +173,8 @@ func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (Rewri
 	return r, err
 }
 
-// reportStartDone reports to the active that this node has executed the operations requested for its start. It retries
-// until the report is applied.
+// reportStartDone reports to the active that this node has executed the operations requested for its start. It
+// retries until this node has applied the report.
 func (m *Manager) reportStartDone(ctx context.Context) {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()

@@ -17,15 +17,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ErrTooFast is returned when no common record was found for a comparison.
+// ErrTooFast is returned if the log passed every record that was selected for a comparison before both nodes
+// could wait for it.
 var ErrTooFast = errors.New("log grows too fast to compare both nodes")
 
 // ErrDiffer is returned when the contents of the two nodes differ, which must never happen.
 var ErrDiffer = errors.New("the two nodes differ")
 
 const (
-	// verifyAhead is the distance, in records, from the end of the log to the record at which both nodes compute their
-	// digest. If the log passes it too early, the next distance is verifyWindow times larger.
+	// verifyAhead is the distance, in records, from the end of the log to the record at which both nodes compute
+	// their digests. If the log passes that record too early, the next distance is verifyWindow times larger.
 	verifyAhead    = 8
 	verifyWindow   = 8
 	verifyAttempts = 6
@@ -43,7 +44,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		return "", "", fmt.Errorf("%w: %w: the active %s", errSkip, ErrNoPartner, reason)
 	}
 	both := name(m.node.Pair().Self) + ", " + name(other)
-	// Write checkpoints now, so that less must be written while both nodes are blocked at the record.
+	// Write checkpoints now, so that less must be written while both nodes wait at the record.
 	if err := errors.Join(m.Checkpoint(ctx), m.o.Peers.At(other.Address).Checkpoint(ctx)); err != nil {
 		return both, "", err
 	}
@@ -71,10 +72,11 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		mine.Content[:8]), nil
 }
 
-// AtCommonRecord selects a record that both nodes are about to apply, and calls two functions concurrently with its
-// LSN. Each of them computes a digest of one node. AtCommonRecord commits entries until the log reaches the record, and
-// returns its LSN. If the log passes the record too early (store.ErrPast), it tries a record farther ahead, and finally
-// returns ErrTooFast. After an error of one function, the context of the other one is cancelled.
+// AtCommonRecord selects a record that both nodes will apply soon. It calls here and there concurrently with the
+// LSN of the record. Each function computes a digest of one node. AtCommonRecord commits entries until the log
+// reaches the record, and returns its LSN. If the log passes the record too early (store.ErrPast), AtCommonRecord
+// selects a record farther ahead. It returns ErrTooFast after verifyAttempts attempts. If one function fails, the
+// context of the other is cancelled.
 func (m *Manager) AtCommonRecord(
 	ctx context.Context, here, there func(ctx context.Context, at uint64) error,
 ) (at uint64, err error) {
@@ -96,7 +98,7 @@ func (m *Manager) atRecord(ctx context.Context, at uint64, fns ...func(ctx conte
 	for _, fn := range fns {
 		running.Go(func() {
 			if err := fn(ctx, at); err != nil {
-				cancel(err) // only the first error is kept
+				cancel(err) // the cause of the cancellation is the first error
 			}
 		})
 	}
@@ -105,7 +107,7 @@ func (m *Manager) atRecord(ctx context.Context, at uint64, fns ...func(ctx conte
 	return context.Cause(ctx)
 }
 
-// push commits small entries until the log has reached a record.
+// push commits small entries until the log has reached the record with LSN at.
 func (m *Manager) push(ctx context.Context, at uint64) {
 	tick := time.NewTicker(verifyPush)
 	defer tick.Stop()
@@ -124,8 +126,8 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 	}
 }
 
-// Digest waits for record atLSN and hashes this node's content at exactly that record; 0 means the current content. It
-// returns store.ErrPast if later records were already applied.
+// Digest waits for the record atLSN and hashes this node's content at exactly that record. If atLSN is 0, it
+// hashes the current content. It returns store.ErrPast if this node has already applied later records.
 func (m *Manager) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
 	if atLSN == 0 {
 		return digestAt(ctx, m.store, store.ReadOptions{})
@@ -152,7 +154,8 @@ func (m *Manager) Checkpoint(ctx context.Context) error {
 // ErrNoPartner is returned when no standby is available for a comparison.
 var ErrNoPartner = errors.New("no standby to compare with")
 
-// Partner returns the standby if this node is active and the standby is in sync, or ErrNoPartner with the reason.
+// Partner returns the standby if this node is active and the standby is in sync. Otherwise it returns
+// ErrNoPartner with the reason.
 func (m *Manager) Partner() (failover.NodeInfo, error) {
 	if m.node.Alone() {
 		return failover.NodeInfo{}, fmt.Errorf("%w: node is standalone", ErrNoPartner)
@@ -164,8 +167,8 @@ func (m *Manager) Partner() (failover.NodeInfo, error) {
 	return other, nil
 }
 
-// CompareContent compares the content of both nodes at the same record, and returns a description. It returns ErrDiffer
-// if the content differs.
+// CompareContent compares the content of both nodes at the same record, and returns a description of the result.
+// It returns ErrDiffer if the content differs.
 func (m *Manager) CompareContent(ctx context.Context) (string, error) {
 	_, detail, err := m.performVerify(ctx)
 	return detail, err

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package schedule computes the occurrences of schedules: cron expressions in a time zone, and fixed intervals.
+// Package schedule computes the occurrences of schedules. A schedule is a cron expression in a time zone, or a
+// fixed interval.
 package schedule
 
 import (
@@ -29,13 +30,13 @@ var ErrInvalid = errors.New("invalid schedule")
 type Plan struct {
 	every  time.Duration // 0: cron
 	anchor time.Time     // start of the first interval
-	cron   cron.Schedule // of the wall clock of zone, as times in UTC
+	cron   cron.Schedule // matches wall-clock times of zone, represented as times in UTC
 	zone   *time.Location
-	fixed  bool // the hours of the expression are fixed
+	fixed  bool // the hour field does not begin with *
 }
 
-// Every returns a plan with a fixed interval. The first occurrence is one interval after anchor. It returns ErrInvalid
-// for an interval below MinEvery or above MaxEvery.
+// Every returns a plan with a fixed interval. The first occurrence is one interval after anchor. Every returns
+// ErrInvalid for an interval below MinEvery or above MaxEvery.
 func Every(interval time.Duration, anchor time.Time) (*Plan, error) {
 	if interval < MinEvery || interval > MaxEvery {
 		return nil, fmt.Errorf("%w: interval %s must be 1s to 87840h", ErrInvalid, interval)
@@ -76,8 +77,8 @@ func Cron(expression, zone string) (*Plan, error) {
 	return p, nil
 }
 
-// Next returns the first occurrence after a time, in UTC. If no occurrence follows within five years, it returns the
-// zero time.
+// Next returns the first occurrence after a time, in UTC. It returns the zero time if no occurrence follows
+// within five years.
 func (p *Plan) Next(after time.Time) time.Time {
 	switch {
 	case p.every > 0 && after.Before(p.anchor):
@@ -97,8 +98,8 @@ func (p *Plan) Next(after time.Time) time.Time {
 	}
 }
 
-// nextMatch returns the first time after t, in UTC, at which the clock of the zone matches. Between two changes of the
-// clock, its difference to UTC is constant.
+// nextMatch returns the first time after t, in UTC, at which the clock of the zone matches. It searches one
+// period between clock changes at a time, because the offset to UTC is constant in it.
 func (p *Plan) nextMatch(t time.Time) time.Time {
 	for clock := onClock(t); ; {
 		next := p.cron.Next(clock)
@@ -112,7 +113,7 @@ func (p *Plan) nextMatch(t time.Time) time.Time {
 			return at
 		}
 		t = end
-		clock = onClock(t).Add(-time.Second) // a match at the change counts
+		clock = onClock(t).Add(-time.Second) // include a match exactly at the change
 	}
 }
 
@@ -127,7 +128,7 @@ func fromClock(clock time.Time, zone *time.Location) time.Time {
 	const day = 24 * time.Hour
 	_, before := clock.Add(-day).In(zone).Zone()
 	_, after := clock.Add(day).In(zone).Zone()
-	at := clock.Add(-time.Duration(max(before, after)) * time.Second).In(zone) // the earlier candidate
+	at := clock.Add(-time.Duration(max(before, after)) * time.Second).In(zone) // the earlier of the two candidates
 	if onClock(at).Equal(clock) {
 		return at
 	}
@@ -139,24 +140,24 @@ func fromClock(clock time.Time, zone *time.Location) time.Time {
 	return start
 }
 
-// Missed is a rule for missed occurrences.
+// Missed is the policy for missed occurrences.
 type Missed int
 
-// Rules for missed occurrences.
+// Policies for missed occurrences.
 const (
-	Skip Missed = iota + 1 // publish none of them
-	Once                   // publish the last one
-	All                    // publish each of them
+	Skip Missed = iota + 1 // publish no missed occurrence
+	Once                   // publish only the last missed occurrence
+	All                    // publish each missed occurrence
 )
 
 // Step is the next step of a schedule.
 type Step struct {
-	// At is the occurrence to publish now; zero for none.
+	// At is the occurrence to publish now; zero if none is due.
 	At time.Time
-	// Skipped is the number of missed occurrences, from FirstSkipped to LastSkipped, to skip first.
+	// Skipped is the number of missed occurrences to skip before At, from FirstSkipped to LastSkipped.
 	Skipped                   uint64
 	FirstSkipped, LastSkipped time.Time
-	// Next is the time of the next occurrence if none is due; zero for none.
+	// Next is the time of the next occurrence if none is due now; zero if no occurrence follows.
 	Next time.Time
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scrub implements the integrity checks of a pair: it reads all data from disk periodically (scrub), repairs
-// corruption from the other node, and compares both nodes.
+// Package scrub implements the integrity checks of a pair. It reads all data from disk periodically (scrub),
+// repairs corruption with data of the other node, and compares both nodes.
 package scrub
 
 import (
@@ -28,14 +28,15 @@ import (
 )
 
 const (
-	// guardTick is the interval of checks for a corrupt index, which prevents writing pages.
+	// guardTick is the interval of checks for a corrupt index. A corrupt index prevents the store from writing
+	// pages.
 	guardTick      = 100 * time.Millisecond
 	repairInterval = 2 * time.Second
 	// The first scrub and the first comparison are delayed, so that they do not interfere with a restart.
 	firstScrub    = time.Minute
 	firstVerify   = 10 * time.Second
 	handOverRetry = time.Second
-	// maxDropped is the maximum number of messages that one call of DropDamaged discards.
+	// maxDropped is the maximum number of messages that one call of DropDamaged acknowledges.
 	maxDropped = 1000
 )
 
@@ -48,11 +49,12 @@ type Options struct {
 	Peers    *peerclient.Peers
 	// Serving provides the session in which transactions are committed.
 	Serving *session.Current
-	// Resync replaces the node's store with a snapshot of the active; it returns false if this node does not follow one.
+	// Resync replaces the node's store with a snapshot of the active. It returns false if this node does not follow
+	// an active.
 	Resync func(cause error) bool
 	// HandOver makes the other node active.
 	HandOver func(ctx context.Context) error
-	// Compared is called after each comparison of the nodes; Difference then returns the result.
+	// Compared is called after each comparison of the nodes, when Difference returns its result.
 	Compared func()
 	Logger   *zap.Logger
 }
@@ -63,14 +65,14 @@ type Guard struct {
 	log      *zap.Logger
 	scrubbed sync.Mutex // held during a rate-limited scrub
 
-	mu     sync.Mutex // guards all below
-	differ string     // result of the last comparison; empty: no difference
+	mu     sync.Mutex // guards the fields below
+	differ string     // result of the last comparison; empty if the nodes are equal
 }
 
 // New creates a guard. The caller must call Run.
 func New(o Options) *Guard { return &Guard{o: o, log: o.Logger} }
 
-// Run scrubs, repairs and compares until ctx ends.
+// Run scrubs, repairs and compares periodically until ctx ends.
 func (g *Guard) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { g.watchIndex(ctx) })
@@ -117,20 +119,21 @@ func (g *Guard) scrubNow(ctx context.Context) {
 	}
 }
 
-// Scrub reads all data from disk and records corruption, at a rate of scrub.rate or, with fullSpeed, without a limit.
+// Scrub reads all data from disk and records corruption. The rate is limited to scrub.rate, unless fullSpeed is
+// set.
 func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, error) {
 	rate := g.o.Settings.Live().Scrub.Rate.Bytes()
 	if fullSpeed {
 		rate = 0
-	} else { // two concurrent scrubs would double the rate
+	} else { // one at a time: two concurrent scrubs would double the rate
 		g.scrubbed.Lock()
 		defer g.scrubbed.Unlock()
 	}
 	return g.o.Store.Repair().Scrub(ctx, rate)
 }
 
-// watchIndex replaces a store with a corrupt index. A standby replaces it with a snapshot of the active; an active
-// switches over first. Without a node to switch over to, an active continues as long as the pages in memory suffice.
+// watchIndex replaces a store that has a corrupt index. A standby installs a snapshot of the active. An active
+// first switches over to the standby. If it has no standby, it continues as long as the pages in memory suffice.
 func (g *Guard) watchIndex(ctx context.Context) {
 	ticker := time.NewTicker(guardTick)
 	defer ticker.Stop()
@@ -162,16 +165,16 @@ func (g *Guard) watchIndex(ctx context.Context) {
 	}
 }
 
-// Difference returns the differences found by the last comparison of the nodes, or "".
+// Difference returns the differences found by the last comparison of the nodes. It returns "" if they were equal.
 func (g *Guard) Difference() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.differ
 }
 
-// DropDamaged acknowledges at most maxDropped messages of a queue that are corrupt on both nodes or, outside a pair, on
-// this one, and returns their sequences. If only is not empty, other sequences are ignored. With dryRun, nothing is
-// changed.
+// DropDamaged acknowledges at most maxDropped corrupt messages of a queue, and returns their sequences. In a
+// pair, it acknowledges only messages that are corrupt on both nodes. If only is not empty, other sequences are
+// ignored. With dryRun, nothing is changed.
 func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
 	session, err := g.o.Serving.Session()
 	if err != nil {
@@ -213,8 +216,8 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	return sequences, nil
 }
 
-// partnerOr returns the node to compare with, or an error with the reason; on a node that is not active, the error
-// names the active.
+// partnerOr returns the node to compare with, or an error with the reason why a comparison is impossible. If this
+// node is not active, the error names the active.
 func (g *Guard) partnerOr() (failover.NodeInfo, error) {
 	if _, err := g.o.Serving.Session(); err != nil {
 		return failover.NodeInfo{}, err

@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	compareHeld = 10 * time.Second // maximum wait of a node for the record
-	// indexWait is the maximum wait of a deep comparison for a standby that is lost or is replacing its store;
-	// indexAgain is the poll interval.
+	compareHeld = 10 * time.Second // maximum time that a node waits for the record
+	// indexWait is the maximum time that a deep comparison waits for a standby that is disconnected or is replacing
+	// its store. indexAgain is the poll interval.
 	indexWait  = 20 * time.Second
 	indexAgain = 100 * time.Millisecond
 )
 
-// QueueDigests returns the rolling digests at exactly an LSN.
+// QueueDigests returns the rolling digests of the queues at exactly the record atLSN.
 func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
 	return g.o.Store.QueueDigestsAt(ctx, atLSN, compareHeld)
 }
 
-// Verify compares both nodes. A deep comparison reads all data and detects corruption. The store of a node with a
-// corrupt index is replaced; the comparison waits for that and restarts.
+// Verify compares both nodes. A deep comparison also reads all data and detects corruption. If a node replaces
+// its store because of a corrupt index, Verify waits for that and restarts the comparison.
 func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if g.alone() {
 		return g.verifyAlone(ctx, deep, fullSpeed)
@@ -93,7 +93,7 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	return resp, nil
 }
 
-// verifyAlone reports the content and the corruption of a node outside a pair.
+// verifyAlone reports the content and the corruption of a standalone node.
 func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if deep {
 		if _, err := g.Scrub(ctx, fullSpeed); err != nil {
@@ -118,7 +118,7 @@ func (g *Guard) self() *pb.NodeVerification {
 	}
 }
 
-// readBoth reads all data of both nodes, and compares the content.
+// readBoth scrubs both nodes and compares their content.
 func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed bool, resp *pb.VerifyResponse) error {
 	var both sync.WaitGroup
 	var mine, theirs error
@@ -138,13 +138,14 @@ func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed
 		return ctx.Err()
 	case errors.Is(err, maintenance.ErrNoPartner), errors.Is(err, replication.ErrNotActive):
 		return err
-	case err != nil: // usually corrupt messages, which are listed
+	case err != nil: // usually corrupt messages, which resp lists
 		resp.ContentError = err.Error()
 	}
 	return nil
 }
 
-// compareContent compares the content of both nodes. It waits for a standby that was lost while the nodes were read.
+// compareContent compares the content of both nodes. It waits for a standby that disconnected while the nodes
+// read their data.
 func (g *Guard) compareContent(ctx context.Context) error {
 	for start := time.Now(); ; {
 		_, err := g.partnerOr()
@@ -175,7 +176,8 @@ func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
 	return mine, theirs, reply, err
 }
 
-// differences lists the queues with different digests. Each rolling digest covers all transactions ever applied.
+// differences returns the queues with different digests. A rolling digest covers all transactions that were ever
+// applied to its queue.
 func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	var out []*pb.QueueDifference
 	add := func(name, format string, args ...any) {
@@ -222,12 +224,12 @@ func (g *Guard) compared(found []*pb.QueueDifference) {
 		g.log.Error("the two nodes differ; do not switch over before you know which one is correct",
 			zap.String("differences", text))
 	}
-	g.o.Compared() // the result is available in the status
+	g.o.Compared() // the status now contains the result
 }
 
 func (g *Guard) verifyNow(ctx context.Context) {
 	if _, err := g.partnerOr(); err != nil {
-		return // only the active compares, and it retries at the next interval
+		return // only the active compares; this node checks its role at the next interval
 	}
 	resp, err := g.Verify(ctx, false, false)
 	switch {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package settings manages the current settings of a node: its configuration with the changes made at run time. The
-// changes are replicated with the messages of the pair. Only min-in-sync is in the cluster record: it must be
-// changeable while it causes writes to be refused.
+// Package settings manages the current settings of a node, which are its configuration and the changes made at
+// run time. The changes are replicated with the messages of the pair. Only min-in-sync is in the cluster record,
+// so that it can be changed even while it causes the active to refuse writes.
 package settings
 
 import (
@@ -35,37 +35,37 @@ const (
 
 // Options configures New.
 type Options struct {
-	// Config is the configuration of the node, the default for unchanged settings.
+	// Config is the configuration of the node. It contains the defaults of settings that are not changed.
 	Config  config.Config
 	Store   *store.Store
 	Manager *maintenance.Manager
 	Runner  *failover.Runner
-	// Use applies changed settings to the parts of the node that keep a copy.
+	// Use applies changed settings to those components of the node that have a copy of them.
 	Use    func(*config.Config)
 	Logger *zap.Logger
 }
 
-// Settings contains the settings of a node. It is safe for concurrent use.
+// Settings manages the settings of a node. It is safe for concurrent use.
 type Settings struct {
 	o    Options
 	live atomic.Pointer[config.Config]
 
-	mu      sync.Mutex // guards all below
-	applied []byte     // the last applied entry of the pair
-	begun   bool       // applied is set
+	mu      sync.Mutex // guards the fields below
+	applied []byte     // last applied entry of the pair
+	begun   bool       // an entry was applied, possibly an empty one
 }
 
-// New returns Settings with the configured values. Apply, or Run, applies earlier changes.
+// New returns Settings with the configured values. Apply and Run apply changes that were made earlier.
 func New(o Options) *Settings {
 	s := &Settings{o: o}
 	s.live.Store(&o.Config)
 	return s
 }
 
-// Live returns the current settings, including those that cannot be changed at run time.
+// Live returns the current settings. They include the settings that cannot be changed at run time.
 func (s *Settings) Live() *config.Config { return s.live.Load() }
 
-// Run applies changes until ctx ends.
+// Run calls Apply periodically until ctx ends.
 func (s *Settings) Run(ctx context.Context) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -79,7 +79,7 @@ func (s *Settings) Run(ctx context.Context) {
 	}
 }
 
-// Apply applies the changes since the last call.
+// Apply applies the changes made since the last call.
 func (s *Settings) Apply() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,8 @@ func (s *Settings) Apply() {
 	}
 	next, err := s.o.Config.With(kept.Of(s.o.Store.Identity().NodeID))
 	if err != nil {
-		// The other node has different limits, or a newer release: keep the current settings.
+		// The changes were validated on the other node, which may have other limits or a newer release. Keep the
+		// current settings.
 		s.o.Logger.Error("cannot use run-time settings on this node; keeping the current settings", zap.Error(err))
 		return
 	}
@@ -112,7 +113,7 @@ func (s *Settings) Apply() {
 
 // Setting is a setting that can be changed at run time, with its values on a node.
 type Setting struct {
-	// Key, Usage and Scope are those of config.Running.
+	// Key, Usage and Scope are the fields of config.Running with these names.
 	Key, Usage, Scope string
 	// Value is the current value on this node; Configured is the value in its configuration.
 	Value, Configured string
@@ -144,11 +145,13 @@ type Change struct {
 	// Set contains the new values by key; Unset lists the settings to reset to the configuration.
 	Set   map[string]string
 	Unset []string
-	// Node is the name or UUID of the node to change; empty for both. It must be empty for settings with pair scope.
+	// Node is the name or the UUID of the node to change. If it is empty, both nodes are changed. It must be empty
+	// for settings with pair scope.
 	Node string
 }
 
-// Change changes settings on the active. If one of the values is invalid (apierror.ErrInvalid), nothing is changed.
+// Change changes settings of the pair. It must be called on the active. If one of the values is invalid
+// (apierror.ErrInvalid), nothing is changed.
 func (s *Settings) Change(ctx context.Context, c Change) error {
 	node, err := s.target(&c)
 	if err != nil {
@@ -163,7 +166,7 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 	_, err = s.o.Manager.UpdateRunning(ctx, func(r *maintenance.RunningSettings) error {
 		set := func(key, text string) {
 			r.Set(node, key, text)
-			if node == uuid.Nil { // it applies to both nodes
+			if node == uuid.Nil { // the new value replaces those of individual nodes
 				for id := range maps.Clone(r.Nodes) {
 					r.Set(id, key, "")
 				}
@@ -175,7 +178,7 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 		for _, key := range c.Unset {
 			set(key, "")
 		}
-		// The change may be inconsistent with earlier changes.
+		// The new values are valid, but they may be inconsistent with values set earlier.
 		for id := range r.Nodes {
 			if _, err := s.o.Config.With(r.Of(id)); err != nil {
 				return apierror.Invalid(err)
@@ -193,7 +196,7 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 	return nil
 }
 
-// target validates the keys and returns the node; uuid.Nil for both.
+// target validates the keys of c and returns the node to change; uuid.Nil for both nodes.
 func (s *Settings) target(c *Change) (uuid.UUID, error) {
 	for _, key := range slices.AppendSeq(slices.Clone(c.Unset), maps.Keys(c.Set)) {
 		r, err := config.FindRunning(key)
@@ -214,7 +217,7 @@ func (s *Settings) target(c *Change) (uuid.UUID, error) {
 	return protoconv.FindNode(&st, c.Node)
 }
 
-// changeMinInSync changes min-in-sync in the cluster record, and removes it from c.
+// changeMinInSync changes min-in-sync in the cluster record, and removes that setting from c.
 func (s *Settings) changeMinInSync(ctx context.Context, c *Change) error {
 	text, set := c.Set[keyMinInSync]
 	if !set && !slices.Contains(c.Unset, keyMinInSync) {
@@ -222,7 +225,7 @@ func (s *Settings) changeMinInSync(ctx context.Context, c *Change) error {
 	}
 	wanted := 0
 	if set {
-		wanted, _ = strconv.Atoi(text) // validated before
+		wanted, _ = strconv.Atoi(text) // the caller has validated the value
 	}
 	c.Set, c.Unset = maps.Clone(c.Set), slices.Clone(c.Unset)
 	delete(c.Set, keyMinInSync)

@@ -11,11 +11,11 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
 )
 
-// TokenKey is the metadata key of the secret shared by two sites.
+// TokenKey is the metadata key of the secret that the two sites share.
 const TokenKey = "lockstep-site-token"
 
-// DialOptions returns the options for connections to the other site: files for TLS, and the shared secrets. Each may be
-// nil.
+// DialOptions returns the options for connections to the other site: TLS credentials from files, and a token from
+// secrets. files and secrets may be nil.
 func DialOptions(files *tlsfiles.Source, secrets *secretfile.File) (options []grpc.DialOption) {
 	if files != nil {
 		options = append(options, grpc.WithTransportCredentials(files.Credentials(nil)))

@@ -21,20 +21,21 @@ type PullSnapshot func(
 
 // DrillOptions configures Drill.
 type DrillOptions struct {
-	Pull PullSnapshot // from the active node of a pair in any role
-	Dir  string       // data directory; must be empty or not exist
+	Pull PullSnapshot // called on the active of a pair in any role
+	Dir  string       // data directory; must be empty or must not exist
 	FS   vfs.FS       // by default the operating system's filesystem
-	// SegmentBytes is the size of the segments of the log; if 0, the default.
+	// SegmentBytes is the size of the log segments; 0 means the default.
 	SegmentBytes int64
 	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
 }
 
-// Drill creates a data directory with a writable copy of a pair. The copy has a new identity and is the primary of a
-// new lineage: it can join neither pair, and no site accepts it. The pair is not changed. After an error, Drill removes
-// its files if possible, and no node starts from the rest.
+// Drill creates a data directory with a writable copy of a pair. The copy has a new identity and is the primary
+// of a new lineage. Therefore its node cannot join either pair, and neither site replicates with it. The original
+// pair is not changed. After an error, Drill removes its files if possible. No node starts from files that
+// remain.
 //
-// Errors: ErrUnreachable, and those of backup.Receive.
+// Drill returns ErrUnreachable and the errors of backup.Receive.
 func Drill(ctx context.Context, o DrillOptions) (Seeded, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()

@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	// batchBytes is the size of the frames in one response, unless a single frame is larger.
+	// batchBytes is the maximum size of the frames in one response, unless a single frame is larger.
 	batchBytes = 512 << 10
-	// maxResponseBytes is the maximum size of a response: one frame with the largest transaction.
+	// maxResponseBytes is the maximum size of a response. A response can contain one frame with the largest
+	// permitted transaction.
 	maxResponseBytes = txn.MaxTransactionBytes + 1<<20
-	// minCompress is the size from which frames are compressed.
+	// minCompress is the minimum size, in bytes, of frames that are compressed.
 	minCompress = 512
 )
 
@@ -35,8 +36,8 @@ func newCompressor() (*compressor, error) {
 	return &compressor{encoder: e}, nil
 }
 
-// compress returns the frames as they are sent, and their original size, or 0 if they are not compressed. The bytes are
-// valid until the next call.
+// compress returns the bytes to send, and the original size of the frames, or 0 if they are not compressed. The
+// bytes are valid until the next call.
 func (c *compressor) compress(frames []byte) (sent []byte, original uint32) {
 	if len(frames) < minCompress {
 		return frames, 0
@@ -57,8 +58,8 @@ func newDecompressor() (*zstd.Decoder, error) {
 	return d, nil
 }
 
-// decompress returns the frames of a response. The result is a new slice: transactions refer to it until they are
-// applied.
+// decompress returns the frames of a response. Decompressed frames are in a new slice, because transactions refer
+// to it until they are applied.
 func decompress(d *zstd.Decoder, sent []byte, original uint32) ([]byte, error) {
 	if original == 0 {
 		return sent, nil

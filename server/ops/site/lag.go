@@ -18,41 +18,43 @@ import (
 )
 
 const (
-	// lagInterval is the interval at which a primary with a limit measures the lag of the replica, and at which the
-	// replica reports its position.
+	// lagInterval is the interval at which a primary with a lag limit measures the lag of the replica. The replica
+	// reports its position at the same interval.
 	lagInterval = 100 * time.Millisecond
-	// maxWriteWait is how long a write waits for the replica before it is refused.
+	// maxWriteWait is the maximum time that a write waits for the replica. After it, the write is refused.
 	maxWriteWait = 5 * time.Second
-	// lagSamples is the maximum number of samples within the limit. While writes are held, at most maxLagSamples are
-	// kept.
+	// lagSamples is the maximum number of samples while the lag is within the limit. While writes wait, at most
+	// maxLagSamples samples are retained.
 	lagSamples    = 64
 	maxLagSamples = 4 * lagSamples
 )
 
-// Lag is the lag of the replica, as measured by a primary with a limit.
+// Lag is the lag of the replica, as measured by a primary with a lag limit.
 type Lag struct {
-	// Held means that writes wait, and are refused after 5 s.
+	// Held reports whether writes wait for the replica. They are refused after maxWriteWait.
 	Held bool
-	// Age is the age of the oldest transaction that the replica has not confirmed, 0 if none. Limit is the limit.
+	// Age is the age of the oldest transaction that the replica has not confirmed; 0 if it has confirmed all. Limit
+	// is the configured limit.
 	Age, Limit time.Duration
 }
 
-// lagLimit makes the writes of a primary wait while its replica lags too far behind.
+// lagLimit makes the writes of a primary wait while the lag of its replica exceeds the limit.
 type lagLimit struct {
 	wake chan struct{} // capacity 1
 
 	mu      sync.Mutex // guards the fields below
 	limit   time.Duration
 	is      Lag
-	primary *replication.Primary // of the fields below
+	primary *replication.Primary // the primary to which the fields below belong
 	epoch   uint64
-	// confirmed is the last record that the replica has applied; 0 if it is unknown. begun is set by the first report.
+	// confirmed is the LSN of the last record that the replica has applied; 0 if unknown. begun is set by the first
+	// report.
 	confirmed uint64
 	begun     bool
-	samples   []sample // of the log end, oldest first; those that are confirmed are dropped
+	samples   []sample // of the log end, oldest first; confirmed samples are removed
 }
 
-// SetMaxLag sets the limit; 0 for none.
+// SetMaxLag sets the lag limit; 0 means no limit.
 func (m *Manager) SetMaxLag(limit time.Duration) {
 	m.lag.mu.Lock()
 	m.lag.limit = limit
@@ -80,14 +82,14 @@ func (l *lagLimit) now() Lag {
 	return l.is
 }
 
-// begin resets the samples in a new role or epoch. mu is held.
+// begin discards the samples if the primary or the epoch has changed. mu must be held.
 func (l *lagLimit) begin(primary *replication.Primary, epoch uint64) {
 	if l.primary != primary || l.epoch != epoch {
 		l.primary, l.epoch, l.confirmed, l.begun, l.samples = primary, epoch, 0, false, nil
 	}
 }
 
-// confirm records that the replica has applied everything up to a record.
+// confirm records that the replica has applied all records up to LSN n.
 func (l *lagLimit) confirm(primary *replication.Primary, epoch, n uint64) {
 	l.mu.Lock()
 	l.begin(primary, epoch)
@@ -96,12 +98,12 @@ func (l *lagLimit) confirm(primary *replication.Primary, epoch, n uint64) {
 	l.notify()
 }
 
-// measure returns whether writes are held. applied is the end of the primary's log.
+// measure updates the lag and returns it. applied is the LSN of the end of the primary's log.
 func (l *lagLimit) measure(primary *replication.Primary, st *queue.SiteState, applied uint64, now time.Time) Lag {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.limit == 0 {
-		l.samples = nil // a limit that is set later counts from then on
+		l.samples = nil // if a limit is set later, it applies only to later records
 	}
 	if primary == nil || st.Role != queue.SitePrimary || l.limit == 0 {
 		l.is = Lag{}
@@ -109,7 +111,7 @@ func (l *lagLimit) measure(primary *replication.Primary, st *queue.SiteState, ap
 	}
 	l.begin(primary, st.Epoch)
 	if !l.begun && st.LossyEpoch == st.Epoch {
-		l.is = Lag{Limit: l.limit} // the former primary may be lost: the limit begins when it is the replica
+		l.is = Lag{Limit: l.limit} // the former primary may be lost: the limit applies when it has become the replica
 		return l.is
 	}
 	for len(l.samples) > 0 && l.samples[0].end <= l.confirmed {
@@ -130,7 +132,7 @@ func (l *lagLimit) measure(primary *replication.Primary, st *queue.SiteState, ap
 
 // limitLag makes the writes of this primary wait while the lag of the replica exceeds the limit, until ctx ends.
 func (m *Manager) limitLag(ctx context.Context) {
-	var held *replication.Primary // the primary with waiting writes; nil for none
+	var held *replication.Primary // the primary with waiting writes; nil if no writes wait
 	defer func() {
 		if held != nil {
 			held.HoldWrites(nil, 0)
@@ -160,7 +162,7 @@ func (m *Manager) limitLag(ctx context.Context) {
 	}
 }
 
-// awaitLag waits until the lag must be measured again.
+// awaitLag waits until the lag must be measured again: after lagInterval if limited, or when notified.
 func (m *Manager) awaitLag(ctx context.Context, limited bool, wake, changed <-chan struct{}) {
 	var again <-chan time.Time
 	if limited {
@@ -177,7 +179,7 @@ func (m *Manager) awaitLag(ctx context.Context, limited bool, wake, changed <-ch
 	}
 }
 
-// ReportPosition records up to which record a replica has applied the log of this primary.
+// ReportPosition records the position up to which a replica has applied the log of this primary.
 func (m *Manager) ReportPosition(req *pb.ReportPositionRequest) error {
 	primary, err := m.active()
 	if err != nil {
@@ -198,8 +200,8 @@ func (m *Manager) ReportPosition(req *pb.ReportPositionRequest) error {
 	return nil
 }
 
-// reportPositions reports the applied records of a replica to its primary, while the primary requests it, until ctx
-// ends.
+// reportPositions reports the applied position of a replica to its primary while the primary requests such
+// reports. It returns when ctx ends.
 func (m *Manager) reportPositions(ctx context.Context, p *puller, address string) {
 	select {
 	case <-p.wanted:

@@ -15,17 +15,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// A former primary may have transactions after the origin of the promoted site. They are written to a file in its data
-// directory, like those discarded by a forced failover, so that the site can be set up again without losing them.
+// A former primary may have transactions after the origin of the promoted site. They are written to a file in its
+// data directory, like the transactions that a forced failover discards. The site can then be set up again
+// without losing them.
 
-// lost is the result of the last check of the log.
+// lost is the result of the last check for transactions that the promoted site lacks.
 type lost struct {
-	origin, end lsn.Position // of the check: the last record of the log that was applied
+	origin, end lsn.Position // checked range: the origin, and the last applied record of the log
 	err         *apierror.LostError
 }
 
-// nothingAfter returns a LostError if this log contains transactions after a position, and saves them to a file. It
-// returns ErrDiverged if the log lacks the position.
+// nothingAfter checks that this log contains no transactions after a position. If it does, nothingAfter saves
+// them to a file and returns a LostError. It returns ErrDiverged if the log does not contain the position.
 func (m *Manager) nothingAfter(at lsn.Position) error {
 	end := m.o.Store.Applied()
 	if m.lost.err != nil && m.lost.origin == at && m.lost.end == end {
@@ -64,7 +65,7 @@ func (m *Manager) nothingAfter(at lsn.Position) error {
 	return e
 }
 
-// saveLost writes the records after an LSN to a file, unless an earlier call has done so.
+// saveLost writes the records after an LSN to a file, unless an earlier call has already done so.
 func (m *Manager) saveLost(after uint64, t *tail) (store.CopiedTail, error) {
 	saved, err := m.o.Store.FindTail(after, t.last.LSN)
 	if err != nil || saved.File != "" {
@@ -83,15 +84,15 @@ func (m *Manager) saveLost(after uint64, t *tail) (store.CopiedTail, error) {
 	return saved, err
 }
 
-// tail describes the transactions in a part of the log that had an effect.
+// tail describes the transactions with an effect in a part of the log.
 type tail struct {
 	n     uint64
-	last  lsn.Position // of the last one; without one, zero
-	bytes uint64       // of all records
+	last  lsn.Position // position of the last transaction; zero if n is 0
+	bytes uint64       // size of all records in the part
 }
 
-// lastTransaction returns the position of the last transaction in the log or, without one, the position before the
-// first record.
+// lastTransaction returns the position of the last transaction with an effect in the log. If the log has none, it
+// returns the position before the first record.
 func (m *Manager) lastTransaction() (lsn.Position, error) {
 	start := m.o.Store.LogStart()
 	t, err := m.transactionsAfter(start.LSN)
@@ -101,7 +102,7 @@ func (m *Manager) lastTransaction() (lsn.Position, error) {
 	return t.last, nil
 }
 
-// transactionsAfter reads the log after an LSN.
+// transactionsAfter returns the tail of the log after an LSN.
 func (m *Manager) transactionsAfter(after uint64) (t tail, err error) {
 	r, err := m.o.Store.ReadLog(after + 1)
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// watchInterval is the interval at which a primary asks for the state of the other site.
+	// watchInterval is the interval at which a primary requests the state of the other site.
 	watchInterval = 2 * time.Second
-	// resolveInterval is the interval at which a stopped primary does so.
+	// resolveInterval is the interval at which a stopped primary requests that state.
 	resolveInterval = 250 * time.Millisecond
 	retryMin        = 50 * time.Millisecond
 	retryMax        = 2 * time.Second
@@ -41,11 +41,11 @@ type Options struct {
 	Logger *zap.Logger
 	// Addresses returns the addresses of the nodes of this pair.
 	Addresses func() []string
-	// Supported returns an error if a node of this pair does not support sites.
+	// Supported returns an error if a node of this pair runs a release that does not support sites.
 	Supported func() error
-	// NotActive returns the error of a node that is not active.
+	// NotActive returns the error that clients receive from a node that is not active.
 	NotActive func() error
-	// Space returns an error if the disk has no space for a file with the given number of bytes.
+	// Space returns an error if the disk has no space for a file of the given size.
 	Space func(bytes uint64) error
 	// Changed is called after a change of the site's role or of the state of the other site.
 	Changed func()
@@ -59,27 +59,27 @@ type Manager struct {
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
 	verify   chan struct{} // capacity 1: held during a comparison of the sites
-	seed     retention     // of the log for a replica that was sent a snapshot
+	seed     retention     // of the log, for a replica that received a snapshot
 	lost     lost          // guarded by role
 	lag      lagLimit
 
 	mu      sync.Mutex // guards the fields below
 	primary *replication.Primary
 	wake    chan struct{} // closed and replaced when primary changes
-	puller  *puller       // of the current stream; nil for none
+	puller  *puller       // of the current stream; nil without a stream
 	pulls   chan struct{} // closed and replaced when puller changes
 	heard   heard
-	differ  string // result of the last comparison of a replica with its primary; empty: no difference
+	differ  string // result of the last comparison of a replica with its primary; empty if they are equal
 }
 
-// heard is what this node knows about the other site.
+// heard is the last known state of the other site.
 type heard struct {
-	state *pb.SiteState // last state; nil if none
-	at    time.Time     // of state
-	err   error         // why the last request failed
+	state *pb.SiteState // last received state; nil if none was received
+	at    time.Time     // when state was received
+	err   error         // why the last request failed; nil if it succeeded
 }
 
-// New returns a Manager. Run must be called.
+// New returns a Manager. The caller must call Run.
 func New(o Options) *Manager {
 	return &Manager{
 		o: o, log: o.Logger, remote: newRemote(&o), role: make(chan struct{}, 1),
@@ -88,10 +88,11 @@ func New(o Options) *Manager {
 	}
 }
 
-// Activate starts the work of the active of this site. All committed records are applied.
+// Activate records that this node is the active of its pair, with p as its primary. All committed records must be
+// applied.
 func (m *Manager) Activate(p *replication.Primary) { m.use(p) }
 
-// Deactivate ends the work of the active.
+// Deactivate records that this node is no longer the active.
 func (m *Manager) Deactivate() {
 	m.use(nil)
 	m.seed.drop(m.seed.last(), replication.ErrNotActive)
@@ -108,7 +109,8 @@ func (m *Manager) use(p *replication.Primary) {
 	}
 }
 
-// active returns the primary of this pair, or the error of a node that is not active.
+// active returns the primary of this pair. On a node that is not active, it returns the error of
+// Options.NotActive.
 func (m *Manager) active() (*replication.Primary, error) {
 	m.mu.Lock()
 	p := m.primary
@@ -119,7 +121,7 @@ func (m *Manager) active() (*replication.Primary, error) {
 	return p, nil
 }
 
-// Run executes the role of this site on the active node, until ctx ends.
+// Run performs the work of this site's role while this node is active, until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	defer m.remote.close()
 	var limiting sync.WaitGroup
@@ -146,7 +148,8 @@ func (m *Manager) Run(ctx context.Context) {
 
 type task func(ctx context.Context) (wait time.Duration)
 
-// taskFor returns the work of a role, which is repeated until the role changes; nil for none.
+// taskFor returns the work of the current role, or nil if the role has none. The task is repeated until the role
+// changes.
 func (m *Manager) taskFor(primary *replication.Primary, st *queue.SiteState) task {
 	switch {
 	case primary == nil || len(m.o.Remote) == 0:
@@ -161,7 +164,7 @@ func (m *Manager) taskFor(primary *replication.Primary, st *queue.SiteState) tas
 	}
 }
 
-// runUntil repeats a task until one of the channels is closed or ctx ends.
+// runUntil repeats a task until wake or changed is closed, or ctx ends.
 func (m *Manager) runUntil(ctx context.Context, t task, wake, changed <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -187,7 +190,7 @@ func (m *Manager) runUntil(ctx context.Context, t task, wake, changed <-chan str
 	<-ended
 }
 
-// lockRole excludes other changes of the role.
+// lockRole prevents concurrent changes of the role until unlockRole is called.
 func (m *Manager) lockRole(ctx context.Context) error {
 	select {
 	case m.role <- struct{}{}:
@@ -199,13 +202,13 @@ func (m *Manager) lockRole(ctx context.Context) error {
 
 func (m *Manager) unlockRole() { <-m.role }
 
-// change commits a change of the site's state. Expected is set to the current epoch.
+// change commits a change of the site's state. It sets c.Expected to the current epoch.
 func (m *Manager) change(ctx context.Context, primary *replication.Primary, c txn.SiteChange) error {
 	_, err := m.changeAt(ctx, primary, c)
 	return err
 }
 
-// changeAt is like change, but also returns the LSN of the record if this pair is a primary or stopped.
+// changeAt is like change, but also returns the LSN of the record if this site is a primary or is stopped.
 func (m *Manager) changeAt(ctx context.Context, primary *replication.Primary, c txn.SiteChange) (uint64, error) {
 	if err := m.o.Supported(); err != nil {
 		return 0, err
@@ -230,7 +233,7 @@ func (m *Manager) changeAt(ctx context.Context, primary *replication.Primary, c 
 	return at, nil
 }
 
-// setHeard records the state of the other site, or why it is unknown.
+// setHeard records the state of the other site or, if err is not nil, why it is unknown.
 func (m *Manager) setHeard(st *pb.SiteState, err error) {
 	m.mu.Lock()
 	if err != nil {
@@ -242,7 +245,7 @@ func (m *Manager) setHeard(st *pb.SiteState, err error) {
 	m.o.Changed()
 }
 
-// ask requests the state of the other site, and records it.
+// ask requests the state of the other site, and records the result.
 func (m *Manager) ask(ctx context.Context) (string, *pb.SiteState, error) {
 	address, st, err := m.remote.find(ctx)
 	if ctx.Err() == nil {
@@ -251,7 +254,7 @@ func (m *Manager) ask(ctx context.Context) (string, *pb.SiteState, error) {
 	return address, st, err
 }
 
-// watch lets a primary learn that another site has been promoted.
+// watch checks whether the other site was promoted. If so, it stops this primary.
 func (m *Manager) watch(ctx context.Context, primary *replication.Primary) time.Duration {
 	_, remote, err := m.ask(ctx)
 	st := m.o.Store.Site()
@@ -270,26 +273,26 @@ func (m *Manager) watch(ctx context.Context, primary *replication.Primary) time.
 	return retryMin
 }
 
-// supersedes reports whether the other site has been promoted since this site was.
+// supersedes reports whether the other site was promoted after this site.
 func supersedes(remote *pb.SiteState, st *queue.SiteState) bool {
 	return remote.GetLineage() != "" && remote.GetLineage() == st.Lineage.String() &&
 		remote.GetEpoch() > st.Epoch
 }
 
-// Status describes this site for status, conditions and metrics.
+// Status is the status of this site, for the node status, conditions and metrics.
 type Status struct {
 	Name  string
 	State queue.SiteState
-	// Active reports whether this node is the active of its pair; the fields below are set only then.
+	// Active reports whether this node is the active of its pair. The fields below are set only if it is.
 	Active   bool
 	Remote   *pb.SiteState // last known state of the other site; nil if unknown
-	RemoteAt time.Time     // when it was known
-	Err      error         // why the other site does not respond, or the replica does not receive the log
+	RemoteAt time.Time     // when Remote was received
+	Err      error         // why the other site does not respond, or why the replica does not receive the log
 	Progress Progress      // replicas only
 	Lag      Lag           // primaries with a limit only
 }
 
-// Configured reports whether the pair belongs to a group of sites or has the settings of one.
+// Configured reports whether the pair has a role in a group of sites, or site.name is set.
 func (m *Manager) Configured() bool {
 	return m.o.Name != "" || m.o.Store.Site().Role != queue.SiteNone
 }
@@ -315,7 +318,7 @@ func (m *Manager) Status() Status {
 // RemoteAddresses returns the known addresses of the other site.
 func (m *Manager) RemoteAddresses() []string { return m.remote.addresses() }
 
-// Info returns the role for the status of a node; nil if the pair has no sites.
+// Info returns the site information for the status of a node; nil if the pair has no sites.
 func (m *Manager) Info() *pb.SiteInfo {
 	st := m.o.Store.Site()
 	if st.Role == queue.SiteNone && m.o.Name == "" {
@@ -331,7 +334,8 @@ func (m *Manager) Info() *pb.SiteInfo {
 	return info
 }
 
-// Refusal returns the error for clients while this site is not the primary; nil if it is.
+// Refusal returns the error for clients while this site is a replica or a stopped primary. Otherwise it returns
+// nil.
 func (m *Manager) Refusal() *apierror.NotActiveError {
 	st := m.o.Store.Site()
 	if st.Role == queue.SiteNone || st.Role == queue.SitePrimary {
@@ -347,7 +351,7 @@ func (m *Manager) Refusal() *apierror.NotActiveError {
 	return e
 }
 
-// state returns the state of this site for the other site and operators.
+// state returns the state of this site, which is sent to the other site and to operators.
 func (m *Manager) state() *pb.SiteState {
 	st := m.o.Store.Site()
 	out := &pb.SiteState{
@@ -370,12 +374,12 @@ func (m *Manager) state() *pb.SiteState {
 	return out
 }
 
-// backoff returns the wait before the next attempt.
+// backoff returns the delay before the next attempt.
 func backoff(failures int) time.Duration {
 	return min(retryMin<<min(failures, 8), retryMax)
 }
 
-// pullOnce pulls the log of the primary until the stream ends.
+// pullOnce pulls the log of the primary until the stream ends. It returns the delay before the next attempt.
 func (m *Manager) pullOnce(ctx context.Context, primary *replication.Primary, failures *int) time.Duration {
 	began := time.Now()
 	st := m.o.Store.Site()
@@ -394,7 +398,7 @@ func (m *Manager) pullOnce(ctx context.Context, primary *replication.Primary, fa
 	return backoff(*failures)
 }
 
-// follow is where a replica continues in the log of its primary.
+// follow is the position at which a replica continues in the log of its primary.
 type follow struct {
 	lineage uuid.UUID // zero if the pair has no sites yet
 	epoch   uint64
@@ -403,7 +407,7 @@ type follow struct {
 	stopped bool   // the primary was stopped at this position
 }
 
-// open opens a stream that continues at f. It returns the first response.
+// open opens a stream that continues at f, and returns the stream and its first response.
 func (m *Manager) open(ctx context.Context, f follow) (
 	grpc.ServerStreamingClient[pb.PullLogResponse], *pb.PullLogResponse, error,
 ) {
@@ -414,7 +418,7 @@ func (m *Manager) open(ctx context.Context, f follow) (
 	return m.openAt(ctx, address, f)
 }
 
-// openAt is open for the node of the primary at an address.
+// openAt is like open, but uses the node at the given address.
 func (m *Manager) openAt(ctx context.Context, address string, f follow) (
 	grpc.ServerStreamingClient[pb.PullLogResponse], *pb.PullLogResponse, error,
 ) {
@@ -437,7 +441,7 @@ func (m *Manager) openAt(ctx context.Context, address string, f follow) (
 	return stream, first, nil
 }
 
-// pull commits the log of the primary until the stream ends. It returns the error that ended it.
+// pull commits the log of the primary until the stream ends. It returns the error that ended the stream.
 func (m *Manager) pull(ctx context.Context, primary *replication.Primary, f follow) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -483,7 +487,8 @@ func (m *Manager) setPuller(p *puller) {
 	m.pulls = make(chan struct{})
 }
 
-// adopt commits the lineage and the epoch of the primary, if they differ from those of this site.
+// adopt commits the lineage and the epoch of the primary, unless this site is already a replica with these
+// values.
 func (m *Manager) adopt(ctx context.Context, primary *replication.Primary, f follow, by *pb.SiteState) error {
 	lineage, err := uuid.Parse(by.GetLineage())
 	if err != nil {

@@ -14,42 +14,43 @@ import (
 )
 
 const (
-	// maxSamples is the maximum number of samples of the primary's log end. With one sample per sampleInterval, a lag of
-	// up to an hour is exact; a longer one is reported as at least an hour.
+	// maxSamples is the maximum number of samples of the primary's log end. With one sample per sampleInterval, the
+	// lag is exact up to one hour. A longer lag is reported as at least one hour.
 	maxSamples     = 14_400
 	sampleInterval = 250 * time.Millisecond
 	rateWindow     = 5 * time.Second
-	// maxHeartbeatGap is longer than the time between two responses of a stream.
+	// maxHeartbeatGap is longer than the maximum time between two responses of a stream.
 	maxHeartbeatGap = 8 * heartbeat
 )
 
 // Progress describes how far a replica is behind its primary.
 type Progress struct {
-	// Connected reports whether a stream with the primary is open.
+	// Connected reports whether a stream from the primary is open.
 	Connected bool
-	// HeardAt is the last time, by the clock of the primary, at which the end of its log was known; zero if unknown since
-	// the start of the role. End is that end.
+	// HeardAt is the time, by the clock of the primary, at which End was the end of the primary's log. It is zero if
+	// this node has received no end in this role.
 	HeardAt time.Time
 	End     lsn.Position
-	// Lag is the age of the oldest record that the replica lacks, 0 if none. It can be too low while a connected replica
-	// is more than an hour behind.
+	// Lag is the age of the oldest record that the replica lacks; 0 if it lacks none. It can be too low while a
+	// connected replica is more than one hour behind.
 	Lag time.Duration
-	// LagRecords and LagBytes are the number and the approximate size of the missing records up to End.
+	// LagRecords and LagBytes are the number and the approximate size of the records up to End that the replica
+	// lacks.
 	LagRecords, LagBytes uint64
-	BytesPerSecond       uint64 // received, compressed
+	BytesPerSecond       uint64 // rate of received bytes, compressed
 	ReceivedBytes        uint64 // compressed, since the start of the node
 	Connections          uint64 // streams opened since the start of the role
 }
 
-// progress tracks the replication of a replica. Times are read from the primary's clock, except for received.
+// progress tracks the progress of a replica. Times are from the primary's clock, except for those in received.
 type progress struct {
 	mu       sync.Mutex // guards the fields below
 	is       Progress
 	epoch    uint64
-	samples  []sample // of the primary's log end, oldest first; those that are applied are dropped
+	samples  []sample // of the primary's log end, oldest first; applied samples are removed
 	behind   uint64   // bytes in the primary's log that it has not sent
-	applied  uint64   // LSN in the primary's log
-	pending  uint64   // bytes received and not applied
+	applied  uint64   // LSN, in the primary's log, of the last applied record
+	pending  uint64   // bytes that are received and not applied
 	received []received
 }
 
@@ -63,7 +64,7 @@ type received struct {
 	at    time.Time
 }
 
-// reset begins a stream at a position. Another epoch means the log of another primary.
+// reset begins a stream at a position. A changed epoch means that the log is that of another primary.
 func (p *progress) reset(at lsn.Position, epoch uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +83,8 @@ func (p *progress) connected(is bool) {
 	}
 }
 
-// heard records the end of the primary's log at a time of its clock.
+// heard records end as the end of the primary's log at a time of the primary's clock. behind is the number of
+// bytes that the primary has not sent.
 func (p *progress) heard(end lsn.Position, at time.Time, behind uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,14 +96,14 @@ func (p *progress) heard(end lsn.Position, at time.Time, behind uint64) {
 		return // an earlier sample already covers the oldest missing record
 	}
 	if last < 0 && !before.IsZero() && at.Sub(before) > maxHeartbeatGap {
-		at = before // after an outage, in which the oldest missing record may be as old as that
+		at = before // after an outage, the oldest missing record may have been written at any time since before
 	}
 	if len(p.samples) < maxSamples {
 		p.samples = append(p.samples, sample{end.LSN, at})
 	}
 }
 
-// got records received bytes: wire bytes on the connection, and frame bytes to be applied.
+// got records received data: the number of bytes on the connection, and the size of its frames.
 func (p *progress) got(wire, frames int, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,7 +119,8 @@ func (p *progress) dropOld(now time.Time) {
 	}
 }
 
-// reached records that everything up to a record of the primary is applied.
+// reached records that all records up to LSN n of the primary are applied. bytes is the size of the records
+// applied by this call.
 func (p *progress) reached(n uint64, bytes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +131,7 @@ func (p *progress) reached(n uint64, bytes int) {
 	}
 }
 
-// now returns the current values.
+// now returns the current progress.
 func (p *progress) now(now time.Time) Progress {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,31 +22,32 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// maxEnvelopeBytes is the size of an envelope without its transaction.
+// maxEnvelopeBytes is the maximum size of an envelope without its transaction.
 const maxEnvelopeBytes = 80
 
-// errRoleChanged is returned if the state of this site no longer permits the transactions of the primary.
+// errRoleChanged is returned if the state of this site no longer permits it to commit the transactions of the
+// primary.
 var errRoleChanged = errors.New("role of this site has changed")
 
-// puller commits the transactions of one stream on the active of a replica.
+// puller commits the transactions of one stream. It runs on the active of a replica.
 type puller struct {
 	primary  *replication.Primary // of this pair
 	progress *progress
 	decoder  *zstd.Decoder
 	lineage  uuid.UUID
 	epoch    uint64
-	offset   uint64        // added to an LSN of the primary's log: the logical number
+	offset   uint64        // difference between the logical number of a record and its LSN in the primary's log
 	wanted   chan struct{} // closed when the primary first requests reports of the position
 
 	mu      sync.Mutex // guards the fields below
 	seen    lsn.Position
-	applied lsn.Position // the last transaction applied
-	report  bool         // the primary requests reports
-	pending int          // transactions submitted and not applied
-	limit   uint64       // last record that may be submitted
+	applied lsn.Position // position of the last applied transaction
+	report  bool         // the primary requests position reports
+	pending int          // number of transactions that are submitted and not applied
+	limit   uint64       // LSN of the last record that may be submitted
 	failed  error
 	ended   bool          // the stream has ended, and all submitted transactions have an outcome
-	reached chan struct{} // closed and replaced when one of these fields changes
+	reached chan struct{} // closed and replaced when one of the fields above changes
 }
 
 // noLimit permits the submission of all records.
@@ -63,7 +64,8 @@ func newPuller(primary *replication.Primary, p *progress, st *queue.SiteState, a
 	}, nil
 }
 
-// run commits the transactions of a stream until it ends. It returns when all submitted transactions have an outcome.
+// run commits the transactions of a stream until the stream ends. It returns when all submitted transactions have
+// an outcome.
 func (p *puller) run(ctx context.Context, first *pb.PullLogResponse,
 	stream grpc.ServerStreamingClient[pb.PullLogResponse],
 ) error {
@@ -127,7 +129,8 @@ func (p *puller) take(ctx context.Context, resp *pb.PullLogResponse) error {
 	return nil
 }
 
-// awaitLimit waits until the next record may be submitted, and returns the last one that may be.
+// awaitLimit waits until the next record may be submitted. It returns the LSN of the last record that may be
+// submitted.
 func (p *puller) awaitLimit(ctx context.Context) (uint64, error) {
 	for {
 		p.mu.Lock()
@@ -144,7 +147,7 @@ func (p *puller) awaitLimit(ctx context.Context) (uint64, error) {
 	}
 }
 
-// setLimit permits the submission of records up to n.
+// setLimit permits the submission of records up to LSN n.
 func (p *puller) setLimit(n uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,14 +155,14 @@ func (p *puller) setLimit(n uint64) {
 	p.wake()
 }
 
-// hold stops the submission of records that are not received yet.
+// hold prevents the submission of records after the last record seen.
 func (p *puller) hold() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.limit = p.seen.LSN
 }
 
-// submit submits the transactions of frames up to a record, and returns the remaining frames.
+// submit submits the transactions of frames up to LSN limit, and returns the remaining frames.
 func (p *puller) submit(ctx context.Context, frames []byte, limit uint64) ([]byte, error) {
 	p.mu.Lock()
 	at, failed := p.seen, p.failed
@@ -199,7 +202,7 @@ func (p *puller) submit(ctx context.Context, frames []byte, limit uint64) ([]byt
 		if err := p.primary.SubmitAll(ctx, items); err != nil {
 			err = fmt.Errorf("commit transactions of the primary: %w", err)
 			p.mu.Lock()
-			p.pending, p.failed = p.pending-len(items), err // awaitRecord must not count them as applied
+			p.pending, p.failed = p.pending-len(items), err // awaitRecord must not count the rejected items as applied
 			p.wake()
 			p.mu.Unlock()
 			return nil, err
@@ -209,7 +212,8 @@ func (p *puller) submit(ctx context.Context, frames []byte, limit uint64) ([]byt
 	return frames, nil
 }
 
-// caughtUp advances the progress over records without transactions.
+// caughtUp advances the progress to a position if no transaction is pending, as after records without
+// transactions.
 func (p *puller) caughtUp(at lsn.Position) {
 	p.mu.Lock()
 	idle := p.pending == 0 && p.failed == nil
@@ -219,17 +223,18 @@ func (p *puller) caughtUp(at lsn.Position) {
 	}
 }
 
-// envelope returns the payload to commit for a record of the primary, or nil for one without effect. The store handles
-// changes of the role of the primary, and transactions that it refused while it was stopped.
+// envelope returns the payload to commit for a record of the primary, or nil for a record that had no effect. The
+// store processes role changes of the primary, and ignores transactions that the primary refused while it was
+// stopped.
 func (p *puller) envelope(f wal.Frame) []byte {
 	if len(f.Payload) > 0 && f.Payload[0] == txn.SiteVersion {
-		return nil // it was committed before the promotion of the primary, and rejected
+		return nil // the primary committed it before its promotion, and rejected it
 	}
 	s := txn.Site{Lineage: p.lineage, Epoch: p.epoch, Upstream: f.Pos, Logical: f.Pos.LSN + p.offset}
 	return txn.AppendSite(make([]byte, 0, len(f.Payload)+maxEnvelopeBytes), &s, f.Payload)
 }
 
-// done returns the callback for the transaction of a record.
+// done returns the completion callback for the transaction at a position.
 func (p *puller) done(at lsn.Position) replication.Done {
 	return func(r *txn.Result, err error) {
 		if err == nil && (r.Code == txn.ErrReplica || r.Code == txn.ErrSitePosition) {
@@ -248,7 +253,7 @@ func (p *puller) done(at lsn.Position) replication.Done {
 	}
 }
 
-// requestReports records whether the primary requests reports of the position.
+// requestReports records whether the primary requests position reports.
 func (p *puller) requestReports(is bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -262,7 +267,8 @@ func (p *puller) requestReports(is bool) {
 	}
 }
 
-// appliedAt returns the record of the primary up to which everything is applied, and whether the primary requests it.
+// appliedAt returns the position in the primary's log up to which all records are applied. It also returns
+// whether the primary requests reports of that position.
 func (p *puller) appliedAt() (at lsn.Position, report bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -272,7 +278,7 @@ func (p *puller) appliedAt() (at lsn.Position, report bool) {
 	return p.applied, p.report
 }
 
-// wake wakes the waiting functions. mu is held.
+// wake wakes the functions that wait for a change. mu must be held.
 func (p *puller) wake() {
 	close(p.reached)
 	p.reached = make(chan struct{})
@@ -281,7 +287,8 @@ func (p *puller) wake() {
 // errEnded is returned by await if the stream has ended.
 var errEnded = errors.New("stream with the primary has ended")
 
-// await waits until everything up to record n of the primary is applied, and returns the last record received.
+// await waits until all records up to LSN n of the primary are applied. It returns the position of the last
+// received record.
 func (p *puller) await(ctx context.Context, n uint64) (lsn.Position, error) {
 	for {
 		p.mu.Lock()
@@ -303,7 +310,7 @@ func (p *puller) await(ctx context.Context, n uint64) (lsn.Position, error) {
 	}
 }
 
-// awaitRecord waits until everything up to a record of the primary is applied. It ends a hold.
+// awaitRecord ends a hold and waits until all records up to a position of the primary are applied.
 func (p *puller) awaitRecord(ctx context.Context, at lsn.Position) error {
 	p.setLimit(noLimit)
 	seen, err := p.await(ctx, at.LSN)
@@ -317,7 +324,7 @@ func (p *puller) awaitRecord(ctx context.Context, at lsn.Position) error {
 	}
 }
 
-// sameRecord returns ErrDiverged if a record of the primary has the LSN of another one received here.
+// sameRecord returns ErrDiverged if the positions have the same LSN, but are not the same record.
 func sameRecord(at, seen lsn.Position) error {
 	if seen.LSN == at.LSN && seen != at {
 		return fmt.Errorf("%w: record %v of the primary is %v here", ErrDiverged, at, seen)

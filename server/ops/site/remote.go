@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// requestTimeout limits one request for the state of the other site.
+	// requestTimeout limits a request for the state of the other site, which is sent to all its nodes.
 	requestTimeout = 2 * time.Second
 	remotePing     = 10 * time.Second
 	remoteTimeout  = 5 * time.Second
@@ -31,10 +31,10 @@ const (
 	windowSize = 8 << 20
 )
 
-// remote is the connection to the nodes of the other site.
+// remote manages the connections to the nodes of the other site.
 type remote struct {
 	name       string          // of this site
-	own        func() []string // addresses of this site
+	own        func() []string // returns the addresses of this site
 	configured []string
 	options    []grpc.DialOption
 
@@ -55,20 +55,20 @@ func (r *remote) close() {
 	defer r.mu.Unlock()
 	r.closed = true
 	for _, c := range r.conns {
-		_ = c.Close() // fails only if it is closed
+		_ = c.Close() // fails only if the connection is already closed
 	}
 	clear(r.conns)
 }
 
-// addresses returns the configured addresses, and those learned from the other site.
+// addresses returns the configured addresses and the addresses learned from the other site.
 func (r *remote) addresses() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Concat(r.configured, r.learned)
 }
 
-// learn replaces the learned addresses. Both sites can have the same names of nodes, such as pods in two clusters: from
-// here, such an address leads to this site, and is ignored.
+// learn replaces the learned addresses. It ignores addresses that are also addresses of this site: if both sites
+// use the same node names, such as pods in two clusters, such an address leads to this site.
 func (r *remote) learn(addresses []string) {
 	own := r.own()
 	r.mu.Lock()
@@ -119,7 +119,8 @@ type remoteAnswer struct {
 	err     error
 }
 
-// find asks all known nodes of the other site, and returns the address and the state of its active.
+// find queries all known nodes of the other site. It returns the address and the state of the active of that
+// site.
 func (r *remote) find(ctx context.Context) (address string, state *pb.SiteState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -145,7 +146,7 @@ func (r *remote) find(ctx context.Context) (address string, state *pb.SiteState,
 		if best.state == nil || a.state.GetEpoch() > best.state.GetEpoch() {
 			best = a
 		}
-		cancel() // the other nodes are not active
+		cancel() // the requests to the other nodes are no longer needed
 	}
 	if best.state == nil {
 		return "", nil, fmt.Errorf("%w: %w", ErrUnreachable, errors.Join(failed...))
@@ -154,7 +155,7 @@ func (r *remote) find(ctx context.Context) (address string, state *pb.SiteState,
 	return best.address, best.state, nil
 }
 
-// ask requests the state of the other site from the node at an address, or from the active to which it redirects.
+// ask requests the state of the other site from the node at an address.
 func (r *remote) ask(ctx context.Context, address string) (*pb.SiteState, error) {
 	c, err := r.client(address)
 	if err != nil {
@@ -170,8 +171,8 @@ func (r *remote) ask(ctx context.Context, address string) (*pb.SiteState, error)
 	return resp.GetSite(), nil
 }
 
-// fromStatus converts a gRPC status to an error of this package or of apierror. The result wraps no status: the status
-// of a response to a client is derived from this node's errors.
+// fromStatus converts a gRPC status to an error of this package or of apierror. The result does not wrap the
+// received status: a status for a client must be derived from this node's errors.
 func fromStatus(err error) error {
 	known := apierror.FromStatus(err)
 	st, still := status.FromError(known)

@@ -11,27 +11,27 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// seedRetention is how long the log after a snapshot is retained for a replica that is not connected.
+// seedRetention is how long the log after a snapshot is retained while the replica is not connected.
 const seedRetention = 10 * time.Minute
 
-// retention retains the log after the last snapshot for a replica: while the snapshot is sent, for seedRetention after
-// that, and while the replica pulls the log, until it has received everything that it lacked. Disk space that becomes
-// low ends it.
+// retention retains the log after the last snapshot that was sent to a replica. The log is retained while the
+// snapshot is sent, and for seedRetention after that. While the replica pulls the log, the log is retained until
+// the replica has received the records that it lacked. Low disk space ends the retention.
 type retention struct {
 	mu  sync.Mutex // guards the fields below
 	now *retained  // nil if none
 }
 
-// retained is the use of the retained log by one stream. A later stream replaces it.
+// retained represents the use of the retained log by one stream. The next stream creates a new retained.
 type retained struct {
 	hold   *wal.Hold
 	after  uint64                  // LSN of the last record in the snapshot
-	cancel context.CancelCauseFunc // ends the transfer of the snapshot; nil if it has ended
+	cancel context.CancelCauseFunc // ends the transfer of the snapshot; nil when the transfer has ended
 	timer  *time.Timer             // nil while a stream uses it
 }
 
-// begin retains the log after a record for the transfer of a snapshot, which cancel ends. The previous snapshot is
-// replaced.
+// begin retains the log after a record for the transfer of a snapshot. cancel ends the transfer. The retention
+// for the previous snapshot ends.
 func (r *retention) begin(hold *wal.Hold, after uint64, cancel context.CancelCauseFunc) *retained {
 	k := &retained{hold: hold, after: after, cancel: cancel}
 	r.mu.Lock()
@@ -44,8 +44,9 @@ func (r *retention) begin(hold *wal.Hold, after uint64, cancel context.CancelCau
 	return k
 }
 
-// resume returns the retained log, for a replica that has the record at a position; nil if nothing is retained for it.
-// During the transfer of a snapshot, such a replica is not the receiver.
+// resume returns the retained log for a replica that has the record at a position. It returns nil if no log is
+// retained for it. During the transfer of a snapshot, it returns nil, because a connected replica is not the
+// receiver of the snapshot.
 func (r *retention) resume(at lsn.Position) *retained {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,12 +55,13 @@ func (r *retention) resume(at lsn.Position) *retained {
 		return nil
 	}
 	old.stopTimer()
-	// The stream that used it can still be open: it has not noticed its end. Its suspend has no effect then.
+	// The stream that used the log may not have detected that its connection is lost. When it ends, its call of
+	// suspend has no effect.
 	r.now = &retained{hold: old.hold, after: old.after}
 	return r.now
 }
 
-// suspend starts the time after which the log is released, at the end of the stream that uses it.
+// suspend starts the time after which the log is released. It is called when the stream that uses the log ends.
 func (r *retention) suspend(k *retained) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +74,7 @@ func (r *retention) suspend(k *retained) {
 // release releases the log, unless another stream uses it.
 func (r *retention) release(k *retained) { r.drop(k, context.Canceled) }
 
-// drop is like release. A transfer in progress ends with the cause.
+// drop is like release, but ends a transfer in progress with the given cause.
 func (r *retention) drop(k *retained, cause error) {
 	r.mu.Lock()
 	if k == nil || r.now != k {
@@ -84,7 +86,7 @@ func (r *retention) drop(k *retained, cause error) {
 	k.end(cause)
 }
 
-// last returns the current use, or nil.
+// last returns the current retained, or nil.
 func (r *retention) last() *retained {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	// DefaultSwitchTimeout limits the wait for the last transaction in a planned switch.
+	// DefaultSwitchTimeout is the default limit of the wait for the last transaction in a planned switch.
 	DefaultSwitchTimeout = 10 * time.Second
-	// maxSwitchLag is the number of bytes that a replica may lack when a planned switch stops the primary.
+	// maxSwitchLag is the maximum number of bytes that a replica may lack when a planned switch stops the primary.
 	maxSwitchLag = 1 << 20
-	// resolveTimeout is how long a failed switch waits for the decision of the replica before its outcome is reported as
-	// unknown.
+	// resolveTimeout is how long a failed switch waits for the decision of the replica. After it, the outcome is
+	// reported as unknown.
 	resolveTimeout = 5 * time.Second
-	// probeTimeout is how long a promotion waits for an answer of the primary.
+	// probeTimeout is how long a promotion waits for a response of the primary.
 	probeTimeout = time.Second
 )
 
 // Switched is the result of a planned switch.
 type Switched struct {
 	Primary *pb.SiteState
-	// Pause is the time during which no site accepted writes, as measured by the former primary.
+	// Pause is the time during which neither site accepted writes, as measured by the former primary.
 	Pause time.Duration
 }
 
-// Switch moves the primary role to the other site without loss. This site must be the primary. After an error other
-// than replication.ErrOutcomeUnknown, this site is still the primary.
+// Switch moves the primary role to the other site without loss of transactions. This site must be the primary.
+// After an error other than replication.ErrOutcomeUnknown, this site is still the primary.
 func (m *Manager) Switch(ctx context.Context, to string, timeout time.Duration) (Switched, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -66,13 +66,14 @@ func (m *Manager) Switch(ctx context.Context, to string, timeout time.Duration) 
 	if err := m.awaitReplica(ctx, address, timeout); err != nil {
 		return Switched{}, err
 	}
-	// The rest must not depend on the caller: it may be a client of this pair.
+	// From here on, do not depend on ctx: the caller may be a client of this pair.
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout+resolveTimeout)
 	defer cancel()
 	return m.handOver(work, primary, address, timeout)
 }
 
-// awaitReplica waits until the replica at an address lacks so little that it can catch up while no site accepts writes.
+// awaitReplica waits until the replica at an address lacks at most maxSwitchLag bytes, so that the switch is
+// short.
 func (m *Manager) awaitReplica(ctx context.Context, address string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -99,7 +100,7 @@ func (m *Manager) awaitReplica(ctx context.Context, address string, timeout time
 	}
 }
 
-// handOver stops this primary and lets the other site take over.
+// handOver stops this primary and requests the takeover of the other site.
 func (m *Manager) handOver(
 	ctx context.Context, primary *replication.Primary, address string, timeout time.Duration,
 ) (Switched, error) {
@@ -110,7 +111,7 @@ func (m *Manager) handOver(
 		return Switched{}, err
 	}
 	end, ok := m.o.Store.PositionOf(at)
-	if !ok { // resolve continues
+	if !ok { // resolve decides later
 		return Switched{}, fmt.Errorf("%w: record %d of the stop is not in the log", replication.ErrOutcomeUnknown, at)
 	}
 	c, err := m.remote.client(address)
@@ -143,7 +144,7 @@ func (m *Manager) handOver(
 	m.setHeard(next, nil)
 	m.remote.learn(next.GetAddresses())
 	if err := m.followNext(ctx, primary, next); err != nil {
-		m.log.Warn("switched site does not follow yet", zap.Error(err)) // resolve repeats it
+		m.log.Warn("switched site does not follow yet", zap.Error(err)) // resolve retries
 	}
 	return Switched{Primary: next, Pause: pause}, nil
 }
@@ -155,7 +156,7 @@ func fromStatusOrNil(err error) error {
 	return fromStatus(err)
 }
 
-// cancelTakeover asks the other site for its decision until it answers or ctx ends.
+// cancelTakeover requests the decision of the other site until it receives a response or ctx ends.
 func (m *Manager) cancelTakeover(ctx context.Context, st *queue.SiteState, end lsn.Position) (*pb.SiteState, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
@@ -190,7 +191,8 @@ func (m *Manager) cancelOnce(ctx context.Context, st *queue.SiteState, end lsn.P
 	return resp.GetSite(), fromStatusOrNil(err)
 }
 
-// resolve ends the stop of a primary: it follows the other site if that was promoted, and continues otherwise.
+// resolve decides about a stopped primary. If the other site was promoted, this site becomes its replica.
+// Otherwise it resumes as the primary.
 func (m *Manager) resolve(ctx context.Context, primary *replication.Primary) time.Duration {
 	if err := m.lockRole(ctx); err != nil {
 		return resolveInterval
@@ -218,8 +220,8 @@ func (m *Manager) resolve(ctx context.Context, primary *replication.Primary) tim
 	return 0
 }
 
-// followNext makes this former primary the replica of the promoted site, if it has no transactions that the promoted
-// site lacks.
+// followNext makes this former primary the replica of the promoted site, if this site has no transactions that
+// the promoted site lacks.
 func (m *Manager) followNext(ctx context.Context, primary *replication.Primary, next *pb.SiteState) error {
 	f, err := m.base(next)
 	if err != nil {
@@ -228,7 +230,7 @@ func (m *Manager) followNext(ctx context.Context, primary *replication.Primary, 
 	return m.adopt(ctx, primary, f, next)
 }
 
-// base returns where this pair continues in the log of a primary.
+// base returns the position at which this pair continues in the log of a primary.
 func (m *Manager) base(next *pb.SiteState) (follow, error) {
 	st := m.o.Store.Site()
 	f := follow{lineage: st.Lineage, epoch: st.Epoch}
@@ -262,10 +264,11 @@ type effects struct {
 	n      uint64
 	last   lsn.Position
 	reader txn.Reader
-	// known means that the role is known: the part contains a change of it. refusing means that transactions have no
-	// effect in this role.
+	// known is set if the role is known, because the part contains a role change. refusing is set if transactions
+	// have no effect in that role.
 	known, refusing bool
-	// early is the number of transactions before the first change, and lastEarly the position of the last one.
+	// early is the number of transactions before the first role change. lastEarly is the position of the last of
+	// them.
 	early     uint64
 	lastEarly lsn.Position
 }
@@ -279,7 +282,7 @@ func (c *effects) add(f *wal.Frame) {
 			return
 		}
 		if !c.known && (change.Action == txn.SiteStop || change.Action == txn.SiteStart) {
-			c.countEarly() // it was a primary, or had no sites
+			c.countEarly() // before the change, this site was a primary or had no role
 		}
 		c.known = true
 		c.refusing = change.Action == txn.SiteStop || change.Action == txn.SiteFollow
@@ -299,7 +302,8 @@ func (c *effects) countEarly() {
 	}
 }
 
-// end returns the number of transactions with an effect, and the position of the last one. The role is the current one.
+// end returns the number of transactions with an effect, and the position of the last of them. role is the
+// current role of this site.
 func (c *effects) end(role queue.SiteRole) (n uint64, last lsn.Position) {
 	if !c.known && (role == queue.SitePrimary || role == queue.SiteNone) {
 		c.countEarly()
@@ -307,8 +311,8 @@ func (c *effects) end(role queue.SiteRole) (n uint64, last lsn.Position) {
 	return c.n, c.last
 }
 
-// Takeover makes this replica the primary once it has applied the record that stopped the old primary, unless the old
-// primary has canceled the stop.
+// Takeover makes this replica the primary when it has applied the record that stopped the old primary. It fails
+// if the old primary has cancelled the stop.
 func (m *Manager) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -330,7 +334,8 @@ func (m *Manager) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.Si
 	if err := m.checkTakeover(req, end); err != nil {
 		return nil, err
 	}
-	// The store is the proof that nothing is missing: it also rejects the change if it applies a resume before it.
+	// The state of the store proves that no transaction is missing. The store also rejects the promotion if it
+	// applies a resume of the primary first.
 	if st := m.o.Store.Site(); !st.MayTakeOver() || st.StopLSN != end.LSN {
 		return nil, fmt.Errorf("%w: the replica is at record %v, and has not applied %v as the stop of the primary",
 			ErrSwitch, st.Upstream, end)
@@ -354,7 +359,7 @@ func (m *Manager) checkTakeover(req *pb.TakeoverRequest, end lsn.Position) error
 	return nil
 }
 
-// awaitRecord waits until everything up to a record of the primary is applied.
+// awaitRecord waits until all records up to a position of the primary are applied.
 func (m *Manager) awaitRecord(ctx context.Context, at lsn.Position) error {
 	for {
 		m.mu.Lock()
@@ -374,15 +379,15 @@ func (m *Manager) awaitRecord(ctx context.Context, at lsn.Position) error {
 	}
 }
 
-// CancelTakeover makes this site refuse takeovers up to an end of the primary's log, and returns its state. The refusal
-// is committed first: another active of this pair may receive the request of a canceled takeover later, even before it
-// receives the resume of the primary.
+// CancelTakeover makes this site refuse takeovers up to an end of the primary's log, and returns its state. The
+// refusal is committed before the response. Otherwise another active of this pair could accept a delayed request
+// of the cancelled takeover before it receives the resume of the primary.
 func (m *Manager) CancelTakeover(ctx context.Context, req *pb.CancelTakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()
 	if err != nil {
 		return nil, err
 	}
-	if err := m.lockRole(ctx); err != nil { // a promotion in progress is completed first
+	if err := m.lockRole(ctx); err != nil { // waits until a promotion in progress is completed
 		return nil, err
 	}
 	defer m.unlockRole()
@@ -391,7 +396,7 @@ func (m *Manager) CancelTakeover(ctx context.Context, req *pb.CancelTakeoverRequ
 	switch {
 	case st.Lineage.String() != req.GetLineage():
 		return nil, fmt.Errorf("%w: lineage of site %s is %s", ErrRole, m.o.Name, st.Lineage)
-	case st.Epoch < req.GetEpoch(): // it could become a replica of this epoch, and take over then
+	case st.Epoch < req.GetEpoch(): // this site could become a replica in that epoch and then take over
 		return nil, fmt.Errorf("%w: site %s has not followed epoch %d yet", ErrRole, m.o.Name, req.GetEpoch())
 	case st.Role == queue.SiteReplica && st.Epoch == req.GetEpoch() && st.CanceledLSN < end.LSN:
 		if err := m.change(ctx, primary, txn.SiteChange{Action: txn.SiteCancel, Upstream: end}); err != nil {
@@ -405,12 +410,12 @@ func (m *Manager) CancelTakeover(ctx context.Context, req *pb.CancelTakeoverRequ
 type Promoted struct {
 	Epoch  uint64
 	Origin lsn.Position
-	// Progress is how far the site was behind, as last heard.
+	// Progress is the last known progress of the site before the promotion.
 	Progress Progress
 }
 
-// Promote makes a replica, or a stopped primary, the primary. Transactions that it has not received are lost. Without
-// force, it returns ErrPrimaryAnswers if the primary answers.
+// Promote makes this replica or stopped primary the primary. Transactions that this site has not received are
+// lost. Unless force is set, Promote returns ErrPrimaryAnswers if the primary responds.
 func (m *Manager) Promote(ctx context.Context, reason string, force bool) (Promoted, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -426,7 +431,7 @@ func (m *Manager) Promote(ctx context.Context, reason string, force bool) (Promo
 	}
 	epoch := st.Epoch + 1
 	if st.Role == queue.SiteStopped {
-		epoch++ // the replica may have used the next one
+		epoch++ // the replica may have used the next epoch
 	}
 	probe, cancel := context.WithTimeout(ctx, probeTimeout)
 	_, remote, err := m.ask(probe)
@@ -439,7 +444,8 @@ func (m *Manager) Promote(ctx context.Context, reason string, force bool) (Promo
 	}
 	progress := m.progress.now(time.Now())
 	work := context.WithoutCancel(ctx)
-	// A stopped primary lacks no earlier transaction, but the replica may have been promoted and accepted others.
+	// A stopped primary lacks no earlier transaction. But the replica may have been promoted and may have accepted
+	// transactions, so the promotion is lossy.
 	if err := m.change(work, primary, txn.SiteChange{Action: txn.SitePromote, Epoch: epoch, Lossy: true}); err != nil {
 		return Promoted{}, err
 	}
@@ -454,8 +460,8 @@ type Demoted struct {
 	Upstream lsn.Position
 }
 
-// Demote makes this pair the replica of the other site. It must not have transactions that the primary lacks. Those of
-// a former primary are saved to a file (apierror.LostError).
+// Demote makes this pair the replica of the other site. It fails if this pair has transactions that the primary
+// lacks. A former primary saves these transactions to a file (apierror.LostError).
 func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	primary, err := m.active()
 	switch {
@@ -484,7 +490,7 @@ func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	}
 	open, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The primary verifies the position, and begins a lineage if it has none.
+	// The primary verifies the position. If it has no lineage, it begins one.
 	_, first, err := m.open(open, follow{at: f.at})
 	if err != nil {
 		return Demoted{}, err
@@ -495,7 +501,8 @@ func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	return Demoted{Primary: first.GetPrimary(), Upstream: f.at}, nil
 }
 
-// baseOfDemotion is like base, but also stops a primary that was superseded, so that no further transactions are lost.
+// baseOfDemotion is like base, but first stops a primary that was superseded, so that it accepts no further
+// transactions that would be lost.
 func (m *Manager) baseOfDemotion(
 	ctx context.Context, primary *replication.Primary, next *pb.SiteState,
 ) (follow, error) {
@@ -505,6 +512,6 @@ func (m *Manager) baseOfDemotion(
 			return follow{}, err
 		}
 	}
-	m.lost = lost{} // an operator may have removed the file
+	m.lost = lost{} // check again: an operator may have removed the file
 	return m.base(next)
 }

@@ -27,9 +27,9 @@ type SeedOptions struct {
 	Name string            // site.name of the replica
 	From []string          // addresses of nodes of the primary
 	Dial []grpc.DialOption // see DialOptions
-	Dir  string            // data directory; must be empty or not exist
+	Dir  string            // data directory; must be empty or must not exist
 	FS   vfs.FS            // by default the operating system's filesystem
-	// SegmentBytes is the size of the segments of the log; if 0, the default.
+	// SegmentBytes is the size of the log segments; 0 means the default.
 	SegmentBytes int64
 	// Progress, if not nil, is called periodically.
 	Progress func(checkpoint.Progress)
@@ -40,20 +40,23 @@ type Seeded struct {
 	backup.Received
 
 	Primary *pb.SiteState
-	// Upstream is the last record in the data directory, in the log of the primary. The replica continues after it.
+	// Upstream is the position, in the log of the primary, of the last record in the data directory. The replica
+	// continues after it.
 	Upstream lsn.Position
 	// DataBytes is the size of the snapshot.
 	DataBytes uint64
-	// Lineage is the new lineage of a detached copy; otherwise, it is zero.
+	// Lineage is the new lineage of a detached copy. Otherwise it is zero.
 	Lineage uuid.UUID
 }
 
-// Seed creates the data directory of the first node of a replica site from a snapshot of the primary. The node that
-// starts from it is a replica. After an error, Seed removes its files if possible, and no node starts from the rest.
+// Seed creates the data directory of the first node of a replica site from a snapshot of the primary. A node that
+// starts from it is a replica. After an error, Seed removes its files if possible. No node starts from files that
+// remain.
 //
-// The primary retains its log after the snapshot until the replica has connected, or for 10 minutes.
+// The primary retains its log after the snapshot until the replica has caught up. If the replica does not
+// connect, the primary releases the log after 10 minutes.
 //
-// Errors: ErrUnreachable, ErrRole, ErrBehind, and those of backup.Receive.
+// Seed returns ErrUnreachable, ErrRole, ErrBehind, and the errors of backup.Receive.
 func Seed(ctx context.Context, o SeedOptions) (Seeded, error) {
 	var res Seeded
 	if o.FS == nil {
@@ -77,7 +80,8 @@ func Seed(ctx context.Context, o SeedOptions) (Seeded, error) {
 	return receive(ctx, c.PullSnapshot, &o, false)
 }
 
-// receive creates a data directory from the snapshot of a node. If detached, it is independent of that pair.
+// receive creates a data directory from the snapshot of a node. If detached is set, the copy is independent of
+// the pair of that node.
 func receive(ctx context.Context, pull PullSnapshot, o *SeedOptions, detached bool) (Seeded, error) {
 	var res Seeded
 	ctx, cancel := context.WithCancel(ctx)
@@ -122,7 +126,7 @@ func receive(ctx context.Context, pull PullSnapshot, o *SeedOptions, detached bo
 	return res, nil
 }
 
-// pieces receives the pieces of a snapshot.
+// pieces reads the pieces of a snapshot from a stream.
 type pieces struct {
 	ctx     context.Context //nolint:containedctx // of the stream
 	stream  grpc.ServerStreamingClient[pb.PullSnapshotResponse]
@@ -152,7 +156,7 @@ func (p *pieces) next() (offset uint64, data []byte, err error) {
 	return resp.GetOffset(), data, nil
 }
 
-// streamError returns the error of a stream that has ended before its last response.
+// streamError converts the error of a stream that ended before its last response.
 func streamError(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:

@@ -30,7 +30,7 @@ type Service struct {
 
 var _ pb.SiteServiceServer = (*Service)(nil)
 
-// NewService returns the service of a manager. Streams end when closing is closed.
+// NewService returns the service for a Manager. Streams end when closing is closed.
 func NewService(m *Manager, closing <-chan struct{}) *Service {
 	return &Service{m: m, closing: closing}
 }
@@ -39,7 +39,7 @@ func NewService(m *Manager, closing <-chan struct{}) *Service {
 func (s *Service) GetSite(_ context.Context, req *pb.GetSiteRequest) (*pb.GetSiteResponse, error) {
 	_, err := s.m.active()
 	if req.GetLocal() && err != nil {
-		return nil, apierror.ToStatus(err) // the caller needs the state after all committed changes
+		return nil, apierror.ToStatus(err) // the caller needs a state that contains all committed changes
 	}
 	resp := &pb.GetSiteResponse{Site: s.m.state()}
 	if req.GetLocal() {
@@ -141,7 +141,7 @@ func (s *Service) PullSnapshot(
 	return apierror.ToStatus(s.m.serveSnapshot(ctx, req, stream.Send))
 }
 
-// untilClosing returns a context that ends when the service closes, or with the returned function.
+// untilClosing returns a context that ends when closing is closed, or when the returned function is called.
 func (s *Service) untilClosing(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
-// pieceBytes is the size of the data in one response, unless a single page is larger.
+// pieceBytes is the maximum size of the data in one response, unless a single page is larger.
 const pieceBytes = 512 << 10
 
 // maxPieceBytes is the maximum size of the data in one response.
@@ -33,8 +33,8 @@ var (
 
 func checksumOf(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
 
-// serveSnapshot sends a new checkpoint of a primary, and retains the log after it. It begins a lineage if the pair has
-// none.
+// serveSnapshot sends a new checkpoint of a primary to a replica, and retains the log after it. If the pair has
+// no role, it becomes the primary of a new lineage.
 func (m *Manager) serveSnapshot(
 	ctx context.Context, req *pb.PullSnapshotRequest, send func(*pb.PullSnapshotResponse) error,
 ) error {
@@ -57,7 +57,7 @@ func (m *Manager) serveSnapshot(
 	}
 	ctx, cancel := whileActive(ctx, primary)
 	defer cancel(nil)
-	// The checkpoint must contain the lineage, and the promotion of this site.
+	// Write a checkpoint first: the snapshot must contain the lineage and the promotion of this site.
 	if _, err := m.o.Store.Checkpoint(ctx); err != nil {
 		return fmt.Errorf("write a checkpoint: %w", err)
 	}
@@ -66,7 +66,7 @@ func (m *Manager) serveSnapshot(
 		return fmt.Errorf("open snapshot: %w", err)
 	}
 	defer snap.Close()
-	defer context.AfterFunc(ctx, snap.Close)() // a blocked send must not retain its pages
+	defer context.AfterFunc(ctx, snap.Close)() // a blocked send must not retain the pages of the snapshot
 	after := snap.Header.Position.LSN
 	defer m.seed.suspend(m.seed.begin(m.o.Store.HoldLog(after+1), after, cancel))
 	m.log.Info("sending a snapshot to a replica", zap.String("site", req.GetSite()),
@@ -79,7 +79,7 @@ func (m *Manager) serveSnapshot(
 	return err
 }
 
-// serveCopy sends a new checkpoint to a receiver that does not become a replica.
+// serveCopy sends a new checkpoint for a detached copy, which does not become a replica.
 func (m *Manager) serveCopy(
 	ctx context.Context, primary *replication.Primary, send func(*pb.PullSnapshotResponse) error,
 ) error {
@@ -93,7 +93,7 @@ func (m *Manager) serveCopy(
 		return fmt.Errorf("open snapshot: %w", err)
 	}
 	defer snap.Close()
-	defer context.AfterFunc(ctx, snap.Close)() // a blocked send must not retain its pages
+	defer context.AfterFunc(ctx, snap.Close)() // a blocked send must not retain the pages of the snapshot
 	m.log.Info("sending a detached copy", zap.Uint64("bytes", snap.Header.DataBytes),
 		zap.Uint64("lsn", snap.Header.Position.LSN))
 	err = m.sendSnapshot(ctx, snap, send)
@@ -104,7 +104,7 @@ func (m *Manager) serveCopy(
 	return err
 }
 
-// whileActive returns a context that ends with the active role of this node.
+// whileActive returns a context that ends when this node is no longer active.
 func whileActive(
 	ctx context.Context, primary *replication.Primary,
 ) (context.Context, context.CancelCauseFunc) {
@@ -154,8 +154,8 @@ func (m *Manager) sendSnapshot(
 	return nil
 }
 
-// ReleaseLog ends the transfer of a snapshot, and releases the log that is retained for its receiver. It is called when
-// the disk is nearly full: a replica must not stop the primary.
+// ReleaseLog ends the transfer of a snapshot and releases the log that is retained for its receiver. It is called
+// when the disk is nearly full, because a replica must not stop the primary.
 func (m *Manager) ReleaseLog() {
 	if k := m.seed.last(); k != nil {
 		m.log.Warn("disk nearly full: log after the snapshot for a replica is not retained",

@@ -22,26 +22,26 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// heartbeat is the interval of responses while the log does not grow.
+// heartbeat is the interval between responses while the log does not grow.
 const heartbeat = 250 * time.Millisecond
 
-// source streams the applied log of a primary to one replica.
+// source streams the applied log of a primary to a replica.
 type source struct {
 	primary  *replication.Primary
 	store    *store.Store
 	reader   *wal.Reader
-	sent     lsn.Position // last frame sent
-	rest     []byte       // frames read and not sent: not applied yet
+	sent     lsn.Position // position of the last frame sent
+	rest     []byte       // frames that were read but not sent, because they are not applied
 	compress *compressor
 	send     func(*pb.PullLogResponse) error
-	caughtUp func()      // called when everything that is applied was sent
-	limited  func() bool // whether the replica must report its position
+	caughtUp func()      // called when all applied records were sent
+	limited  func() bool // reports whether the replica must report its position
 
-	records, bytes uint64 // sent
+	records, bytes uint64 // number and size of the records sent
 }
 
-// serveLog streams the log after the position of the request until ctx or the role ends. It begins a lineage if the
-// pair has none.
+// serveLog streams the log after the position in the request until ctx or the role ends. If the pair has no role,
+// it becomes the primary of a new lineage.
 func (m *Manager) serveLog(ctx context.Context, req *pb.PullLogRequest, send func(*pb.PullLogResponse) error) error {
 	primary, err := m.active()
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *Manager) serveLog(ctx context.Context, req *pb.PullLogRequest, send fun
 	if err := m.checkFollower(req, &st, after); err != nil {
 		return err
 	}
-	// The log after the replica's snapshot is retained until it was sent.
+	// Retain the log after the replica's snapshot until it was sent.
 	kept := m.seed.resume(after)
 	defer m.seed.suspend(kept)
 	s := &source{
@@ -74,7 +74,7 @@ func (m *Manager) serveLog(ctx context.Context, req *pb.PullLogRequest, send fun
 	return err
 }
 
-// beginLineage makes a pair without sites the primary of a new lineage.
+// beginLineage makes a pair without a role the primary of a new lineage, and returns the state of this site.
 func (m *Manager) beginLineage(ctx context.Context, primary *replication.Primary) (queue.SiteState, error) {
 	st := m.o.Store.Site()
 	if st.Role != queue.SiteNone {
@@ -94,7 +94,7 @@ func (m *Manager) beginLineage(ctx context.Context, primary *replication.Primary
 	return st, nil
 }
 
-// checkFollower returns an error unless a replica can continue after a position in this log.
+// checkFollower returns an error unless the replica can continue in this log after the given position.
 func (m *Manager) checkFollower(req *pb.PullLogRequest, st *queue.SiteState, after lsn.Position) error {
 	lineage := st.Lineage.String()
 	switch {
@@ -142,7 +142,7 @@ func (s *source) run(ctx context.Context, state *pb.SiteState) (err error) {
 			resp.Primary = state
 		}
 		if len(resp.GetFrames()) > 0 || first || s.idle(ctx, advanced) {
-			resp.Now = timestamppb.Now() // before End: everything acknowledged earlier is applied
+			resp.Now = timestamppb.Now() // before End: all transactions acknowledged until then are applied
 			resp.End = positionToProto(s.store.Applied())
 			resp.Report = s.limited()
 			if err := s.send(resp); err != nil {
@@ -159,7 +159,8 @@ func (s *source) run(ctx context.Context, state *pb.SiteState) (err error) {
 	}
 }
 
-// idle waits until further records are applied. It reports whether a heartbeat is due instead.
+// idle waits until further records are applied, or until a heartbeat is due. It reports whether a heartbeat is
+// due.
 func (s *source) idle(ctx context.Context, advanced <-chan struct{}) bool {
 	s.caughtUp()
 	timer := time.NewTimer(heartbeat)
@@ -174,7 +175,7 @@ func (s *source) idle(ctx context.Context, advanced <-chan struct{}) bool {
 	return false
 }
 
-// next returns a response with the next applied frames, or without frames.
+// next returns a response with the next applied frames. If there are none, the response has no frames.
 func (s *source) next() (*pb.PullLogResponse, error) {
 	applied := s.store.Applied().LSN
 	if len(s.rest) == 0 && s.sent.LSN < applied {

@@ -7,7 +7,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Superseded reports whether the other site was promoted since this site was the primary.
+// Superseded reports whether the other site was promoted after this site became the primary.
 func (s *Status) Superseded() bool { return s.Remote != nil && supersedes(s.Remote, &s.State) }
 
 // RemoteRole returns the last known role of the other site.

@@ -19,21 +19,22 @@ import (
 )
 
 const (
-	// maxHeld limits the time during which a replica does not apply the log of the primary.
+	// maxHeld limits the time during which a replica applies no records of the primary.
 	maxHeld = time.Second
-	// verifyWait is the maximum wait of a replica for the record of the primary at which both are compared.
+	// verifyWait limits the time that a replica waits for the record of the primary at which the sites are compared.
 	verifyWait = 10 * time.Second
-	// verifyAttempts is greater than 1, since a failover of the primary, or a switch, can end a hold.
+	// verifyAttempts is greater than 1, because a failover or a switch of the primary can end a hold.
 	verifyAttempts = 3
-	// maxDigestBytes exceeds the size of the digests of the maximum number of queues.
+	// maxDigestBytes is greater than the size of the digests of the maximum number of queues.
 	maxDigestBytes = 64 << 20
 )
 
-// errPassed is returned if the replica has not stopped at the transaction of the primary's digests.
+// errPassed is returned if the digests of the replica and of the primary are from different transactions.
 var errPassed = errors.New("replica is at another transaction than the primary")
 
-// Verify compares the rolling digests of both sites at one transaction. With local, this site must be the replica. A
-// primary forwards the call. Errors: ErrRole, ErrUnreachable, ErrDiverged, ErrNotCompared.
+// Verify compares the rolling digests of both sites at the same transaction. A primary forwards the call to its
+// replica. If local is set, the call is not forwarded, so this site must be the replica. Verify returns ErrRole,
+// ErrUnreachable, ErrDiverged and ErrNotCompared.
 func (m *Manager) Verify(ctx context.Context, local bool) (*pb.VerifySitesResponse, error) {
 	if _, err := m.active(); err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func (m *Manager) Verify(ctx context.Context, local bool) (*pb.VerifySitesRespon
 	}
 	resp, err := c.VerifySites(ctx, &pb.VerifySitesRequest{Local: true}, grpc.MaxCallRecvMsgSize(maxDigestBytes))
 	if err = fromStatusOrNil(err); errors.Is(err, replication.ErrNotActive) {
-		err = fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // the client must not follow it to the replica
+		err = fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // without ErrNotActive: the client must not follow its redirect to the replica
 	}
 	return resp, err
 }
@@ -85,11 +86,11 @@ func (m *Manager) verifyReplica(ctx context.Context) (*pb.VerifySitesResponse, e
 	if errors.Is(err, ErrRole) || errors.Is(err, ErrUnreachable) || errors.Is(err, ErrDiverged) {
 		return nil, err
 	}
-	return nil, fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // it may contain ErrNotActive of the primary
+	return nil, fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // without the wrapped error, which may be ErrNotActive of the primary
 }
 
-// compareOnce holds this replica while it requests the digests of the primary at the same or a later record, and
-// continues up to that record.
+// compareOnce holds this replica while it requests the digests of the primary, which are from the same or a later
+// record. It then continues up to that record and compares the digests.
 func (m *Manager) compareOnce(ctx context.Context) (*pb.VerifySitesResponse, error) {
 	address, _, err := m.ask(ctx)
 	if err != nil {
@@ -122,7 +123,7 @@ func (m *Manager) compareOnce(ctx context.Context) (*pb.VerifySitesResponse, err
 	return m.comparison(theirs, &mine, held), nil
 }
 
-// digestsAt returns the digests of this replica at the same transaction as theirs, the digests of the primary.
+// digestsAt returns the digests of this replica at the transaction of theirs, the digests of the primary.
 func (m *Manager) digestsAt(
 	ctx context.Context, p *puller, theirs *pb.GetSiteDigestsResponse,
 ) (store.QueueDigests, error) {
@@ -156,7 +157,7 @@ func (m *Manager) digestsAt(
 	return mine, nil
 }
 
-// comparison compares the digests of a primary and of this replica.
+// comparison compares the digests of a primary with those of this replica.
 func (m *Manager) comparison(
 	theirs *pb.GetSiteDigestsResponse, mine *store.QueueDigests, held time.Duration,
 ) *pb.VerifySitesResponse {
@@ -203,7 +204,8 @@ func (m *Manager) compared(r *pb.VerifySitesResponse) {
 	m.o.Changed()
 }
 
-// Difference returns the difference found by the last comparison of this replica with its primary, or "".
+// Difference returns the difference found by the last comparison of this replica with its primary. It returns ""
+// if there was none.
 func (m *Manager) Difference() string {
 	if m.o.Store.Site().Role != queue.SiteReplica {
 		return ""
@@ -225,7 +227,7 @@ func (m *Manager) digests(ctx context.Context) (*pb.GetSiteDigestsResponse, erro
 	if err != nil {
 		return nil, fmt.Errorf("digests of the primary: %w", err)
 	}
-	site := m.state() // after the digests: the epoch of the site is not lower than theirs
+	site := m.state() // after the digests, so that the epoch of the site is not lower than that of the digests
 	if site.GetRole() != pb.SiteRole_SITE_ROLE_PRIMARY && site.GetRole() != pb.SiteRole_SITE_ROLE_STOPPED {
 		return nil, fmt.Errorf("%w: site %q is not a primary", ErrRole, m.o.Name)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc implements MaintenanceService, for operators and for the other node. Calls that concern the pair are
-// forwarded to the active.
+// Package rpc implements MaintenanceService, which is used by operators and by the other node of the pair. Calls
+// that concern the pair are forwarded to the active.
 package rpc
 
 import (
@@ -31,7 +31,7 @@ import (
 
 const (
 	progressInterval = 200 * time.Millisecond
-	// keyForwarded marks a call that a node has forwarded to the active: it is not forwarded again.
+	// keyForwarded marks a call that a node has forwarded to the active. Such a call is not forwarded a second time.
 	keyForwarded = "lockstep-passed-on"
 )
 
@@ -56,7 +56,7 @@ type Service struct {
 // New creates the service.
 func New(o Options) *Service { return &Service{o: o, manager: o.Manager} }
 
-// pass executes a call, or forwards it to the other node if that node is active.
+// pass executes a call on this node. If this node is not active, pass forwards the call to the active.
 func pass[Req, Resp any](
 	ctx context.Context, s *Service, req *Req, here func(context.Context, *Req) (*Resp, error),
 	there func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
@@ -80,8 +80,8 @@ func pass[Req, Resp any](
 	return there(client, metadata.AppendToOutgoingContext(ctx, keyForwarded, "1"), req)
 }
 
-// stream runs an operation and sends its progress at most once per progressInterval. If sending fails, the operation is
-// cancelled.
+// stream runs an operation and sends its progress at most once per progressInterval. If send fails, the operation
+// is cancelled.
 func stream[R any](
 	ctx context.Context, run func(ctx context.Context, progress func(checkpoint.Progress)) (R, error),
 	send func(*pb.Progress) error,
@@ -110,7 +110,7 @@ func stream[R any](
 		if p := latest.Load(); p != nil && p != sent {
 			sent = p
 			if send(protoconv.ProgressToProto(p)) != nil {
-				cancel() // the operation's own error follows
+				cancel() // the result of the operation follows on done
 			}
 		}
 	}
@@ -247,12 +247,13 @@ func (s *Service) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.
 		return &pb.StartPlanResponse{Plan: protoconv.PlanToProto(p)}, nil
 	}, pb.MaintenanceServiceClient.StartPlan)
 	if err == nil {
-		s.manager.AwaitPlan(ctx, resp.GetPlan().GetId()) // a later WatchPlan here must not send the previous one
+		s.manager.AwaitPlan(ctx, resp.GetPlan().GetId()) // a later WatchPlan here must not send the old plan
 	}
 	return resp, err
 }
 
-// WatchPlan sends the pair's plan as applied on this node, now and after each change, until it has ended.
+// WatchPlan sends the pair's plan as applied on this node, immediately and after each change, until the plan has
+// ended.
 func (s *Service) WatchPlan(
 	_ *pb.WatchPlanRequest, out grpc.ServerStreamingServer[pb.WatchPlanResponse],
 ) error {
@@ -324,7 +325,8 @@ func (s *Service) DeleteJob(ctx context.Context, req *pb.DeleteJobRequest) (*pb.
 	}, pb.MaintenanceServiceClient.DeleteJob)
 }
 
-// RunJob runs a job now and responds when the run has ended; for a compact job, when the plan has started.
+// RunJob runs a job immediately. It responds when the run has ended or, for a compact job, when the plan has
+// started.
 func (s *Service) RunJob(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
 		run, err := s.manager.RunJob(ctx, req.GetName())
@@ -335,7 +337,7 @@ func (s *Service) RunJob(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJob
 	}, pb.MaintenanceServiceClient.RunJob)
 }
 
-// ReportNode records operations that the other node has done.
+// ReportNode records operations that the other node has completed.
 func (s *Service) ReportNode(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
 		r, err := protoconv.ReportFromProto(req)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package siteloss describes the transactions that the promotion of a replica site would lose, for the command line and
-// the console.
+// Package siteloss describes the transactions that would be lost if a replica site were promoted. The command
+// line and the console use it.
 package siteloss
 
 import (
@@ -12,22 +12,26 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// Loss is the loss of a promotion at the time of a status.
+// Loss describes the transactions that a promotion would lose, at the time of a status.
 type Loss struct {
-	// Known is false if the replica does not know the end of the primary's log at any time.
+	// Known is false if the replica has never received the end of the primary's log.
 	Known bool `json:"known"`
-	// Records and Bytes were in the primary's log at HeardAt, and are missing at the replica.
+	// Records and Bytes are the number and the size of the records that were in the primary's log at HeardAt and are
+	// missing at the replica.
 	Records uint64    `json:"records"`
 	Bytes   uint64    `json:"bytes"`
 	HeardAt time.Time `json:"heard_at,omitzero"`
-	// AgeSeconds is the time since HeardAt. Transactions that the primary accepted in that time are lost, too.
+	// AgeSeconds is the time since HeardAt, in seconds. Transactions that the primary accepted in that time are
+	// lost, too.
 	AgeSeconds float64 `json:"heard_seconds_ago"`
-	// Nothing means that the primary accepts no writes, and the replica has all of its records.
+	// Nothing means that a promotion loses nothing: the primary accepts no writes, and the replica has all of its
+	// records.
 	Nothing bool `json:"nothing"`
 }
 
-// New returns the loss of a promotion of a replica. primary is the current state of the primary; nil if it does not
-// respond. The state of the primary in the response of the replica is not used, because it may be old.
+// New returns the loss of a promotion of a replica. primary is the current state of the primary; nil if the
+// primary does not respond. The state of the primary in the replica's response is not used, because it may be
+// outdated.
 func New(replica *pb.GetSiteResponse, primary *pb.SiteState) *Loss {
 	r, state := replica.GetReplication(), replica.GetSite()
 	if primary.GetRole() == pb.SiteRole_SITE_ROLE_STOPPED && primary.GetLineage() == state.GetLineage() &&
@@ -52,7 +56,7 @@ func samePosition(p, q *pb.Position) bool {
 	return p != nil && q != nil && p.GetTerm() == q.GetTerm() && p.GetLsn() == q.GetLsn() && p.GetChain() == q.GetChain()
 }
 
-// Text describes the loss, with times as clock formats them: "loses …".
+// Text describes the loss, such as "loses nothing: …". clock formats times.
 func (l *Loss) Text(clock func(time.Time) string) string {
 	switch {
 	case l.Nothing:
