@@ -24,32 +24,33 @@ import (
 
 const (
 	forceTimeout = 40 * time.Second
-	// forceLeaseTime limits the wait for the lease of an unresponsive node to expire.
+	// forceLeaseTime limits the wait until the lease of an unresponsive node expires.
 	forceLeaseTime = 10 * time.Second
 	pollInterval   = 100 * time.Millisecond
-	// maxTextBytes limits the operator's name and each reason.
+	// maxTextBytes limits the size of the operator's name and of each reason.
 	maxTextBytes = 200
 )
 
-// Errors of ForceFailover; each matches failover.ErrForce.
+// Reasons why ForceFailover refuses a forced failover. The error that it returns also matches failover.ErrForce.
 var (
 	errNotAccepted  = errors.New("accept_data_loss is not set: acknowledged messages may be lost")
 	errPeerResponds = errors.New("it is running, so no forced failover is required; wait until it is active, or stop " +
 		"it if it is broken and try again")
-	// errEmptyResponds is used if the responding node has replaced the lost one.
+	// errEmptyResponds is the reason if the responding node has replaced the lost one.
 	errEmptyResponds = errors.New("it is not the node that was in sync; the data of that node is lost if its data " +
 		"directory was wiped or replaced. If the directory can be restored, restore it; otherwise stop the new node there " +
 		"and try again")
-	// errNewerResponds and errOlderResponds are used if both nodes may have lost acknowledged messages. The log of the
-	// other node is ahead of this node's log with errNewerResponds, and not with errOlderResponds.
+	// errNewerResponds and errOlderResponds are the reasons if acknowledged messages may be missing on both nodes.
+	// With errNewerResponds, the log of the other node is ahead of this node's log; with errOlderResponds, it is
+	// not.
 	errNewerResponds = errors.New("acknowledged messages may also be missing there, but it is ahead of this node; if " +
 		"the missing data cannot be restored, stop this node and check the expected loss there: lockstep failover --dry-run")
 	errOlderResponds = errors.New("acknowledged messages may also be missing there, and it is not ahead of this node; " +
 		"if the missing data cannot be restored, stop that node and try again")
 )
 
-// ForceFailover makes this node active even if acknowledged messages are missing on it. As a dry run, it only returns
-// the expected loss.
+// ForceFailover makes this node active even if acknowledged messages are missing on it. In a dry run, it only
+// returns the expected loss.
 func (a *Service) ForceFailover(
 	ctx context.Context, req *pb.ForceFailoverRequest,
 ) (*pb.ForceFailoverResponse, error) {
@@ -134,7 +135,8 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	return p, nil
 }
 
-// findRecord returns the cluster record. It retries while a quorum elects a new leader.
+// findRecord returns the cluster record. It retries while the coordinator is unreachable, for example while a
+// quorum elects a new leader.
 func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		found, err := a.find(ctx)
@@ -144,7 +146,7 @@ func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	}
 }
 
-// pollAgain waits for the next poll. It returns false after the deadline.
+// pollAgain waits for the next poll. It returns false if the deadline has passed or ctx has ended.
 func pollAgain(ctx context.Context, deadline time.Time) bool {
 	if time.Now().After(deadline) {
 		return false
@@ -157,8 +159,9 @@ func pollAgain(ctx context.Context, deadline time.Time) bool {
 	}
 }
 
-// mayForce checks that the failover machine permits a forced failover and that the other node does not respond. It
-// waits for the lease of an unresponsive node to expire. The returned peer is nil if no address is known.
+// mayForce returns an error unless the failover machine permits a forced failover and the other node does not
+// respond. It waits until the lease of an unresponsive node expires. The returned peer is nil if no address is
+// known.
 func (a *Service) mayForce(
 	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
 ) (*pb.AdoptedPeer, error) {
@@ -172,7 +175,7 @@ func (a *Service) mayForce(
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		st := a.o.State().Pair
 		err := a.o.Runner.MayForce(ctx, config)
-		late := st.Record == nil || st.Record.Config < found.Record.Config // the watch will deliver it soon
+		late := st.Record == nil || st.Record.Config < found.Record.Config // wait until the watch delivers the newer record
 		passes := late || errors.Is(err, failover.ErrOtherLives) || errors.Is(err, failover.ErrUnreachable)
 		if err != nil && !passes {
 			return nil, err
@@ -195,8 +198,9 @@ func (a *Service) mayForce(
 	}
 }
 
-// respondingError returns the error for a node that responds although it should be lost. self is this node, and own the
-// end of its log. If this node was in sync according to the record, it may have lost acknowledged messages.
+// respondingError returns the error for a node that responds although it should be lost. self is this node, and
+// own is the end of its log. If the record lists this node as in sync, the other node may lack acknowledged
+// messages.
 func respondingError(
 	other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position,
 ) error {

@@ -22,32 +22,32 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// If the coordinator has lost the cluster record or was restored to an older state (INV-9), an operator can rebuild the
-// record on one node. The state of the other node is checked first, as far as possible.
+// If the coordinator has lost the cluster record or was restored to an older state (INV-9), an operator can
+// rebuild the record on one node. The state of the other node is checked first, if that node can be reached.
 
 const (
 	rebuildTimeout       = 15 * time.Second
-	rebuildQueryTimeout  = 2 * time.Second // of one address
-	rebuildSearchTimeout = 4 * time.Second // for the announcement of the other node
+	rebuildQueryTimeout  = 2 * time.Second // for one address
+	rebuildSearchTimeout = 4 * time.Second // for the wait for the announcement of the other node
 )
 
-// Errors of AdoptRecord; each matches failover.ErrAdopt.
+// Reasons why AdoptRecord refuses. The error that it returns also matches failover.ErrAdopt.
 var (
-	// ErrPeerAhead is returned when the record must be adopted on the other node.
+	// ErrPeerAhead is returned if the record must be adopted on the other node.
 	ErrPeerAhead = errors.New("adopt on the other node instead")
-	// ErrOtherUnknown is returned when the log position of the other node could not be determined.
+	// ErrOtherUnknown is returned if the log position of the other node could not be determined.
 	ErrOtherUnknown = errors.New("log position of the other node is unknown; start it, or specify its " +
 		"address with --other; if it is permanently lost or certainly not ahead, use --without-other")
 )
 
 type rebuild struct {
 	found failover.Found
-	above failover.Fence // of the other node
+	above failover.Fence // fence of the other node
 	plan  *pb.AdoptRecordResponse
 }
 
-// AdoptRecord rebuilds the cluster record from the state of this node. Without confirmation, it only returns the record
-// that it would write.
+// AdoptRecord rebuilds the cluster record from the state of this node. Without confirmation, it only returns the
+// record that it would write.
 func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()
@@ -91,7 +91,7 @@ func (a *Service) rebuildRecord(ctx context.Context, req failover.AdoptRequest) 
 	return rec, nil
 }
 
-// planRebuild collects the state of both nodes. It returns an error if the adoption is unsafe.
+// planRebuild queries both nodes and returns the plan. It returns an error if the adoption is unsafe.
 func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (rebuild, error) {
 	found, err := a.find(ctx)
 	if err != nil {
@@ -116,7 +116,7 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	p.plan.Other = peer
 	if other != nil {
 		s := other.GetStore()
-		pair := other.GetPair() // the node may have a record that it has not applied, and accepts no older one
+		pair := other.GetPair() // may be newer than the applied record, and the node accepts no older one
 		p.above = failover.Fence{
 			Config: max(s.GetFenceConfig(), pair.GetConfig()),
 			Term:   max(s.GetFenceTerm(), s.GetLogEnd().GetTerm(), pair.GetTerm()),
@@ -134,7 +134,8 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	return p, nil
 }
 
-// canRebuild returns an error if this node has no reason to adopt the record. The failover machine checks this again.
+// canRebuild returns an error if this node has no reason to adopt the record, or must not adopt it. The failover
+// machine checks this again.
 func canRebuild(
 	st nodestatus.Node, found failover.Found, own datadir.Identity, fence failover.Fence, leads bool,
 ) error {
@@ -157,7 +158,8 @@ func canRebuild(
 	}
 }
 
-// findPeer queries the other node, and waits for its announcement, since the coordinator may have lost its data.
+// findPeer queries the other node until it responds. It waits for that node's announcement, because the
+// coordinator may have lost its data.
 func (a *Service) findPeer(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -171,8 +173,8 @@ func (a *Service) findPeer(
 	}
 }
 
-// queryPeer queries the other node at the operator's address, and at the addresses in announcements and records. The
-// status is nil if no node responds, and the peer is nil if no address is known.
+// queryPeer queries the other node at the address given by the operator, and at the addresses in announcements
+// and records. The status is nil if the node does not respond. The peer is nil if no address is known.
 func (a *Service) queryPeer(
 	ctx context.Context, hint string, st *failover.Status, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -212,9 +214,9 @@ func (a *Service) queryPeer(
 	return nil, nil
 }
 
-// compare returns an error if the record must be adopted on the other node. The log with all committed transactions
-// ends in the highest term and is the longest of that term: the node that begins a term has all transactions committed
-// before (INV-4), and each term has only one log.
+// compare returns an error if the record must be adopted on the other node. The log that contains all committed
+// transactions is the longest log of the highest term: the node that begins a term has all transactions that were
+// committed before (INV-4), and each term has only one log.
 func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
 	s := other.GetStore()
 	peers := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}

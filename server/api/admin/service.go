@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admin implements lockstep.v1.AdminService, used by operators and the other node: the status of a node, and
-// changes of the pair.
+// Package admin implements lockstep.v1.AdminService, which is used by operators and by the other node of the
+// pair. It returns the status of a node, and changes the state of the pair.
 package admin
 
 import (
@@ -37,7 +37,8 @@ import (
 
 const (
 	switchoverTimeout = 10 * time.Second
-	// statusInterval is the interval at which WatchStatus sends values that change continuously, such as log positions.
+	// statusInterval is the interval at which WatchStatus sends the status to report values that change
+	// continuously, such as log positions.
 	statusInterval = time.Second
 	checkInterval  = 200 * time.Millisecond
 )
@@ -50,12 +51,12 @@ type Options struct {
 	Peers   *peerclient.Peers
 	Guard   *scrub.Guard
 	State   func() nodestatus.Node
-	// Switchover makes a node active. uuid.Nil selects the node that is not active.
+	// Switchover makes the given node active. uuid.Nil selects the node that is not active.
 	Switchover func(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error)
 	Closing    <-chan struct{} // closed when the node is about to stop
-	Alone      bool            // standalone, not in a pair
+	Alone      bool            // the node is standalone
 	History    *history.Recorder
-	// Site returns the role of the pair among two sites, or nil.
+	// Site returns the site role of the pair, or nil if the pair has no sites.
 	Site   func() *pb.SiteInfo
 	Logger *zap.Logger
 }
@@ -112,7 +113,8 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	return resp, nil
 }
 
-// unusedFiles lists files that an operator may remove. It skips unreadable directories, which a condition reports.
+// unusedFiles returns the files that an operator may remove. It ignores directories that cannot be read, because
+// a condition reports them.
 func (a *Service) unusedFiles(archive string) []*pb.UnusedFile {
 	left, err := a.store.LeftBehind()
 	if err != nil {
@@ -126,7 +128,7 @@ func (a *Service) unusedFiles(archive string) []*pb.UnusedFile {
 		for _, dir := range formerPeers {
 			n, err := datadir.SizeOf(vfs.OS(), dir)
 			if err != nil {
-				continue // removed in the meantime
+				continue // the directory was removed in the meantime
 			}
 			left = append(left, datadir.LeftBehind{Path: dir, Kind: "other-archive", Bytes: n})
 		}
@@ -174,8 +176,8 @@ func pairStatus(st *nodestatus.Node) *pb.PairStatus {
 	return out
 }
 
-// knownNodes lists the nodes of the pair, from the record and the announcements. A standby can be in sync before it
-// announces itself, and an announcement may contain a newer address than the record.
+// knownNodes returns the nodes of the pair from the record and the announcements. A standby can be in sync before
+// it is announced. An announcement may contain a newer address than the record.
 func knownNodes(st *failover.Status) []failover.NodeInfo {
 	nodes := slices.Clone(st.Record.Nodes)
 	add := func(n failover.NodeInfo) {
@@ -258,7 +260,7 @@ func (a *Service) WatchStatus(
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
 	for {
-		changed := a.o.Runner.Changed() // before the status is read, so that no change is missed
+		changed := a.o.Runner.Changed() // read before the status, so that no change is missed
 		st, err := a.status()
 		if err != nil {
 			return apierror.ToStatus(err)
@@ -307,7 +309,7 @@ func (a *Service) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.
 	return &pb.CheckpointResponse{Checkpoint: info.Checkpoint, Lsn: info.Position.LSN}, nil
 }
 
-// Check verifies this node's whole store and reports the findings.
+// Check verifies the whole store of this node. It sends its progress and the findings.
 func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
 	var sendErr error
 	var reported time.Time
@@ -340,7 +342,7 @@ func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[
 	return nil
 }
 
-// GetDigest reads this node's whole store and hashes its logical content.
+// GetDigest returns a digest of the logical content of this node's store at a record. It reads the whole store.
 func (a *Service) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.GetDigestResponse, error) {
 	d, err := a.o.Manager.Digest(ctx, req.GetAtLsn())
 	if err != nil {
@@ -350,7 +352,7 @@ func (a *Service) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.
 		nil
 }
 
-// CopyHistory returns the history of this node for the other node.
+// CopyHistory sends the history of this node to the other node.
 func (a *Service) CopyHistory(
 	req *pb.CopyHistoryRequest, stream grpc.ServerStreamingServer[pb.CopyHistoryResponse],
 ) error {

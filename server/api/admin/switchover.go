@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 )
 
-// Switchover moves the active role to the named node, by default to the standby. Both nodes accept the call.
+// Switchover makes the named node active. By default, that is the standby. Both nodes accept the call.
 func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	timeout := req.GetTimeout().AsDuration()
 	if timeout < 0 {

@@ -40,7 +40,7 @@ func (a *Service) GetQueueDigests(
 	return out, nil
 }
 
-// Scrub reads all data of this node and repairs corruption.
+// Scrub reads all data of this node from disk and records corruption.
 func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
 	r, err := a.o.Guard.Scrub(ctx, req.GetFullSpeed())
 	if err != nil {

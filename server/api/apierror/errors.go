@@ -35,19 +35,20 @@ import (
 )
 
 var (
-	// ErrInvalid is returned when a request can never succeed.
+	// ErrInvalid is returned for a request that can never succeed.
 	ErrInvalid = errors.New("invalid request")
-	// ErrSequenceReused is returned for a producer's sequence that was used for another request. Nothing was stored.
+	// ErrSequenceReused is returned if the sequence of a producer was already used for a different request. Nothing
+	// was stored.
 	ErrSequenceReused = errors.New("producer sequence already used")
-	// ErrDiskLow is returned for a publish while the free space is below disk.low-watermark.
+	// ErrDiskLow is returned for a publish while the free disk space is below disk.low-watermark.
 	ErrDiskLow = errors.New("disk of the active node is nearly full; see condition publishes-refused")
 	// ErrTooManyBrowsers is returned when Browse calls of slow clients use all of the memory reserved for browsing.
 	ErrTooManyBrowsers = errors.New("too many concurrent browsers")
-	// ErrResponseTooLarge is returned when one message exceeds the consumer's maximum response size.
+	// ErrResponseTooLarge is returned if a single message exceeds the consumer's maximum response size.
 	ErrResponseTooLarge = errors.New("message is larger than the consumer can receive")
-	// ErrFeature is returned for a request that needs a feature that a node of the pair does not support.
+	// ErrFeature is returned for a request that requires a feature which a node of the pair does not support.
 	ErrFeature = errors.New("feature requires an upgrade of a node of the pair")
-	// ErrSplit ends a publish stream before a request that its client must split.
+	// ErrSplit ends a publish stream before a request that the client must split.
 	ErrSplit = errors.New("publishes of the request may have different outcomes; send them separately")
 	// ErrNoSchedule is returned for a schedule that does not exist.
 	ErrNoSchedule = errors.New("schedule not found")
@@ -57,16 +58,16 @@ var (
 	ErrReplica = errors.New("pair is a replica of another site")
 	// ErrSiteRole is returned if the role of a site does not permit an operation.
 	ErrSiteRole = errors.New("not possible in the role of this site")
-	// ErrSiteSwitch is returned if a planned switch failed and was rolled back.
+	// ErrSiteSwitch is returned if a planned switch has failed and was rolled back.
 	ErrSiteSwitch = errors.New("switch of the primary site failed")
-	// ErrSitePrimaryAnswers is returned if a promotion is refused because the primary answers.
+	// ErrSitePrimaryAnswers is returned if a promotion is refused because the primary site responds.
 	ErrSitePrimaryAnswers = errors.New("primary site answers")
-	// ErrSiteDiverged is returned if a pair has transactions that the primary site lacks.
+	// ErrSiteDiverged is returned if a site has transactions that the primary lacks.
 	ErrSiteDiverged = errors.New("site has transactions that the primary lacks")
 	// ErrSiteBehind is returned if the log of the primary no longer contains the position of a replica.
 	ErrSiteBehind = errors.New("log of the primary no longer contains the position of the replica")
-	// ErrSiteEpoch is returned if a request refers to deliveries of an earlier epoch, and a site that was promoted since
-	// then may lack the messages.
+	// ErrSiteEpoch is returned if a request refers to deliveries of an earlier epoch, and a site that was promoted
+	// after that epoch may lack the messages.
 	ErrSiteEpoch = errors.New("another site was promoted since the delivery and may lack the messages")
 	// ErrSiteLag is returned if the lag of the replica at the other site exceeds site.max-lag. It also matches
 	// replication.ErrBlocked.
@@ -76,19 +77,19 @@ var (
 	ErrSiteUnreachable = errors.New("other site does not respond")
 	// ErrSiteNotCompared is returned if the two sites could not be compared at the same transaction.
 	ErrSiteNotCompared = errors.New("sites could not be compared")
-	// ErrPaused is returned for a read while the node cannot verify that it is still active.
+	// ErrPaused is returned for a read while the node cannot confirm that it is still active.
 	ErrPaused = errors.New("deliveries are paused on this node")
 )
 
-// NotActiveError is returned while the node does not serve clients. It matches replication.ErrNotActive.
+// NotActiveError is returned if the node does not serve clients. It matches replication.ErrNotActive.
 type NotActiveError struct {
 	ActiveAddress string        // host:port; empty if unknown
 	ActiveNode    string        // UUID; empty if unknown
-	Role          string        // of the node that responded
+	Role          string        // role of the node that responded
 	Reason        string        // why the node has this role; may be empty
 	RetryAfter    time.Duration // delay before a retry if no node is active
-	// Replica reports whether the pair is a replica of another site, or has stopped as its primary. PrimaryAddresses
-	// are the known addresses of the other site.
+	// Replica reports whether the pair is a replica of another site or a stopped primary. PrimaryAddresses contains
+	// the known addresses of the other site.
 	Replica          bool
 	PrimaryAddresses []string
 }
@@ -109,7 +110,7 @@ func (e *NotActiveError) Error() string {
 	return fmt.Sprintf("node is not active (%s); the active node is %s", why, e.ActiveAddress)
 }
 
-// Is reports whether target is replication.ErrNotActive or, for a replica, ErrReplica.
+// Is reports whether target is replication.ErrNotActive or, if e.Replica is set, ErrReplica.
 func (e *NotActiveError) Is(target error) bool {
 	return target == replication.ErrNotActive || e.Replica && target == ErrReplica
 }
@@ -117,16 +118,18 @@ func (e *NotActiveError) Is(target error) bool {
 // LostError is returned by a former primary that has transactions which the promoted site lacks. It matches
 // ErrSiteDiverged.
 type LostError struct {
-	// Origin is the last record of this site that the promoted site has, as text.
+	// Origin is the position of the last record of this site that the promoted site has, as text.
 	Origin string
 	// Transactions is the number of transactions after Origin that are still in the log.
 	Transactions uint64
-	// Incomplete is the reason why further transactions may be missing from the log; empty if none are.
+	// Incomplete is the reason why further transactions may be missing from the log. It is empty if none are
+	// missing.
 	Incomplete string
-	// File is the file on this node with the records, in the format of a log segment. First and Last are their LSNs.
+	// File is the path of the file on this node that contains the records, in the format of a log segment. First and
+	// Last are the LSNs of its first and last record.
 	File        string
 	First, Last uint64
-	// Err is the reason why File could not be written; File is then empty.
+	// Err is the reason why File could not be written. File is then empty.
 	Err error
 }
 
@@ -142,7 +145,7 @@ func (e *LostError) Error() string {
 		"Then set this site up again with the content of the primary", text, e.First, e.Last, e.File)
 }
 
-// Is makes errors.Is(err, ErrSiteDiverged) true.
+// Is reports whether target is ErrSiteDiverged.
 func (e *LostError) Is(target error) bool { return target == ErrSiteDiverged }
 
 func (e *LostError) metadata() map[string]string {
@@ -152,17 +155,18 @@ func (e *LostError) metadata() map[string]string {
 	}
 }
 
-// settledError is a refusal that is logged with the producer's sequence: no later attempt with the sequence is
-// executed.
+// settledError is a refusal that is logged with the producer's sequence. A later attempt with that sequence is
+// not executed.
 type settledError struct{ error }
 
 func (e *settledError) Unwrap() error { return e.error }
 
-// Refusal returns the error of a transaction that was refused when applied, or nil. kept reports whether the
-// transaction has a producer.
+// Refusal returns the error of a transaction that was refused when it was applied. It returns nil if the
+// transaction was not refused. kept reports whether the transaction has a producer, so that its result is
+// retained.
 func Refusal(r *txn.Result, kept bool) error {
 	err := r.Err()
-	switch r.Code { //nolint:exhaustive // the others are logged with the producer
+	switch r.Code { //nolint:exhaustive // the other codes are logged with the producer
 	case txn.OK, txn.ErrMalformed, txn.ErrNewerVersion, txn.ErrFenced, txn.ErrTooOld, txn.ErrProducerForgotten,
 		txn.ErrReplica, txn.ErrSitePosition, txn.ErrSiteChange:
 		return err
@@ -178,7 +182,7 @@ func isSettled(err error) bool {
 	return settled
 }
 
-// mapping is one entry of the table. The reason determines the code, as defined in errors.proto.
+// mapping is an entry of errorTable. The reason determines the gRPC code, as defined in errors.proto.
 type mapping struct {
 	err    error
 	reason pb.ErrorReason
@@ -186,11 +190,12 @@ type mapping struct {
 
 func (m mapping) code() codes.Code { return reason.Code(m.reason) }
 
-// errorTable maps errors to reasons, in both directions. The first match is used, so specific errors precede general
-// ones.
+// errorTable maps errors to reasons, and reasons to errors. The first match is used. Therefore specific errors
+// precede general errors.
 var errorTable = []mapping{
-	// An unknown outcome precedes its reason: NOT_ACTIVE and BLOCKED mean that nothing was executed.
-	{ErrSplit, pb.ErrorReason_ERROR_REASON_SPLIT}, // before the reason for a refusal
+	// ErrOutcomeUnknown precedes the errors that it may wrap, because the reasons NOT_ACTIVE and BLOCKED mean that
+	// nothing was executed.
+	{ErrSplit, pb.ErrorReason_ERROR_REASON_SPLIT}, // precedes the reason for the refusal
 	{replication.ErrOutcomeUnknown, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
 	{ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
 	{replication.ErrNotActive, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
@@ -198,7 +203,7 @@ var errorTable = []mapping{
 	{replication.ErrBlocked, pb.ErrorReason_ERROR_REASON_BLOCKED},
 	{txn.ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
 	{ErrPaused, pb.ErrorReason_ERROR_REASON_PAUSED},
-	// The reason for a cancellation precedes the cancellation.
+	// The reason for a cancellation precedes the error of the cancellation.
 	{maintenance.ErrRoleChanged, pb.ErrorReason_ERROR_REASON_ROLE_CHANGED},
 	{maintenance.ErrBusy, pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY},
 	{rewrite.ErrMaintenance, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY},
@@ -326,8 +331,8 @@ func lookup(err error) mapping {
 	return mapping{err: err, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
 }
 
-// WithRedirect replaces replication.ErrNotActive with the error of redirect, which contains the address of the active.
-// It keeps an error with an unknown outcome.
+// WithRedirect replaces an error that matches replication.ErrNotActive with the result of redirect, which
+// contains the address of the active node. It returns an error with an unknown outcome unchanged.
 func WithRedirect(err error, redirect func() *NotActiveError) error {
 	if _, has := errors.AsType[*NotActiveError](err); has || !errors.Is(err, replication.ErrNotActive) ||
 		errors.Is(err, replication.ErrOutcomeUnknown) {
@@ -336,8 +341,8 @@ func WithRedirect(err error, redirect func() *NotActiveError) error {
 	return redirect()
 }
 
-// ToStatus converts an error to a gRPC status with the reason in an ErrorInfo, and with a NotActive detail if the node
-// is not active. It returns nil and statuses unchanged.
+// ToStatus converts an error to a gRPC status with the reason in an ErrorInfo. If the node is not active, the
+// status also has a NotActive detail. ToStatus returns nil and gRPC statuses unchanged.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
@@ -372,7 +377,7 @@ func ToStatus(err error) error {
 	return withDetails(status.New(m.code(), err.Error()), details...)
 }
 
-// addDenied adds the principal and the missing right as metadata.
+// addDenied adds the principal, the missing right and the queue to the metadata of info.
 func addDenied(info *errdetails.ErrorInfo, denied *access.DeniedError) {
 	if info.Metadata == nil {
 		info.Metadata = make(map[string]string)
@@ -388,13 +393,13 @@ func addDenied(info *errdetails.ErrorInfo, denied *access.DeniedError) {
 
 func withDetails(st *status.Status, details ...protoadapt.MessageV1) error {
 	with, err := st.WithDetails(details...)
-	if err != nil { // unreachable: the code is not OK and the details are known messages
+	if err != nil { // unreachable: the code is not OK, and the details are known message types
 		return st.Err()
 	}
 	return with.Err()
 }
 
-// WithSubmitted adds the progress of a publish stream to its final status. nil stays nil.
+// WithSubmitted adds the progress of a publish stream to its final status. It returns nil if err is nil.
 func WithSubmitted(err error, through uint64) error {
 	st, is := status.FromError(err)
 	if err == nil || !is {
@@ -407,13 +412,13 @@ func errorInfo(r pb.ErrorReason) *errdetails.ErrorInfo {
 	return &errdetails.ErrorInfo{Reason: reason.Name(r), Domain: reason.Domain}
 }
 
-// Undecodable returns the status for a request that is not valid protobuf of its type.
+// Undecodable returns the status for a request that is not a valid protobuf message of the named type.
 func Undecodable(name string) error {
 	return withDetails(status.Newf(codes.InvalidArgument, "request cannot be decoded as %s", name),
 		errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
 }
 
-// ToRequestError converts an error to the response for one request of a stream.
+// ToRequestError converts an error to the error response for one request of a stream.
 func ToRequestError(err error) *pb.RequestError {
 	m := lookup(err)
 	return &pb.RequestError{
@@ -424,7 +429,7 @@ func ToRequestError(err error) *pb.RequestError {
 // Code returns the gRPC code of an error.
 func Code(err error) codes.Code { return lookup(err).code() }
 
-// ConcernsNode reports whether an error concerns the node, not only one request. Such an error ends a stream.
+// ConcernsNode reports whether an error concerns the node and not only one request. Such an error ends a stream.
 func ConcernsNode(err error) bool {
 	switch m := lookup(err); m.code() {
 	case codes.Unavailable, codes.Internal, codes.Canceled, codes.DeadlineExceeded:
@@ -437,8 +442,8 @@ func ConcernsNode(err error) bool {
 // Invalid returns an error that matches ErrInvalid. Its text is that of err, without a prefix.
 func Invalid(err error) error { return &textError{kind: ErrInvalid, text: err.Error()} }
 
-// FromStatus converts a status of another node to an error that matches the sentinel errors. It returns other statuses
-// unchanged.
+// FromStatus converts a gRPC status received from another node to an error that matches the sentinel errors. It
+// returns other errors and statuses unchanged.
 func FromStatus(err error) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -451,7 +456,7 @@ func FromStatus(err error) error {
 			return &NotActiveError{
 				ActiveAddress: d.GetActiveAddress(), ActiveNode: d.GetActiveNode(), Role: d.GetRole(),
 				RetryAfter: d.GetRetryAfter().AsDuration(), PrimaryAddresses: d.GetPrimaryAddresses(),
-				Replica: why == pb.ErrorReason_ERROR_REASON_REPLICA, // ToStatus adds the reason first
+				Replica: why == pb.ErrorReason_ERROR_REASON_REPLICA, // ToStatus adds the reason before NotActive
 			}
 		case *errdetails.ErrorInfo:
 			if d.GetDomain() == reason.Domain {

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// depth is the number of messages buffered per direction.
+	// depth is the number of messages buffered in each direction.
 	depth                = 4
 	defaultResponseBytes = 4 << 20 // the default of gRPC clients
-	// pairBytes is the accounted overhead of a metadata entry, the same as in HTTP/2.
+	// pairBytes is the overhead that is counted for each metadata entry, as in HTTP/2.
 	pairBytes = 32
 )
 
@@ -38,7 +38,7 @@ func optionsOf(list []grpc.CallOption) (options, error) {
 			o.header = one.HeaderAddr
 		case grpc.TrailerCallOption:
 			o.trailer = one.TrailerAddr
-		case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption: // no effect in this process
+		case grpc.StaticMethodCallOption, grpc.FailFastCallOption, grpc.EmptyCallOption: // no effect here
 		default:
 			return o, status.Errorf(codes.Internal, "option %T is not supported for in-process calls", one)
 		}
@@ -46,21 +46,21 @@ func optionsOf(list []grpc.CallOption) (options, error) {
 	return o, nil
 }
 
-// call is the state shared by both ends.
+// call is the state that both ends of a call share.
 type call struct {
 	method string
-	ctx    context.Context //nolint:containedctx // the handler's context
+	ctx    context.Context //nolint:containedctx // context of the handler
 	cancel context.CancelFunc
-	// maximum sizes of messages to the handler and to the caller
+	// Maximum sizes of messages to the handler and to the caller.
 	requestBytes, responseBytes int
 
-	up, down chan item     // to the handler, and to the caller
+	up, down chan item     // messages to the handler and to the caller
 	half     chan struct{} // closed when the caller has finished sending
-	closing  sync.Once     // closes half
+	closing  sync.Once     // guards the close of half
 	began    chan struct{} // closed when header is final
 	done     chan struct{} // closed when the handler has returned
 
-	mu              sync.Mutex // guards all below
+	mu              sync.Mutex // guards the fields below
 	header, trailer metadata.MD
 	headerSent      bool
 	ended           bool
@@ -86,7 +86,7 @@ func (l *Link) newCall(ctx context.Context, method string, o options) (*call, er
 		began: make(chan struct{}), done: make(chan struct{}),
 	}
 	inner, cancel := context.WithCancel(separate{ctx})
-	stop := context.AfterFunc(l.ctx, cancel) //nolint:contextcheck // the link ends as well
+	stop := context.AfterFunc(l.ctx, cancel) //nolint:contextcheck // the end of the link ends the call
 	c.cancel = func() {
 		stop()
 		cancel()
@@ -110,8 +110,8 @@ type separate struct{ context.Context } //nolint:containedctx // it wraps one
 
 func (separate) Value(any) any { return nil }
 
-// AfterFunc implements the method that package context calls for derived contexts, so that the package starts no
-// goroutine.
+// AfterFunc implements the method that package context calls for derived contexts. It avoids the goroutine that
+// the package would otherwise start.
 func (a separate) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(a.Context, f) }
 
 func (c *call) finish(err error) {
@@ -148,7 +148,8 @@ func (c *call) notify(o options) {
 	}
 }
 
-// transport implements grpc.ServerTransportStream, for grpc.Method, grpc.SetHeader and similar functions.
+// transport implements grpc.ServerTransportStream. It is used by grpc.Method, grpc.SetHeader and similar
+// functions.
 type transport struct{ *call }
 
 func (t transport) Method() string { return t.method }
@@ -191,7 +192,8 @@ func (l *Link) find(full string) (s *service, method string, err error) {
 	return s, method, nil
 }
 
-// unknown returns the error for an unknown method, or for a unary method that is called as a stream, or vice versa.
+// unknown returns the error for an unknown method, and for a method that is called with the wrong kind of call
+// (unary or stream).
 func unknown(full string) error {
 	service, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", method, service)

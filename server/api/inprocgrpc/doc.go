@@ -3,13 +3,14 @@
 // Package inprocgrpc implements in-process calls to the node's gRPC services, on behalf of clients connected by
 // other means, such as browsers or AMQP clients.
 //
-// Services are registered with a Link, and generated clients use it as a connection. Each handler runs in a separate
-// goroutine, and messages are sent over a channel in each direction. Metadata, deadlines, cancellation, status details,
-// size limits and flow control work as over the network.
+// Services are registered with a Link. Generated clients use the Link as a connection. Each handler runs in a
+// separate goroutine, and a channel in each direction transfers the messages. Metadata, deadlines, cancellation,
+// status details, size limits and flow control work as over the network.
 //
 // The auth interceptor handles these calls like calls from the network: it verifies the token or the certificate,
 // applies address limits to the client's address, and writes the audit log.
 //
-// Messages with queue contents are passed by reference (see pack): neither end may modify them, but the sender may
-// continue to read and resend them. All others are encoded and decoded, so that the ends share no memory.
+// Messages with queue contents are passed by reference (see pack). Neither end may modify them, but the sender
+// may continue to read and resend them. All other messages are encoded and decoded, so that the ends share no
+// memory.
 package inprocgrpc

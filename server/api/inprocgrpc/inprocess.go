@@ -20,11 +20,11 @@ import (
 type Caller struct {
 	// Addr is the client's network address.
 	Addr net.Addr
-	// TLS is the state of the client's own connection to the process; nil without TLS.
+	// TLS is the state of the client's connection to the process; nil without TLS.
 	TLS *tls.ConnectionState
 }
 
-// Limits bounds the calls over a Link.
+// Limits contains the limits of calls over a Link.
 type Limits struct {
 	// RequestBytes limits the encoded size of a message to a service.
 	RequestBytes int
@@ -32,23 +32,23 @@ type Limits struct {
 	MetadataBytes int
 }
 
-// Link is an in-process connection. It implements grpc.ServiceRegistrar for services, and grpc.ClientConnInterface for
-// callers. It is safe for concurrent use once all services are registered.
+// Link is an in-process connection. It implements grpc.ServiceRegistrar for services, and
+// grpc.ClientConnInterface for callers. It is safe for concurrent use after all services are registered.
 type Link struct {
 	limits   Limits
 	services map[string]*service // immutable after the first call
-	running  sync.WaitGroup      // handlers
+	running  sync.WaitGroup      // handlers in progress
 
-	ctx    context.Context //nolint:containedctx // ends when open calls are cancelled
+	ctx    context.Context //nolint:containedctx // ends when calls in progress are cancelled
 	cancel context.CancelFunc
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	callers map[Key]*peer.Peer
 	last    Key
 	closed  bool
 }
 
-// Key identifies an entered caller.
+// Key identifies a caller that was registered with Enter.
 type Key uint64
 
 // New creates a Link without services.
@@ -58,8 +58,8 @@ func New(limits Limits) *Link {
 	return l
 }
 
-// Enter registers a caller. Until leave is called, calls with a context from As(ctx, key) belong to it. leave does not
-// interrupt running calls.
+// Enter registers a caller. Until leave is called, the calls with a context from As(ctx, key) belong to this
+// caller. leave does not interrupt calls in progress.
 func (l *Link) Enter(c Caller) (key Key, leave func()) {
 	p := &peer.Peer{Addr: c.Addr}
 	if c.TLS != nil {
@@ -84,7 +84,8 @@ func As(ctx context.Context, key Key) context.Context {
 	return context.WithValue(ctx, callerKey{}, key)
 }
 
-// begin registers a running handler. If the caller has left, the peer has a placeholder address.
+// begin registers a handler and returns the peer of its call. If the caller has left, the peer has a placeholder
+// address.
 func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
 	key, _ := ctx.Value(callerKey{}).(Key) // 0 is not a valid key
 	l.mu.Lock()
@@ -99,7 +100,7 @@ func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
 	return &peer.Peer{Addr: &net.UnixAddr{Name: "in-process", Net: "unix"}}, nil
 }
 
-// Close rejects further calls and waits for running ones. After timeout it cancels the remaining ones.
+// Close rejects further calls and waits for calls in progress. After timeout, it cancels the remaining calls.
 func (l *Link) Close(timeout time.Duration) {
 	l.mu.Lock()
 	l.closed = true
@@ -138,7 +139,7 @@ func (l *Link) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	l.services[desc.ServiceName] = s
 }
 
-// GetServiceInfo lists the registered services.
+// GetServiceInfo returns the registered services by name.
 func (l *Link) GetServiceInfo() map[string]grpc.ServiceInfo {
 	out := make(map[string]grpc.ServiceInfo, len(l.services))
 	for name, s := range l.services {

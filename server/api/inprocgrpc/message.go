@@ -15,25 +15,26 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// item is a message in transit, passed by reference or encoded.
+// item is a message in transit. It is passed by reference or encoded.
 type item struct {
-	passed proto.Message // nil: encoded
-	bytes  int           // encoded size, or an upper bound if passed; into computes the exact size near the limit
+	passed proto.Message // nil if the message is encoded
+	bytes  int           // encoded size, or an upper bound if passed; see into
 	data   mem.BufferSlice
 }
 
-// Maker is a reusable representation of a response. It must be copied, because it cannot be passed by reference.
+// Maker is a reusable representation of a response. It cannot be passed by reference, because its memory is
+// reused, so it is copied.
 type Maker interface {
-	// MakeMessage creates the message. The message shares no memory that is reused.
+	// MakeMessage creates the message, which shares no memory that is reused.
 	MakeMessage() proto.Message
-	// TotalBytes returns the encoded length.
+	// TotalBytes returns the encoded size of the message.
 	TotalBytes() int
 }
 
-var wireFormat encoding.CodecV2 = codec.New() //nolint:gochecknoglobals // its only state is buffers
+var wireFormat encoding.CodecV2 = codec.New() //nolint:gochecknoglobals // its only state is reusable buffers
 
-// pack passes messages with queue contents, and their responses, by reference. Neither the sender nor the receiver may
-// modify them. It encodes other messages.
+// pack passes messages with queue contents, and the responses to them, by reference. Neither the sender nor the
+// receiver may modify these messages. pack encodes all other messages.
 func pack(v any) (item, error) {
 	switch m := v.(type) {
 	case *pb.PublishStreamRequest:
@@ -45,7 +46,7 @@ func pack(v any) (item, error) {
 			return item{passed: m}, nil
 		}
 	case *pb.ConsumeRequest:
-		if m.GetAttach() == nil { // has no strings to validate
+		if m.GetAttach() == nil { // such a request has no strings to validate
 			return item{passed: m, bytes: proto.Size(m)}, nil
 		}
 	case Maker:
@@ -62,7 +63,8 @@ func encoded(v any) (item, error) {
 	return item{data: data, bytes: data.Len()}, nil
 }
 
-// into stores the message in v. It must be called once.
+// into stores the message in v. It returns an error if the message is larger than limit. It must be called only
+// once.
 func (i *item) into(v any, limit int) error {
 	if i.passed == nil {
 		defer i.data.Free()
@@ -109,7 +111,7 @@ func (i *item) into(v any, limit int) error {
 			return nil
 		}
 	}
-	again, err := encoded(i.passed) // the receiver uses another type
+	again, err := encoded(i.passed) // the receiver uses another message type
 	if err != nil {
 		return err
 	}
@@ -150,11 +152,12 @@ func succeeded(m *pb.PublishStreamResponse) bool {
 	return true
 }
 
-// fieldBytes is the maximum overhead of a text or number field: it is nested in at most two length-delimited fields.
+// fieldBytes is the maximum overhead of a text or number field, which is nested in at most two length-delimited
+// fields.
 const fieldBytes = 16
 
-// measure returns an upper bound of the encoded length of a request, or false if the request cannot be encoded because
-// a text is not valid UTF-8.
+// measure returns an upper bound of the encoded size of a request. ok is false if the request cannot be passed by
+// reference, for example because a text is not valid UTF-8.
 func measure(m *pb.PublishStreamRequest) (bytes int, ok bool) {
 	if bytes, ok = measurePublish(m.GetPublish()); !ok {
 		return 0, false
@@ -173,13 +176,13 @@ func measurePublish(m *pb.PublishRequest) (bytes int, ok bool) {
 	bytes = 8*fieldBytes + len(m.GetQueue()) + len(m.GetProducer().GetId())
 	ok = utf8.ValidString(m.GetQueue()) && utf8.ValidString(m.GetProducer().GetId())
 	for _, one := range m.GetMessages() {
-		ok = ok && one != nil // encoded as an empty message
+		ok = ok && one != nil // nil would be encoded as an empty message
 		bytes += measureMessage(one, &ok)
 	}
 	return bytes, ok
 }
 
-const fieldsOfMessage = 10 // without body, properties and texts
+const fieldsOfMessage = 10 // number of fields except the body, the properties and texts
 
 func measureMessage(m *pb.Message, ok *bool) (bytes int) {
 	bytes = fieldsOfMessage*fieldBytes + len(m.GetBody())

@@ -15,7 +15,7 @@ type handlerEnd struct{ *call }
 
 func (h handlerEnd) Context() context.Context { return h.ctx }
 
-func (h handlerEnd) SetTrailer(md metadata.MD) { _ = transport(h).SetTrailer(md) } // no error can be returned
+func (h handlerEnd) SetTrailer(md metadata.MD) { _ = transport(h).SetTrailer(md) } // has no error result
 
 func (h handlerEnd) SendMsg(v any) error {
 	if err := h.ctx.Err(); err != nil {
@@ -25,7 +25,7 @@ func (h handlerEnd) SendMsg(v any) error {
 	if err != nil {
 		return err
 	}
-	_ = h.setHeader(nil, true) // may already be sent
+	_ = h.setHeader(nil, true) // the header may already be sent
 	select {
 	case h.down <- out:
 		return nil
@@ -39,7 +39,8 @@ func (h handlerEnd) SendMsg(v any) error {
 	}
 }
 
-// RecvMsg receives the next message of the caller into v. It returns io.EOF after CloseSend.
+// RecvMsg receives the next message of the caller into v. It returns io.EOF after the caller has called
+// CloseSend.
 func (h handlerEnd) RecvMsg(v any) error {
 	select {
 	case in := <-h.up:
@@ -54,7 +55,7 @@ func (h handlerEnd) RecvMsg(v any) error {
 		return status.FromContextError(h.ctx.Err()).Err()
 	}
 	select {
-	case in := <-h.up: // sent earlier
+	case in := <-h.up: // sent before the end
 		return in.into(v, h.requestBytes)
 	default:
 		return io.EOF
@@ -63,15 +64,15 @@ func (h handlerEnd) RecvMsg(v any) error {
 
 type callerEnd struct {
 	call    *call
-	outer   context.Context //nolint:containedctx // the caller's
+	outer   context.Context //nolint:containedctx // context of the caller
 	options options
-	single  bool // exactly one response
-	unaryIn bool // exactly one request
+	single  bool // the call has exactly one response
+	unaryIn bool // the call has exactly one request
 }
 
 func (e *callerEnd) Context() context.Context { return e.outer }
 
-// Header waits for the header or the end of the call.
+// Header waits for the header or the end of the call, and returns the header.
 func (e *callerEnd) Header() (metadata.MD, error) {
 	select {
 	case <-e.call.began:
@@ -95,9 +96,9 @@ func (e *callerEnd) CloseSend() error {
 	return nil
 }
 
-// SendMsg sends a message to the handler. It returns io.EOF when the call has ended, and RecvMsg then returns the
-// status. For a call with a single request it returns nil instead, because generated clients would return io.EOF
-// without calling RecvMsg.
+// SendMsg sends a message to the handler. It returns io.EOF if the call has ended; RecvMsg then returns the
+// status. For a call with a single request, it returns nil instead of io.EOF. Otherwise, generated clients would
+// return io.EOF without calling RecvMsg.
 func (e *callerEnd) SendMsg(v any) error {
 	c := e.call
 	if c.ctx.Err() != nil {
@@ -143,7 +144,7 @@ func (e *callerEnd) RecvMsg(v any) error {
 	if !e.single {
 		return nil
 	}
-	select { // wait for the status
+	select { // wait for the end of the call and return its status
 	case <-e.call.done:
 	case <-e.outer.Done():
 		e.call.cancel()
@@ -166,13 +167,13 @@ func (e *callerEnd) receive(v any) error {
 	case <-c.done:
 	case <-e.outer.Done():
 		select {
-		case <-c.done: // ended earlier
+		case <-c.done: // the call has already ended
 		default:
 			return status.FromContextError(e.outer.Err()).Err()
 		}
 	}
 	select {
-	case in := <-c.down: // sent earlier
+	case in := <-c.down: // sent before the end
 		return in.into(v, c.responseBytes)
 	default:
 	}

@@ -15,9 +15,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-const hundredths = 100 // of redelivery_multiplier
+const hundredths = 100 // unit of redelivery_multiplier
 
-// configFields contains the fields of pb.QueueConfig. Field number n corresponds to bit n-1 of a txn.ConfigMask.
+// configFields contains the fields of pb.QueueConfig. The field with number n corresponds to bit n-1 of a
+// txn.ConfigMask.
 var configFields = (&pb.QueueConfig{}).ProtoReflect().Descriptor().Fields() //nolint:gochecknoglobals // a constant
 
 // ConfigField returns the mask bit of a field of pb.QueueConfig, or 0 if the field does not exist.
@@ -29,7 +30,7 @@ func ConfigField(name string) txn.ConfigMask {
 	return 1 << (f.Number() - 1)
 }
 
-// fieldNames returns the names of the fields in a mask, without internal fields.
+// fieldNames returns the names of the fields in a mask. It omits internal fields.
 func fieldNames(fields txn.ConfigMask) (names []string) {
 	for i := range configFields.Len() {
 		if f := configFields.Get(i); fields>>(f.Number()-1)&1 == 1 {
@@ -39,7 +40,8 @@ func fieldNames(fields txn.ConfigMask) (names []string) {
 	return names
 }
 
-// QueuePolicy converts a policy. It ignores dead_letter, which only the store can resolve. Errors wrap ErrInvalid.
+// QueuePolicy converts a policy. It ignores dead_letter, because only the store can resolve the name. Errors wrap
+// ErrInvalid.
 func QueuePolicy(in *pb.QueuePolicy) (p txn.QueuePolicy, err error) {
 	if p.Priority = uint64(in.GetPriority()); p.Priority > txn.MaxPolicyPriority {
 		return p, fmt.Errorf("%w: priority is %d, maximum is %d", apierror.ErrInvalid, p.Priority, txn.MaxPolicyPriority)
@@ -63,7 +65,7 @@ func QueuePolicy(in *pb.QueuePolicy) (p txn.QueuePolicy, err error) {
 	return p, nil
 }
 
-// QueuePolicyToProto converts a policy. deadLetter is the name of its dead-letter queue.
+// QueuePolicyToProto converts a policy. deadLetter is the name of the dead-letter queue in its defaults.
 func QueuePolicyToProto(pattern string, p *txn.QueuePolicy, deadLetter string) *pb.QueuePolicy {
 	return &pb.QueuePolicy{
 		Pattern: pattern, Priority: uint32(p.Priority), Defaults: ConfigToProto(&p.Defaults, deadLetter),
@@ -71,8 +73,8 @@ func QueuePolicyToProto(pattern string, p *txn.QueuePolicy, deadLetter string) *
 	}
 }
 
-// Config converts a queue's configuration. It ignores dead_letter, which only the store can resolve. Errors wrap
-// ErrInvalid and name the field.
+// Config converts the configuration of a queue. It ignores dead_letter, because only the store can resolve the
+// name. Errors wrap ErrInvalid and name the field.
 func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	from := in.ProtoReflect()
 	for i := range configFields.Len() {
@@ -99,8 +101,7 @@ const (
 	maxAckTimeout = 24 * time.Hour
 )
 
-// CheckAckTimeout returns an error that wraps ErrInvalid if an acknowledgement deadline is neither 0 nor 1 second to 24
-// hours.
+// CheckAckTimeout returns an error that wraps ErrInvalid unless d is 0 or from minAckTimeout to maxAckTimeout.
 func CheckAckTimeout(d time.Duration) error {
 	if d != 0 && (d < minAckTimeout || d > maxAckTimeout) {
 		return fmt.Errorf("%w: ack_timeout is %v, must be 0 or %v to %v", apierror.ErrInvalid, d, minAckTimeout,
@@ -124,12 +125,12 @@ func configValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (uint64, 
 		return Millis(string(f.Name()), d)
 	case protoreflect.DoubleKind:
 		m := v.Float()
-		if m != 0 && !(m >= 1 && m <= txn.MaxMultiplier/hundredths) { // also rejects NaN
+		if m != 0 && !(m >= 1 && m <= txn.MaxMultiplier/hundredths) { // the negated condition also rejects NaN
 			return 0, fmt.Errorf("%w: %s is %v, must be 1 to %d, or 0 for 1", apierror.ErrInvalid, f.Name(), m,
 				txn.MaxMultiplier/hundredths)
 		}
 		return uint64(math.Round(m * hundredths)), nil
-	case protoreflect.EnumKind: // UNSPECIFIED has the meaning of 1, which is stored as 0
+	case protoreflect.EnumKind: // UNSPECIFIED means the value 1, which is stored as 0
 		if f.Enum().Values().ByNumber(v.Enum()) == nil {
 			return 0, fmt.Errorf("%w: unknown %s %d", apierror.ErrInvalid, f.Name(), v.Enum())
 		}
@@ -139,7 +140,7 @@ func configValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (uint64, 
 	}
 }
 
-// ConfigToProto converts a queue's configuration. deadLetter is the name of its dead-letter queue.
+// ConfigToProto converts the configuration of a queue. deadLetter is the name of its dead-letter queue.
 func ConfigToProto(c *txn.Config, deadLetter string) *pb.QueueConfig {
 	out := &pb.QueueConfig{DeadLetter: deadLetter}
 	to := out.ProtoReflect()

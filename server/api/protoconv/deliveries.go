@@ -18,7 +18,8 @@ import (
 )
 
 // Deliveries is a reusable pb.ConsumeResponse that is encoded directly from the stored records. With many
-// subscriptions, deliveries far outnumber publishes, and allocating objects for each would dominate the cost.
+// subscriptions, there are far more deliveries than publishes, and the allocation of objects for each delivery
+// would dominate the cost.
 type Deliveries struct {
 	confirmed uint64
 	parts     []deliveryPart
@@ -32,10 +33,10 @@ type deliveryPart struct {
 	message  txn.Message
 	seconds  uint64
 	nanos    uint64
-	// encoded sizes of StoredMessage, its Timestamp and its Message
+	// Encoded sizes of StoredMessage, its Timestamp and its Message.
 	storedBytes, timeBytes, messageBytes int
 	dead                                 []byte // encoded DeadLetter; nil for other messages
-	referred                             int    // bytes that are referenced, not copied
+	referred                             int    // size of the data that is referenced, not copied
 }
 
 // Field numbers of lockstep.v1 and of google.protobuf.Timestamp, verified by TestDeliveriesMatchGeneratedEncoding.
@@ -49,12 +50,12 @@ const (
 	fieldKey, fieldValue                                = 1, 2
 	fieldBool, fieldInt, fieldDouble, fieldBytes        = 1, 2, 3, 4
 	fieldSeconds, fieldNanos                            = 1, 2
-	// all field numbers are below 16
+	// All field numbers are below 16.
 	tagBytes = 1
 )
 
-// Set sets the messages of the response: as many as fit into limit bytes, but at least one. It returns the remaining
-// messages. The records must not change until the response is encoded.
+// Set sets the confirmation and the messages of the response: as many messages as fit into limit bytes, but at
+// least one. It returns the remaining messages. The records must not change until the response is encoded.
 func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Message, err error) {
 	d.confirmed, d.parts, d.bytes = event.Confirmed, d.parts[:0], 0
 	if d.confirmed != 0 {
@@ -83,14 +84,15 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 	return nil, nil
 }
 
-// next appends a part with undefined content. Parts are filled in place to avoid copying more than 200 bytes each.
+// next appends a part with undefined content. The caller fills it in place, which avoids copying more than 200
+// bytes per part.
 func (d *Deliveries) next() *deliveryPart {
 	n := len(d.parts)
 	d.parts = slices.Grow(d.parts, 1)[:n+1]
 	return &d.parts[n]
 }
 
-// Release releases the records for garbage collection.
+// Release removes the references to the records, so that they can be garbage-collected.
 func (d *Deliveries) Release() { clear(d.parts) }
 
 func (p *deliveryPart) measure() {
@@ -129,7 +131,7 @@ func (p *deliveryPart) measure() {
 
 func secondsAndNanos(ms int64) (seconds, nanos uint64) {
 	s, millis := ms/1000, ms%1000
-	if millis < 0 { // before 1970
+	if millis < 0 { // the time is before 1970
 		s, millis = s-1, millis+1000
 	}
 	return uint64(s), uint64(millis) * 1_000_000
@@ -137,13 +139,13 @@ func secondsAndNanos(ms int64) (seconds, nanos uint64) {
 
 func attributeBytes(tag txn.Attribute, v int64) int {
 	if tag == txn.AttributePriority {
-		return tagBytes + protowire.SizeVarint(uint64(v)) // encoded even if 0
+		return tagBytes + protowire.SizeVarint(uint64(v)) // encoded even if it is 0
 	}
 	seconds, nanos := secondsAndNanos(v)
 	return lengthBytes(numberBytes(seconds) + numberBytes(nanos))
 }
 
-// appendAttribute appends a number field. The attribute tag is the field number.
+// appendAttribute appends a number attribute. The attribute tag is also the field number.
 func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
 	if tag == txn.AttributePriority {
 		return binary.AppendUvarint(append(b, fieldPriority<<3|byte(protowire.VarintType)), uint64(v))
@@ -153,7 +155,7 @@ func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
 	return appendNumber(appendNumber(b, fieldSeconds, seconds), fieldNanos, nanos)
 }
 
-// encodeDeadLetter encodes the origin of a dead letter. It uses the protobuf library, since few messages have this
+// encodeDeadLetter encodes the origin of a dead letter with the protobuf library, because few messages have this
 // field.
 func (p *deliveryPart) encodeDeadLetter() (err error) {
 	l := p.message.DeadLetter()
@@ -176,7 +178,7 @@ func numberBytes(v uint64) int {
 
 func lengthBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
 
-// MakeMessage creates the response for a receiver in this process. Its messages alias the immutable records.
+// MakeMessage creates the response for a receiver in this process. Its messages refer to the immutable records.
 func (d *Deliveries) MakeMessage() proto.Message {
 	parts, list := make([]storedParts, len(d.parts)), make([]*pb.StoredMessage, len(d.parts))
 	for i := range d.parts {
@@ -188,13 +190,13 @@ func (d *Deliveries) MakeMessage() proto.Message {
 	return &pb.ConsumeResponse{Messages: list, Confirmed: d.confirmed}
 }
 
-// TotalBytes returns the encoded length of the response.
+// TotalBytes returns the encoded size of the response.
 func (d *Deliveries) TotalBytes() int { return d.total }
 
-// EncodedBytes returns the encoded length of the response without large bodies.
+// EncodedBytes returns the encoded size of the response without large bodies.
 func (d *Deliveries) EncodedBytes() int { return d.bytes }
 
-// AppendTo appends the encoded response.
+// AppendTo appends the encoded response to o.
 func (d *Deliveries) AppendTo(o *codec.Output) {
 	b := o.B
 	for i := range d.parts {
@@ -253,7 +255,8 @@ func (p *deliveryPart) appendAttributes(b []byte) []byte {
 	return b
 }
 
-// valueBytes returns the encoded length of a PropertyValue. It is a oneof, so a zero value is also encoded.
+// valueBytes returns the encoded size of a PropertyValue. The value is in a oneof, so a zero value is also
+// encoded.
 func valueBytes(v txn.Value) int {
 	switch v.Kind {
 	case txn.ValueBool, txn.ValueInt64:

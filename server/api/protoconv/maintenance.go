@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
-// Uint32 converts a small number, such as a page size. It converts negative numbers to 0.
+// Uint32 converts a small number, such as a page size. It converts a negative number to 0.
 func Uint32(n int) uint32 { return uint32(max(n, 0)) }
 
 func timeToProto(t time.Time) *timestamppb.Timestamp {
@@ -76,7 +76,7 @@ func ProgressFromProto(p *pb.Progress) checkpoint.Progress {
 	}
 }
 
-// ActivityToProto converts the running operation. It returns nil if none is running.
+// ActivityToProto converts the operation in progress. It returns nil if a is nil.
 func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	if a == nil {
 		return nil
@@ -86,7 +86,7 @@ func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	}
 }
 
-// ActivityFromProto converts the running operation. It returns nil if none is running.
+// ActivityFromProto converts the operation in progress on the other node. It returns nil if a is nil.
 func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 	if a == nil {
 		return nil
@@ -120,7 +120,7 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	return out
 }
 
-// ScanFromProto converts the fields that jobs use.
+// ScanFromProto converts those fields of a scan result that jobs use.
 func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	out := checkpoint.ScanResult{
 		Recommended: int(r.GetRecommended()), PageSize: int(r.GetCurrent()), FileBytes: r.GetFileBytes(),
@@ -136,7 +136,7 @@ func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	return out
 }
 
-// RewriteToProto converts the actual or predicted result of a rewrite or shrink.
+// RewriteToProto converts the actual or the expected result of a rewrite.
 func RewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
 	return &pb.RewriteResult{
 		PageSizeBefore: Uint32(r.PageSizeBefore), PageSizeAfter: Uint32(r.PageSizeAfter), FileBytesBefore: r.FileBytesBefore,
@@ -155,7 +155,7 @@ func RewriteFromProto(r *pb.RewriteResult) maintenance.RewriteResult {
 	}
 }
 
-// SetToProto converts a backup.
+// SetToProto converts the description of a backup.
 func SetToProto(s *backup.Set) *pb.SaveSet {
 	out := &pb.SaveSet{Name: s.Name, Path: s.Path, Complete: s.Complete}
 	if s.Problem != nil {
@@ -175,12 +175,13 @@ func SetToProto(s *backup.Set) *pb.SaveSet {
 	return out
 }
 
-// SetFromProto converts the fields that jobs use.
+// SetFromProto converts those fields of a backup that jobs use.
 func SetFromProto(s *pb.SaveSet) backup.Set {
 	return backup.Set{Name: s.GetName(), Path: s.GetPath(), Complete: s.GetComplete()}
 }
 
-// PlanKindFromProto converts a plan kind. It returns an empty kind if this release does not support it.
+// PlanKindFromProto converts the kind of a plan. It returns an empty kind if this release does not support the
+// kind.
 func PlanKindFromProto(k pb.PlanKind) maintenance.PlanKind {
 	for _, kind := range []maintenance.PlanKind{maintenance.PlanResize, maintenance.PlanCompact, maintenance.PlanRestart} {
 		if planKindToProto(kind) == k {
@@ -200,7 +201,7 @@ func planStateToProto(s maintenance.PlanState) pb.PlanState {
 
 func enumName(s string) string { return strings.ToUpper(strings.ReplaceAll(s, "-", "_")) }
 
-// PlanToProto converts a rolling operation; nil stays nil.
+// PlanToProto converts a plan. It returns nil if p is nil.
 func PlanToProto(p *maintenance.Plan) *pb.Plan {
 	if p == nil {
 		return nil
@@ -220,7 +221,7 @@ func PlanToProto(p *maintenance.Plan) *pb.Plan {
 	return out
 }
 
-// JobToProto converts a job.
+// JobToProto converts a job and its history.
 func JobToProto(j *maintenance.JobInfo) *pb.Job {
 	out := &pb.Job{
 		Name: j.Name, Schedule: j.Schedule, Kind: j.Kind, On: j.On, Paused: j.Paused, NextRun: timeToProto(j.NextRun),
@@ -231,7 +232,7 @@ func JobToProto(j *maintenance.JobInfo) *pb.Job {
 	return out
 }
 
-// RunToProto converts one run of a job.
+// RunToProto converts a run of a job.
 func RunToProto(r *maintenance.Run) *pb.JobRun {
 	out := &pb.JobRun{StartedAt: timeToProto(r.StartedAt), Outcome: r.Outcome, Detail: r.Detail, Node: r.Node}
 	if r.Outcome != maintenance.RunRunning {
@@ -240,7 +241,7 @@ func RunToProto(r *maintenance.Run) *pb.JobRun {
 	return out
 }
 
-// ReportFromProto converts the status report of the other node.
+// ReportFromProto converts the report of the other node.
 func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	id, err := uuid.Parse(r.GetNodeId())
 	if err != nil {
@@ -249,7 +250,7 @@ func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	return maintenance.Report{Node: id, Recommended: int(r.GetPageSizeRecommended()), StartupID: r.GetStartupId()}, nil
 }
 
-// Paced returns the context for a maintenance request, without throttling if the request disables it.
+// Paced returns ctx, without throttling if the request disables it.
 func Paced(ctx context.Context, req interface{ GetFullSpeed() bool }) context.Context {
 	if req.GetFullSpeed() {
 		return throttle.FullSpeed(ctx)
@@ -272,7 +273,7 @@ func VerifiedToProto(r *maintenance.VerifyReport) *pb.VerifyBackupResult {
 	return out
 }
 
-// PageMapToProto converts a page map.
+// PageMapToProto converts the page map of a page file.
 func PageMapToProto(m *pager.PageMap) *pb.GetPageMapResponse {
 	out := &pb.GetPageMapResponse{
 		PageSize: Uint32(m.PageSize), Total: regionToProto(&m.Total), FreeTail: m.FreeTail, Readers: Uint32(m.Readers),

@@ -22,12 +22,14 @@ func HasAttributes(m *pb.Message) bool {
 		m.GetSubject() != "" || len(m.GetTypedProperties()) > 0 || ControlsDelivery(m)
 }
 
-// ControlsDelivery reports whether a message has a field that controls its delivery.
+// ControlsDelivery reports whether a message has a field that controls its delivery: a group, a priority, or a
+// time.
 func ControlsDelivery(m *pb.Message) bool {
 	return m.Group != "" || m.Priority != nil || m.ExpiresAt != nil || m.Ttl != nil || m.DeliverAt != nil || m.Delay != nil
 }
 
-// AttributesBytes returns the approximate encoded size of the standard fields and typed properties of a message.
+// AttributesBytes returns the approximate encoded size of the standard fields and the typed properties of a
+// message.
 func AttributesBytes(m *pb.Message) int {
 	n := len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
 		len(m.GetSubject()) + len(m.GetGroup())
@@ -42,7 +44,8 @@ func AttributesBytes(m *pb.Message) int {
 
 const timesBytes = 16 // approximate size of a priority and two times
 
-// Millis converts a duration from 0 to txn.MaxTime to milliseconds, rounded up. nil means 0. The error names the field.
+// Millis converts a duration from 0 to txn.MaxTime to milliseconds, rounded up. It converts nil to 0. The error
+// contains name.
 func Millis(name string, d *durationpb.Duration) (uint64, error) {
 	return millis(name, d, apierror.ErrInvalid)
 }
@@ -71,7 +74,8 @@ func setDelivery(a *txn.Attributes, m *pb.Message, nowMS int64) (err error) {
 	return err
 }
 
-// atOrIn returns an absolute or relative time in milliseconds since 1970, or 0 if neither is set.
+// atOrIn returns the time at, or the time that is in after nowMS, in milliseconds since 1970. It returns 0 if
+// neither is set.
 func atOrIn(
 	nowMS int64, atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration,
 ) (int64, error) {
@@ -85,15 +89,16 @@ func atOrIn(
 		return 0, nil
 	}
 	ms := at.AsTime().UnixMilli()
-	if !at.IsValid() || ms == 0 { // 0 means none
+	if !at.IsValid() || ms == 0 { // 0 means that no time is set
 		return 0, fmt.Errorf("%w: %s is %d s and %d ns since 1970", txn.ErrInvalidMessage, atName, at.GetSeconds(),
 			at.GetNanos())
 	}
 	return ms, nil
 }
 
-// Attributes converts the standard fields and typed properties of a message accepted at nowMS, milliseconds since 1970.
-// If fields contradict each other, the error wraps txn.ErrInvalidMessage. txn.CheckMessage checks the limits.
+// Attributes converts the standard fields and the typed properties of a message that was accepted at nowMS, in
+// milliseconds since 1970. If fields contradict each other, the error wraps txn.ErrInvalidMessage. Attributes
+// does not check the limits, which txn.CheckMessage does.
 func Attributes(m *pb.Message, nowMS int64) (txn.Attributes, error) {
 	a := txn.Attributes{
 		MessageID: m.GetMessageId(), CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(),

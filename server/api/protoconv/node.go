@@ -22,8 +22,8 @@ import (
 
 const retryAfter = 50 * time.Millisecond
 
-// NotActive returns an error that redirects clients to next or, if next is the zero value, to the active node in the
-// cluster record.
+// NotActive returns an error that redirects clients to next. If next is the zero value, the error redirects
+// clients to the active node in the cluster record.
 func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveError {
 	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
 		next = active
@@ -35,7 +35,8 @@ func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveE
 	return out
 }
 
-// FindNode returns the UUID of the node with the given name or UUID. Errors wrap ErrInvalid and list the nodes.
+// FindNode returns the UUID of the node with the given name or UUID. Errors wrap ErrInvalid and list the known
+// nodes.
 func FindNode(st *failover.Status, called string) (uuid.UUID, error) {
 	nodes := slices.Clone(st.Record.Nodes)
 	for _, l := range st.Live {
@@ -67,7 +68,7 @@ func FindNode(st *failover.Status, called string) (uuid.UUID, error) {
 	}
 }
 
-// ConditionsToProto converts the conditions reported by the node self.
+// ConditionsToProto converts conditions. self is the node that reports those without another reporter.
 func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition {
 	out := make([]*pb.Condition, 0, len(all))
 	for i := range all {
@@ -81,8 +82,8 @@ func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	return out
 }
 
-// AlarmsToProto converts the conditions of the pair and of the node self to alarms, if they are a warning or critical.
-// Alarms are for clients that do not support conditions.
+// AlarmsToProto converts those conditions of the pair and of the node self that are a warning or critical. Alarms
+// are for clients that do not support conditions.
 func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	out := make([]*pb.Alarm, 0, len(all))
 	for i := range all {
@@ -95,10 +96,10 @@ func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	return out
 }
 
-// MaxListedDamage is the maximum number of corrupt messages listed in a response.
+// MaxListedDamage is the maximum number of corrupt messages that a response lists.
 const MaxListedDamage = 1000
 
-// DigestsFromProto converts rolling digests of the other node.
+// DigestsFromProto converts the rolling digests of the other node.
 func DigestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
 	out := store.QueueDigests{LSN: p.GetLsn(), Digest: p.GetDigest()}
 	for _, q := range p.GetQueues() {
@@ -124,7 +125,7 @@ func DamageToProto(st repair.Status) *pb.DamageStatus {
 	return out
 }
 
-// DamagedToProto converts corrupt messages.
+// DamagedToProto converts a list of corrupt messages.
 func DamagedToProto(all []repair.CorruptMessage) []*pb.DamagedMessage {
 	out := make([]*pb.DamagedMessage, 0, len(all))
 	for i := range all {

@@ -16,8 +16,9 @@ import (
 
 const policyPath = "redelivery"
 
-// Policy converts the settings of a subscription that override its queue's configuration. It ignores dead_letter, which
-// only the store can resolve. own contains the overridden fields. Errors wrap ErrInvalid and name the field.
+// Policy converts the settings of a subscription that override the configuration of its queue. It ignores
+// dead_letter, because only the store can resolve the name. own is the mask of the overridden fields. Errors wrap
+// ErrInvalid and name the field.
 func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err error) {
 	if in == nil {
 		return 0, values, nil
@@ -41,8 +42,8 @@ func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err
 	return own, values, err
 }
 
-// PolicyToProto converts the overrides of a subscription. It returns nil without overrides. deadLetter is the name of
-// the dead-letter queue.
+// PolicyToProto converts the overrides of a subscription. It returns nil if there are none. deadLetter is the
+// name of the overriding dead-letter queue.
 func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.RedeliveryPolicy {
 	if o.Own == 0 {
 		return nil
@@ -69,7 +70,7 @@ func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.Redelivery
 	return out
 }
 
-// ownDuration returns d, or 0 if d is nil: an override with 0 differs from no override.
+// ownDuration returns d, or a duration of 0 if d is nil, because an override with 0 differs from no override.
 func ownDuration(d *durationpb.Duration) *durationpb.Duration {
 	if d == nil {
 		return &durationpb.Duration{}
@@ -77,7 +78,8 @@ func ownDuration(d *durationpb.Duration) *durationpb.Duration {
 	return d
 }
 
-// SubscriptionMask converts the update mask of a subscription. Errors wrap ErrInvalid.
+// SubscriptionMask converts the update mask of a subscription. filter reports whether the mask contains the
+// filter. Errors wrap ErrInvalid.
 func SubscriptionMask(in *fieldmaskpb.FieldMask) (filter bool, fields txn.ConfigMask, err error) {
 	for _, path := range in.GetPaths() {
 		known := false

@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// QueueToProto converts a queue. consumers adds the state of a subscription's consumers, which exists only on the
-// active node.
+// QueueToProto converts a queue. consumers adds the state of a subscription's consumers to out. That state exists
+// only on the active node.
 func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID, Config: ConfigToProto(&q.Config, q.DeadLetter),
@@ -51,7 +51,7 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 	return out
 }
 
-// PauseToProto converts a pause; nil for none.
+// PauseToProto converts a pause. It returns nil if p pauses nothing.
 func PauseToProto(p txn.Pause) *pb.QueuePause {
 	if !p.Paused() {
 		return nil
@@ -62,7 +62,7 @@ func PauseToProto(p txn.Pause) *pb.QueuePause {
 	}
 }
 
-// Duplicates converts a list of duplicates; nil for none.
+// Duplicates converts a list of duplicates. It returns nil if d is nil.
 func Duplicates(d *txn.Duplicates) []*pb.DuplicateMessage {
 	if d == nil {
 		return nil
@@ -74,14 +74,15 @@ func Duplicates(d *txn.Duplicates) []*pb.DuplicateMessage {
 	return out
 }
 
-// storedParts contains the parts of a converted message, so that all messages of a response need one allocation.
+// storedParts contains the parts of one converted message, so that one allocation is sufficient for all messages
+// of a response.
 type storedParts struct {
 	stored  pb.StoredMessage
 	message pb.Message
 	at      timestamppb.Timestamp
 }
 
-// fill converts a delivery. The parts alias the record, which is immutable.
+// fill converts a delivery. The parts refer to the record, which is immutable.
 func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	m, err := txn.DecodeMessage(d.Record)
 	if err != nil {
@@ -94,7 +95,7 @@ func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	return nil
 }
 
-// set converts a message without its body.
+// set converts the sequence, the delivery count, and the message without its body.
 func (p *storedParts) set(sequence uint64, deliveryCount uint32, m *txn.Message) {
 	at := time.UnixMilli(m.TimestampMS)
 	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond())
@@ -105,7 +106,7 @@ func (p *storedParts) set(sequence uint64, deliveryCount uint32, m *txn.Message)
 	p.stored.DeadLetter = deadLetterToProto(m.DeadLetter())
 }
 
-// StoredMessages converts deliveries for a browser.
+// StoredMessages converts deliveries for a browser. If headersOnly is set, the messages have no bodies.
 func StoredMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.StoredMessage, error) {
 	parts, out := make([]storedParts, len(deliveries)), make([]*pb.StoredMessage, len(deliveries))
 	for i := range deliveries {
@@ -122,7 +123,7 @@ func PositionToProto(p lsn.Position) *pb.Position {
 	return &pb.Position{Term: p.Term, Lsn: p.LSN, Chain: p.Chain}
 }
 
-// Producer converts the producer of a request. It returns nil for a request without a producer.
+// Producer converts the producer of a request. It returns nil if p is nil.
 func Producer(p *pb.Producer) (*txn.Producer, error) {
 	if p == nil {
 		return nil, nil //nolint:nilnil // no producer is no error

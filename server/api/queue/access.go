@@ -18,29 +18,30 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Operations that the pair performs itself (dead-lettering, forwards, expiry) are authorized once, when a caller with
-// the manage right configures them.
+// Operations that the pair performs automatically (dead-lettering, forwards, expiry) are authorized once, when a
+// caller with the manage right configures them.
 
-// maxUsed bounds the recorded queues of one stream. Beyond it, a lost right does not end the stream; instead, each
-// request is checked after a change of the rules.
+// maxUsed limits the number of queues that are recorded for one stream. If a stream uses more queues, a lost
+// right does not end it. Instead, each of its requests is checked again after a change of the rules.
 const maxUsed = 1000
 
-// caller is the sender of requests, with cached checks. Only one goroutine may call its methods, except where noted.
+// caller is the sender of requests, with cached authorization checks. Only one goroutine may call its methods,
+// except where noted.
 type caller struct {
 	service *Service
 	id      *access.Identity
 	conn    *admission.Conn
-	stream  *admission.Stream // nil if it is not a stream
+	stream  *admission.Stream // nil if the caller is not a stream
 
-	// cached check of the last publish, valid for this generation of the rules
+	// Cached check of the last publish. It is valid for this generation of the rules.
 	queue      string
 	generation uint64
 	quotas     *quotas
 	meters     []*meter
 
 	mu    sync.Mutex          // guards the fields below
-	right access.Right        // required on all used queues
-	used  map[string]struct{} // queues of a stream
+	right access.Right        // required on all queues that the stream uses
+	used  map[string]struct{} // queues that the stream uses
 	lose  func(error)         // ends the stream; does not block
 }
 
@@ -48,8 +49,8 @@ func (s *Service) callerOf(ctx context.Context) caller {
 	return caller{service: s, id: access.FromContext(ctx), conn: admission.FromContext(ctx)}
 }
 
-// mayPublish checks the right and the quotas, and counts the messages if they are allowed. wait is the delay for the
-// caller's next request.
+// mayPublish checks the right and the quotas. If the publish is allowed, it counts the messages. wait is the
+// delay before the caller's next request.
 func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Duration, err error) {
 	s := c.service
 	if generation, now := s.rules.Generation(), s.quotas.Load(); c.queue != name || c.generation != generation ||
@@ -81,7 +82,7 @@ func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Dur
 
 func (c *caller) use(name string) error {
 	if c.lose == nil {
-		return nil // not a stream
+		return nil // the caller is not a stream
 	}
 	c.mu.Lock()
 	_, known := c.used[name]
@@ -101,7 +102,7 @@ func (c *caller) use(name string) error {
 	return err
 }
 
-// uses reports whether a stream uses a queue that matches a pattern. It is safe for concurrent use.
+// uses reports whether the stream uses a queue that matches a pattern. It is safe for concurrent use.
 func (c *caller) uses(pattern string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,14 +114,15 @@ func (c *caller) uses(pattern string) bool {
 	return false
 }
 
-// queues returns the recorded queues. It is safe for concurrent use.
+// queues returns the names of the recorded queues. It is safe for concurrent use.
 func (c *caller) queues() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Sorted(maps.Keys(c.used))
 }
 
-// lost returns an error if the rules no longer permit the stream. It is safe for concurrent use.
+// lost returns an error if the rules no longer permit the stream to use one of its queues. It is safe for
+// concurrent use.
 func (c *caller) lost() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,8 +134,9 @@ func (c *caller) lost() error {
 	return nil
 }
 
-// begin registers the caller's stream, which requires a right on the queues that it uses. lose must not block. load
-// adds the load of a consumer, and is nil for a publish stream. end must be called.
+// begin registers the caller's stream, which requires a right on the queues that it uses. lose is called when the
+// right is lost, and must not block. load adds the load of a consumer; it is nil for a publish stream. The caller
+// must call end.
 func (c *caller) begin(right access.Right, lose func(error), load func(*admission.Use)) {
 	c.right, c.lose, c.used = right, lose, make(map[string]struct{})
 	c.stream = c.conn.Open(load != nil, func() admission.Use {
@@ -163,7 +166,7 @@ func (s *Service) callers() []*caller {
 	return slices.Collect(maps.Keys(s.running))
 }
 
-// RulesChanged applies the current rules, and ends the streams of callers that have lost a required right.
+// RulesChanged applies the current rules. It ends the streams of callers that have lost a required right.
 func (s *Service) RulesChanged() {
 	s.loadQuotas()
 	for _, c := range s.callers() {
@@ -173,8 +176,8 @@ func (s *Service) RulesChanged() {
 	}
 }
 
-// mayConfigure returns an error unless the caller has the manage right on the queue and the publish right on the
-// dead-letter queue.
+// mayConfigure returns an error unless the caller has the manage right on the queue and, if config has a
+// dead-letter queue, the publish right on that queue.
 func (s *Service) mayConfigure(ctx context.Context, name string, config interface{ GetDeadLetter() string }) error {
 	if err := s.rules.Check(ctx, access.Manage, name); err != nil {
 		return err
@@ -216,7 +219,7 @@ func (s *Service) mayUse(ctx context.Context, ops []operation) error {
 	return nil
 }
 
-// mayTransact is like mayUse, and also counts the published messages for the quotas.
+// mayTransact is like mayUse, and also checks the quotas and counts the published messages.
 func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.Duration, err error) {
 	if s.rules.Open() && s.quotas.Load() == nil {
 		messages := 0
@@ -226,7 +229,7 @@ func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.D
 		admission.FromContext(ctx).Published(messages)
 		return 0, nil
 	}
-	if err := s.mayUse(ctx, ops); err != nil { // check all first: a refused transaction does not count
+	if err := s.mayUse(ctx, ops); err != nil { // check all operations first: a refused transaction does not count
 		return 0, err
 	}
 	c := s.callerOf(ctx)
@@ -244,8 +247,8 @@ func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.D
 	return wait, nil
 }
 
-// mayDecide returns an error unless the caller has the rights that the prepared transaction needs, or the operate
-// right for a heuristic decision. If the transaction no longer exists, any caller may read its outcome.
+// mayDecide returns an error unless the caller has the rights that the prepared transaction needs. A heuristic
+// decision needs the operate right instead. If the transaction no longer exists, any caller may read its outcome.
 func (s *Service) mayDecide(ctx context.Context, d twophase.Decision) error {
 	if s.rules.Open() {
 		return nil

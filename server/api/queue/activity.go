@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// sampleEvery is the sampling interval while clients request activity, and the averaging period of rates.
+	// sampleEvery is the minimum interval between two samples, and the period over which rates are averaged.
 	sampleEvery = time.Second
-	// sampleMax is the maximum age of the previous sample for rates.
+	// sampleMax is the maximum age of the previous sample from which rates are computed.
 	sampleMax = 10 * time.Second
-	// agesLimit is the time limit for reading the oldest messages of queues in one request.
+	// agesLimit limits the time that one request spends on reading the oldest messages of queues.
 	agesLimit = 250 * time.Millisecond
 )
 
-// activity is the sampled activity of all queues, updated only on request. Rates are derived from two samples of the
-// same counters, so publishes do not update it.
+// activity contains the sampled activity of all queues. It is updated only on request. Rates are computed from
+// two samples of the same counters, so publishes do not update it.
 type activity struct {
 	mu      sync.Mutex // guards the fields below
 	session *session.Session
-	at      time.Time // of the last sample
+	at      time.Time // time of the last sample
 	queues  []queueActivity
-	byID    map[uint64]int // index in queues
+	byID    map[uint64]int // index in queues, by queue ID
 	orders  map[orderKey][]int
 
 	agesMu sync.Mutex // guards ages
@@ -43,11 +43,11 @@ type queueActivity struct {
 
 	consumers uint32
 	delivered uint64
-	rates     bool // the following three are known
+	rates     bool // the three rates below are known
 	published float64
 	delivers  float64
 	acks      float64
-	acceptMS  int64 // of the oldest message; only set for the order by age
+	acceptMS  int64 // time of the oldest message; set only for the order by age
 }
 
 type queueAge struct {
@@ -55,7 +55,7 @@ type queueAge struct {
 	accepted time.Time
 }
 
-// sample updates the samples, at most once per sampleEvery. mu is held.
+// sample takes a new sample, at most once per sampleEvery. mu is held.
 func (a *activity) sample(s *store.Store, session *session.Session) {
 	now := time.Now()
 	recently := a.session == session && now.Sub(a.at) < sampleEvery
@@ -63,7 +63,7 @@ func (a *activity) sample(s *store.Store, session *session.Session) {
 		return
 	}
 	found := query.Sample(s, make([]query.QueueSample, 0, len(a.queues)+16))
-	if recently { // queues were created or deleted
+	if recently { // queues were created or deleted since the last sample
 		a.follow(found)
 		return
 	}
@@ -84,7 +84,7 @@ func (a *activity) sample(s *store.Store, session *session.Session) {
 	a.session, a.at, a.queues, a.byID, a.orders = session, now, queues, byID, make(map[orderKey][]int)
 }
 
-// follow adds queues created since the last sample, and removes deleted ones. mu is held.
+// follow adds the queues created since the last sample, and removes the deleted queues. mu is held.
 func (a *activity) follow(found []query.QueueSample) {
 	queues, byID := make([]queueActivity, len(found)), make(map[uint64]int, len(found))
 	for i := range found {
@@ -109,7 +109,7 @@ func (q *queueActivity) compare(before *queueActivity, seconds float64) {
 	}
 }
 
-// of returns the rates of a queue. mu is held.
+// of returns the rates of a queue. They are unset if they are not known. mu is held.
 func (a *activity) of(id uint64) *pb.QueueActivity {
 	out := &pb.QueueActivity{}
 	at, known := a.byID[id]
@@ -144,8 +144,8 @@ func (s *Service) describeActivity(ctx context.Context, session *session.Session
 	}
 }
 
-// oldest returns the time at which the oldest message of a queue was accepted, or the zero time for an empty queue.
-// known is false if the message cannot be read before the deadline. agesMu is held.
+// oldest returns the time at which the oldest message of a queue was accepted. It returns the zero time for an
+// empty queue. known is false if the message could not be read before the deadline. agesMu is held.
 func (a *activity) oldest(
 	ctx context.Context, s *store.Store, id uint64, deadline time.Time,
 ) (accepted time.Time, known bool) {

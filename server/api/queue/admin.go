@@ -49,13 +49,13 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	}
 	config, _, err := s.config(session, req.GetConfig(), txn.AllFields)
 	if o.missing(err) || o.prior != nil {
-		err = nil // queues that it names may have been deleted since an earlier attempt
+		err = nil // named queues may have been deleted since an earlier attempt
 	}
 	if err == nil && o.prior == nil {
 		err = s.checkNewQueue(req.GetName(), o.retry)
 	}
 	if err == nil && o.prior == nil && len(s.quotas.Load().of(req.GetName())) > 0 {
-		s.createMu.Lock() // until the queue exists, and is counted
+		s.createMu.Lock() // held until the queue exists and is counted
 		defer s.createMu.Unlock()
 		err = s.mayCreate(req.GetName())
 	}
@@ -79,8 +79,8 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	return &pb.CreateQueueResponse{Queue: described}, nil
 }
 
-// checkNewQueue rejects a request that would fail anyway before it is logged, and enforces the node's limit. On a
-// retry, an earlier attempt may have created the queue.
+// checkNewQueue rejects a request that would fail when it is applied, before it is logged. It also enforces the
+// queue limit of the node. If retry is set, an earlier attempt may have created the queue.
 func (s *Service) checkNewQueue(name string, retry bool) error {
 	names := [1]query.Target{{Queue: name}}
 	_, err := query.Lookup(s.store, nil, false, names[:])
@@ -141,13 +141,13 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 	}
 	session.Consumers.Altered(altered)
 	described, err := s.describe(session, req.GetName())
-	if err != nil { // altered, and then deleted
+	if err != nil { // the queue was altered and then deleted
 		described = &pb.Queue{Name: req.GetName(), Config: req.GetConfig()}
 	}
 	return &pb.AlterQueueResponse{Queue: described}, nil
 }
 
-// DeleteQueue removes a queue with all of its messages and subscriptions.
+// DeleteQueue deletes a queue with all of its messages and subscriptions.
 func (s *Service) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (*pb.DeleteQueueResponse, error) {
 	if err := s.rules.Check(ctx, access.Manage, req.GetName()); err != nil {
 		return nil, s.status(fmt.Errorf("delete queue %q: %w", req.GetName(), err))
@@ -193,13 +193,13 @@ func (s *Service) changeFound(
 	return session, result, err
 }
 
-// PurgeQueue acknowledges all messages of a subscription, or of all subscriptions.
+// PurgeQueue acknowledges all messages of a queue for one subscription or for all subscriptions.
 func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*pb.PurgeQueueResponse, error) {
 	if err := s.rules.Check(ctx, access.Manage, req.GetName()); err != nil {
 		return nil, s.status(fmt.Errorf("purge queue %q: %w", req.GetName(), err))
 	}
 	var key dispatch.Key
-	var next uint64 // all messages below it are purged
+	var next uint64 // all messages with a lower sequence are purged
 	session, result, err := s.changeFound(ctx, req.GetProducer(), func() (id uint64, sub uint32, err error) {
 		if req.GetSubscription() == "" {
 			id, err = s.find(req.GetName())
@@ -215,7 +215,7 @@ func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*p
 	if err != nil {
 		return nil, s.status(fmt.Errorf("purge queue %q: %w", req.GetName(), err))
 	}
-	if next > 1 && !result.Duplicate { // an earlier attempt may not have purged all of them
+	if next > 1 && !result.Duplicate { // an earlier attempt may have purged fewer messages
 		purged := []txn.Range{{First: 1, Last: next - 1}}
 		if key.Sub == 0 {
 			session.Consumers.Acknowledged(key.Queue, purged)
@@ -245,7 +245,8 @@ func (s *Service) GetQueue(ctx context.Context, req *pb.GetQueueRequest) (*pb.Ge
 	return &pb.GetQueueResponse{Queue: described}, nil
 }
 
-// ListQueues describes the queues on which the caller has any right, ordered by name.
+// ListQueues returns the descriptions of the queues on which the caller has any right, ordered by name unless the
+// request selects another order.
 func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
 	session, err := s.serving.Session()
 	if err != nil {
@@ -288,8 +289,8 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	return resp, nil
 }
 
-// maxListScans bounds the pages that are read for one page of queues visible to the caller. An incomplete page also has
-// a token.
+// maxListScans limits the number of pages that are read to fill one page with queues that the caller may see. A
+// page that is not filled also has a token.
 const maxListScans = 20
 
 func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }

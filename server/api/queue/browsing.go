@@ -19,28 +19,28 @@ import (
 )
 
 const (
-	// Batches in transit to browsers may use 1/browseFraction of limits.pending-bytes, but at least minBrowseBytes. One
-	// connection may use half of this memory.
+	// Batches in transit to browsers may use limits.pending-bytes divided by browseFraction, but at least
+	// minBrowseBytes. One connection may use half of this memory.
 	browseFraction = 4
 	minBrowseBytes = 4 << 20
-	// browseCopies is the maximum number of batches in memory per call: the batch as read, as sent, and the previous one,
-	// which gRPC buffers until the client reads it.
+	// browseCopies is the maximum number of batches in memory for each call. These are the batch as read, the batch
+	// as sent, and the previous batch, which gRPC buffers until the client reads it.
 	browseCopies = 3
 	// queuedBytes is the amount of data that gRPC buffers for a stream before Send blocks.
 	queuedBytes = 64 << 10
-	// browseTimeout limits the time that a browser waits for memory, and the time for which a connection may occupy memory
-	// without reading while others wait.
+	// browseTimeout limits the time that a call waits for memory. It also limits the time for which a connection may
+	// occupy memory without reading while other calls wait.
 	browseTimeout = 5 * time.Second
 )
 
-// browsing bounds the memory of all Browse calls. A client that does not read keeps its batches in memory indefinitely,
-// and may have thousands of calls. It is safe for concurrent use.
+// browsing limits the memory of all Browse calls. Without a limit, a client with thousands of calls that does not
+// read would occupy memory indefinitely. browsing is safe for concurrent use.
 type browsing struct {
 	limit int64
 	all   *semaphore.Weighted
 	held  atomic.Int64 // bytes reserved by all calls
 
-	mu    sync.Mutex // guards conns, and uses of each
+	mu    sync.Mutex // guards conns, and the uses field of its values
 	conns map[*admission.Conn]*browsingConn
 }
 
@@ -58,17 +58,17 @@ func newBrowsing(pendingBytes int64) *browsing {
 	}
 }
 
-// browser is one call. It reserves memory for one batch at a time.
+// browser is a Browse call. It reserves memory for one batch at a time.
 type browser struct {
 	of    *browsing
 	conn  *admission.Conn
-	own   *browsingConn // nil for a call without a connection
+	own   *browsingConn // nil if the call has no connection
 	held  int64
 	large bool // gRPC may buffer more than queuedBytes of the last batch
 	sent  bool // a batch was sent; the client receives nearly all of it before the next one is read
 }
 
-// begin registers a call; end must be called.
+// begin registers a call. The caller must call end.
 func (b *browsing) begin(conn *admission.Conn) *browser {
 	c := &browser{of: b, conn: conn}
 	if conn == nil {
@@ -98,8 +98,9 @@ func (c *browser) end() {
 	}
 }
 
-// reserve reserves memory for the next batch before the batch is read, and returns the batch's maximum size. The size
-// is small if other calls use much memory. After browseTimeout, it returns apierror.ErrTooManyBrowsers.
+// reserve reserves memory for the next batch before the batch is read, and returns the maximum size of the batch.
+// That size is small if other calls use much memory. After browseTimeout, reserve returns
+// apierror.ErrTooManyBrowsers.
 func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
 	batchBytes = session.DeliveryBatchBytes
 	if c.of.held.Load()-c.held > c.of.limit/2 {
@@ -144,8 +145,8 @@ func acquire(ctx context.Context, room *semaphore.Weighted, bytes int64) error {
 	return room.Acquire(waiting, bytes) //nolint:wrapcheck // it fails only when waiting has ended
 }
 
-// closeOne closes the connection with the largest reservation that has not read recently. It returns false if no
-// connection qualifies.
+// closeOne closes the connection with the largest reservation among the connections that have not read recently.
+// It returns false if no connection qualifies.
 func (b *browsing) closeOne() bool {
 	var most *admission.Conn
 	var held int64
@@ -163,7 +164,8 @@ func (b *browsing) closeOne() bool {
 	return most != nil
 }
 
-// fit adjusts the reservation to the batch that was read: less than reserved, or more for a single large message.
+// fit adjusts the reservation to the size of the batch that was read. It is smaller than reserved, or larger for
+// a single large message.
 func (c *browser) fit(ctx context.Context, batchBytes int64) error {
 	bytes := min(browseCopies*batchBytes, c.of.limit/2)
 	c.large = batchBytes > queuedBytes
@@ -175,8 +177,8 @@ func (c *browser) fit(ctx context.Context, batchBytes int64) error {
 	return nil
 }
 
-// waitReceived waits until the client has received nearly all sent data, before the memory is released. It sends an
-// empty message, which blocks until then.
+// waitReceived waits until the client has received nearly all sent data, before the memory is released. It sends
+// an empty message, which blocks until then.
 func (c *browser) waitReceived(stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
 	if !c.large {
 		return nil

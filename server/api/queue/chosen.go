@@ -21,16 +21,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Retries of MoveMessages and RemoveMessages are idempotent, since messages are selected by sequence: messages that an
-// earlier attempt moved are acknowledged, and are skipped.
+// Retries of MoveMessages and RemoveMessages are idempotent, because messages are selected by sequence. Messages
+// that an earlier attempt moved or removed are acknowledged, so they are skipped.
 
 const (
-	maxChosen          = 10_000  // sequences of a request
-	maxBatchDeliveries = 262_144 // acknowledgements of a transaction
-	maxDecisions       = 16      // attempts while consumers acknowledge some of the messages
+	maxChosen          = 10_000  // maximum number of sequences in a request
+	maxBatchDeliveries = 262_144 // maximum number of acknowledgements in a transaction
+	maxDecisions       = 16      // maximum number of attempts if consumers acknowledge some of the messages
 )
 
-// MoveMessages moves selected messages to another queue, or dead letters back to their origin.
+// MoveMessages moves selected messages to another queue, or moves dead letters back to their origins.
 func (s *Service) MoveMessages(ctx context.Context, req *pb.MoveMessagesRequest) (*pb.MoveMessagesResponse, error) {
 	resp, err := s.moveMessages(ctx, req)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 		moved, err := c.move(ctx)
 		raced := errors.Is(err, txn.ErrAlreadyAcknowledged) || errors.Is(err, txn.ErrReserved)
 		if raced && decisions < maxDecisions {
-			continue // consumers have acknowledged some messages: plan the remaining ones
+			continue // consumers have acknowledged some messages: plan the others again
 		}
 		if err != nil {
 			return nil, err
@@ -109,13 +109,14 @@ func (c *chosen) remove(ctx context.Context) (removed uint64, err error) {
 type chosen struct {
 	replay
 
-	ranges   []txn.Range // ascending, without overlaps
-	count    uint64      // sequences in them
+	ranges   []txn.Range // ascending and without overlaps
+	count    uint64      // number of sequences in ranges
 	progress *pb.SearchProgress
 }
 
-// choose selects the messages of a request: those with its sequences, or up to `most` messages of its search. Messages
-// never change, and the queue is identified by its ID: a message of the search still matches when it is moved.
+// choose selects the messages of a request: those with the requested sequences, or up to `most` messages of a
+// search. Messages never change, and the queue is identified by its ID. Therefore a message of the search still
+// matches when it is moved.
 func (s *Service) choose(ctx context.Context, req interface {
 	GetQueue() string
 	GetSubscription() string
@@ -167,7 +168,7 @@ func (s *Service) choose(ctx context.Context, req interface {
 	return c, nil
 }
 
-// find selects the first messages of a search that fit in a transaction.
+// find selects the first messages of a search. It stops when the messages may no longer fit in one transaction.
 func (c *chosen) find(ctx context.Context, which *pb.Search, most uint64) error {
 	q := search{
 		service: c.service, session: c.session,
@@ -203,9 +204,9 @@ func (c *chosen) pending() ([]query.Pending, error) {
 	return query.PendingMessages(c.service.store, c.key.Queue, c.key.Sub, c.ranges, maxChosen)
 }
 
-// move moves the remaining messages in one transaction. A message of several subscriptions is moved from the first
-// subscription and acknowledged for the others. If it is already acknowledged for the first one, the whole transaction
-// is refused, since the message would be lost for the others.
+// move moves the remaining messages in one transaction. A message of several subscriptions is moved from the
+// first of them and acknowledged for the others. If it is already acknowledged for the first one, the whole
+// transaction is refused. Otherwise, the other subscriptions would lose the message.
 func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	pending, err := c.pending()
 	if err != nil || len(pending) == 0 {
@@ -243,8 +244,8 @@ func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 
 type movePlan struct {
 	moves []moveGroup
-	// from contains the messages to move from each subscription. acks contains the messages to acknowledge, which are
-	// moved from another subscription.
+	// from contains the messages to move from each subscription. acks contains the messages to acknowledge for each
+	// subscription, because they are moved from another one.
 	from, acks map[uint32][]txn.Range
 	required   bool // the messages in from must be present
 }
@@ -273,7 +274,7 @@ func (c *chosen) plan(ctx context.Context, pending []query.Pending) (*movePlan, 
 		done := 0
 		for ; done < len(batch) && done < run && batch[done].Sequence <= pending[run-1].Sequence; done++ {
 			m := batch[done]
-			at := int(m.Sequence - pending[0].Sequence) // only messages that a consumer acknowledged are missing
+			at := int(m.Sequence - pending[0].Sequence) // the run has consecutive sequences; batch may lack some
 			target, rec, err := c.relabel(ctx, m)
 			if err != nil {
 				return nil, err
@@ -292,7 +293,7 @@ func (c *chosen) plan(ctx context.Context, pending []query.Pending) (*movePlan, 
 			p.add(pending[at].Subs, target, dispatch.Message{Sequence: m.Sequence, Record: rec})
 		}
 		if done == 0 {
-			pending = pending[run:] // acknowledged in the meantime
+			pending = pending[run:] // these messages were acknowledged in the meantime
 			continue
 		}
 		read := int(batch[done-1].Sequence-pending[0].Sequence) + 1
@@ -319,7 +320,7 @@ func (p *movePlan) add(subs []uint32, target uint64, m dispatch.Message) {
 	}
 }
 
-// append adds the operations to a transaction, the moves first, and returns their number.
+// append adds the operations of the plan to a transaction, the moves first, and returns the number of operations.
 func (p *movePlan) append(b *txn.Builder, queue uint64) (ops int) {
 	for _, g := range p.moves {
 		b.BeginMove(queue, g.sub, g.target)
@@ -332,7 +333,7 @@ func (p *movePlan) append(b *txn.Builder, queue uint64) (ops int) {
 	if !p.required {
 		return ops
 	}
-	// checked before the moves are applied, and without effect after them
+	// These operations are checked before the moves are applied, and have no effect after the moves.
 	for _, sub := range slices.Sorted(maps.Keys(p.from)) {
 		b.Take(queue, sub, p.from[sub]...)
 	}
@@ -350,7 +351,7 @@ func appendSequence(to []txn.Range, sequence uint64) []txn.Range {
 	return append(to, txn.Range{First: sequence, Last: sequence})
 }
 
-// union sorts ranges and merges overlapping or adjacent ones, in place.
+// union sorts ranges, and merges ranges that overlap or are adjacent, in place.
 func union(in []txn.Range) []txn.Range {
 	slices.SortFunc(in, func(a, b txn.Range) int { return cmp.Compare(a.First, b.First) })
 	out := in[:0]

@@ -19,19 +19,19 @@ import (
 type operation struct {
 	queue    string
 	sub      string
-	messages []*pb.Message // publish
-	size     int           // of messages, in bytes
-	delayMS  int64         // of messages without a delay
+	messages []*pb.Message // messages to publish
+	size     int           // size of messages in bytes
+	delayMS  int64         // delay of messages without a delivery time
 	acks     []txn.Range
-	required bool // fails if one of acks is already acknowledged
+	required bool // the operation fails if one of acks is already acknowledged
 	releases []txn.Range
-	queueID  uint64        // expected queue ID; 0 for any
+	queueID  uint64        // expected ID of the queue; 0 matches any ID
 	epoch    uint64        // epoch of the site that delivered the messages; 0 if unknown
-	key      dispatch.Key  // set once the names were resolved
-	forwards []txn.Forward // of the queue; set with key
+	key      dispatch.Key  // set by resolve
+	forwards []txn.Forward // forwarding rules of the queue; set by resolve
 }
 
-// Commit applies a transaction on any number of queues: all of its operations or none.
+// Commit applies a transaction on any number of queues. All of its operations are applied, or none.
 func (s *Service) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	resp, err := s.commitTransaction(ctx, req)
 	return resp, s.status(err)
@@ -51,7 +51,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		return nil, err
 	}
 	retry := req.GetProducer().GetRetry()
-	if !retry { // a retry may have a stored result, which is looked up first
+	if !retry { // a stored result of a retry takes precedence, so it is looked up first
 		if err := s.mayUse(ctx, ops); err != nil {
 			return nil, err
 		}
@@ -116,7 +116,7 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 	return resp, nil
 }
 
-// checkOperations performs the checks that do not need the store.
+// checkOperations converts and checks operations. It performs only the checks that do not need the store.
 func (s *Service) checkOperations(session *session.Session, in []*pb.Operation) ([]operation, error) {
 	if len(in) == 0 || len(in) > txn.MaxOps {
 		return nil, fmt.Errorf("%w: transaction has %d operations; must be 1 to %d", apierror.ErrInvalid, len(in), txn.MaxOps)
@@ -162,7 +162,7 @@ func (s *Service) checkOperation(session *session.Session, op *pb.Operation) (o 
 	return o, err
 }
 
-// checkSiteEpochs is checkSiteEpoch for operations. A stored result of a retry takes precedence.
+// checkSiteEpochs calls checkSiteEpoch for each operation. For a retry, a stored result takes precedence.
 func (s *Service) checkSiteEpochs(ops []operation) error {
 	for i := range ops {
 		if err := s.checkSiteEpoch(ops[i].epoch); err != nil {
@@ -179,7 +179,7 @@ func positive(in []*pb.SequenceRange) ([]txn.Range, error) {
 	return ranges(in, txn.MaxRanges)
 }
 
-// resolve atomically resolves all names and looks up the stored result of a retry (INV-10).
+// resolve resolves all names and looks up the stored result of a retry (INV-10) in one atomic step.
 func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*query.Prior, error) {
 	names := make([]query.Target, len(ops))
 	for i := range ops {
@@ -191,7 +191,7 @@ func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (
 	}
 	publishes := false
 	for i := range ops {
-		// The first attempt of a retry may be in the log, so the outcome is decided when this one is applied.
+		// An earlier attempt may be in the log. Therefore the outcome of a retry is decided only when it is applied.
 		if err := ops[i].resolve(&names[i]); err != nil && !retry {
 			return nil, fmt.Errorf("operation %d: %w", i, err)
 		}
@@ -200,7 +200,7 @@ func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (
 	if publishes && s.serving.DiskLow() {
 		return nil, apierror.ErrDiskLow
 	}
-	return nil, nil //nolint:nilnil // the usual case: not a retry
+	return nil, nil //nolint:nilnil // the usual case: no stored result
 }
 
 func (o *operation) resolve(found *query.Target) error {

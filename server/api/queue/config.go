@@ -17,12 +17,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// noSuchQueue is never a queue's ID: the log refuses a change that references it.
+// noSuchQueue is never the ID of a queue. A change that references it is refused when it is applied.
 const noSuchQueue = math.MaxUint64
 
-// config converts the fields in mask, and rejects fields that a node of the pair does not support. It returns the mask
-// for the log record. If the dead-letter queue does not exist, it returns txn.ErrQueueNotFound with a valid
-// configuration that references noSuchQueue.
+// config converts the fields in mask, and rejects fields that a node of the pair does not support. It returns the
+// mask for the log record. If the dead-letter queue does not exist, it returns txn.ErrQueueNotFound together with
+// a valid configuration that references noSuchQueue.
 func (s *Service) config(
 	session *session.Session, in *pb.QueueConfig, mask txn.ConfigMask,
 ) (c txn.Config, known txn.ConfigMask, err error) {
@@ -51,13 +51,13 @@ func (s *Service) config(
 	case err != nil && mask&^txn.PlainFields == 0:
 		return c, mask, nil // bytes are counted as in release 0.1.0
 	case err != nil && c.Plain() && mask == txn.AllFields:
-		return c, txn.PlainFields, nil // all fields that this pair supports
+		return c, txn.PlainFields, nil // all fields that the pair supports
 	}
 	return c, mask, err
 }
 
-// bothLimits adds the other limit of the queue to a change of one limit: release 0.1.0 stops at a record that changes
-// only one of them.
+// bothLimits adds the other limit of the queue to a change of only one limit, because release 0.1.0 stops at a
+// record that changes only one of them.
 func (s *Service) bothLimits(name string, c txn.Config, mask txn.ConfigMask) (txn.Config, txn.ConfigMask, error) {
 	if mask == 0 || mask == txn.PlainFields || mask&^txn.PlainFields != 0 {
 		return c, mask, nil
@@ -69,7 +69,8 @@ func (s *Service) bothLimits(name string, c txn.Config, mask txn.ConfigMask) (tx
 	return txn.Config{}.With(queues[0].Config.With(c, mask), txn.PlainFields), txn.PlainFields, nil
 }
 
-// findDeadLetter resolves the name of a dead-letter queue. It returns noSuchQueue with txn.ErrQueueNotFound.
+// findDeadLetter resolves the name of a dead-letter queue. If the queue does not exist, it returns noSuchQueue
+// and txn.ErrQueueNotFound.
 func (s *Service) findDeadLetter(field, name string) (id uint64, err error) {
 	if id, err = s.find(name); errors.Is(err, txn.ErrQueueNotFound) {
 		return noSuchQueue, fmt.Errorf("%s: %w: %q; create it first, with a subscription", field, err, name)
@@ -77,17 +78,17 @@ func (s *Service) findDeadLetter(field, name string) (id uint64, err error) {
 	return id, err
 }
 
-// deadLetterFields contains the fields supported by a pair with failover.FeatureDeadLetters.
+// deadLetterFields contains the fields that a pair with failover.FeatureDeadLetters supports.
 const deadLetterFields = txn.PlainFields | txn.FieldMaxDeliveries | txn.FieldDeadLetter
 
-// byteLimits contains the fields that require an exact count of the queue's bytes.
+// byteLimits contains the fields that require an exact byte count of the queue.
 const byteLimits = txn.FieldMaxBytes | txn.FieldRetentionBytes
 
-// alteredFields are the fields that a request changes.
+// alteredFields contains the fields that a request changes.
 type alteredFields struct {
 	set      txn.ConfigMask
-	explicit txn.ConfigMask // fields in set that the queue sets itself even if they are 0
-	reset    txn.ConfigMask // fields that the queue no longer sets itself
+	explicit txn.ConfigMask // fields in set that are set on the queue itself, even if they are 0
+	reset    txn.ConfigMask // fields that are no longer set on the queue itself
 }
 
 func alteredBy(req *pb.AlterQueueRequest) (f alteredFields, err error) {
@@ -121,8 +122,8 @@ func configFields(label string, names []string) (mask txn.ConfigMask, err error)
 	return mask, nil
 }
 
-// explicit returns the fields that a queue sets itself: those that are not 0 and, if all nodes support it, the given
-// ones.
+// explicit returns the fields that are set on the queue itself: those that are not 0 and, if both nodes support
+// it, the given fields.
 func (s *Service) explicit(session *session.Session, c *txn.Config, fields txn.ConfigMask) txn.ConfigMask {
 	if s.serving.Require(session, failover.FeatureQueues) != nil {
 		fields = 0

@@ -28,7 +28,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// consumeStream is one Consume call. One goroutine reads requests, and the handler's goroutine sends messages.
+// consumeStream is a Consume call. One goroutine reads requests, and the goroutine of the handler sends messages.
 type consumeStream struct {
 	service  *Service
 	session  *session.Session
@@ -36,15 +36,16 @@ type consumeStream struct {
 	stream   grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]
 	sending  protoconv.Deliveries
 	passed   *admission.Stream
-	limit    int  // of one response, in bytes
-	named    bool // limit was set by the consumer
+	limit    int  // maximum size of one response, in bytes
+	named    bool // the consumer has set limit
 }
 
-// defaultResponseBytes is the limit of a response unless the consumer sets one: the default of gRPC clients. A single
-// larger message is sent alone.
+// defaultResponseBytes is the limit of a response if the consumer sets none. It is the default limit of gRPC
+// clients. A single message that is larger is sent alone.
 const defaultResponseBytes = 4 << 20
 
-// Consume delivers messages within the consumer's credit, and accepts acks and nacks.
+// Consume delivers messages within the consumer's credit, and accepts acks, nacks and other requests of the
+// consumer.
 func (s *Service) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 	return s.status(s.consume(stream))
 }
@@ -101,7 +102,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := identity.use(attach.GetQueue()); err != nil {
 		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
-	// The rules may have changed before the stream was registered.
+	// Check again, because the rules may have changed before the stream was registered.
 	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
 		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
@@ -120,7 +121,8 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := c.handle(stream.Context(), first); err != nil {
 		return err
 	}
-	// The reader ends when this call returns, which ends the stream's context and with it Recv and Settle.
+	// The reader ends when this call returns, because that ends the context of the stream, and therefore Recv and
+	// Settle.
 	go c.read(stream.Context())
 	err = c.deliver(stream.Context())
 	if errors.Is(err, store.ErrNoQueue) {
@@ -152,7 +154,7 @@ func (s *Service) consumerFilter(
 	return func(m *dispatch.Message) bool { return f.Match(m.Record) }, nil
 }
 
-// checkQueueID rejects sequences of a deleted queue if its name was reused.
+// checkQueueID returns an error if the sequences of a request belong to a deleted queue with the same name.
 func checkQueueID(id, wanted uint64) error {
 	if wanted == 0 || wanted == id {
 		return nil
@@ -160,8 +162,8 @@ func checkQueueID(id, wanted uint64) error {
 	return fmt.Errorf("%w: deleted and re-created with the same name", txn.ErrQueueNotFound)
 }
 
-// checkSiteEpoch returns an error if a site that may lack transactions was promoted after an epoch, in which a client
-// received messages. Epoch 0 is unknown.
+// checkSiteEpoch returns an error if a site that may lack transactions was promoted after the given epoch, in
+// which the client received messages. Epoch 0 means that the epoch is unknown.
 func (s *Service) checkSiteEpoch(epoch uint64) error {
 	if lossy := s.store.Site().LossyEpoch; epoch != 0 && lossy > epoch {
 		return fmt.Errorf("%w: delivered in epoch %d, promoted in epoch %d", apierror.ErrSiteEpoch, epoch, lossy)
@@ -228,7 +230,7 @@ func (c *consumeStream) handle(ctx context.Context, req *pb.ConsumeRequest) erro
 		c.consumer.Detach(seen)
 		return nil
 	}
-	if n := req.GetCredit(); n != 0 || total == 0 && o.Confirm == 0 { // an empty request shows that the client is running
+	if n := req.GetCredit(); n != 0 || total == 0 && o.Confirm == 0 { // an empty request confirms liveness
 		if err := c.consumer.AddCredit(n); err != nil {
 			return err
 		}
@@ -255,7 +257,7 @@ func (c *consumeStream) extend(e *pb.Extend) error {
 	return nil
 }
 
-// ackTimeout converts an acknowledgement deadline; 0 if it is not set.
+// ackTimeout converts an acknowledgement deadline. It returns 0 if in is nil.
 func ackTimeout(field string, in *durationpb.Duration) (time.Duration, error) {
 	if in == nil {
 		return 0, nil
@@ -304,7 +306,7 @@ func (c *consumeStream) send(event dispatch.Event) error {
 			return err
 		}
 	}
-	if len(event.PendingRejects) > 0 || len(event.Moved) > 0 { // before the confirmation of the request that rejected them
+	if len(event.PendingRejects) > 0 || len(event.Moved) > 0 { // must precede the confirmation of these rejects
 		resp := &pb.ConsumeResponse{Waiting: toRanges(event.PendingRejects), Moved: toRanges(event.Moved)}
 		if err := c.stream.Send(resp); err != nil {
 			return fmt.Errorf("send pending and moved rejects: %w", err)
@@ -325,7 +327,8 @@ func (c *consumeStream) send(event dispatch.Event) error {
 	return nil
 }
 
-// sendDeadlines sends expired and refused sequences, and a changed ack_timeout, before messages and confirmations.
+// sendDeadlines sends the expired and the refused sequences, and a changed ack_timeout. They must precede
+// messages and confirmations.
 func (c *consumeStream) sendDeadlines(event *dispatch.Event) error {
 	resp := &pb.ConsumeResponse{Expired: toRanges(event.Expired)}
 	if len(event.Refused) > 0 {
@@ -355,7 +358,7 @@ func (c *consumeStream) sendMessages(event dispatch.Event) error {
 		if c.named && c.sending.TotalBytes() > c.limit && len(event.Messages) > 0 {
 			return errResponseTooLarge(event.Messages[0].Sequence, c.sending.TotalBytes(), c.limit)
 		}
-		if err := c.stream.SendMsg(&c.sending); err != nil { // encoded when SendMsg returns
+		if err := c.stream.SendMsg(&c.sending); err != nil { // the response is encoded when SendMsg returns
 			return fmt.Errorf("deliver: %w", err)
 		}
 		if len(left) == 0 {
@@ -461,8 +464,8 @@ func recordBytes(batch []store.Delivery) (total int64) {
 	return total
 }
 
-// withoutCorrupt returns either the messages of a batch or the sequences of its corrupt messages. The store returns
-// corrupt messages in separate batches.
+// withoutCorrupt returns the messages of a batch, or the sequences if they are corrupt. The store returns corrupt
+// messages in separate batches.
 func withoutCorrupt(batch []store.Delivery) (rest []store.Delivery, corrupt []uint64) {
 	if len(batch) == 0 || batch[0].Record != nil {
 		return batch, nil
@@ -473,13 +476,13 @@ func withoutCorrupt(batch []store.Delivery) (rest []store.Delivery, corrupt []ui
 	return batch[:0], corrupt
 }
 
-// browseStream sends the responses of a Browse call.
+// browseStream sends the responses of one Browse call.
 type browseStream struct {
 	session  *session.Session
 	req      *pb.BrowseRequest
 	stream   grpc.ServerStreamingServer[pb.BrowseResponse]
-	sent     time.Time          // time of the last response, or the start
-	reported *pb.SearchProgress // last one sent
+	sent     time.Time          // time of the last response, initially the start
+	reported *pb.SearchProgress // last progress sent
 }
 
 const browseProgressInterval = time.Second
@@ -525,7 +528,7 @@ func (b *browseStream) send(batch []store.Delivery, corrupt []uint64, p *pb.Sear
 	}
 }
 
-// report sends the progress of a search without results, if it is due.
+// report sends the progress of a search that has no new results, if a report is due.
 func (b *browseStream) report(p *pb.SearchProgress) error {
 	if time.Since(b.sent) < browseProgressInterval {
 		return nil
@@ -533,7 +536,7 @@ func (b *browseStream) report(p *pb.SearchProgress) error {
 	return b.sendProgress(p)
 }
 
-// end sends the final progress, unless the last response contained it.
+// end sends the final progress, unless the last response already contained it.
 func (b *browseStream) end(p *pb.SearchProgress) error {
 	if proto.Equal(b.reported, p) {
 		return nil
@@ -564,4 +567,4 @@ func fittingPrefix(messages []*pb.StoredMessage, limit int) (n int, err error) {
 	return n, nil
 }
 
-const tagBytes = 1 // of BrowseResponse.messages
+const tagBytes = 1 // size of the tag of BrowseResponse.messages

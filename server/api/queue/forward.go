@@ -46,14 +46,14 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 		return nil, err
 	}
 	described, err := s.describe(session, req.GetQueue())
-	if err != nil { // changed, and then deleted
+	if err != nil { // the queue was changed and then deleted
 		described = &pb.Queue{Name: req.GetQueue(), Forwards: req.GetForwards()}
 	}
 	return &pb.SetForwardsResponse{Queue: described}, nil
 }
 
-// forwards converts rules. If a target does not exist, it returns txn.ErrQueueNotFound with valid rules that reference
-// noSuchQueue.
+// forwards converts forwarding rules. If a target does not exist, it returns txn.ErrQueueNotFound together with
+// valid rules that reference noSuchQueue.
 func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 	for i, f := range in {
 		rule := txn.Forward{Target: noSuchQueue, Move: f.GetMove(), Filter: f.GetFilter()}
@@ -76,8 +76,8 @@ func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 	return rules, err
 }
 
-// appendForwards adds the forwards for the publish encoded last. The active evaluates the filters, and the record
-// contains the result.
+// appendForwards adds the forwards of the last encoded publish to a transaction. Only the active evaluates the
+// filters. The record contains the result.
 func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forward) {
 	for i := range rules {
 		rule := &rules[i]
@@ -88,14 +88,15 @@ func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forwa
 	}
 }
 
-// matching returns the indexes of the messages that match a rule, or all = true if the rule has no filter.
+// matching returns the indexes of the published messages that match a rule. If the rule has no filter, it returns
+// all = true.
 func (s *Service) matching(b *txn.Builder, rule *txn.Forward) (indexes []int, all bool) {
 	if rule.Filter == "" {
 		return nil, true
 	}
 	f, err := s.filters.get(rule.Filter)
 	if err != nil {
-		return nil, false // written by another release: no match can be determined
+		return nil, false // another release has written the filter: no match can be determined
 	}
 	n := 0
 	for rec := range b.Published {
@@ -112,7 +113,7 @@ func (s *Service) matching(b *txn.Builder, rule *txn.Forward) (indexes []int, al
 
 const maxFilters = 1024
 
-type filterCache struct { // of forwards
+type filterCache struct { // of the filters of forwarding rules
 	mu       sync.RWMutex // guards compiled
 	compiled map[string]*filter.Filter
 }

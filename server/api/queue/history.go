@@ -19,7 +19,7 @@ import (
 // SetHistory sets the history that GetHistory returns. It must be called before the service is used.
 func (s *Service) SetHistory(h *history.Recorder) { s.history = h }
 
-// GetHistory returns the recorded values of a queue, or of the pair.
+// GetHistory returns the recorded values of a queue or of the pair.
 func (s *Service) GetHistory(ctx context.Context, req *pb.GetHistoryRequest) (*pb.GetHistoryResponse, error) {
 	resp, err := s.getHistory(ctx, req)
 	return resp, s.status(err)
@@ -72,7 +72,7 @@ func pointToProto(p *history.Point) *pb.HistoryPoint {
 			*v.to = new(v.from)
 		}
 	}
-	if p.OldestAge > 0 { // not NaN
+	if p.OldestAge > 0 { // false for NaN
 		out.OldestAge = durationpb.New(time.Duration(p.OldestAge * float64(time.Second)).Round(time.Millisecond))
 	}
 	return out

@@ -13,14 +13,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A request may be as large as memory.budget. While it is executed, memory contains two copies: the received one, and
-// the log record until its messages are in pages. Therefore requests of limits.stream-in-flight-bytes or more are
-// executed one at a time, after the messages of the previous one have left memory.
+// A request may be as large as memory.budget. During its execution, memory contains two copies of it: the
+// received request, and the log record until its messages are in pages. Therefore requests of
+// limits.stream-in-flight-bytes or more are executed one at a time. Each waits until the messages of the previous
+// one have left memory.
 
 func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
 
-// beginLarge waits until a very large request may be executed, and for memory. done must be called after the request
-// was executed or cancelled.
+// beginLarge waits until a large request may be executed and memory is available. The caller must call done after
+// the request was executed or cancelled.
 func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err error) {
 	over := admission.IncomingFromContext(ctx).Blocked()
 	defer over()
@@ -33,7 +34,7 @@ func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err e
 	return sync.OnceFunc(func() { <-s.large }), nil
 }
 
-// commitInOrder calls Primary.Commit. It commits very large transactions one at a time.
+// commitInOrder calls Primary.Commit. It commits large transactions one at a time.
 func (s *Service) commitInOrder(ctx context.Context, session *session.Session, payload []byte) (*txn.Result, error) {
 	if s.isLarge(len(payload)) {
 		done, err := s.beginLarge(ctx, len(payload))
@@ -41,14 +42,15 @@ func (s *Service) commitInOrder(ctx context.Context, session *session.Session, p
 			return nil, err
 		}
 		defer done()
-		// Requests that wait for this request or for its response count as waiting for the node.
+		// Mark the connection as blocked: requests that wait behind this request or its response wait for the node, not
+		// for the client.
 		defer admission.IncomingFromContext(ctx).Blocked()()
 	}
 	return session.Primary.Commit(ctx, payload)
 }
 
-// awaitRoom waits until the messages of earlier very large requests have left memory, and frees the memory of those
-// requests.
+// awaitRoom waits until the messages of earlier large requests have left memory. It then frees the memory of
+// these requests.
 func (s *Service) awaitRoom(ctx context.Context, bytes int) {
 	over := admission.IncomingFromContext(ctx).Blocked()
 	defer over()

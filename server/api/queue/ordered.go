@@ -19,14 +19,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Lists with a filter or in an order other than by name are computed from samples, for user interfaces. An order is
-// computed at most once a second for all callers that request it.
+// Lists with a filter, or in an order other than by name, are computed from samples. They are for user
+// interfaces. Each order is computed at most once per sample, for all callers that request it.
 
-// maxOrders bounds the cached orders of one sample.
+// maxOrders limits the number of cached orders of one sample.
 const maxOrders = 32
 
 type orderKey struct {
-	identity         string // rules generation and caller; empty while all callers see all queues
+	identity         string // caller and generation of the rules; empty while all callers may see all queues
 	prefix, contains string
 	order            pb.QueueOrder
 	descending       bool
@@ -49,7 +49,7 @@ func (s *Service) listOrdered(
 	for _, name := range page {
 		info, err := query.QueueByName(s.store, name)
 		if err != nil {
-			continue // deleted in the meantime
+			continue // the queue was deleted in the meantime
 		}
 		subscriptions += len(info.Subscriptions)
 		if subscriptions > maxPageSubscriptions && len(resp.GetQueues()) > 0 {
@@ -123,8 +123,8 @@ func containsFold(name, lower string) bool {
 	return lower == "" || strings.Contains(strings.ToLower(name), lower)
 }
 
-// findAges sets acceptMS of the listed queues. It reports whether some ages are unknown, for example because of
-// agesLimit. activity.mu is held.
+// findAges sets acceptMS of the queues with the given indexes. It reports whether some ages are unknown, for
+// example because of agesLimit. activity.mu is held.
 func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	a := &s.activity
 	a.evictAges()
@@ -139,7 +139,7 @@ func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 			incomplete = true
 			q.acceptMS = math.MaxInt64
 			if last, ok := a.ages[q.ID]; ok {
-				q.acceptMS = last.accepted.UnixMilli() // the current oldest message is newer
+				q.acceptMS = last.accepted.UnixMilli() // a lower bound, because the current oldest message is newer
 			}
 		case at.IsZero():
 			q.acceptMS = math.MaxInt64
@@ -150,7 +150,7 @@ func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	return incomplete
 }
 
-// sort sorts indexes of queues by the order, then by name. mu is held.
+// sort sorts the indexes of queues by the given order, and by name if that is equal. mu is held.
 func (a *activity) sort(list []int, order pb.QueueOrder, descending bool) {
 	compare := comparison(order)
 	slices.SortFunc(list, func(i, j int) int {

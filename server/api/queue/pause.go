@@ -90,14 +90,14 @@ func (s *Service) changePause(
 	}
 	session.Consumers.Altered(paused)
 	described, err := s.describe(session, req.GetQueue())
-	if err != nil { // changed, and then deleted
+	if err != nil { // the queue was changed and then deleted
 		described = &pb.Queue{Name: req.GetQueue()}
 	}
 	return described, nil
 }
 
-// directions returns the directions to pause or resume. A request without directions is for both of a queue, or for the
-// delivery of a subscription.
+// directions returns the directions to pause or resume. A request without directions selects both directions of a
+// queue, or the delivery of a subscription.
 func directions(req pauseRequest) (p txn.Pause, err error) {
 	p.Publish, p.Deliver = req.GetPublish(), req.GetDeliver()
 	switch sub := req.GetSubscription() != ""; {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// PutPolicy sets the defaults and limits for the queues that match a name pattern.
+// PutPolicy sets the policy with defaults and limits for the queues that match a name pattern.
 func (s *Service) PutPolicy(ctx context.Context, req *pb.PutPolicyRequest) (*pb.PutPolicyResponse, error) {
 	resp, err := s.putPolicy(ctx, req)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Service) putPolicy(ctx context.Context, req *pb.PutPolicyRequest) (*pb.
 	return &pb.PutPolicyResponse{Policy: protoconv.QueuePolicyToProto(pattern, &p, deadLetter)}, nil
 }
 
-// DeletePolicy deletes a policy.
+// DeletePolicy deletes the policy with a name pattern.
 func (s *Service) DeletePolicy(ctx context.Context, req *pb.DeletePolicyRequest) (*pb.DeletePolicyResponse, error) {
 	err := s.deletePolicy(ctx, req)
 	if err != nil {

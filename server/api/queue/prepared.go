@@ -161,7 +161,7 @@ func (s *Service) decide(ctx context.Context, d twophase.Decision) (txn.Decider,
 	return session.Prepared.Decide(ctx, d)
 }
 
-// ListPrepared lists the transactions that wait for a decision.
+// ListPrepared returns the prepared transactions that wait for a decision.
 func (s *Service) ListPrepared(_ context.Context, req *pb.ListPreparedRequest) (*pb.ListPreparedResponse, error) {
 	if _, err := s.serving.Session(); err != nil {
 		return nil, s.status(err)

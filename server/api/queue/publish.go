@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// Publish stores a batch of messages in one queue, all or none.
+// Publish stores a batch of messages in one queue. All messages are stored, or none.
 func (s *Service) Publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
 	if s.tracing == nil {
 		resp, err := s.publish(ctx, req)
@@ -77,15 +77,17 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 	}, nil
 }
 
-// errOtherTransaction returns the error for a retry that differs from the original request.
+// errOtherTransaction returns the error for a request that differs from an earlier request with the same producer
+// sequence.
 func errOtherTransaction(p *pb.Producer) error {
 	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction; a retry must send "+
 		"the same request, a new request must use the next sequence, and each producer requires a unique id or epoch",
 		apierror.ErrSequenceReused, p.GetSequence(), p.GetId())
 }
 
-// checkSame rejects a request with the sequence of a different request, if the fingerprint of the earlier request is
-// still stored. encode appends the request's transaction.
+// checkSame returns an error if an earlier, different request has used the producer's sequence. It compares
+// fingerprints, if the fingerprint of the earlier request is still stored. encode appends the transaction of the
+// request.
 func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*txn.Builder)) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
@@ -111,9 +113,9 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*tx
 	return err
 }
 
-// encodePublish checks a request and appends its transaction to *buf. For a retry with a stored result it returns the
-// result instead (INV-10) and skips all further checks: the queue or the caller's right may no longer exist, or the
-// queue may be full. wait is the delay for the caller.
+// encodePublish checks a request and appends its transaction to *buf. For a retry with a stored result, it
+// returns that result instead (INV-10) and skips all further checks: the queue or the caller's right may no
+// longer exist, or the queue may be full. wait is the delay before the caller's next request.
 func (s *Service) encodePublish(
 	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, identity *caller,
 ) (prior *query.Prior, wait time.Duration, err error) {
@@ -145,7 +147,7 @@ func (s *Service) encodePublish(
 	if wait, err = identity.mayPublish(req.GetQueue(), len(req.GetMessages()), sizeBytes); err != nil {
 		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
-	// The first attempt of a retry may be in the log, so the outcome is decided when this one is applied.
+	// An earlier attempt may be in the log. Therefore the outcome of a retry is decided only when it is applied.
 	if found := &names[0]; !retry {
 		if !found.Found {
 			return nil, 0, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
@@ -167,9 +169,9 @@ func (s *Service) encodePublish(
 	var b txn.Builder
 	b.Begin(*buf, timeMS, producer)
 	if !names[0].Found {
-		b.Purge(txn.NoQueue, 0) // refused when it is applied, unless the first attempt was applied before
+		b.Purge(txn.NoQueue, 0) // refused when it is applied, unless an earlier attempt was applied before
 	} else {
-		if len(names[0].Forwards) == 0 { // forwards read the messages as encoded
+		if len(names[0].Forwards) == 0 { // forwards read the encoded messages
 			b.Refer(refs)
 		}
 		appendPublish(&b, names[0].QueueID, timeMS, int64(names[0].Config.Delay), req.GetMessages())
@@ -186,8 +188,8 @@ func (s *Service) encodePublish(
 	return nil, wait, nil
 }
 
-// appendPublish adds a publish. The queue's delay applies to messages without a delivery time. The builder fails at the
-// first invalid message.
+// appendPublish adds a publish to a transaction. The delay of the queue applies to messages without a delivery
+// time. The builder fails at the first invalid message.
 func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []*pb.Message) {
 	b.BeginPublish(id)
 	for i, m := range messages {
@@ -213,8 +215,8 @@ func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []
 // recordOverhead is the approximate size of a stored message without its body.
 const recordOverhead = 64
 
-// mayNotFit reports whether a queue may refuse messages when they are applied, since others publish concurrently. A
-// queue that discards old messages refuses only messages that exceed its limit together.
+// mayNotFit reports whether a queue may refuse the messages when they are applied, because other clients publish
+// concurrently. A queue that discards old messages refuses only messages that together exceed its limit.
 func mayNotFit(q *query.Target, messages, sizeBytes int) bool {
 	c := q.Config
 	if !c.Limited() || q.Subscriptions == 0 && !c.Retains() {
@@ -228,7 +230,7 @@ func mayNotFit(q *query.Target, messages, sizeBytes int) bool {
 		c.MaxBytes > 0 && heldBytes+uint64(sizeBytes+messages*recordOverhead) > c.MaxBytes
 }
 
-// splittable reports whether a refusal may concern only some publishes of a request.
+// splittable reports whether a refusal may apply to only some of the publishes in a request.
 func splittable(err error) bool {
 	if errors.Is(err, apierror.ErrDiskLow) {
 		return false
@@ -241,8 +243,8 @@ func splittable(err error) bool {
 	}
 }
 
-// checkRoom rejects a request before it is logged if the queue is full or paused. The store makes the final decision,
-// since others may publish concurrently.
+// checkRoom returns an error if the queue is full or paused, so that the request is not logged. The final
+// decision is made when a request is applied, because other clients may publish concurrently.
 func checkRoom(q *query.Target, messages, sizeBytes int) error {
 	if q.Paused {
 		return fmt.Errorf("%w: %q", txn.ErrQueuePaused, q.Queue)
@@ -252,7 +254,7 @@ func checkRoom(q *query.Target, messages, sizeBytes int) error {
 		return nil // no message will be stored
 	}
 	if c.Overflow != txn.OverflowReject {
-		return nil // the store may discard old messages
+		return nil // the store discards old messages if necessary
 	}
 	if c.MaxMessages > 0 && q.Messages+uint64(messages) > c.MaxMessages {
 		return fmt.Errorf("%w: queue %q has %s messages, its max_messages is %s", txn.ErrQueueFull, q.Queue,

@@ -24,21 +24,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// streamCall is one pending request. Requests are answered in order.
+// streamCall is a pending request. Requests are answered in the order of their arrival.
 type streamCall struct {
 	stream      *publishStream
 	correlation uint64
 	queue       string
 	producer    *pb.Producer
-	weight      int64                         // of all requests of one batch, set in the last one
+	weight      int64                         // weight of all requests of one batch, set only in the last one
 	done        chan replication.CommitResult // capacity 1: the applier must not block
 	span        *tracing.Span                 // nil if the request is not traced
 }
 
-// end delivers the outcome of the request. It does not block.
+// end records the outcome of the request. It does not block.
 func (c *streamCall) end(r *txn.Result, err error) {
 	if err != nil && apierror.ConcernsNode(err) {
-		// before a later request of the stream can be submitted to a node that has recovered
+		// Set broken before a later request of the stream can be submitted to a node that has recovered.
 		c.stream.broken.Store(true)
 	}
 	c.trace(r, err)
@@ -56,37 +56,37 @@ func (c *streamCall) trace(r *txn.Result, err error) {
 	c.span.End(time.Now(), err)
 }
 
-// publishStream is one PublishStream call. One goroutine reads and submits requests, and the handler's goroutine
-// responds.
+// publishStream is a PublishStream call. One goroutine reads and submits requests, and the goroutine of the
+// handler responds.
 type publishStream struct {
 	server  *Service
 	session *session.Session
 	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
-	// calls contains the requests in order and has the capacity inFlight. It is created for the first request, before
-	// began is closed, so that an idle stream uses little memory.
+	// calls contains the pending requests in order; its capacity is inFlight. It is created for the first request,
+	// before began is closed, so that an idle stream uses little memory.
 	calls       chan *streamCall
 	began       chan struct{}
 	inFlight    int
 	room        *semaphore.Weighted
 	bytes       int64       // capacity of room
-	failed      chan error  // error that ended reading; capacity 1
+	failed      chan error  // error that ended the reader; capacity 1
 	acceptsMore atomic.Bool // the client accepts several responses in one message
-	held        *streamCall // received from calls and not answered
-	// queued is the number of requests that are in calls, or submitted and about to be added.
+	held        *streamCall // received from calls and not yet answered
+	// queued is the number of requests that are in calls, or that were submitted and will be added to calls.
 	queued atomic.Int64
 	caller caller
-	// lost is closed, after lostErr is set, when the caller loses its right.
+	// lost is closed when the caller has lost its right. lostErr is set before.
 	lost          chan struct{}
 	disconnecting sync.Once
 	lostErr       error
-	// broken is set when a request fails with an error that ends the stream. Later requests are not submitted, since the
-	// client resends all of them and they must commit in order.
+	// broken is set when a request fails with an error that ends the stream. Later requests are not submitted: the
+	// client resends all of them, and they must commit in order.
 	broken atomic.Bool
 
-	submitMu   sync.Mutex // held while requests are submitted; guards all fields below
+	submitMu   sync.Mutex // held while requests are submitted; guards the fields below
 	ended      bool       // no more requests are submitted
 	through    uint64     // correlation of the last submitted request
-	unnumbered bool       // a request without correlation was submitted: through is invalid
+	unnumbered bool       // a request without a correlation was submitted, so through is invalid
 }
 
 // PublishStream pipelines publishes. Requests of one stream commit in order.
@@ -105,19 +105,21 @@ func (s *Service) PublishStream(
 	}
 	p.caller.begin(access.Publish, p.lose, nil)
 	defer p.caller.end()
-	// The reader ends when this call returns, which ends the stream's context and with it Recv, Acquire and Submit.
+	// The reader ends when this call returns, because that ends the context of the stream, and therefore Recv,
+	// Acquire and Submit.
 	go p.read(stream.Context())
 	return p.end(p.answer())
 }
 
-// end returns the status that ends the stream. It contains the progress, unless requests are being submitted.
+// end returns the status that ends the stream. The status contains the progress, unless requests are being
+// submitted.
 func (p *publishStream) end(err error) error {
 	st := p.server.status(err)
 	switch {
 	case st == nil:
 		return nil
 	case errors.Is(err, apierror.ErrSplit):
-		p.submitMu.Lock() // no requests follow the split one: the lock is held only briefly
+		p.submitMu.Lock() // no requests follow the refused one, so the lock is held only briefly
 	case !p.submitMu.TryLock():
 		return st
 	}
@@ -131,17 +133,17 @@ func (p *publishStream) end(err error) error {
 
 var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream failed", replication.ErrBlocked)
 
-// maxMore bounds the additional requests or responses of one message.
+// maxMore limits the number of additional requests or responses in one message.
 const maxMore = 256
 
-// read submits the requests in order of arrival. An error of a request becomes its response. An error of the node ends
-// the stream, since the client must find the active first.
+// read submits the requests in the order of their arrival. An error of a request becomes its response. An error
+// of the node ends the stream, because the client must then find the active node.
 func (p *publishStream) read(ctx context.Context) {
 	var b publishBatch
 	var received codec.ReceivedPublish
 	err := p.stream.RecvMsg(&received)
 	if err != nil {
-		p.inFlight = 0 // no requests follow
+		p.inFlight = 0 // the stream has no requests
 	}
 	p.calls = make(chan *streamCall, p.inFlight)
 	defer close(p.calls)
@@ -171,8 +173,8 @@ func (p *publishStream) read(ctx context.Context) {
 	}
 }
 
-// waitForRoom waits if one request has used the whole limit: the next request would have to wait anyway, and would
-// occupy memory. It returns false if ctx ends first.
+// waitForRoom waits if one request has used the whole limit. The next request would have to wait anyway, and
+// would occupy memory. waitForRoom returns false if ctx ends first.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {
@@ -182,20 +184,21 @@ func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 		return false
 	}
 	p.room.Release(limit)
-	p.server.awaitRoom(ctx, b.bytes) // before a request of the same size arrives
+	p.server.awaitRoom(ctx, b.bytes) // before another request of this size is received
 	return true
 }
 
-type publishBatch struct { // the requests of one message; reused
+type publishBatch struct { // contains the requests of one message; reused
 	calls []*streamCall
-	// items contains the transactions to submit, which are concatenated in buf. ends contains their end offsets.
+	// items contains the transactions to submit, which are concatenated in a buffer. ends contains their end offsets
+	// in the buffer.
 	items []replication.Item
 	ends  []int
-	// refs contains the large bodies of items, which stay in the receive buffer. refEnds contains the end index for each
-	// item.
+	// refs contains the large bodies of items, which stay in the receive buffer. refEnds contains the end index in
+	// refs for each item.
 	refs            []txn.Ref
 	refEnds         []int
-	messages, bytes int           // of items
+	messages, bytes int           // number and size of the messages in items
 	wait            time.Duration // delay before the next requests
 }
 
@@ -231,12 +234,12 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 			return fmt.Errorf("%w: requests in `more` cannot contain `more`", apierror.ErrInvalid)
 		}
 		if split {
-			break // later requests are not executed
+			break // the later requests are not executed
 		}
 		split = p.prepare(ctx, b, buf, r)
 	}
 	if split {
-		defer p.broken.Store(true) // once the preceding ones are submitted
+		defer p.broken.Store(true) // after the preceding requests were submitted
 	}
 	if len(b.items) == 0 {
 		p.queued.Add(int64(len(b.calls)))
@@ -248,7 +251,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		b.endTraces(err)
 		return fmt.Errorf("wait for earlier requests of the stream: %w", err)
 	}
-	b.calls[len(b.calls)-1].weight = weight // is answered last
+	b.calls[len(b.calls)-1].weight = weight // the last request is answered last
 	submit := p.submit
 	if weight == p.bytes {
 		submit = p.submitLarge
@@ -279,7 +282,7 @@ func (p *publishStream) submitLarge(ctx context.Context, b *publishBatch) error 
 	return nil
 }
 
-// join assigns the parts of buf and refs to the items, and returns their total size.
+// join assigns to each item its parts of buf and refs. It returns their total size.
 func (b *publishBatch) join(buf []byte) (bytes int) {
 	from, fromRef := 0, 0
 	for i, end := range b.ends {
@@ -294,7 +297,7 @@ func (b *publishBatch) join(buf []byte) (bytes int) {
 	return bytes + len(buf)
 }
 
-// submit submits b to the primary, all or nothing.
+// submit submits all items of b to the primary, or none.
 func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	p.submitMu.Lock()
 	defer p.submitMu.Unlock()
@@ -302,7 +305,7 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 		return errStreamBroken
 	}
 	err := p.session.Primary.SubmitAll(ctx, b.items)
-	clear(b.items) // do not retain the buffer; the next request may take long to arrive
+	clear(b.items) // do not retain the buffers, because the next request may arrive much later
 	clear(b.refs)
 	b.items, b.refs = b.items[:0], b.refs[:0]
 	if err != nil {
@@ -316,8 +319,8 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	return nil
 }
 
-// prepare creates the call for a request and encodes its transaction, if any. If split is true, the stream ends and the
-// client must resend the request in parts.
+// prepare creates the call for a request and encodes the transaction of the request. If split is true, the stream
+// ends and the client must resend the request in parts.
 func (p *publishStream) prepare(
 	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
 ) (split bool) {
@@ -338,7 +341,7 @@ func (p *publishStream) prepare(
 	b.wait = max(b.wait, wait)
 	switch {
 	case err != nil:
-		// The first attempt of a retry may have been executed as a whole, with one outcome.
+		// Do not split a retry: the first attempt may have been executed as a whole, with one outcome.
 		if split = publish.GetSplits() && !publish.GetProducer().GetRetry() && splittable(err); split {
 			err = fmt.Errorf("%w: %w", apierror.ErrSplit, err)
 		}
@@ -383,7 +386,7 @@ func (p *publishStream) answer() error {
 	}
 }
 
-// nextCall waits for the next request. At the end of the stream it returns nil and the reason.
+// nextCall waits for the next request. At the end of the stream, it returns nil and the reason.
 func (p *publishStream) nextCall() (*streamCall, error) {
 	if call := p.held; call != nil {
 		p.held = nil
@@ -444,7 +447,8 @@ func (p *publishStream) endReason() error {
 	}
 }
 
-// response waits for the outcome of a request. It returns an error only if the stream must end.
+// response waits for the outcome of a request and returns the response. It returns an error only if the stream
+// must end.
 func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, error) {
 	var o replication.CommitResult
 	select {

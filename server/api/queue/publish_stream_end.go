@@ -9,17 +9,18 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// When the active role ends without a successor, accepted requests are committed (Primary.Settle) and answered on their
-// streams, so that clients need not retry each of them on the next active node.
+// When the active role ends and no other node is active, the accepted requests are committed (Primary.Settle) and
+// answered on their streams. Clients then need not retry each of them on the next active node.
 
 const (
-	// submitTimeout limits the wait for requests that are being submitted when the session ends. They are normally refused
-	// or committed within milliseconds.
+	// submitTimeout limits the wait for requests that are being submitted when the session ends. Normally they are
+	// refused or committed within milliseconds.
 	submitTimeout = 100 * time.Millisecond
 	submitPoll    = time.Millisecond
 )
 
-// waitForFirst waits for the first request or the end of reading. It returns false if the session ends first.
+// waitForFirst waits until the first request has arrived or the reader has ended. It returns false if the session
+// ends first.
 func (p *publishStream) waitForFirst() bool {
 	select {
 	case <-p.began:
@@ -39,14 +40,14 @@ func (p *publishStream) waitForFirst() bool {
 	}
 }
 
-// answered returns the next request if its outcome is known.
+// answered returns the next request if its outcome is known. Otherwise it returns nil.
 func (p *publishStream) answered() *streamCall {
 	p.awaitSubmit()
 	if p.queued.Load() == 0 {
 		return nil
 	}
 	select {
-	case call, more := <-p.calls: // available, or about to be added
+	case call, more := <-p.calls: // available, or will be added soon
 		if more {
 			p.queued.Add(-1)
 		}
@@ -58,7 +59,8 @@ func (p *publishStream) answered() *streamCall {
 	return nil
 }
 
-// awaitSubmit waits until no request is being submitted, unless the client can switch to another node.
+// awaitSubmit waits until no request is being submitted. It does not wait if the client can switch to another
+// node.
 func (p *publishStream) awaitSubmit() {
 	if e, ok := errors.AsType[*apierror.NotActiveError](p.session.Reason()); ok && e.ActiveAddress != "" {
 		return
@@ -73,7 +75,7 @@ func (p *publishStream) awaitSubmit() {
 	}
 }
 
-// lose ends the stream after the caller has lost a right. Submitted requests are answered.
+// lose ends the stream after the caller has lost a right. Requests that were already submitted are answered.
 func (p *publishStream) lose(reason error) {
 	p.disconnecting.Do(func() {
 		p.lostErr = reason
@@ -82,13 +84,14 @@ func (p *publishStream) lose(reason error) {
 	})
 }
 
-// submitted returns the next request that was submitted before the caller lost its right, or nil.
+// submitted returns the next request that was submitted before the caller lost its right, or nil if there is
+// none.
 func (p *publishStream) submitted() *streamCall {
 	if p.queued.Load() == 0 {
 		return nil
 	}
 	select {
-	case call, more := <-p.calls: // available, or about to be added
+	case call, more := <-p.calls: // available, or will be added soon
 		if !more {
 			return nil
 		}

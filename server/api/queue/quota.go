@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	quotaSampleInterval = 250 * time.Millisecond // of the bytes of queues
-	maxQuotaWait        = 10 * time.Second       // of a publisher that exceeds its rate
+	quotaSampleInterval = 250 * time.Millisecond // interval of samples of the bytes in queues
+	maxQuotaWait        = 10 * time.Second       // maximum delay of a publisher that exceeds its rate
 )
 
 type quotas struct{ meters []*meter }
@@ -25,20 +25,21 @@ type quotas struct{ meters []*meter }
 type meter struct {
 	*pb.AccessQuota
 
-	// bytes in the queues at the last sample, and bytes published since then
+	// held is the number of bytes in the queues at the last sample. added is the number of bytes published since
+	// then.
 	held, added *atomic.Int64
 
 	bucket *bucket
 }
 
-// bucket is a token bucket of messages; negative if publishers must wait.
+// bucket is a token bucket of messages. tokens is negative while publishers must wait.
 type bucket struct {
 	mu     sync.Mutex
 	tokens float64
 	at     time.Time
 }
 
-// loadQuotas loads the quotas of the current rules. Unchanged quotas keep their usage.
+// loadQuotas loads the quotas of the current rules. The usage of unchanged quotas is kept.
 func (s *Service) loadQuotas() {
 	s.quotasMu.Lock()
 	defer s.quotasMu.Unlock()
@@ -76,7 +77,7 @@ func (q *quotas) of(name string) (meters []*meter) {
 	return meters
 }
 
-// WatchQuotas samples the bytes of the queues with quotas until ctx ends.
+// WatchQuotas periodically samples the bytes of the queues with quotas until ctx ends.
 func (s *Service) WatchQuotas(ctx context.Context) {
 	ticker := time.NewTicker(quotaSampleInterval)
 	defer ticker.Stop()
@@ -98,7 +99,7 @@ func (m *meter) sample(s *Service) {
 	if m.GetBytes() == 0 {
 		return
 	}
-	m.added.Store(0) // concurrent publishes may count twice until the next sample
+	m.added.Store(0) // bytes of concurrent publishes may count twice until the next sample
 	_, bytes := m.usage(s)
 	m.held.Store(int64(bytes))
 }
@@ -137,8 +138,8 @@ func (m *meter) published(messages, sizeBytes int) time.Duration {
 	return 0
 }
 
-// wait consumes n tokens, and returns the time until tokens are available again. The capacity of the bucket is the rate
-// of one second.
+// wait consumes n tokens and returns the time until the number of tokens is no longer negative. The bucket holds
+// at most the tokens of one second.
 func (b *bucket) wait(now time.Time, rate float64, n int) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -187,7 +188,7 @@ func (s *Service) checkConnections(name string) error {
 		if limit == 0 {
 			continue
 		}
-		if used := s.connections(m.GetQueue()); used > limit { // the caller's stream is included
+		if used := s.connections(m.GetQueue()); used > limit { // the count includes the caller's stream
 			return m.exceeded("connections", limit, used-1, "close connections, or raise the quota")
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-const maxReplayMessages = 256 // of one transaction
+const maxReplayMessages = 256 // maximum number of messages in one transaction
 
 // ReplayDeadLetters moves dead letters back to their origins, or to another queue.
 func (s *Service) ReplayDeadLetters(
@@ -57,11 +57,11 @@ type replay struct {
 	service *Service
 	session *session.Session
 	key     dispatch.Key
-	to      uint64 // txn.NoQueue: the message's origin
+	to      uint64 // ID of the target queue; txn.NoQueue selects the origin of each message
 	resp    pb.ReplayDeadLettersResponse
 }
 
-// setTarget sets the target queue, unless its name is empty.
+// setTarget sets the target queue. If name is empty, the origin of each message stays its target.
 func (r *replay) setTarget(ctx context.Context, name string) (err error) {
 	if name == "" {
 		return nil
@@ -78,8 +78,8 @@ func (r *replay) setTarget(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-// run processes the messages that the subscription contains now. It ignores messages published later. With a filter, it
-// stops at the limits of a call.
+// run moves the messages that the subscription contains at the start of the call. It ignores messages that are
+// published later. With a filter, it stops at the limits of a call.
 func (r *replay) run(ctx context.Context, which *pb.Search, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
 	q := search{
 		service: r.service, session: r.session, records: true,
@@ -111,8 +111,8 @@ func (r *replay) run(ctx context.Context, which *pb.Search, limit uint64) (*pb.R
 	return &r.resp, nil
 }
 
-// failure adds the number of moved messages to an error. An error of the node applies only to the last batch. If
-// earlier batches were executed, the outcome of the request is therefore reported as unknown.
+// failure adds the number of moved messages to an error. An error of the node applies only to the last batch.
+// Therefore the outcome of the request is reported as unknown if earlier batches were executed.
 func (r *replay) failure(err error) error {
 	moved := r.resp.GetMoved()
 	switch {
@@ -125,14 +125,15 @@ func (r *replay) failure(err error) error {
 	}
 }
 
-// moveFittingPrefix moves the messages of a batch up to the first one that does not fit into its target.
+// moveFittingPrefix moves the messages of a batch that precede the first message that does not fit into its
+// target queue.
 func (r *replay) moveFittingPrefix(ctx context.Context, batch []store.Delivery) error {
 	skipped := r.resp.GetSkipped()
 	err := r.move(ctx, batch)
 	if !errors.Is(err, txn.ErrQueueFull) || len(batch) == 1 {
 		return err
 	}
-	r.resp.Skipped = skipped // the skipped messages are counted again
+	r.resp.Skipped = skipped // the retries count the skipped messages again
 	half := len(batch) / 2
 	if err := r.moveFittingPrefix(ctx, batch[:half]); err != nil {
 		return err
@@ -141,7 +142,7 @@ func (r *replay) moveFittingPrefix(ctx context.Context, batch []store.Delivery) 
 }
 
 func (r *replay) move(ctx context.Context, batch []store.Delivery) error {
-	var targets []uint64 // in order of arrival
+	var targets []uint64 // in the order of their first message
 	moves := make(map[uint64][]dispatch.Message)
 	var acks []txn.Range
 	for _, m := range batch {
@@ -197,10 +198,11 @@ func (r *replay) commit(ctx context.Context, b *txn.Builder, ops int) (*txn.Resu
 	return result, err
 }
 
-// relabel returns the target queue of a message, or txn.NoQueue, and its record without the dead-letter information.
+// relabel returns the target queue of a message, and its record without the dead-letter information. If the
+// message cannot be moved, the target is txn.NoQueue.
 func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, rec []byte, err error) {
 	if m.Record == nil {
-		return txn.NoQueue, nil, nil // corrupt
+		return txn.NoQueue, nil, nil // the message is corrupt
 	}
 	message, err := txn.DecodeMessage(m.Record)
 	if err != nil {
@@ -210,7 +212,7 @@ func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, 
 	if l := message.DeadLetter(); l != nil && target == txn.NoQueue {
 		found, err := r.service.lookup(l.Queue, "")
 		if err != nil || found.QueueID == r.key.Queue {
-			return txn.NoQueue, nil, nil //nolint:nilerr // its queue was deleted
+			return txn.NoQueue, nil, nil //nolint:nilerr // the queue was deleted
 		}
 		if err := r.service.rules.Check(ctx, access.Publish, l.Queue); err != nil {
 			return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)

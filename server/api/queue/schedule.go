@@ -29,48 +29,49 @@ const (
 	maxSchedules            = 500
 	maxScheduleNameBytes    = 200
 	maxScheduleMessageBytes = 32 << 10
-	maxScheduleTextBytes    = 200 // of the cron expression, the time zone and an error
+	maxScheduleTextBytes    = 200 // for the cron expression, the time zone and an error
 	maxScheduleHistory      = 20
 
-	// scheduleKeys is the prefix of the internal entries with schedules. The value of an entry is a pb.Schedule without
-	// next_at, written by txn.OpSwapMeta.
+	// scheduleKeys is the prefix of the keys of metadata entries with schedules. The value of an entry is a
+	// pb.Schedule without next_at, written by txn.OpSwapMeta.
 	scheduleKeys = "schedule/"
 )
 
-// Schedules implements lockstep.v1.ScheduleService, and publishes due occurrences while the node is active.
+// Schedules implements lockstep.v1.ScheduleService. It also publishes due occurrences while the node is active.
 type Schedules struct {
 	pb.UnimplementedScheduleServiceServer
 
 	q   *Service
 	log *zap.Logger
-	// changing contains one element while a schedule is changed. It only avoids conflicts: the version check of SwapMeta
-	// makes changes safe.
+	// changing contains one element while a schedule is changed. It only avoids conflicts: the version check of
+	// SwapMeta makes changes safe.
 	changing chan struct{}
 
 	mu     sync.Mutex // guards failed
 	failed []FailedSchedule
 }
 
-// FailedSchedule is a schedule with a failed last occurrence.
+// FailedSchedule identifies a schedule for which the last occurrence failed.
 type FailedSchedule struct{ Name, Error string }
 
-// NewSchedules creates the service. Run must be called.
+// NewSchedules creates the service. The caller must call Run.
 func NewSchedules(q *Service, logger *zap.Logger) *Schedules {
 	return &Schedules{q: q, log: logger, changing: make(chan struct{}, 1)}
 }
 
-// Failed returns the schedules with a failed last occurrence, ordered by name, while the node is active.
+// Failed returns the schedules for which the last occurrence failed, ordered by name. It returns nil if the node
+// is not active.
 func (s *Schedules) Failed() []FailedSchedule {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed
 }
 
-// storedSchedule is a schedule as stored, with the version of its entry.
+// storedSchedule is a stored schedule with the version of its entry.
 type storedSchedule struct {
 	*pb.Schedule
 
-	version uint64 // 0: it does not exist
+	version uint64 // 0 if the schedule does not exist
 	plan    *schedule.Plan
 }
 
@@ -85,7 +86,7 @@ func decodeSchedule(entry []byte) (st storedSchedule, err error) {
 	}
 	if h := st.GetHistory(); len(h) > 0 && h[0].GetOutcome() == pb.ScheduleOutcome_SCHEDULE_OUTCOME_PUBLISHED &&
 		h[0].GetSequence() == 0 {
-		h[0].Sequence = v.Sequence // assigned when the transaction was applied
+		h[0].Sequence = v.Sequence // the sequence was assigned when the transaction was applied
 	}
 	st.plan, err = planOf(st.Schedule)
 	return st, err
@@ -98,7 +99,7 @@ func planOf(s *pb.Schedule) (*schedule.Plan, error) {
 	return schedule.Every(s.GetEvery().AsDuration(), s.GetStartedAt().AsTime())
 }
 
-// read returns an applied schedule. Its version is 0 if it does not exist.
+// read returns the applied schedule with a name. Its version is 0 if the schedule does not exist.
 func (s *Schedules) read(name string) (st storedSchedule, err error) {
 	entry, ok := query.Meta(s.q.store, scheduleKeys+name)
 	if !ok {
@@ -110,7 +111,7 @@ func (s *Schedules) read(name string) (st storedSchedule, err error) {
 	return st, err
 }
 
-// last returns the time from which the next occurrence is computed.
+// last returns the time after which the next occurrence is computed.
 func (st *storedSchedule) last() time.Time {
 	if st.GetLastAt() != nil {
 		return st.GetLastAt().AsTime()
@@ -118,7 +119,7 @@ func (st *storedSchedule) last() time.Time {
 	return st.GetStartedAt().AsTime()
 }
 
-// described returns the schedule for a response, with next_at.
+// described returns the schedule for a response, which also contains next_at.
 func (st *storedSchedule) described() *pb.Schedule {
 	s := proto.CloneOf(st.Schedule)
 	if !s.GetPaused() {
@@ -129,7 +130,7 @@ func (st *storedSchedule) described() *pb.Schedule {
 	return s
 }
 
-// swap adds the operation that replaces the schedule.
+// swap adds the operation that replaces the stored schedule with next.
 func (st *storedSchedule) swap(b *txn.Builder, next *pb.Schedule) {
 	value, err := proto.Marshal(next)
 	if err != nil {
@@ -139,7 +140,7 @@ func (st *storedSchedule) swap(b *txn.Builder, next *pb.Schedule) {
 	b.SwapMeta(scheduleKeys+next.GetName(), st.version, value)
 }
 
-// addRun adds an entry to the history. It replaces the entry of an earlier failed attempt of the same occurrence.
+// addRun adds a run to the history. It replaces the run of an earlier failed attempt of the same occurrence.
 func addRun(s *pb.Schedule, r *pb.ScheduleRun) {
 	if i := pendingRun(s, r.GetDueAt().AsTime()); i >= 0 && !r.GetManual() {
 		s.History = slices.Delete(s.GetHistory(), i, i+1)
@@ -148,7 +149,7 @@ func addRun(s *pb.Schedule, r *pb.ScheduleRun) {
 	s.History = s.GetHistory()[:min(len(s.GetHistory()), maxScheduleHistory)]
 }
 
-// pendingRun returns the index of the failed attempt of an occurrence in the history, or -1.
+// pendingRun returns the index in the history of the failed attempt of an occurrence, or -1.
 func pendingRun(s *pb.Schedule, due time.Time) int {
 	return slices.IndexFunc(s.GetHistory(), func(r *pb.ScheduleRun) bool {
 		failed := !r.GetManual() && r.GetOutcome() == pb.ScheduleOutcome_SCHEDULE_OUTCOME_FAILED
@@ -163,7 +164,7 @@ func (s *Schedules) PutSchedule(ctx context.Context, req *pb.PutScheduleRequest)
 		return nil, s.q.status(fmt.Errorf("put schedule %q: %w", in.GetName(), err))
 	}
 	st, err := s.read(in.GetName())
-	if err != nil || st.version == 0 { // put, and then deleted
+	if err != nil || st.version == 0 { // the schedule was deleted in the meantime
 		return &pb.PutScheduleResponse{Schedule: in}, nil //nolint:nilerr // the schedule was put
 	}
 	return &pb.PutScheduleResponse{Schedule: st.described()}, nil
@@ -205,7 +206,7 @@ func (s *Schedules) put(ctx context.Context, in *pb.Schedule, producer *pb.Produ
 		}
 		next.PutBy = before.GetPutBy()
 		if proto.Equal(before.Schedule, next) {
-			return nil, nil // nothing changes
+			return nil, nil // no change
 		}
 		next.PutBy = by
 		return replaceWith(before, next), nil
@@ -263,7 +264,7 @@ func checkScheduleName(name string) error {
 	return txn.CheckName(name)
 }
 
-// message returns the message of an occurrence.
+// message returns the message of an occurrence, with the given message ID.
 func message(s *pb.Schedule, id string) *pb.Message {
 	m := &pb.Message{}
 	if s.GetMessage() != nil {
@@ -273,13 +274,13 @@ func message(s *pb.Schedule, id string) *pb.Message {
 	return m
 }
 
-// operations adds operations to a transaction.
+// operations adds operations to a transaction. It is nil if there is nothing to change.
 type operations func(*txn.Builder) error
 
-// scheduleChange returns the operations that change a schedule, or nil for no change.
+// scheduleChange returns the operations that change a schedule, or nil if no change is needed.
 type scheduleChange func(before storedSchedule) (operations, error)
 
-// change commits the operations that fn returns for the current state of a schedule.
+// change calls fn with the current state of a schedule and commits the operations that fn returns.
 func (s *Schedules) change(
 	ctx context.Context, producer *pb.Producer, name string,
 	fn scheduleChange,
@@ -328,12 +329,12 @@ func (s *Schedules) change(
 	return result, apierror.Refusal(result, o.producer != nil)
 }
 
-// changeFound is like change for a schedule that must exist. It requires the manage right on the schedule's queue.
+// changeFound is like change, but the schedule must exist. It requires the manage right on the schedule's queue.
 func (s *Schedules) changeFound(
 	ctx context.Context, producer *pb.Producer, name string,
 	fn scheduleChange,
 ) (*txn.Result, error) {
-	if err := s.q.rules.Check(ctx, access.Manage, ""); err != nil { // on any queue
+	if err := s.q.rules.Check(ctx, access.Manage, ""); err != nil { // on at least one queue
 		return nil, err
 	}
 	return s.change(ctx, producer, name, func(before storedSchedule) (operations, error) {
@@ -369,11 +370,11 @@ func (s *Schedules) SetSchedulePaused(
 ) (*pb.SetSchedulePausedResponse, error) {
 	_, err := s.changeFound(ctx, req.GetProducer(), req.GetName(), func(before storedSchedule) (operations, error) {
 		if before.GetPaused() == req.GetPaused() {
-			return nil, nil // nothing changes
+			return nil, nil // no change
 		}
 		next := proto.CloneOf(before.Schedule)
 		next.Paused = req.GetPaused()
-		if !next.GetPaused() { // occurrences during the pause are not missed
+		if !next.GetPaused() { // occurrences during the pause do not count as missed
 			next.LastAt = timestamppb.New(time.Now().Truncate(time.Millisecond))
 		}
 		return replaceWith(before, next), nil
@@ -382,13 +383,13 @@ func (s *Schedules) SetSchedulePaused(
 		return nil, s.q.status(fmt.Errorf("pause or resume schedule %q: %w", req.GetName(), err))
 	}
 	described, err := s.describe(req.GetName())
-	if err != nil { // changed, and then deleted
+	if err != nil { // the schedule was changed and then deleted
 		described = &pb.Schedule{Name: req.GetName(), Paused: req.GetPaused()}
 	}
 	return &pb.SetSchedulePausedResponse{Schedule: described}, nil
 }
 
-// RunSchedule publishes the message of a schedule now.
+// RunSchedule publishes the message of a schedule immediately.
 func (s *Schedules) RunSchedule(ctx context.Context, req *pb.RunScheduleRequest) (*pb.RunScheduleResponse, error) {
 	resp, err := s.run(ctx, req)
 	if err != nil {
@@ -427,7 +428,8 @@ func (s *Schedules) run(ctx context.Context, req *pb.RunScheduleRequest) (*pb.Ru
 	return &pb.RunScheduleResponse{Queue: queue, Sequence: result.Ops[0].FirstSequence, Lsn: result.LSN}, nil
 }
 
-// encode adds the publish of an occurrence and the schedule's next state: both are applied, or neither (INV-24).
+// encode adds the publish of an occurrence and the next state of the schedule. Both are applied, or neither
+// (INV-24).
 func (s *Schedules) encode(b *txn.Builder, st *storedSchedule, next *pb.Schedule, due time.Time) error {
 	m := message(st.Schedule, st.GetName()+"@"+due.UTC().Format(time.RFC3339Nano))
 	target := [1]query.Target{{Queue: st.GetQueue()}}
@@ -472,7 +474,7 @@ func (s *Schedules) describe(name string) (*pb.Schedule, error) {
 
 // GetSchedule returns a schedule.
 func (s *Schedules) GetSchedule(ctx context.Context, req *pb.GetScheduleRequest) (*pb.GetScheduleResponse, error) {
-	err := s.q.rules.Check(ctx, access.QueueRights, "") // any right on any queue
+	err := s.q.rules.Check(ctx, access.QueueRights, "") // any right on at least one queue
 	if err == nil {
 		_, err = s.q.serving.Session()
 	}

@@ -25,11 +25,11 @@ const (
 	commitRetryInterval = 200 * time.Millisecond // after an error of the node, not of the queue
 	minScheduleBackoff  = time.Second            // after a refused publish
 	maxScheduleBackoff  = time.Minute
-	// maxScheduleWait bounds the delay after a forward jump of the clock, which timers do not follow.
+	// maxScheduleWait limits the delay after a forward jump of the clock, which timers do not follow.
 	maxScheduleWait = 10 * time.Second
 )
 
-// Run publishes due occurrences while the node is active, until ctx ends.
+// Run publishes due occurrences while the node is active. It returns when ctx ends.
 func (s *Schedules) Run(ctx context.Context) {
 	changed, cancel := query.WatchMeta(s.q.store)
 	defer cancel()
@@ -53,8 +53,8 @@ func (s *Schedules) setFailed(failed []FailedSchedule) {
 	s.failed = failed
 }
 
-// scheduler publishes the occurrences in one session. Its state is only a cache: another node continues from the stored
-// schedules.
+// scheduler publishes the occurrences during one session. Its state is only a cache: another node continues from
+// the stored schedules.
 type scheduler struct {
 	s       *Schedules
 	session *session.Session
@@ -64,7 +64,7 @@ type scheduler struct {
 type scheduled struct {
 	storedSchedule
 
-	retryAt time.Time // after a failure
+	retryAt time.Time // time of the next attempt after a failure
 	backoff time.Duration
 }
 
@@ -107,7 +107,7 @@ func (r *scheduler) run(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// refresh reads the changed schedules and returns the names of all schedules, sorted.
+// refresh reads the changed schedules, and returns the sorted names of all schedules.
 func (r *scheduler) refresh() (names []string) {
 	entries := query.MetaPrefix(r.s.q.store, scheduleKeys)
 	seen := make(map[string]bool, len(entries))
@@ -129,7 +129,7 @@ func (r *scheduler) refresh() (names []string) {
 	return names
 }
 
-// decode returns the known schedule if it has not changed.
+// decode decodes a schedule. If the entry has not changed, it returns the known schedule.
 func (r *scheduler) decode(name string, entry []byte) (storedSchedule, error) {
 	known := r.known[name]
 	if v, ok := queue.ParseVersioned(entry); ok && known != nil && known.version == v.Version {
@@ -159,7 +159,8 @@ func (r *scheduler) showFailed(names []string) {
 	r.s.setFailed(failed)
 }
 
-// failure returns the error of the last occurrence if it failed and the schedule is not paused.
+// failure returns the error of the last scheduled occurrence. failed is false if that occurrence did not fail or
+// the schedule is paused.
 func (st *storedSchedule) failure() (text string, failed bool) {
 	for _, run := range st.GetHistory() {
 		if !run.GetManual() {
@@ -169,7 +170,8 @@ func (st *storedSchedule) failure() (text string, failed bool) {
 	return "", false
 }
 
-// step publishes the next occurrence of a schedule if it is due. It returns the time of the next step; zero for none.
+// step publishes the next occurrence of a schedule if it is due. It returns the time of the next step; zero if no
+// step follows.
 func (r *scheduler) step(ctx context.Context, e *scheduled) time.Time {
 	now := time.Now()
 	if e.GetPaused() {
@@ -190,11 +192,11 @@ func (r *scheduler) step(ctx context.Context, e *scheduled) time.Time {
 		return time.Time{}
 	}
 	if current, err := r.s.read(e.GetName()); err != nil || current.version != e.version {
-		return now // a client has changed it
+		return now // a client has changed the schedule
 	}
 	err := r.publish(ctx, e, now)
 	switch {
-	case err == nil, errors.Is(err, txn.ErrMetaChanged): // a commit with an unknown outcome was applied
+	case err == nil, errors.Is(err, txn.ErrMetaChanged): // ErrMetaChanged: a commit with an unknown outcome was applied
 	default:
 		r.s.log.Debug("occurrence of a schedule not committed; retrying", zap.String("schedule", e.GetName()), zap.Error(err))
 		e.retryAt = now.Add(commitRetryInterval)
@@ -205,7 +207,8 @@ func (r *scheduler) step(ctx context.Context, e *scheduled) time.Time {
 	return e.retryAt
 }
 
-// publish commits the next step of a due schedule. A refused publish is recorded, and is not an error.
+// publish commits the next step of a due schedule. If the publish is refused, publish records that and returns no
+// error.
 func (r *scheduler) publish(ctx context.Context, e *scheduled, now time.Time) error {
 	step := e.plan.Step(e.last(), now, missedRule(e.Schedule))
 	next := proto.CloneOf(e.Schedule)
@@ -247,7 +250,7 @@ func missedRule(s *pb.Schedule) schedule.Missed {
 	}
 }
 
-// fail records a refused occurrence. It is retried until the next occurrence is due.
+// fail records a refused occurrence. The occurrence is retried until the next occurrence is due.
 func (r *scheduler) fail(
 	ctx context.Context, e *scheduled, next *pb.Schedule, due, now time.Time, cause error,
 ) error {
@@ -265,7 +268,7 @@ func (r *scheduler) fail(
 			e.retryAt = following
 		}
 		if i := pendingRun(next, due); i >= 0 && next.GetHistory()[i].GetError() == text {
-			return nil // recorded by an earlier attempt
+			return nil // an earlier attempt has recorded it
 		}
 	}
 	addRun(next, &pb.ScheduleRun{
@@ -280,7 +283,8 @@ type refusal struct{ error }
 
 func (r *refusal) Unwrap() error { return r.error }
 
-// commit commits a transaction and reads the schedule again. The error is a *refusal, or one of the node.
+// commit commits a transaction and then reads the schedule again. If the transaction is refused, the error is a
+// *refusal. Other errors are those of the node.
 func (r *scheduler) commit(ctx context.Context, e *scheduled, fill operations) error {
 	var b txn.Builder
 	b.Begin(nil, now(), nil)

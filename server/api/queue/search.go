@@ -19,37 +19,37 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Limits of one call with a filter. The client continues the search with another call.
+// Limits of one call with a filter. The client can continue the search with another call.
 const (
 	maxSearchMessages = 1_000_000
 	maxSearchBytes    = 1 << 30
 	searchTimeout     = 5 * time.Second
-	// stepTimeout limits one step, which may have thousands of expensive evaluations. The time, and the client's
-	// cancellation, are checked after checkEvery messages.
+	// stepTimeout limits the time of one step, because a step may evaluate thousands of messages. The time and the
+	// client's cancellation are checked after every checkEvery messages.
 	stepTimeout = time.Second
 	checkEvery  = 64
 )
 
 const (
-	// A search for the newest messages reads a window of sequences before its position, in ascending order. The size of
-	// the window adapts to the number and size of the messages in it.
+	// A search for the newest messages reads a window of sequences that precede its position, in ascending order.
+	// The size of the window is adapted to the number and size of the messages in it.
 	firstWindow = 256
 	maxWindow   = 1 << 20
-	// windowMessages is the number of messages below which the next window is larger. A window with more than
-	// maxWindowMessages is read again in smaller parts.
+	// If a window has fewer than windowMessages messages, the next window is larger. A window with more than
+	// maxWindowMessages messages is read again in smaller parts.
 	windowMessages    = 4096
 	maxWindowMessages = 20_000
-	minSearchBatch    = 1000 // messages
+	minSearchBatch    = 1000 // number of messages
 )
 
 // search reads a range of a queue in steps.
 type search struct {
 	service *Service
 	session *session.Session
-	filter  *filter.Filter    // nil: all messages
+	filter  *filter.Filter    // nil if all messages match
 	read    store.ReadRequest // contains the queue and the subscription
 	newest  bool
-	records bool // return the records; otherwise, sequences and record lengths only
+	records bool // return the records; otherwise, return only sequences and record lengths
 
 	from, before uint64 // remaining range
 	window       uint64
@@ -64,7 +64,7 @@ type search struct {
 	batch        []store.Delivery
 }
 
-// begin sets the range and the filter. A range without an end ends with the last stored message.
+// begin sets the range and the filter. If the request has no end, the range ends with the last stored message.
 func (s *search) begin(req *pb.Search) (err error) {
 	if text := req.GetFilter(); text != "" {
 		if s.filter, err = filter.CompileSearch(text); err != nil {
@@ -94,7 +94,7 @@ func (s *search) begin(req *pb.Search) (err error) {
 
 func (s *search) done() bool { return s.from >= s.before }
 
-// exhausted reports whether a limit of a call was reached.
+// exhausted reports whether the search has reached a limit of a call.
 func (s *search) exhausted() bool {
 	return s.filter != nil && s.stepped && (s.scanned >= s.maxScanned || s.readBytes >= maxSearchBytes ||
 		time.Since(s.began) >= searchTimeout)
@@ -107,8 +107,8 @@ func (s *search) progress() *pb.SearchProgress {
 	}
 }
 
-// step reads the next part of the range, about maxBytes. It returns up to most matching messages, at least 1, and the
-// sequences of the corrupt messages that it has passed.
+// step reads the next part of the range, about maxBytes. It returns up to most matching messages; most must be at
+// least 1. It also returns the sequences of the corrupt messages in that part.
 func (s *search) step(ctx context.Context, maxBytes int, most uint64) ([]store.Delivery, []uint64, error) {
 	if s.session.Paused() { // INV-2: the data read may be stale
 		return nil, nil, apierror.ErrPaused
@@ -118,7 +118,7 @@ func (s *search) step(ctx context.Context, maxBytes int, most uint64) ([]store.D
 		return nil, nil, s.session.Reason()
 	default:
 	}
-	if s.filter != nil { // evaluation uses more CPU time than a read
+	if s.filter != nil { // an evaluation uses more CPU time than a read
 		select {
 		case s.service.searches <- struct{}{}:
 			defer func() { <-s.service.searches }()
@@ -139,12 +139,12 @@ func (s *search) step(ctx context.Context, maxBytes int, most uint64) ([]store.D
 	}
 }
 
-// maxSearches returns the number of searches that may use the CPU concurrently.
+// maxSearches returns the maximum number of searches that may use the CPU concurrently.
 func maxSearches() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 
 func (s *search) ascend(ctx context.Context, most uint64) (found []store.Delivery, corrupt []uint64, err error) {
 	s.read.MaxMessages = int(min(most, txn.MaxPublishMessages))
-	if s.filter != nil { // about as many as fit: a read locates all of them first
+	if s.filter != nil { // limit the number of messages, because a read locates all of them first
 		s.read.MaxMessages = min(max(len(s.batch)+len(s.batch)/4, minSearchBatch), txn.MaxPublishMessages)
 	}
 	rest, corrupt, next, err := s.readFrom(ctx, s.from)
@@ -167,7 +167,8 @@ func (s *search) ascend(ctx context.Context, most uint64) (found []store.Deliver
 	return found, corrupt, nil
 }
 
-// readFrom reads messages of the range from a sequence on. next is the end of the range if no messages remain.
+// readFrom reads messages of the range, starting at a sequence. next is the end of the range if no messages
+// remain.
 func (s *search) readFrom(
 	ctx context.Context, from uint64,
 ) (batch []store.Delivery, corrupt []uint64, next uint64, err error) {
@@ -184,8 +185,8 @@ func (s *search) readFrom(
 	return batch, corrupt, next, nil
 }
 
-// descend reads the window before the position. If the window has too many messages, descend reduces it and returns
-// ok = false.
+// descend reads the window that precedes the position. If the window has too many messages, descend reduces the
+// window and returns ok = false.
 func (s *search) descend(
 	ctx context.Context, most uint64,
 ) (found []store.Delivery, corrupt []uint64, ok bool, err error) {
@@ -231,8 +232,8 @@ func (s *search) descend(
 	return found, corrupt, true, nil
 }
 
-// matching appends the matching messages of a batch to found. It stops before the end of the batch when stepTimeout has
-// passed, and returns the number of evaluated messages.
+// matching appends the matching messages of a batch to found. It stops early when stepTimeout has passed. It
+// returns the number of messages that it has evaluated.
 func (s *search) matching(
 	ctx context.Context, found, batch []store.Delivery,
 ) (all []store.Delivery, evaluated int, err error) {
@@ -257,7 +258,7 @@ func (s *search) matching(
 			s.unevaluated++
 		case result == filter.Matches && s.records:
 			found = append(found, *m)
-			found[len(found)-1].Record = bytes.Clone(m.Record) // the next read overwrites it
+			found[len(found)-1].Record = bytes.Clone(m.Record) // the next read overwrites the record
 		case result == filter.Matches:
 			found = append(found, *m)
 		}

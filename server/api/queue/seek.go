@@ -60,14 +60,14 @@ func (s *Service) seekSubscription(
 	}
 	var result *txn.Result
 	commit := func() (err error) {
-		// Wait for the outcome even if the caller leaves: until then no consumer may attach.
+		// Wait for the outcome even if the caller leaves, because no consumer may attach before it is known.
 		result, err = s.commit(context.WithoutCancel(ctx), session, o, func(b *txn.Builder) {
 			b.Seek(key.Queue, key.Sub, sequence)
 		})
 		return err
 	}
 	if o.prior != nil {
-		err = commit() // the earlier attempt was committed and has notified the consumers
+		err = commit() // the earlier attempt was committed, and has notified the consumers
 	} else {
 		err = session.Consumers.Seek(key, commit)
 	}
@@ -77,7 +77,7 @@ func (s *Service) seekSubscription(
 	return &pb.SeekSubscriptionResponse{Sequence: result.Ops[0].FirstSequence, Backlog: result.Ops[0].Changed}, nil
 }
 
-// checkPosition rejects a position that is invalid in every queue.
+// checkPosition returns an error for a position that is invalid in every queue.
 func checkPosition(req *pb.SeekSubscriptionRequest) error {
 	switch to := req.GetTo().(type) {
 	case *pb.SeekSubscriptionRequest_Position:
@@ -124,7 +124,7 @@ func (s *Service) seekPosition(ctx context.Context, queueID uint64, req *pb.Seek
 	return req.GetSequence(), checkSequence(req.GetSequence(), next)
 }
 
-// checkSequence rejects a sequence above next, the sequence of the queue's next message.
+// checkSequence returns an error if a sequence is greater than next, the sequence of the queue's next message.
 func checkSequence(sequence, next uint64) error {
 	if sequence > next {
 		return fmt.Errorf("%w: %d; next sequence of the queue is %d", txn.ErrBeyondEnd, sequence, next)
@@ -133,13 +133,13 @@ func checkSequence(sequence, next uint64) error {
 }
 
 // since returns the sequence of the first message published at t or later. Message times are rounded down to
-// milliseconds: messages published earlier in the same millisecond are included.
+// milliseconds. Therefore messages published earlier in the same millisecond are included.
 func (s *Service) since(ctx context.Context, queueID uint64, t *timestamppb.Timestamp) (uint64, error) {
 	sequence, _, _, err := query.FirstSince(ctx, s.store, queueID, 1, t.AsTime().UnixMilli())
 	return sequence, err
 }
 
-// startPosition returns the start of a new subscription. sequence is set only for txn.StartSequence.
+// startPosition returns the start position of a new subscription. sequence is set only for txn.StartSequence.
 func (s *Service) startPosition(
 	ctx context.Context, session *session.Session, req *pb.CreateSubscriptionRequest, retry bool,
 ) (start txn.Start, sequence uint64, err error) {
@@ -171,7 +171,7 @@ func (s *Service) startPosition(
 	id, err := s.find(req.GetQueue())
 	if err != nil {
 		if retry {
-			return txn.StartSequence, 1, nil // an earlier attempt may have found it
+			return txn.StartSequence, 1, nil // an earlier attempt may have determined the sequence
 		}
 		return 0, 0, err
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queue implements lockstep.v1.QueueService, which publishes, consumes and manages queues while the node has a
-// session (package session).
+// Package queue implements lockstep.v1.QueueService. It publishes and consumes messages and manages queues while
+// the node has a session (package session).
 package queue
 
 import (
@@ -39,24 +39,24 @@ type Service struct {
 	filters  filterCache
 	browsing *browsing
 	rules    *access.Rules
-	tracing  *tracing.Tracer // nil for none
+	tracing  *tracing.Tracer // nil without tracing
 	history  *history.Recorder
 	quotas   atomic.Pointer[quotas] // nil while there are no quotas
 
-	quotasMu sync.Mutex // held while quotas changes
+	quotasMu sync.Mutex // held while quotas is changed
 	createMu sync.Mutex // held while a queue with a quota is created
 
 	runningMu sync.Mutex // guards running
 	running   map[*caller]struct{}
 	activity  activity
-	large     chan struct{} // contains one element while a very large request is executed
-	searches  chan struct{} // contains one element for each step of a search that is executed
-	buffers   sync.Pool     // *[]byte for encoding transactions; replication copies them before Submit returns
+	large     chan struct{} // contains one element while a large request is executed
+	searches  chan struct{} // contains one element for each search step in progress
+	buffers   sync.Pool     // contains *[]byte to encode transactions; replication copies them before Submit returns
 }
 
 const maxPooledBytes = 1 << 20
 
-// New creates the service. RulesChanged must be called after a change of the rules.
+// New creates the service. The caller must call RulesChanged after a change of the rules.
 func New(serving *session.Current, s *store.Store, l config.Limits, rules *access.Rules) *Service {
 	q := &Service{
 		serving: serving, store: s, rules: rules, running: make(map[*caller]struct{}), large: make(chan struct{}, 1),
@@ -68,10 +68,10 @@ func New(serving *session.Current, s *store.Store, l config.Limits, rules *acces
 	return q
 }
 
-// SetTracer sets the tracer of publishes. It must be called before the service is used.
+// SetTracer sets the tracer for publishes. It must be called before the service is used.
 func (s *Service) SetTracer(t *tracing.Tracer) { s.tracing = t }
 
-// SetLimits changes the limits of later requests and streams.
+// SetLimits changes the limits. The new limits apply to later requests and streams.
 func (s *Service) SetLimits(l config.Limits) { s.limits.Store(&l) }
 
 func (s *Service) sessionWith(feature string) (*session.Session, error) {
@@ -103,11 +103,11 @@ func (s *Service) status(err error) error {
 func now() int64 { return time.Now().UnixMilli() }
 
 type origin struct {
-	producer *txn.Producer // nil if it has none
-	// retry is set if an earlier attempt may be in the log and not yet applied. The outcome is then decided when this
+	producer *txn.Producer // nil if the request has no producer
+	// retry is set if an earlier attempt may be in the log but not applied. The outcome is then decided when this
 	// attempt is applied.
 	retry bool
-	prior *query.Prior // stored result, if it was executed before
+	prior *query.Prior // stored result; nil if the request was not executed before
 }
 
 func (s *Service) identify(p *pb.Producer) (o origin, err error) {
@@ -119,13 +119,14 @@ func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	return o, err
 }
 
-// missing reports whether a request must be logged although its queue or subscription does not exist. The log refuses
-// it permanently, unless it was executed before.
+// missing reports whether a request must be logged although its queue or subscription does not exist. When the
+// request is applied, it is refused permanently, unless an earlier attempt was executed.
 func (o *origin) missing(err error) bool {
 	return o.retry && (errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, txn.ErrSubscriptionNotFound))
 }
 
-// commit encodes one operation and commits it, unless it was executed before.
+// commit encodes one operation and commits it. If the request was executed before, commit returns the stored
+// result.
 func (s *Service) commit(
 	ctx context.Context, session *session.Session, o origin, operation func(*txn.Builder),
 ) (*txn.Result, error) {
@@ -152,7 +153,7 @@ func (s *Service) commit(
 	return o.result(result)
 }
 
-// result checks that a result belongs to a request of this kind.
+// result checks that a result can belong to a request with one operation, and returns it.
 func (o *origin) result(r *txn.Result) (*txn.Result, error) {
 	err := apierror.Refusal(r, o.producer != nil)
 	if err == nil && len(r.Ops) != 1 {
@@ -166,7 +167,8 @@ func (s *Service) find(name string) (id uint64, err error) {
 	return found.QueueID, err
 }
 
-// findSub resolves a subscription name. An empty name means "default". After an error, the IDs are invalid.
+// findSub resolves the names of a queue and a subscription. An empty subscription name means "default". After an
+// error, the IDs are invalid.
 func (s *Service) findSub(name, sub string) (id uint64, subID uint32, err error) {
 	found, err := s.lookup(name, subscriptionName(sub))
 	if err == nil && found.SubID == txn.NoSub {
@@ -175,7 +177,7 @@ func (s *Service) findSub(name, sub string) (id uint64, subID uint32, err error)
 	return found.QueueID, found.SubID, err
 }
 
-// withSubscription adds the name of a subscription that was not found to an error that identifies only its queue.
+// withSubscription adds the name of a subscription to an error that reports that the subscription was not found.
 func withSubscription(err error, sub string) error {
 	if errors.Is(err, txn.ErrSubscriptionNotFound) {
 		return fmt.Errorf("%w: %q", err, subscriptionName(sub))
@@ -195,8 +197,8 @@ func (s *Service) lookup(name, sub string) (query.Target, error) {
 	return names[0], err
 }
 
-// describeCreated describes the queue with an ID. If the queue was deleted in the meantime, the result contains only
-// the name and the ID.
+// describeCreated returns the description of the queue with the given name and ID. If the queue was deleted in
+// the meantime, the description contains only the name and the ID.
 func (s *Service) describeCreated(session *session.Session, name string, id uint64) *pb.Queue {
 	described, err := s.describe(session, name)
 	if err != nil || described.GetId() != id {

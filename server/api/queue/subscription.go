@@ -49,7 +49,7 @@ func (s *Service) createSubscription(
 		return nil, err
 	}
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
-		if optionsErr != nil { // queues that it names may have been deleted since an earlier attempt
+		if optionsErr != nil { // named queues may have been deleted since an earlier attempt
 			return txn.NoQueue, txn.NoSub, optionsErr
 		}
 		id, err := s.find(req.GetQueue())
@@ -71,7 +71,7 @@ func (s *Service) createSubscription(
 			return &pb.CreateSubscriptionResponse{Subscription: sub, Created: created}, nil
 		}
 	}
-	if created { // and since deleted, perhaps with its queue
+	if created { // the subscription was deleted in the meantime, perhaps with its queue
 		return &pb.CreateSubscriptionResponse{Subscription: &pb.Subscription{Name: req.GetName()}, Created: true}, nil
 	}
 	if err != nil {
@@ -80,9 +80,9 @@ func (s *Service) createSubscription(
 	return nil, fmt.Errorf("%w: deleted concurrently", txn.ErrSubscriptionNotFound)
 }
 
-// subscriptionOptions converts the options of a subscription. It rejects invalid options and options that a node of the
-// pair does not support. If the dead-letter queue does not exist, it returns txn.ErrQueueNotFound with valid options
-// that reference noSuchQueue.
+// subscriptionOptions converts the options of a subscription. It rejects options that are invalid or that a node
+// of the pair does not support. If the dead-letter queue does not exist, it returns txn.ErrQueueNotFound together
+// with valid options that reference noSuchQueue.
 func (s *Service) subscriptionOptions(
 	session *session.Session, filter string, policy *pb.RedeliveryPolicy,
 ) (o txn.SubscriptionOptions, err error) {
@@ -102,7 +102,7 @@ func (s *Service) subscriptionOptions(
 	return o, err
 }
 
-// AlterSubscription changes the filter of a subscription, and its overrides of the queue's configuration.
+// AlterSubscription changes the filter of a subscription and its overrides of the queue's configuration.
 func (s *Service) AlterSubscription(
 	ctx context.Context, req *pb.AlterSubscriptionRequest,
 ) (*pb.AlterSubscriptionResponse, error) {
@@ -132,13 +132,13 @@ func (s *Service) alterSubscription(
 	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
 		return nil, optionsErr
 	}
-	// fields outside the mask stay unchanged
+	// Fields outside the mask stay unchanged.
 	options.Own &= change.Fields
 	options.Policy = txn.Config{}.With(options.Policy, options.Own)
 	change.Options = options
 	var altered uint64
 	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
-		if optionsErr != nil { // queues that it names may have been deleted since an earlier attempt
+		if optionsErr != nil { // named queues may have been deleted since an earlier attempt
 			return txn.NoQueue, txn.NoSub, optionsErr
 		}
 		return s.findSub(req.GetQueue(), req.GetName())
@@ -157,7 +157,7 @@ func (s *Service) alterSubscription(
 			return &pb.AlterSubscriptionResponse{Subscription: sub}, nil
 		}
 	}
-	// It was altered, and deleted since, perhaps with its queue.
+	// The subscription was altered and then deleted, perhaps with its queue.
 	return &pb.AlterSubscriptionResponse{Subscription: &pb.Subscription{Name: name}}, nil
 }
 
@@ -179,7 +179,7 @@ func (s *Service) checkFilter(text string) error {
 	return err
 }
 
-// DeleteSubscription removes a subscription. Messages pending only for it are deleted.
+// DeleteSubscription deletes a subscription. Messages that are pending only for this subscription are deleted.
 func (s *Service) DeleteSubscription(
 	ctx context.Context, req *pb.DeleteSubscriptionRequest,
 ) (*pb.DeleteSubscriptionResponse, error) {

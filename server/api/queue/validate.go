@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	maxRequestRanges     = 10_000 // of one acknowledgement in a stream
+	maxRequestRanges     = 10_000 // maximum number of ranges in one acknowledgement of a stream
 	maxPageSize          = 1000
 	maxPageSubscriptions = 10_000
 	defaultSubscription  = "default"
@@ -24,13 +24,14 @@ const (
 
 func subscriptionName(name string) string { return cmp.Or(name, defaultSubscription) }
 
-// pageSize returns the requested page size, or limit if the request is 0 or too large.
+// pageSize returns the requested page size. If that is 0 or greater than limit, pageSize returns limit.
 func pageSize(requested uint32, limit int) int {
 	return min(int(cmp.Or(requested, math.MaxUint32)), limit)
 }
 
-// checkMessages checks the limits of the node and the features of the pair before any allocation. It returns the
-// minimum size of the batch in a transaction, in bytes. The builder checks the limits of each message.
+// checkMessages checks the limits of the node and the features of the pair before memory is allocated. It returns
+// the minimum size of the batch in a transaction, in bytes. The limits of individual messages are checked by the
+// builder.
 func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {
 	if err := txn.CheckBatch(len(messages)); err != nil {
 		return 0, err
@@ -66,7 +67,7 @@ func (s *Service) checkMessages(session *session.Session, messages []*pb.Message
 
 const messageOverheadBytes = 13 // minimum size of a stored message without body and properties
 
-// checkTransactionBytes rejects a transaction that is too large before memory is allocated for it.
+// checkTransactionBytes returns an error if a transaction is too large, before memory is allocated for it.
 func (s *Service) checkTransactionBytes(sizeBytes int) error {
 	if sizeBytes > int(s.limits.Load().TransactionBytes) {
 		return fmt.Errorf("%w: transaction has about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge,

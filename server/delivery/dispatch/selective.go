@@ -19,8 +19,8 @@ const (
 // selective is the order of a subscription with any combination of priorities, message groups, a single active
 // consumer, and consumers with filters.
 //
-//   - Priorities: messages are delivered by lane, the highest first, and by sequence in each lane. New messages are read
-//     only on demand, so that a message with a higher priority overtakes all unassigned messages.
+//   - Priorities: messages are delivered by lane, the highest first, and by sequence in each lane. New messages are
+//     read only on demand, so that a message with a higher priority overtakes all unassigned messages.
 //   - Groups: see groups.
 //   - Single active consumer: only the first consumer receives messages. It is the consumer that has been attached
 //     longest, or its successor if that consumer missed an acknowledgement deadline.
@@ -165,7 +165,7 @@ func (s *selective) deliverRead(messages []Message, next uint64) (progressed boo
 	} else {
 		s.empty |= s.lanes.Empty
 		s.sawEmpty(s.lanes.Empty)
-		progressed = true // each read to the end of a lane is progress
+		progressed = true // each read returns messages or marks a lane as empty
 	}
 	s.d.next = max(s.d.next, next)
 	s.ready = append(s.ready, messages...)

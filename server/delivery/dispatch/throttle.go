@@ -123,7 +123,7 @@ func (t *throttle) follow(now time.Time) {
 	}
 	n := t.published.Load()
 	rate := float64(n-t.seen) / float64(d)
-	if d > time.Second { // the last sample is too old
+	if d > time.Second { // restart the average after a long gap
 		t.rate = rate
 	}
 	t.rate += (rate - t.rate) * rateWeight

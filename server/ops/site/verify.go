@@ -59,7 +59,7 @@ func (m *Manager) Verify(ctx context.Context, local bool) (*pb.VerifySitesRespon
 	}
 	resp, err := c.VerifySites(ctx, &pb.VerifySitesRequest{Local: true}, grpc.MaxCallRecvMsgSize(maxDigestBytes))
 	if err = fromStatusOrNil(err); errors.Is(err, replication.ErrNotActive) {
-		err = fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // without ErrNotActive: the client must not follow its redirect to the replica
+		err = fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // hide the redirect to the replica from the client
 	}
 	return resp, err
 }
@@ -86,7 +86,7 @@ func (m *Manager) verifyReplica(ctx context.Context) (*pb.VerifySitesResponse, e
 	if errors.Is(err, ErrRole) || errors.Is(err, ErrUnreachable) || errors.Is(err, ErrDiverged) {
 		return nil, err
 	}
-	return nil, fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // without the wrapped error, which may be ErrNotActive of the primary
+	return nil, fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // it may be ErrNotActive of the primary
 }
 
 // compareOnce holds this replica while it requests the digests of the primary, which are from the same or a later
