@@ -17,23 +17,24 @@ import (
 )
 
 const (
-	// MessageSlackBytes is the maximum overhead of a gRPC request, in addition to the messages of a transaction.
+	// MessageSlackBytes is the maximum size of a gRPC request in addition to the messages of a transaction.
 	MessageSlackBytes = 1 << 20
 	// streamWindowBytes and connectionWindowBytes are the HTTP/2 flow control windows of clients.
 	streamWindowBytes     = 1 << 20
 	connectionWindowBytes = 4 << 20
-	// A client that does not answer a ping in time is disconnected, and its messages are redelivered to other consumers.
+	// A client that does not respond to a ping within keepaliveTimeout is disconnected. Its messages are redelivered
+	// to other consumers.
 	keepaliveTime    = 5 * time.Second
 	keepaliveTimeout = 5 * time.Second
-	// writeBufferBytes allows a batch of 15 KB messages to be written with few system calls. Connections share the
-	// buffers; an idle connection uses none.
+	// writeBufferBytes is large enough to write a batch of 15 KB messages with few system calls. Connections share
+	// the buffers, and an idle connection uses none.
 	writeBufferBytes = 256 << 10
-	// maxStreams is the maximum number of open calls per connection; further calls wait in the client.
+	// maxStreams is the maximum number of open calls per connection. Further calls wait in the client.
 	maxStreams = 4096
-	// maxHeaderBytes is the maximum size of the metadata of a call. A token is the largest part of it.
+	// maxHeaderBytes is the maximum size of the metadata of a call. Most of it can be a token.
 	maxHeaderBytes = 64 << 10
 	keepaliveMin   = time.Second
-	// StopLimit is the maximum wait for open calls when the server stops.
+	// StopLimit is the maximum time for which Shutdown waits for open calls.
 	StopLimit = 500 * time.Millisecond
 )
 
@@ -44,8 +45,8 @@ type Server struct {
 	grpc *grpc.Server
 }
 
-// New creates a gRPC server without services, for transactions of up to the given size. All calls pass through the
-// interceptor.
+// New creates a gRPC server without services, for transactions of at most the given size. All calls pass through
+// the interceptor.
 func New(transactionBytes int, g *auth.Interceptor, options ...grpc.ServerOption) Server {
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + MessageSlackBytes),
@@ -58,7 +59,7 @@ func New(transactionBytes int, g *auth.Interceptor, options ...grpc.ServerOption
 	return Server{Registrar: Registrar{Services: s, Interceptor: g}, grpc: s}
 }
 
-// Limits returns the limits of the server for in-process calls.
+// Limits returns the limits for in-process calls, which are the same as those of the server.
 func Limits(transactionBytes int) inprocgrpc.Limits {
 	return inprocgrpc.Limits{RequestBytes: transactionBytes + MessageSlackBytes, MetadataBytes: maxHeaderBytes}
 }
@@ -71,7 +72,7 @@ func (s Server) Serve(l net.Listener) error {
 // Reflect registers the reflection service, which lists the registered services. It must be called last.
 func (s Server) Reflect() { reflection.Register(s.Registrar) }
 
-// Shutdown waits for open calls to end, and cancels them after StopLimit.
+// Shutdown waits until open calls have ended. After StopLimit, it cancels them.
 func (s Server) Shutdown() {
 	done := make(chan struct{})
 	go func() {

@@ -24,8 +24,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 )
 
-// AlarmService is the name under which the gRPC health service reports alarms: NOT_SERVING while a condition is a
-// warning or critical.
+// AlarmService is the name under which the gRPC health service reports alarms. Its status is NOT_SERVING while a
+// condition is a warning or critical.
 const AlarmService = "lockstep.alarm"
 
 // Services is a gRPC server or an in-process link.
@@ -35,10 +35,10 @@ type Services interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
-// Registrar registers services so that malformed requests are answered with INVALID_ARGUMENT. If the codec rejected
-// such a request, gRPC would end the call with INTERNAL, which suggests a retry. Therefore the server must use
-// codec.MarkingServerOptions, which marks the request instead, and the registered handlers reject marked requests. All
-// services must be registered here.
+// Registrar registers services so that requests that cannot be decoded are answered with INVALID_ARGUMENT. If the
+// codec rejected such a request, gRPC would end the call with INTERNAL, which suggests a retry. Therefore the
+// server must use codec.MarkingServerOptions, which marks the request, and the registered handlers reject marked
+// requests. All services must be registered with a Registrar.
 type Registrar struct {
 	Services
 
@@ -46,7 +46,8 @@ type Registrar struct {
 	Interceptor *auth.Interceptor
 }
 
-// RegisterService registers a copy of desc with handlers that check the received requests.
+// RegisterService registers a copy of desc. The handlers of the copy authorize each call and reject marked
+// requests.
 func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	own := *desc
 	own.Methods, own.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
@@ -62,8 +63,8 @@ func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 }
 
 type method struct {
-	name string // including the service name
-	// anonymous is set if the method requires no authentication, forPeer if only the other node may call it.
+	name string // includes the service name
+	// anonymous is set if the method requires no authentication. forPeer is set if only the other node may call it.
 	anonymous, forPeer bool
 }
 
@@ -74,7 +75,7 @@ func methodOf(desc *grpc.ServiceDesc, name string) method {
 	return m
 }
 
-// enter calls the auth interceptor and records the result for the connection.
+// enter calls the auth interceptor and records the result in the connection of the call.
 func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool, error) {
 	inner, audited, err := r.Interceptor.Begin(ctx, m.name)
 	switch {
@@ -103,7 +104,7 @@ func about(ctx context.Context) (client, tlsVersion string) {
 	return client, tlsVersion
 }
 
-// unary creates the handler of a unary method. It pools its per-call objects to avoid allocations.
+// unary creates the handler of a unary method. It reuses the objects that each call needs, to avoid allocations.
 func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler {
 	requests := &sync.Pool{New: func() any {
 		c := &checkedRequest{}
@@ -168,7 +169,7 @@ func (r Registrar) stream(m method, handle grpc.StreamHandler) grpc.StreamHandle
 
 type checkedRequest struct {
 	dec      func(any) error
-	check    func(any) error // decode, bound once per pooled object
+	check    func(any) error // method value of decode, created once for each pooled object
 	request  any
 	incoming *admission.Incoming
 }
@@ -192,7 +193,7 @@ type checkedStream struct {
 	last     codec.Counted
 }
 
-// request returns the first request, or nil if it is not kept or not yet received.
+// request returns the first request. It returns nil if the request is not kept or was not received yet.
 func (s *checkedStream) request() any {
 	if first := s.first.Load(); first != nil {
 		return *first
@@ -203,7 +204,7 @@ func (s *checkedStream) request() any {
 // Context returns the stream's context with the identity of the caller.
 func (s *checkedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a request. A call implies that the handler has processed the previous request.
+// RecvMsg receives a request. The handler calls it only when it has processed the previous request.
 func (s *checkedStream) RecvMsg(v any) error {
 	if err := s.receive(v); err != nil {
 		return err

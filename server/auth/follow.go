@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	checkInterval = 500 * time.Millisecond // of the identity of a running stream
-	// endLimit is the time in which the handler of an ended stream may return the stream's progress. Without the progress,
-	// the client does not know the outcome of unanswered requests.
+	checkInterval = 500 * time.Millisecond // interval of checks of the identity of a running stream
+	// endLimit is the time in which the handler of an ended stream can return the progress of the stream. Without
+	// the progress, the client does not know the outcome of unanswered requests.
 	endLimit = 100 * time.Millisecond
 )
 
-// RunStream runs the handler of a stream, and ends the stream when the caller's identity becomes invalid or the caller
-// loses the right required by the method. The handlers of Publish and Consume streams check the rights on their queues.
+// RunStream runs the handler of a stream. It ends the stream when the caller's identity becomes invalid, or when
+// the caller loses the right that the method requires. The handlers of Publish and Consume streams check the
+// rights on their queues themselves.
 func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(context.Context) error) error {
 	over := access.FromContext(ctx).Expired
 	ctx, lost := i.rights(ctx, method)
@@ -32,7 +33,7 @@ func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
-	// If RunStream returns first, the stream's context ends, and the handler with it.
+	// If RunStream returns first, the context of the stream ends, and therefore the handler returns.
 	go func() { done <- handle(inner) }()
 	var ticks <-chan time.Time
 	if over != nil {
@@ -44,7 +45,7 @@ func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(
 		var reason error
 		var next <-chan struct{}
 		if lost != nil {
-			next = i.o.Rules.Changed() // before the check
+			next = i.o.Rules.Changed() // read before the check
 			reason = lost()
 		}
 		if reason == nil {
@@ -63,7 +64,7 @@ func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(
 		cancel()
 		select {
 		case err := <-done:
-			if err == nil && lost != nil { // the handler treats the end of its context as a client that has finished
+			if err == nil && lost != nil { // the handler treats the end of its context like a client that has finished
 				return apierror.ToStatus(reason)
 			}
 			return ended(reason, err)
@@ -73,9 +74,9 @@ func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(
 	}
 }
 
-// rights returns a check that fails once the caller has lost the right to the stream. lost is nil if no right can be
-// lost, or if the handler checks the right. A handler that determines its queue later adds a check with
-// access.EndUnless.
+// rights returns a check that fails when the caller has lost the right that the stream requires. lost is nil if
+// no right can be lost, or if the handler itself checks the right. A handler that determines its queue later adds
+// a check with access.EndUnless.
 func (i *Interceptor) rights(ctx context.Context, method string) (_ context.Context, lost func() error) {
 	need, known := access.NeedOf(method)
 	if i == nil || i.o.Rules == nil || !known || need.Unauthenticated || need.Right == access.Peer ||
@@ -95,10 +96,11 @@ func (i *Interceptor) rights(ctx context.Context, method string) (_ context.Cont
 	}
 }
 
-// ended returns the status of a stream with an invalid identity, with the progress reported by the handler.
+// ended returns the status of a stream for which the identity is no longer valid. The status contains the
+// progress that the handler has reported.
 func ended(reason, err error) error {
 	if err == nil {
-		return nil // the client had finished
+		return nil // the client had already finished
 	}
 	reason = apierror.ToStatus(reason)
 	for _, d := range status.Convert(err).Details() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package auth implements the interceptor that authenticates the caller of each call, checks its rights, and reports
-// calls to the audit log.
+// Package auth implements the interceptor that authenticates the caller of each call, checks the caller's rights,
+// and reports calls to the audit log.
 package auth
 
 import (
@@ -17,38 +17,39 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// Authenticator authenticates the caller by the connection and the metadata in a call's context. It returns nil without
-// credentials of its kind, and an error if they are invalid.
+// Authenticator authenticates the caller by the connection and the metadata in the context of a call. It returns
+// nil if the call has no credentials of its kind, and an error if they are invalid.
 type Authenticator func(ctx context.Context) (*access.Identity, error)
 
-// Call is one finished or denied call.
+// Call is a call that has finished or was denied.
 type Call struct {
 	Identity *access.Identity
-	Method   string // the full name, such as /lockstep.v1.QueueService/CreateQueue
-	Request  any    // nil for a stream of requests, and for a call denied before its request was read
+	Method   string // full name, such as /lockstep.v1.QueueService/CreateQueue
+	Request  any    // nil for a stream of requests, and for a call that was denied before its request was read
 	Began    time.Time
-	Err      error // nil or a status
+	Err      error // nil or a gRPC status
 }
 
 // Options configures New.
 type Options struct {
-	Authenticators []Authenticator // tried in order; the first identity is used
+	Authenticators []Authenticator // called in order; the first identity is used
 	Rules          *access.Rules   // may be nil
-	// Unauthenticated returns the error for a call that is reserved for the other node. If nil, such calls are not
-	// restricted.
+	// Unauthenticated returns the error for a call that is reserved for the other node, if the caller is not that
+	// node. If Unauthenticated is nil, such calls are not restricted.
 	Unauthenticated func(ctx context.Context) error
-	// Observe, unless nil, is called for audited and denied calls. It must not block.
+	// Observe, if not nil, is called for audited and denied calls. It must not block.
 	Observe func(ctx context.Context, c Call)
 }
 
-// Interceptor checks each call before and after its execution. A nil Interceptor allows all calls.
+// Interceptor checks each call before its execution, and reports audited and denied calls. A nil Interceptor
+// permits all calls.
 type Interceptor struct{ o Options }
 
 // New creates an interceptor.
 func New(o Options) *Interceptor { return &Interceptor{o} }
 
-// Begin checks a call before its execution. It returns the call's context with the caller's identity, and whether
-// Finish must be called even after success. The error is the status of a denied call.
+// Begin checks a call before its execution. It returns the context of the call with the caller's identity, and
+// whether Finish must be called even if the call succeeds. If the call is denied, the error is its gRPC status.
 func (i *Interceptor) Begin(ctx context.Context, method string) (context.Context, bool, error) {
 	if i == nil {
 		return ctx, false, nil
@@ -80,8 +81,8 @@ func (i *Interceptor) authenticate(ctx context.Context) (context.Context, error)
 	return ctx, nil
 }
 
-// Identify returns the identity for a request other than a gRPC call, with the same values in its context. The
-// identity is never nil.
+// Identify returns the identity of the sender of a request other than a gRPC call. ctx must contain the same
+// values as that of a call. The identity is never nil.
 func (i *Interceptor) Identify(ctx context.Context) (*access.Identity, error) {
 	ctx, err := i.authenticate(ctx)
 	return access.FromContext(ctx), err
@@ -109,7 +110,7 @@ func (i *Interceptor) check(ctx context.Context, need access.Need, known bool, m
 	return i.o.Rules.Check(ctx, need.Right, "")
 }
 
-// Finish is called after an audited or failed call. err is a status.
+// Finish must be called after an audited or failed call. err is nil or a gRPC status.
 func (i *Interceptor) Finish(ctx context.Context, method string, request any, start time.Time, err error) {
 	if i == nil || i.o.Observe == nil {
 		return
@@ -122,7 +123,7 @@ func (i *Interceptor) Finish(ctx context.Context, method string, request any, st
 	})
 }
 
-// Refused reports whether a call failed authentication or was denied.
+// Refused reports whether err means that authentication has failed or that the call was denied.
 func Refused(err error) bool {
 	if err == nil {
 		return false

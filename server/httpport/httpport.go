@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package httpport implements the HTTP ports of a node: the console, and metrics and probes. It limits the connections,
-// idle time and header size of clients.
+// Package httpport implements the HTTP ports of a node: one for the console, and one for metrics and probes. It
+// limits the number of connections, and the idle time and header size of clients.
 package httpport
 
 import (
@@ -16,21 +16,21 @@ import (
 	"time"
 )
 
-const stopLimit = 500 * time.Millisecond // maximum wait for running requests
+const stopLimit = 500 * time.Millisecond // maximum wait for requests in progress
 
-// Options configures Listen. A limit of 0 means unlimited.
+// Options configures Listen. A limit of 0 means no limit.
 type Options struct {
 	Address        string                                                          // host:port; port 0 selects a free port
-	Listen         func(ctx context.Context, address string) (net.Listener, error) // nil: a TCP port of the host
-	TLS            *tls.Config                                                     // nil: plain HTTP
+	Listen         func(ctx context.Context, address string) (net.Listener, error) // nil for a TCP port of the host
+	TLS            *tls.Config                                                     // nil for plain HTTP
 	Handler        http.Handler
 	MaxHeaderBytes int
-	ErrorLog       *log.Logger // nil: the standard logger
-	// Connections limits the open connections, ConnectionsPerAddress those from one address. Further connections are
-	// closed immediately: one client cannot exhaust memory and file descriptors.
+	ErrorLog       *log.Logger // nil for the standard logger
+	// Connections limits the number of open connections. ConnectionsPerAddress limits the number from one address.
+	// Further connections are closed immediately, so that a single client cannot exhaust memory or file descriptors.
 	Connections, ConnectionsPerAddress int
-	// ReadHeaderTimeout, ReadTimeout and WriteTimeout limit the time for the headers of a request, the whole request, and
-	// the response; IdleTimeout limits the time between two requests.
+	// ReadHeaderTimeout, ReadTimeout and WriteTimeout limit the time for the headers of a request, for the whole
+	// request, and for the response. IdleTimeout limits the time between two requests.
 	ReadHeaderTimeout, ReadTimeout, WriteTimeout, IdleTimeout time.Duration
 }
 
@@ -69,8 +69,9 @@ func (p *Port) Address() string { return p.listener.Addr().String() }
 // Close closes the listener. It is needed only if Run is not called.
 func (p *Port) Close() { _ = p.listener.Close() }
 
-// Run serves until ctx ends. It then calls ending, if not nil, which must end long-running requests, waits up to
-// stopLimit for running requests, and returns nil. It returns an error if the listener fails.
+// Run serves requests until ctx ends. It then calls ending, if it is not nil, which must end long-running
+// requests. It waits up to stopLimit for requests in progress and returns nil. If the listener fails, Run returns
+// an error.
 func (p *Port) Run(ctx context.Context, ending func()) error {
 	stopped := make(chan struct{})
 	go func() {
@@ -96,7 +97,7 @@ func (p *Port) Run(ctx context.Context, ending func()) error {
 type limitedListener struct {
 	net.Listener
 
-	most, perHost int // 0: unlimited
+	most, perHost int // 0 means no limit
 
 	mu     sync.Mutex // guards all below
 	open   int
@@ -120,7 +121,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if l.take(host) {
 			return &limitedConn{Conn: conn, leave: sync.OnceFunc(func() { l.leave(host) })}, nil
 		}
-		_ = conn.Close() // refused
+		_ = conn.Close() // the connection is refused
 	}
 }
 

@@ -19,15 +19,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// peerSecretKey is the metadata key of the pair's shared secret, which is replicated with the access rules. A node that
-// sends it has operator rights on the other node.
+// peerSecretKey is the metadata key of the pair's shared secret, which is replicated with the access rules. A
+// caller that sends this secret has operator rights.
 const peerSecretKey = "lockstep-peer-secret-bin" //nolint:gosec // a metadata key, not a secret
 
 const peerPrincipal = "peer"
 
 func (n *node) peerSecretIdentity(ctx context.Context) (*access.Identity, error) {
 	if n.rules.PeerSecret() == nil {
-		return nil, nil //nolint:nilnil // no secret yet
+		return nil, nil //nolint:nilnil // the pair has no secret yet
 	}
 	shown := metadata.ValueFromIncomingContext(ctx, peerSecretKey)
 	if len(shown) != 1 || !n.rules.IsPeerSecret([]byte(shown[0])) {
@@ -41,12 +41,12 @@ type peerSecret struct{ rules *access.Rules }
 func (p peerSecret) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	secret := p.rules.PeerSecret()
 	if len(secret) == 0 {
-		return nil, nil //nolint:nilnil // no rules yet
+		return nil, nil //nolint:nilnil // the pair has no secret yet
 	}
 	return map[string]string{peerSecretKey: string(secret)}, nil
 }
 
-// RequireTransportSecurity returns false: without TLS, the nodes trust their network.
+// RequireTransportSecurity returns false, because nodes without TLS trust their network.
 func (peerSecret) RequireTransportSecurity() bool { return false }
 
 func (n *node) loadAccess() {
@@ -56,8 +56,8 @@ func (n *node) loadAccess() {
 	n.queues.RulesChanged()
 }
 
-// watchAccess reloads the rules on each change until ctx ends. It then writes a checkpoint: after a restart, the node
-// has the rules before it has applied its log.
+// watchAccess reloads the rules after each change until ctx ends. It then writes a checkpoint, so that after a
+// restart the node has the rules before it has applied its log.
 func (n *node) watchAccess(ctx context.Context) {
 	changed, cancel := query.WatchAccess(n.store)
 	defer cancel()
@@ -84,8 +84,8 @@ const (
 	resetTimeout      = 10 * time.Second
 )
 
-// watchReset deletes all rules once this node is active, if `lockstep access reset` requested it. It retries until it
-// succeeds or ctx ends.
+// watchReset deletes all access rules when this node is active, if `lockstep access reset` has requested that. It
+// retries until it succeeds or ctx ends.
 func (n *node) watchReset(ctx context.Context) {
 	fsys := n.fs
 	marker := datadir.AccessReset(n.cfg.Data.Dir)

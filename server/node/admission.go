@@ -18,9 +18,9 @@ import (
 const (
 	peerResolveInterval = 5 * time.Second
 	lookupLimit         = 2 * time.Second
-	// reservedFiles is the number of open files reserved for the store, the log, etcd and the other node.
+	// reservedFiles is the number of file descriptors reserved for the store, the log, etcd and the other node.
 	reservedFiles = 384
-	// Requests that no handler has read may use 1/unprocessedFraction of memory.budget.
+	// Requests that no handler has processed may use memory.budget divided by unprocessedFraction.
 	unprocessedFraction = 8
 )
 
@@ -50,7 +50,7 @@ func (n *node) admit(l net.Listener) *admission.Listener {
 	})
 }
 
-// watchPeerHosts keeps the source addresses of the other node up to date until ctx ends.
+// watchPeerHosts updates the known source addresses of the other node until ctx ends.
 func (n *node) watchPeerHosts(ctx context.Context) {
 	ticker := time.NewTicker(peerResolveInterval)
 	defer ticker.Stop()
@@ -67,7 +67,8 @@ func (n *node) watchPeerHosts(ctx context.Context) {
 	}
 }
 
-// resolvePeer resolves the addresses of the other node in the cluster record and the liveness keys.
+// resolvePeer returns the source addresses of the other node. It resolves the host names in the cluster record
+// and in the announcements.
 func (n *node) resolvePeer(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, lookupLimit)
 	defer cancel()
@@ -83,7 +84,7 @@ func (n *node) resolvePeer(ctx context.Context) map[string]bool {
 			return
 		}
 		found, err := net.DefaultResolver.LookupHost(ctx, host)
-		if err != nil { // keep the previous result, which may still be valid
+		if err != nil { // keep the previous result, because it may still be valid
 			if last := n.peerHosts.Load(); last != nil {
 				maps.Copy(hosts, *last)
 			}

@@ -48,13 +48,14 @@ func (n *node) advertisedAMQP(bound net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// enterAMQP registers an AMQP client as a caller of the node's services.
+// enterAMQP registers an AMQP client as a caller of the node's services. as returns a context for its calls.
 func (n *node) enterAMQP(c broker.Client) (as func(context.Context) context.Context, leave func()) {
 	key, leave := n.inProcess.link.Enter(inprocgrpc.Caller{Addr: c.Address, TLS: c.TLS})
 	return func(ctx context.Context) context.Context { return inprocgrpc.As(ctx, key) }, leave
 }
 
-// amqpRole returns the pair's status for AMQP clients, and a channel that is closed when the status may have changed.
+// amqpRole returns the status of the pair for AMQP clients, and a channel that is closed when that status may
+// have changed.
 func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
 	changed := n.runner.Changed()
 	st := n.runner.Status()
@@ -93,7 +94,7 @@ func (p *amqpPort) run(ctx context.Context, n *node) {
 	p.server.Store(server)
 	n.inProcess.users.Go(func() {
 		if err := server.Run(ctx); err != nil {
-			n.log.Error("AMQP listener failed", zap.Error(err)) // the node keeps serving
+			n.log.Error("AMQP listener failed", zap.Error(err)) // the node continues to serve other protocols
 		}
 	})
 }

@@ -21,14 +21,14 @@ import (
 
 const evaluateInterval = time.Second
 
-// conditionMonitor evaluates the conditions of this node, the pair and the other node. It stores the results in a
-// conditions.Book for status, health and metrics, and logs changes.
+// conditionMonitor evaluates the conditions of this node, the pair and the other node. It stores them in a
+// conditions.Book for the status, the health service and the metrics, and logs changes.
 type conditionMonitor struct {
 	n         *node
 	book      *conditions.Book
 	other     otherStatus
 	voters    votersPoll
-	again     chan struct{} // capacity 1: re-evaluate
+	again     chan struct{} // capacity 1: requests an evaluation
 	cacheOnly bool          // the filesystem cannot bypass the page cache; set before the first evaluation
 
 	mu       sync.Mutex // held during an evaluation; guards the fields below
@@ -42,13 +42,14 @@ func newConditionMonitor(n *node) *conditionMonitor {
 	return l
 }
 
-// run evaluates the conditions at each interval, and after each change of the role or the record, until ctx ends.
+// run evaluates the conditions periodically, and after each change of the role or the cluster record, until ctx
+// ends.
 func (l *conditionMonitor) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	if !l.n.alone() {
 		running.Go(func() { every(ctx, pollInterval, func() { l.pollOther(ctx) }) })
-		// The metrics, and the conditions for the witness's certificate, use the status of the voters.
+		// The status of the voters is needed for the metrics, and for the conditions about the witness's certificate.
 		if l.n.latencies != nil || l.n.secrets.voters() != nil {
 			running.Go(func() { l.watchVoters(ctx) })
 		}
@@ -152,7 +153,7 @@ func fallsBack(fs vfs.FS, c *config.Config) bool {
 	return ok && c.Memory.PageCache != "keep" && !disk.TakesDirect(filepath.Join(c.Data.Dir, "page.db"))
 }
 
-// showHealth sets the health of AlarmService. The caller must hold mu.
+// showHealth sets the health status of AlarmService. The caller must hold mu.
 func (l *conditionMonitor) showHealth(all []conditions.Condition) {
 	status := healthpb.HealthCheckResponse_SERVING
 	if conditions.Worst(all) >= conditions.Warning {

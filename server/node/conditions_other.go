@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// The other node's status is polled at this interval.
+	// pollInterval is the interval at which the status of the other node is polled.
 	pollInterval = 2 * time.Second
 	pollTimeout  = time.Second
 )
@@ -36,7 +36,7 @@ func (o *otherStatus) last() *conditions.Other {
 	}
 	node := conditions.Node{ID: o.answer.GetNode().GetNodeId(), Name: o.answer.GetNode().GetName()}
 	other := &conditions.Other{Node: node, At: o.at, Offset: o.offset, Unsure: o.unsure}
-	if o.answer.GetNow() == nil { // before 0.2.0
+	if o.answer.GetNow() == nil { // the other node has a release before 0.2.0
 		other.Older, other.DiskFree = true, o.answer.GetStore().GetDiskFree()
 		for _, a := range o.answer.GetAlarms() {
 			other.Reports = append(other.Reports, conditions.Report{
@@ -100,7 +100,7 @@ func (l *conditionMonitor) pollOther(ctx context.Context) {
 		return
 	}
 	o.answer, o.at, o.offset, o.unsure = answer, time.Now(), 0, 0
-	if answer.GetNow() != nil { // since 0.2.0
+	if answer.GetNow() != nil { // the other node has release 0.2.0 or later
 		way := o.at.Sub(began)
 		o.offset, o.unsure = answer.GetNow().AsTime().Sub(began.Add(way/2)), way/2
 	}

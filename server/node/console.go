@@ -62,8 +62,8 @@ func (n *node) requiresCertificate() bool {
 	return n.cfg.TLS.On() && n.cfg.TLS.ClientAuth != config.ClientAuthNone
 }
 
-// forward returns a function that prepares calls on behalf of a principal authenticated by certificate, or nil if the
-// nodes do not authenticate each other by certificate.
+// forward returns a function that prepares the context of calls on behalf of a principal with a certificate. It
+// returns nil if the nodes do not authenticate each other by certificate.
 func (n *node) forward() func(context.Context, string, []string) (context.Context, error) {
 	if !n.requiresCertificate() || n.cfg.TLS.CA == "" {
 		return nil
@@ -71,8 +71,8 @@ func (n *node) forward() func(context.Context, string, []string) (context.Contex
 	return peerclient.Forward
 }
 
-// credentialed is a connection on which each call must contain its own credentials. Without them, a call would have
-// the rights of this node, whose certificate the connection presents.
+// credentialed is a connection that presents this node's certificate. It rejects calls without credentials,
+// because they would have the rights of this node.
 type credentialed struct{ grpc.ClientConnInterface }
 
 var errCredentials = status.Error(codes.PermissionDenied, "session has no credentials for the other node")
@@ -100,9 +100,9 @@ func (c credentialed) NewStream(
 	return c.ClientConnInterface.NewStream(ctx, d, method, o...) //nolint:wrapcheck // a status
 }
 
-// other returns a connection to the node at an address. A call has only the rights of the token or caller in its
-// metadata. The connection presents this node's certificate only if the other node requires one. In that case, each
-// call must contain its own credentials.
+// other returns a connection to the node at an address. A call has only the rights of the token or the caller in
+// its metadata. The connection presents this node's certificate only if the other node requires one. In that
+// case, calls without credentials are rejected.
 func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,7 +113,7 @@ func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, 
 		if len(p.others) < maxPeerAddresses {
 			break
 		}
-		_ = c.Close() // fails its running calls
+		_ = c.Close() // calls in progress fail
 		delete(p.others, a)
 	}
 	secure := insecure.NewCredentials()
@@ -142,7 +142,7 @@ func (n *node) guarded(c *grpc.ClientConn) grpc.ClientConnInterface {
 func (p *consolePort) run(ctx context.Context, n *node) {
 	n.inProcess.users.Go(func() {
 		if err := p.server.Run(ctx); err != nil {
-			n.log.Error("console listener failed", zap.Error(err)) // the node keeps serving
+			n.log.Error("console listener failed", zap.Error(err)) // the node continues to serve other protocols
 		}
 	})
 }

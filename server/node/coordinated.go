@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 )
 
-// measured returns the coordinator for the failover machine. If metrics are served, it measures the latency of
-// requests.
+// measured returns the coordinator for the failover machine. If metrics are served, it is wrapped to measure the
+// latency of requests.
 func (n *node) measured() failover.Coordinator {
 	if n.latencies == nil {
 		return n.coordinator
@@ -26,7 +26,8 @@ type measuredCoordinator struct {
 	latencies *metrics.Latencies
 }
 
-// took records the latency of a request. A conflict or a missing record counts as a response.
+// took records the latency of a request and whether the coordinator responded. A conflict or a missing record
+// counts as a response.
 func (c *measuredCoordinator) took(op metrics.Operation, start time.Time, err error) {
 	answered := err == nil || errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrNoRecord)
 	c.latencies.Coordinated(op, time.Since(start), answered)

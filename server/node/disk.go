@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// disk returns the filesystem of the store if Options.FS is nil.
+// disk returns the default filesystem of the store, used if Options.FS is nil.
 func disk() (vfs.FS, error) { return vfs.OS(), nil }
 
-// bootID returns a simulated boot ID; empty means the kernel's.
+// bootID returns a simulated boot ID. If it is empty, the boot ID of the kernel is used.
 func bootID() string { return "" }

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// disk returns a filesystem with fault injection if the environment contains its control address. Released binaries are
-// built without the tag faultdisk.
+// disk returns a filesystem with fault injection if an environment variable contains its control address.
+// Released binaries are built without the tag faultdisk.
 func disk() (vfs.FS, error) {
 	address := os.Getenv(faultdisk.Variable)
 	if address == "" {
@@ -38,9 +38,10 @@ func disk() (vfs.FS, error) {
 		return nil, fmt.Errorf("%s: %w", faultdisk.Variable, err)
 	}
 	server := &http.Server{Handler: d, ReadHeaderTimeout: time.Minute}
-	go func() { _ = server.Serve(l) }() // serves until the process exits: a test observes the disk until then
+	go func() { _ = server.Serve(l) }() // runs until the process exits, so that a test can observe the disk until then
 	return d.FS(), nil
 }
 
-// bootID returns the boot ID of the simulated machine that a test sets; empty means the kernel's.
+// bootID returns the boot ID of the simulated machine that a test has set. If it is empty, the boot ID of the
+// kernel is used.
 func bootID() string { return os.Getenv(faultdisk.VariableBoot) }

@@ -17,7 +17,7 @@ const diskInterval = 500 * time.Millisecond
 func (n *node) checkDisk() {
 	room, err := n.store.Room()
 	if err != nil {
-		return // store failures are reported elsewhere
+		return // failures of the store are reported elsewhere
 	}
 	mark := uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	nearly := room.NearlyLow(mark)
@@ -41,14 +41,14 @@ func (n *node) checkDisk() {
 	}
 }
 
-// room returns an error if a standby must not accept more data from the active. The standby disconnects when free space
-// drops below half of disk.low-watermark, and reconnects at five eighths of the watermark. Messages in memory that do
-// not fit into free pages count as used. The remaining space is reserved for checkpoints and for stopping and starting
-// the node.
+// room returns an error if this standby must not accept more data from the active. The standby disconnects when
+// the free space drops below half of disk.low-watermark, and reconnects at five eighths of it. Messages in memory
+// that do not fit into free pages count as used space. The remaining space is reserved for checkpoints and for
+// stopping and starting the node.
 func (n *node) room(bytes int) error {
 	room, err := n.store.Room()
 	if err != nil {
-		return nil //nolint:nilerr // the write itself fails with the cause
+		return nil //nolint:nilerr // the write itself will fail with the cause
 	}
 	mark := uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	need, full := room.Held(mark, uint64(bytes))
@@ -65,11 +65,12 @@ func (n *node) room(bytes int) error {
 	return fmt.Errorf("%s free, %s required", units.Bytes(room.FreeBytes), units.Bytes(need))
 }
 
-// fileSpace returns an error if less than disk.low-watermark would remain after a file with the given number of bytes.
+// fileSpace returns an error if less than disk.low-watermark would remain free after a file of the given size is
+// written.
 func (n *node) fileSpace(bytes uint64) error {
 	room, err := n.store.Room()
 	if err != nil {
-		return nil //nolint:nilerr // the write itself fails with the cause
+		return nil //nolint:nilerr // the write itself will fail with the cause
 	}
 	if need := uint64(n.settings.Live().Disk.LowWatermark.Bytes()) + bytes; room.FreeBytes < need {
 		return fmt.Errorf("%s free, %s required", units.Bytes(room.FreeBytes), units.Bytes(need))

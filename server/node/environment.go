@@ -17,21 +17,23 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Environment replaces the network, coordinator and machine in a simulation. Unset fields select the real ones.
+// Environment replaces the network, the coordinator and the machine in a simulation. A field that is unset
+// selects the real one.
 type Environment struct {
-	// Listen binds the ports of the node: those for gRPC, AMQP, the console, the metrics and the voter.
+	// Listen binds the ports of the node for gRPC, AMQP, the console, the metrics and the voter.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Dial connects to the other node, a voter, a trace collector or a token issuer. The error syscall.ECONNREFUSED means
-	// that the process of the other node is gone.
+	// Dial connects to the other node, a voter, a trace collector or a token issuer. The error syscall.ECONNREFUSED
+	// means that no process listens at the address.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Coordinator connects to the pair's coordinator instead of the one of coordinator.type. The node closes it.
+	// Coordinator connects to the coordinator of the pair. It replaces the coordinator that coordinator.type
+	// selects. The node closes the connection.
 	Coordinator func(self failover.NodeInfo) (failover.Coordinator, error)
 	// BootID identifies the boot of the machine (INV-6).
 	BootID string
-	// Authenticators are tried before the authenticators of the node.
+	// Authenticators are called before the authenticators of the node.
 	Authenticators []auth.Authenticator
-	// InProcess receives the connection through which the console and the AMQP port call the node's services. It is valid
-	// while the node serves.
+	// InProcess is called with the connection through which the console and the AMQP port call the node's services.
+	// The connection is valid while the node serves.
 	InProcess func(grpc.ClientConnInterface)
 }
 

@@ -4,5 +4,5 @@
 
 package node
 
-// openFilesLimit returns false: this system has no limit of open files.
+// openFilesLimit returns false, because this system does not limit the number of open files.
 func openFilesLimit() (uint64, bool) { return 0, false }

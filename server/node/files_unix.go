@@ -11,5 +11,5 @@ func openFilesLimit() (uint64, bool) {
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r) != nil {
 		return 0, false
 	}
-	return uint64(r.Cur), true //nolint:unconvert // of another type on some systems
+	return uint64(r.Cur), true //nolint:unconvert // the field has another type on some systems
 }

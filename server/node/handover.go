@@ -18,14 +18,14 @@ import (
 const (
 	successorLimit = time.Second
 	successorPoll  = 2 * time.Millisecond
-	// successorGrace is how long this node remains a standby after the successor has begun to serve: waiting clients get a
-	// response before the next pause.
+	// successorGrace is how long this node remains a standby after the new active has begun to serve. In that time,
+	// waiting clients get a response before the pause that the removal of this node causes.
 	successorGrace = 50 * time.Millisecond
 	drainLimit     = 500 * time.Millisecond
 )
 
-// handOverBeforeStop switches over to an in-sync standby before the node stops. If that fails, the node stops anyway,
-// and the standby takes over as after a crash. It returns the error of a concurrent store failure.
+// handOverBeforeStop switches over to an in-sync standby before the node stops. If that fails, the node stops
+// anyway, and the standby takes over as after a crash. If the store fails in the meantime, it returns that error.
 func (n *node) handOverBeforeStop(ctx context.Context) error {
 	st := n.runner.Status()
 	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {
@@ -38,7 +38,7 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.Shutdown.HandoverTimeout.Std())
 	defer cancel()
 	start := time.Now()
-	found, err := n.runner.Find(ctx) // the pair may have been paused a moment ago
+	found, err := n.runner.Find(ctx) // the pair may have been paused in the meantime
 	if err == nil && found.Record.Paused != nil {
 		n.log.Info("active node stops without handover: the pair is paused; this node keeps the active role")
 		return nil
@@ -60,8 +60,8 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	}
 }
 
-// drainWithoutSuccessor drains a stopping active without a successor: it answers the accepted publishes and rejects new
-// ones. After a store failure it does not wait.
+// drainWithoutSuccessor drains a stopping active that has no successor. It rejects new publishes and answers
+// those already accepted. After a store failure, it does nothing.
 func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 	primary, err := n.plane.active()
 	if err != nil || failure != nil && !errors.Is(failure, ErrRestart) {
@@ -72,8 +72,9 @@ func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 	primary.Settle(ctx)
 }
 
-// waitForSuccessor waits until the new active serves with this node as its standby. Removing this node from the in-sync
-// set requires a write of the cluster record, which must not extend the pause of the switchover.
+// waitForSuccessor waits until the new active serves with this node as its standby. When this node stops, the new
+// active must write the cluster record to remove it from the in-sync set. That write must not extend the pause of
+// the switchover.
 func (n *node) waitForSuccessor(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, successorLimit)
 	defer cancel()
@@ -99,7 +100,7 @@ func (n *node) waitForSuccessor(ctx context.Context, address string) {
 
 const failbackCheck = time.Second
 
-// discardedRange returns the discarded range of another node's log after a forced failover.
+// discardedRange returns the range of the other node's log that a forced failover has discarded.
 func discardedRange(f *failover.Forced) replication.DiscardedRange {
 	if f == nil {
 		return replication.DiscardedRange{}
@@ -107,8 +108,8 @@ func discardedRange(f *failover.Forced) replication.DiscardedRange {
 	return replication.DiscardedRange{Term: f.Term, After: f.After}
 }
 
-// watchFailback reports to the failover machine why a failback must wait: a plan moves the roles itself, and a standby
-// that rewrites its page file cannot serve immediately.
+// watchFailback reports to the failover machine why a failback must wait. A plan switches the roles itself, and a
+// standby that rewrites its page file cannot serve immediately.
 func (n *node) watchFailback(ctx context.Context) {
 	ticker := time.NewTicker(failbackCheck)
 	defer ticker.Stop()

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// historyCopyTimeout limits a periodic copy of the active's history, and historyFetchTimeout the copy that a node
-	// without history requests when it becomes active.
+	// historyCopyTimeout limits a periodic copy of the active's history. historyFetchTimeout limits the copy that a
+	// node without history requests when it becomes active.
 	historyCopyTimeout  = history.Interval / 2
 	historyFetchTimeout = 2 * time.Second
-	// historyMinWait is the minimum wait for the next sample: a timer may fire early.
+	// historyMinWait is the minimum delay until the next sample, because a timer may fire early.
 	historyMinWait = time.Second
 )
 
-// historySource provides the values of the node in one session.
+// historySource provides the values of the node during one session.
 type historySource struct {
 	n       *node
 	session *session.Session
@@ -62,15 +62,16 @@ func (s *historySource) AcceptedAt(ctx context.Context, queue, sequence uint64) 
 	return query.AcceptedAt(ctx, s.n.store, queue, sequence)
 }
 
-// copiedHistory identifies the last copy from the active.
+// copiedHistory identifies the last copy of the active's history: its source, and the time up to which it is
+// complete.
 type copiedHistory struct {
 	active uuid.UUID
 	term   uint64
 	since  time.Time
 }
 
-// runHistory samples the history at the end of each interval while the node is active. Otherwise it copies the history
-// of the active half an interval later.
+// runHistory samples the history at the end of each interval while the node is active. While it is not active, it
+// copies the history of the active half an interval later.
 func (n *node) runHistory(ctx context.Context) {
 	var source *historySource
 	var copied copiedHistory
@@ -82,7 +83,7 @@ func (n *node) runHistory(ctx context.Context) {
 			source = nil
 		case source == nil || source.session != session:
 			source = &historySource{n, session}
-			if n.history.Empty() { // restarted before the standby took over
+			if n.history.Empty() { // this node restarted and is active again before the standby took over
 				n.fetchHistory(ctx)
 			}
 			n.sampleHistory(ctx, source, false)
@@ -109,7 +110,7 @@ func (n *node) runHistory(ctx context.Context) {
 	}
 }
 
-// afterInterval returns the next end of an interval that is at least historyMinWait after now.
+// afterInterval returns the first end of an interval that is at least historyMinWait after now.
 func afterInterval(now time.Time) time.Time {
 	next := now.Truncate(history.Interval).Add(history.Interval)
 	if next.Sub(now) < historyMinWait {
@@ -124,7 +125,7 @@ func (n *node) sampleHistory(ctx context.Context, source *historySource, record 
 	}
 }
 
-// copyHistory updates the copy of the active's history, which this node uses after a failover.
+// copyHistory updates this node's copy of the active's history, which this node uses when it becomes active.
 func (n *node) copyHistory(ctx context.Context, last *copiedHistory) {
 	st := n.runner.Status()
 	if st.Record == nil || st.Record.Active == st.Self.ID {

@@ -15,7 +15,7 @@ import (
 // inProcess connects the console and the AMQP port to the services of the same process.
 type inProcess struct {
 	link  *inprocgrpc.Link
-	users sync.WaitGroup // users of the services
+	users sync.WaitGroup // components that use the services
 }
 
 func (n *node) listenInProcess(ctx context.Context) error {

@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// startArchive starts log archiving, if configured, and returns its stop function.
+// startArchive starts the archiver of the log, if it is configured, and returns a function that stops it.
 func (n *node) startArchive() (stop func() error, err error) {
 	n.objects = objectstore.New(n.cfg.Backup.S3, n.cfg.Memory.Budget, n.log.Named("backup"))
 	if n.seal, err = objectstore.ParseRecipients(n.cfg.Backup.Recipients); err != nil {
@@ -95,7 +95,7 @@ func (n *node) newMaintenance(fs vfs.FS) (err error) {
 	return nil
 }
 
-// use applies changed settings to the parts of the node that keep a copy.
+// use applies changed settings to those components of the node that have a copy of them.
 func (n *node) use(c *config.Config) {
 	if n.setLogLevel != nil {
 		n.setLogLevel(c.Log.Level)
@@ -105,7 +105,7 @@ func (n *node) use(c *config.Config) {
 		n.queues.SetLimits(c.Limits)
 	}
 	n.site.SetMaxLag(c.Site.MaxLag.Std())
-	n.plane.mu.Lock() // a session created concurrently has the new settings, or is visible here
+	n.plane.mu.Lock() // a session created concurrently has the new settings, or is visible below
 	defer n.plane.mu.Unlock()
 	if session := n.serving.Get(); session != nil {
 		session.SetLimits(c.Limits)
@@ -113,7 +113,8 @@ func (n *node) use(c *config.Config) {
 	}
 }
 
-// runMachine runs failover. A standalone node first executes the operations that are requested for its start.
+// runMachine runs the failover machine. A standalone node first executes the operations that are requested for
+// its start.
 func (n *node) runMachine(ctx context.Context) error {
 	if n.alone() {
 		if err := n.maintenance.BeforeServing(ctx); err != nil {
@@ -136,7 +137,7 @@ func (n *node) addMaintenance(st *nodestatus.Node) {
 	st.Plan = plan
 }
 
-// maintainedNode adapts the node to the maintenance interface.
+// maintainedNode implements maintenance.Node for the node.
 type maintainedNode struct{ n *node }
 
 var _ maintenance.Node = maintainedNode{}
@@ -158,7 +159,7 @@ func (u maintainedNode) Commit(ctx context.Context, payload []byte) (*txn.Result
 	if err != nil {
 		return nil, err
 	}
-	return s.Primary.CommitExempt(ctx, payload) // a limit of the lag must be changeable while it holds writes
+	return s.Primary.CommitExempt(ctx, payload) // exempt, so that the lag limit can be changed while it holds writes
 }
 
 func (u maintainedNode) Standby() (maintenance.Standby, bool) {

@@ -16,7 +16,7 @@ import (
 type meter struct {
 	commits  *nodestatus.Latencies
 	governor *throttle.Governor
-	metrics  *metrics.Latencies // nil if no metrics are served
+	metrics  *metrics.Latencies // nil if the node serves no metrics
 }
 
 var _ replication.Meter = (*meter)(nil)

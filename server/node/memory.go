@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// memoryOutsideLimits is the maximum memory, in bytes, that a process uses in addition to the store's budget: stacks,
-	// connections, running requests. The memory limit includes at most a quarter of the budget for it.
+	// memoryOutsideLimits is the maximum memory, in bytes, that a process uses for stacks, connections and requests
+	// in progress, in addition to the budget. The memory limit includes it, but at most a quarter of the budget.
 	memoryOutsideLimits = 64 << 20
 	memoryInterval      = 2 * time.Second
-	// memorySlack is the minimum amount of uncollected garbage, in percent of the memory in use. With a limit close to the
-	// memory in use, the collector would run continuously.
+	// memorySlack is the minimum amount of uncollected garbage, in percent of the memory in use. If the limit were
+	// close to the memory in use, the collector would run continuously.
 	memorySlack = 25
 )
 
@@ -27,10 +27,11 @@ const (
 // flight, and for uncollected garbage.
 func StoreMemory(budgetBytes int64) int64 { return max(budgetBytes/2, store.MinMemoryBudget) }
 
-// LimitMemory keeps the process within memory.budget until ctx ends, as far as possible. Near the limit, the garbage
-// collector runs as often as needed. That is cheap: most of the heap is message bytes, which it does not scan. The
-// limit rises with the memory in use, so that a store with many queues and producers can exceed the budget. GOMEMLIMIT
-// in the environment takes precedence. LimitMemory is for a process that runs only a node.
+// LimitMemory keeps the memory of the process within memory.budget until ctx ends, as far as possible. Near the
+// limit, the garbage collector runs as often as necessary. That is cheap, because most of the heap consists of
+// message bytes, which the collector does not scan. The limit rises with the memory in use, so a store with many
+// queues and producers can exceed the budget. If the environment contains GOMEMLIMIT, LimitMemory does nothing.
+// It is for a process that runs only one node.
 func LimitMemory(ctx context.Context, budgetBytes int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -66,8 +67,8 @@ func heapInUse() int64 {
 	return int64(sample[0].Value.Uint64())
 }
 
-// runtimeMemory returns the bytes that the Go runtime has obtained from the system and not released. Unlike the
-// system's figure, it excludes mapped files.
+// runtimeMemory returns the number of bytes that the Go runtime has obtained from the system and not released.
+// Unlike the resident size that the system reports, it does not include mapped files.
 func runtimeMemory() uint64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)
@@ -77,5 +78,5 @@ func runtimeMemory() uint64 {
 	return samples[0].Value.Uint64() - samples[1].Value.Uint64()
 }
 
-// memoryAllowed returns the memory in use, in bytes, above which a condition is reported.
+// memoryAllowed returns the memory usage, in bytes, above which a condition is raised.
 func memoryAllowed(budgetBytes int64) int64 { return budgetBytes + budgetBytes/4 + memoryOutsideLimits }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node runs one node of a pair. It opens the store, listens, joins the pair through the coordinator and serves,
-// and shuts down in reverse order.
+// Package node runs one node of a pair. It opens the store, listens, joins the pair through the coordinator, and
+// serves clients. It stops in the reverse order.
 //
-// Package failover selects the node's role. It calls dataPlane (plane.go), which starts and stops replication.Primary,
-// replication.Follower and the session.Session that serves clients.
+// Package failover selects the node's role. It calls dataPlane (plane.go), which starts and stops
+// replication.Primary, replication.Follower and the session.Session that serves clients.
 package node
 
 import (
@@ -51,22 +51,23 @@ import (
 // Errors of Run, in addition to those of packages store and failover.
 var (
 	ErrListen = errors.New("cannot listen")
-	// ErrStandaloneData is returned when a node without coordinator is started on the data directory of a pair.
+	// ErrStandaloneData is returned if a standalone node is started on the data directory of a pair.
 	ErrStandaloneData = errors.New("data directory belongs to a pair")
-	// ErrRestart is returned when the node stopped for a restart, as a step of a rolling restart.
+	// ErrRestart is returned if the node has stopped to be restarted, as a step of a rolling restart.
 	ErrRestart = errors.New("node is restarting")
 )
 
 const (
 	stopLimit = 500 * time.Millisecond
-	// switchoverLimit is the maximum wait for the result of a switchover after the context of its caller has ended.
+	// switchoverLimit is the maximum time for which a switchover continues after the context of its caller has
+	// ended.
 	switchoverLimit = 15 * time.Second
 )
 
-// Ready contains the addresses, host:port, of a listening node.
+// Ready contains the addresses (host:port) of a node that listens.
 type Ready struct {
 	Address   string
-	Advertise string // address advertised to others
+	Advertise string // address advertised to the other node and to clients
 	NodeID    string // UUID
 	Console   string // URL; empty without a console
 	AMQP      string // empty without AMQP
@@ -74,26 +75,27 @@ type Ready struct {
 
 // Options contains the parameters of Run that are not settings.
 type Options struct {
-	Version string // software version in the status
+	Version string // version of the software, shown in the status
 	// FS is the filesystem of the store; nil means the operating system's.
 	FS vfs.FS
-	// SetLogLevel changes the log level; optional.
+	// SetLogLevel changes the log level. It is optional.
 	SetLogLevel func(level string)
 	// CanRestart reports whether the caller of Run restarts the node on ErrRestart.
 	CanRestart bool
-	// CheckRestart returns the reason why the node would not start again; optional.
+	// CheckRestart returns the reason why a restarted node would fail to start, or nil. It is optional.
 	CheckRestart func(ctx context.Context) error
-	// Reload triggers a reload of certificates, keys and secrets, in addition to the automatic one after a change;
-	// optional.
+	// Reload requests that certificates, keys and secrets are read again. It is optional, because changed files are
+	// also detected automatically.
 	Reload <-chan struct{}
-	// OnReady is called once the node listens; optional. The node may not be active or in sync yet.
+	// OnReady is called when the node listens. At that time, the node may be neither active nor in sync. OnReady is
+	// optional.
 	OnReady     func(Ready)
 	Environment Environment
 }
 
-// Run runs a node until ctx ends or the node fails. It returns nil after a clean stop. It checks the settings and the
-// data directory before it serves clients. If the coordinator is unreachable, Run waits and reports the reason in the
-// status.
+// Run runs a node until ctx ends or the node fails. It returns nil after a clean stop. It checks the settings and
+// the data directory before it serves clients. If the coordinator is unreachable, the node waits and its status
+// contains the reason.
 func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -106,7 +108,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if err := errors.Join(n.secure(), n.identify()); err != nil { //nolint:contextcheck // key requests outlive the call
 		return err
 	}
-	// Open the store first: while the port is closed, the other node detects that this one does not run.
+	// Open the store first. While the port is closed, the other node detects that this node does not serve.
 	if err := o.setDefaults(); err != nil {
 		return err
 	}
@@ -117,7 +119,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	n.names.use(n.store.QueueName)
 	defer func() { err = errors.Join(err, n.closeStore()) }()
 	n.monitor.cacheOnly = fallsBack(o.FS, &cfg)
-	stopArchive, err := n.startArchive() // before anything is applied
+	stopArchive, err := n.startArchive() // before any record is applied
 	if err != nil {
 		return err
 	}
@@ -155,7 +157,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if err := n.newMaintenance(o.FS); err != nil {
 		return err
 	}
-	defer func() { _ = n.peers.Close() }() // nothing depends on the outcome of its calls
+	defer func() { _ = n.peers.Close() }() // the results of its calls are no longer needed
 	if n.alone() {
 		n.store.Repair().StandAlone()
 	} else {
@@ -220,16 +222,16 @@ type node struct {
 	runner      *failover.Runner
 	plane       *dataPlane
 	health      *health.Server
-	standbyFull atomic.Bool // the standby accepts no data, because its disk is nearly full
+	standbyFull atomic.Bool // this standby accepts no data, because its disk is nearly full
 	peers       *peerclient.Peers
 	maintenance *maintenance.Manager
-	metrics     *metrics.Server      // nil for none
-	latencies   *metrics.Latencies   // nil for none
+	metrics     *metrics.Server      // nil without metrics
+	latencies   *metrics.Latencies   // nil without metrics
 	commits     nodestatus.Latencies // commit latencies of batches, while this node is active
 	history     *history.Recorder
-	console     *consolePort // nil for none
-	amqp        *amqpPort    // nil for none
-	inProcess   *inProcess   // nil if both are nil
+	console     *consolePort // nil without a console
+	amqp        *amqpPort    // nil without AMQP
+	inProcess   *inProcess   // nil without a console and AMQP
 	deliveries  dispatch.Counters
 	connections *admission.Listener
 	peerHosts   atomic.Pointer[map[string]bool] // hosts of the other node
@@ -238,21 +240,22 @@ type node struct {
 	guard       *scrub.Guard
 	monitor     *conditionMonitor
 	events      *storeEvents
-	archiver    *backup.Archiver // nil for none
-	archive     backup.Objects   // nil for none
-	archiveDir  string           // empty for none, and for one in a bucket
+	archiver    *backup.Archiver // nil without an archive
+	archive     backup.Objects   // nil without an archive
+	archiveDir  string           // empty without an archive, or if the archive is in a bucket
 	objects     objectstore.Opener
-	seal        backup.Sealer // nil for none
+	seal        backup.Sealer // nil without encryption
 	rules       *access.Rules
 	interceptor *auth.Interceptor
 	secrets     *secrets
 	reloads     <-chan struct{}
 	audit       *audit.Log
-	tracing     *tracing.Tracer // nil for none
+	tracing     *tracing.Tracer // nil without tracing
 	site        *site.Manager
 	authn       *authn.Authn
 
-	// Options for TLS on the node's port and on connections to the other node; empty without TLS.
+	// serverOptions and dialOptions configure TLS on the node's port and on connections to the other node. They are
+	// empty without TLS.
 	serverOptions []grpc.ServerOption
 	dialOptions   []grpc.DialOption
 
@@ -264,7 +267,7 @@ type node struct {
 	canRestart   bool
 	checkRestart func(ctx context.Context) error
 	restart      chan struct{}  // capacity 1: restart requested
-	switchovers  sync.WaitGroup // switchovers whose result the monitor needs
+	switchovers  sync.WaitGroup // switchovers in progress, which report their result to the monitor
 
 	fatal     chan error // capacity 1: why the node must stop
 	closing   chan struct{}
@@ -313,9 +316,10 @@ func (n *node) join(fs vfs.FS) (err error) {
 	return nil
 }
 
-// serve runs all parts of the node until parent ends or one of them fails, and stops them in reverse order.
+// serve runs all components of the node until parent ends or one of them fails. It then stops them in the reverse
+// order.
 func (n *node) serve(parent context.Context, listener net.Listener, onReady func(Ready)) error {
-	// All parts keep running until the role has been handed over.
+	// All components keep running until the role was handed over.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	defer cancel(nil)
 	n.connections = n.admit(listener)
@@ -356,7 +360,7 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 		n.log.Info("metrics listening", zap.String("address", n.metrics.Address()))
 		running.Go(func() {
 			if err := n.metrics.Run(ctx); err != nil {
-				n.log.Error("metrics listener failed", zap.Error(err)) // the node keeps serving
+				n.log.Error("metrics listener failed", zap.Error(err)) // the node continues to serve clients
 			}
 		})
 	}
@@ -393,7 +397,7 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 	return err
 }
 
-// every calls fn immediately and at each interval until ctx ends.
+// every calls fn immediately and then at each interval until ctx ends.
 func every(ctx context.Context, interval time.Duration, fn func()) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -407,7 +411,7 @@ func every(ctx context.Context, interval time.Duration, fn func()) {
 	}
 }
 
-// wait returns the reason why the node stops, or nil if parent ended.
+// wait waits until the node must stop and returns the reason. It returns nil if parent ended.
 func (n *node) wait(parent, ctx context.Context, machine <-chan error) error {
 	select {
 	case <-parent.Done():
@@ -451,7 +455,7 @@ func (n *node) state() nodestatus.Node {
 	return st
 }
 
-// switchover hands the active role to a node. uuid.Nil selects the node that is not active.
+// switchover makes the given node active. uuid.Nil selects the node that is not active.
 func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	if n.cfg.Coordinator.Type == config.CoordinatorNone {
 		return failover.SwitchoverResult{}, fmt.Errorf("%w: node is standalone (coordinator.type is none)",
@@ -467,9 +471,9 @@ func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 	return result, nil
 }
 
-// awaitSwitchover requests a switchover and waits for the result until ctx ends. The monitor always receives the
-// result: the end of ctx does not cancel the switchover. For example, a plan step stops waiting when this node stops
-// serving, in the middle of the switchover.
+// awaitSwitchover requests a switchover and waits for the result until ctx ends. The end of ctx does not cancel
+// the switchover, and the monitor always receives its result. For example, a plan step stops waiting when this
+// node stops serving during the switchover.
 func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	type answer struct {
 		result failover.SwitchoverResult

@@ -30,7 +30,7 @@ import (
 
 const frameSlackBytes = 1 << 20
 
-// listen binds the node's port and adds advice to errors.
+// listen binds the node's port. It adds advice to common errors.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
@@ -109,7 +109,7 @@ func openStore(
 	return nil, fmt.Errorf("open the store in %s: %w%s", cfg.Data.Dir, err, hint)
 }
 
-// openCoordinator creates the coordinator client. It does not wait for a connection.
+// openCoordinator creates the client of the coordinator. It does not wait for a connection.
 func openCoordinator(
 	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, kept *secrets, env Environment,
 	logger *zap.Logger,
@@ -138,7 +138,7 @@ func openCoordinator(
 	return c, nil
 }
 
-// openRaft starts this node's voter and connects to the quorum through it.
+// openRaft starts the voter of this node and connects to the quorum through it.
 func openRaft(
 	r config.Raft, dataDir string, secure *raft.TLS, env Environment, logger *zap.Logger,
 ) (failover.Coordinator, error) {
@@ -156,15 +156,15 @@ func openRaft(
 	return c, nil
 }
 
-// markedStandalone reports whether a directory has the mark of a standalone node. If the check fails, it returns true,
-// so that the store is not quarantined.
+// markedStandalone reports whether a data directory is marked as that of a standalone node. If the check fails,
+// it returns true, so that the store is not quarantined.
 func markedStandalone(fs vfs.FS, dir string) bool {
 	_, err := fs.Stat(filepath.Join(dir, datadir.StandaloneName))
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// markStandalone marks a new data directory. It returns ErrStandaloneData for the data of a pair, since the other node
-// may serve the same queues.
+// markStandalone marks a new data directory as that of a standalone node. It returns ErrStandaloneData for the
+// data directory of a pair, because the other node may serve the same queues.
 func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	name := filepath.Join(dir, datadir.StandaloneName)
 	if _, err := fs.Stat(name); err == nil {
@@ -172,7 +172,7 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("stat %s: %w", name, err)
 	}
-	// A restored store belongs to no pair: no other node can serve its queues.
+	// A restored store belongs to no pair, so no other node can serve its queues.
 	if !id.Empty() && !id.Restored {
 		return fmt.Errorf("%w: %s belongs to pair %s, whose other node may serve the same queues; start it "+
 			"with its coordinator, "+
@@ -188,7 +188,7 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	return nil
 }
 
-// withAdvice adds failover.ErrOtherPair to an error that matches store.ErrOtherPair.
+// withAdvice wraps an error that matches store.ErrOtherPair with failover.ErrOtherPair.
 func withAdvice(err error) error {
 	if err == nil || !errors.Is(err, store.ErrOtherPair) {
 		return err
@@ -196,7 +196,8 @@ func withAdvice(err error) error {
 	return fmt.Errorf("%w: %w", failover.ErrOtherPair, err)
 }
 
-// logKeepBytes returns the log to be kept for a standby and for the other site. For the store, 0 means the default.
+// logKeepBytes returns how many bytes of the log are kept for a standby and for the other site; -1 for none. The
+// store interprets 0 as its default.
 func logKeepBytes(cfg config.Config) int64 {
 	if n := max(cfg.WAL.KeepBytes.Bytes(), cfg.Site.KeepBytes.Bytes()); n > 0 {
 		return n
@@ -204,8 +205,8 @@ func logKeepBytes(cfg config.Config) int64 {
 	return -1
 }
 
-// Check validates the settings, and the certificate, key and secret files. It does not open the data directory or a
-// port.
+// Check validates the settings and the files with certificates, keys and secrets. It does not open the data
+// directory or a port.
 func Check(cfg config.Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err

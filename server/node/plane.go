@@ -26,22 +26,22 @@ import (
 
 var errRole = errors.New("not possible in this node's role")
 
-// dataPlane executes the decisions of failover. It owns the two roles and the session that serves clients. Failover
-// calls it from one goroutine; mu protects concurrent readers.
+// dataPlane executes the decisions of the failover machine. It manages the two roles and the session that serves
+// clients. The machine calls it from one goroutine. mu protects concurrent readers.
 type dataPlane struct {
 	node   *node
 	self   failover.NodeInfo
 	tuning replication.Tuning
 	dialer replication.Dialer
-	// siteRefusal returns the error for clients while the site is not the primary.
+	// siteRefusal returns the error for clients while the site is not the primary. It returns nil if it is.
 	siteRefusal func() *apierror.NotActiveError
 
 	mu       sync.Mutex // guards the fields below
 	primary  *replication.Primary
 	follower *replication.Follower
-	ready    bool // ActiveReady was reported
+	ready    bool // the machine was notified of ActiveReady
 	serving  failover.ActiveConfig
-	idleCh   chan struct{} // closed while neither role runs
+	idleCh   chan struct{} // closed while the node has neither role
 }
 
 func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
@@ -61,7 +61,8 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 	return p
 }
 
-// heartbeat returns an interval short enough that several heartbeats may be late before a node counts as silent.
+// heartbeat returns the heartbeat interval. It is short enough that several heartbeats may be late before a node
+// is considered lost.
 func heartbeat(f config.Failover) time.Duration {
 	return max(5*time.Millisecond, min(replication.DefaultHeartbeat, f.DropTimeout.Std()/15))
 }
@@ -84,7 +85,7 @@ func (p *dataPlane) Identity() failover.Identity {
 	}
 }
 
-// describe adds the failed operation to an error. It returns nil for nil.
+// describe adds the failed operation to err. It returns nil if err is nil.
 func describe(what string, err error) error {
 	if err == nil {
 		return nil
@@ -132,7 +133,7 @@ func (n *node) hello() replication.ProcessIdentity {
 	return replication.Self(n.store, n.runner.Process(), n.advertise)
 }
 
-// duplicateSeen records that another process uses this node's identity.
+// duplicateSeen reports another process that uses this node's identity to the failover machine.
 func (n *node) duplicateSeen(from replication.ProcessIdentity) {
 	if me := n.hello(); from.Node == me.Node && from.Process != me.Process {
 		n.runner.ReportDuplicate(failover.Live{
@@ -161,9 +162,9 @@ func (p *dataPlane) ClearLoss(context.Context) error {
 	return describe("clear a possible loss", p.node.store.ClearLoss())
 }
 
-// StartActive starts the active role. Clients are served once all committed records are applied.
+// StartActive starts the active role. Clients are served when all committed records are applied.
 func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, post func(failover.DataEvent)) error {
-	p.node.maintenance.CancelRewrite() // the active must apply the log, and a rewrite blocks that
+	p.node.maintenance.CancelRewrite() // the active must apply the log, which a rewrite prevents
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.primary != nil || p.follower != nil {
@@ -185,7 +186,8 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 	return nil
 }
 
-// report forwards an event. It starts serving clients before the machine receives ActiveReady.
+// report converts an event and forwards it to the machine. It starts to serve clients before the machine receives
+// ActiveReady.
 func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 	if _, ready := e.(replication.ActiveReady); ready {
 		p.beginServing()
@@ -210,7 +212,7 @@ func (p *dataPlane) beginServing() {
 	p.serveByRole()
 }
 
-// serveByRole starts or ends the session, depending on the role of the site.
+// serveByRole starts or ends the session according to the role of the site.
 func (p *dataPlane) serveByRole() {
 	for {
 		refusal := p.siteRefusal()
@@ -220,7 +222,7 @@ func (p *dataPlane) serveByRole() {
 			p.refuse(refusal)
 		}
 		if (p.siteRefusal() == nil) == (refusal == nil) {
-			return // otherwise the role has changed in the meantime
+			return // the site's role has not changed in the meantime
 		}
 	}
 }
@@ -240,7 +242,7 @@ func (p *dataPlane) serve() {
 	p.showHealth()
 }
 
-// refuse ends the session while the site is not the primary (INV-26).
+// refuse ends the session because the site is not the primary (INV-26).
 func (p *dataPlane) refuse(refusal *apierror.NotActiveError) {
 	p.mu.Lock()
 	session := p.node.serving.Get()
@@ -275,7 +277,7 @@ func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig
 	return nil
 }
 
-// StopActive ends the active role and redirects consumers and streams to next.
+// StopActive ends the active role. It redirects consumers and publish streams to next.
 func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error {
 	p.mu.Lock()
 	primary, session := p.primary, p.node.serving.Get()
@@ -318,9 +320,9 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	return nil
 }
 
-// StopFollower stops following. The node no longer accepts data from the old active (INV-4).
+// StopFollower stops following. After that, the node accepts no data from the old active (INV-4).
 func (p *dataPlane) StopFollower(context.Context) error {
-	p.node.maintenance.CancelRewrite() // the follower waits for pending applies, which a rewrite blocks
+	p.node.maintenance.CancelRewrite() // the follower waits for pending applies, which a rewrite prevents
 	p.mu.Lock()
 	follower := p.follower
 	p.mu.Unlock()
@@ -367,7 +369,7 @@ func (p *dataPlane) service() (replication.Service, error) {
 	return primary, nil
 }
 
-// idle returns a channel that is closed while neither role runs.
+// idle returns a channel that is closed while the node has neither role.
 func (p *dataPlane) idle() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -390,8 +392,8 @@ func (p *dataPlane) roles() (*replication.PrimaryStatus, *replication.FollowerSt
 	}
 }
 
-// showHealth sets the health of QueueService: SERVING while this node is active and may both acknowledge and deliver
-// messages. The caller must hold mu.
+// showHealth sets the health status of QueueService. It is SERVING while this node is active and may acknowledge
+// and deliver messages. The caller must hold mu.
 func (p *dataPlane) showHealth() {
 	status := healthpb.HealthCheckResponse_NOT_SERVING
 	if p.node.serving.Get() != nil && p.serving.Serve && p.serving.Deliver {
@@ -403,7 +405,8 @@ func (p *dataPlane) showHealth() {
 // notActive returns an error that redirects clients to the active node.
 func (n *node) notActive() *apierror.NotActiveError { return n.notActiveError(failover.NodeInfo{}) }
 
-// notActiveError returns an error that redirects clients to next, or to the active node if next is the zero value.
+// notActiveError returns an error that redirects clients to next. If next is the zero value, the error redirects
+// them to the active node.
 func (n *node) notActiveError(next failover.NodeInfo) *apierror.NotActiveError {
 	st := n.runner.Status()
 	if active, ok := st.ActiveNode(); ok && active.ID == st.Self.ID && next.ID == uuid.Nil {
@@ -419,8 +422,8 @@ func (n *node) notActiveError(next failover.NodeInfo) *apierror.NotActiveError {
 	return protoconv.NotActive(&st, next)
 }
 
-// resync requests a snapshot from the active to replace the store of a standby. It returns false if this node follows
-// no active.
+// resync requests a snapshot of the active to replace the store of this standby. It returns false if this node
+// follows no active.
 func (p *dataPlane) resync(cause error) bool {
 	p.mu.Lock()
 	follower := p.follower
@@ -439,8 +442,8 @@ func activeConfig(c failover.ActiveConfig) replication.PrimaryConfig {
 	}
 }
 
-// dataEvent converts an event of replication to one of failover. It returns nil for events that failover does not
-// need.
+// dataEvent converts a replication event to a failover event. It returns nil for events that the failover machine
+// does not need.
 func dataEvent(e replication.Event) failover.DataEvent {
 	switch e := e.(type) {
 	case replication.ActiveReady:

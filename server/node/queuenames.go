@@ -11,7 +11,7 @@ import (
 
 const queueIDKey = "queue_id"
 
-// queueNamer adds the queue name to each log line that contains only a queue number.
+// queueNamer adds the queue name to each log line that contains only a queue ID.
 type queueNamer struct {
 	zapcore.Core
 
@@ -19,7 +19,8 @@ type queueNamer struct {
 }
 
 type queueNames struct {
-	// find returns the name of a queue, or "". It must not block: lines are logged with locks held.
+	// find returns the name of a queue, or "" if it is unknown. It must not block, because lines are logged while
+	// locks are held.
 	find atomic.Pointer[func(id uint64) string]
 }
 
@@ -39,7 +40,7 @@ func (c *queueNamer) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 }
 
 func (c *queueNamer) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	return c.Core.Write(e, c.of.add(fields)) //nolint:wrapcheck // a core like c.Core
+	return c.Core.Write(e, c.of.add(fields)) //nolint:wrapcheck // c is a core, too
 }
 
 func (q *queueNames) add(fields []zapcore.Field) []zapcore.Field {

@@ -21,10 +21,10 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// secrets contains the node's certificates, keys and tokens, and the CAs and tokens that it accepts. Changed files are
-// reloaded: they are checked once a second, and on each new connection.
+// secrets contains the certificates, keys and tokens of this node, and the CAs and tokens that it accepts.
+// Changed files are read again: they are checked once per second, and on each new connection.
 type secrets struct {
-	// Each is nil if its files are not configured.
+	// The following files are nil if they are not configured.
 	own, etcd, raft, metrics, console, site *tlsfiles.Source
 	peerToken, metricsToken, siteToken      *secretfile.File
 	raftNames                               []string
@@ -34,14 +34,14 @@ type secrets struct {
 	shown map[string]*voterCertificate
 }
 
-// voterCertificate is the last certificate presented by the voter at an address.
+// voterCertificate is the certificate that the voter at an address presented last.
 type voterCertificate struct {
 	cert    *x509.Certificate
 	witness bool // the voter is the witness; nodes report their certificates themselves
 }
 
 type watchedFiles struct {
-	of     string // "node", "etcd", "raft", "metrics", "console", or a setting
+	of     string // "node", "etcd", "raft", "metrics", "console", or the name of a setting
 	source interface {
 		Check()
 		Reload() error
@@ -154,12 +154,12 @@ func (s *secrets) reload() error {
 	return errors.Join(errs...)
 }
 
-// run reloads all files on each request until ctx ends.
+// run reads all files again on each request until ctx ends.
 func (s *secrets) run(ctx context.Context, requests <-chan struct{}, log *zap.Logger) {
 	for {
 		select {
 		case <-requests:
-			if s.reload() == nil { // errors are already logged
+			if s.reload() == nil { // reload has logged the errors
 				log.Info("certificates, keys and secrets reloaded")
 			}
 		case <-ctx.Done():
@@ -187,7 +187,7 @@ func (s *secrets) certificates() []conditions.Certificate {
 	return append(list, s.witnessCertificates()...)
 }
 
-// voters returns the TLS configuration of connections between voters, or nil without TLS.
+// voters returns the TLS configuration of connections between voters. It returns nil without TLS.
 func (s *secrets) voters() *raft.TLS {
 	if s == nil || s.raft == nil {
 		return nil

@@ -25,8 +25,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/peerclient"
 )
 
-// secure reads certificates, keys and secrets, and configures the node's port and the connections to the other node
-// with them.
+// secure reads the certificates, keys and secrets. It configures the node's port and the connections to the other
+// node to use them.
 func (n *node) secure() (err error) {
 	if n.secrets, err = openSecrets(&n.cfg, n.log); err != nil {
 		return err
@@ -42,8 +42,8 @@ func (n *node) secure() (err error) {
 	return nil
 }
 
-// acceptPeer returns the check of the other node's certificate, or nil if tls.peer-names is not set: the certificate
-// must then only be valid for the address.
+// acceptPeer returns the function that checks the names in the other node's certificate. It returns nil if
+// tls.peer-names is not set. In that case, the certificate must be valid for the address of the other node.
 func (n *node) acceptPeer() func(*x509.Certificate) error {
 	names := n.cfg.TLS.PeerNames
 	if len(names) == 0 {
@@ -52,8 +52,8 @@ func (n *node) acceptPeer() func(*x509.Certificate) error {
 	return func(cert *x509.Certificate) error { return peerclient.VerifyName(cert, names) }
 }
 
-// peerAuthenticator returns the authenticator of the other node, or nil if none is configured: on a machine that no
-// other machine can reach, or with the setting insecure.
+// peerAuthenticator returns the authenticator of the other node. It returns nil if the nodes do not authenticate
+// each other, which is possible if no other machine can reach the node, or with the setting insecure.
 func (n *node) peerAuthenticator() *peerclient.Authenticator {
 	i := &peerclient.Authenticator{Tokens: n.secrets.peerToken, Logger: n.log}
 	if n.cfg.TLS.On() && n.cfg.TLS.CA != "" {
@@ -76,7 +76,7 @@ func (n *node) peerNames() []string {
 			addresses = append(addresses, info.Address)
 		}
 	}
-	for _, live := range st.Live { // a process that can write these keys also controls the cluster record
+	for _, live := range st.Live { // a process that can write announcements also controls the cluster record
 		addresses = append(addresses, live.Node.Address)
 	}
 	return n.cfg.PeerNames(addresses)
@@ -88,8 +88,8 @@ var (
 		"or connect locally to a loopback metrics.listen without TLS")
 )
 
-// portTLS returns the TLS configuration of an HTTP port, or nil without TLS. Client certificates are verified but
-// optional, since probes and browsers may have none.
+// portTLS returns the TLS configuration of an HTTP port. It returns nil without TLS. Client certificates are
+// verified but optional, because probes and browsers may have none.
 func portTLS(source *tlsfiles.Source) *tls.Config {
 	if source == nil {
 		return nil
@@ -108,7 +108,8 @@ func (n *node) mayRead(r *http.Request) error {
 	return nil
 }
 
-// mayProfile returns an error if a request may not read profiles, which contain memory contents and are expensive.
+// mayProfile returns an error if the sender of a request may not read profiles. Profiles contain memory contents
+// and are expensive.
 func (n *node) mayProfile(r *http.Request) error {
 	ctx := asCall(r)
 	id, err := n.interceptor.Identify(ctx)
@@ -139,7 +140,7 @@ func bearer(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// asCall converts an HTTP request to a call context for the authenticators.
+// asCall converts an HTTP request to the context of a call, for the authenticators.
 func asCall(r *http.Request) context.Context {
 	p := &peer.Peer{Addr: remote(r.RemoteAddr)}
 	if r.TLS != nil {

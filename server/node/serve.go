@@ -81,7 +81,7 @@ func (n *node) openAudit() (*audit.Log, error) {
 	return l, nil
 }
 
-// logNotServing logs the reason why the node is not serving clients, each time it changes.
+// logNotServing logs why the node does not serve clients, each time the reason changes, until ctx ends.
 func (n *node) logNotServing(ctx context.Context) {
 	last := ""
 	for {

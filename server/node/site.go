@@ -31,7 +31,7 @@ func (n *node) newSite() {
 	n.site.SetMaxLag(n.cfg.Site.MaxLag.Std())
 }
 
-// siteStatus returns nil if the pair has no sites.
+// siteStatus returns the status of the site, for the conditions. It returns nil if the pair has no sites.
 func (n *node) siteStatus() *conditions.Site {
 	if !n.site.Configured() {
 		return nil
@@ -55,7 +55,8 @@ func (n *node) siteStatus() *conditions.Site {
 	return out
 }
 
-// difference returns the difference found by the last comparison with the other node or the other site, or "".
+// difference returns the difference found by the last comparison with the other node or with the other site. It
+// returns "" if there was none.
 func (n *node) difference() string {
 	return cmp.Or(n.guard.Difference(), n.site.Difference())
 }
@@ -64,7 +65,7 @@ func (n *node) siteDialOptions() []grpc.DialOption {
 	return n.environment.dialOptions(site.DialOptions(n.secrets.site, n.secrets.siteToken))
 }
 
-// supportsSites returns an error if the other node would stop at a record of a site.
+// supportsSites returns an error if the other node would stop at a record that uses sites.
 func (n *node) supportsSites() error {
 	st := n.runner.Status()
 	if missing, is := st.MissingFeature(failover.FeatureQueues); is {
@@ -97,7 +98,7 @@ func (n *node) siteTokenIdentity(ctx context.Context) (*access.Identity, error) 
 	return nil, nil //nolint:nilnil // another caller
 }
 
-// runSite serves clients, or stops to do so, after each change of the role of the site.
+// runSite starts to serve clients, or stops serving them, after each change of the site's role, until ctx ends.
 func (n *node) runSite(ctx context.Context) {
 	for {
 		changed := n.store.SiteChanged()

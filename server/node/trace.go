@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/tracing"
 )
 
-// startTracing starts to export spans, if the settings or the environment configure it. It must precede the creation of
-// the node's port and its connections to the other node.
+// startTracing starts the export of spans, if the settings or the environment enable it. It must be called before
+// the node's port and the connections to the other node are created.
 func (n *node) startTracing(ctx context.Context) (stop func(), err error) {
 	c := n.cfg.Tracing
 	if !tracing.Enabled(c.Endpoint) {
@@ -36,10 +36,10 @@ func (n *node) startTracing(ctx context.Context) (stop func(), err error) {
 	return func() { n.tracing.Stop(ctx) }, nil
 }
 
-// tracer returns the tracer of replication, or nil if tracing is off.
+// tracer returns the tracer for replication. It returns nil without tracing.
 func (n *node) tracer() replication.Tracer {
 	if n.tracing == nil {
-		return nil // not an interface with a nil pointer
+		return nil // an interface that is nil, not one with a nil pointer
 	}
 	return n.tracing
 }

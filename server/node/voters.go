@@ -18,7 +18,7 @@ type votersPoll struct {
 	voters []metrics.Voter
 }
 
-// lastVoters returns the result of the last poll, or nil on a pair without voters.
+// lastVoters returns the result of the last poll. It returns nil for a pair without voters.
 func (l *conditionMonitor) lastVoters() []metrics.Voter {
 	l.voters.mu.Lock()
 	defer l.voters.mu.Unlock()
@@ -34,7 +34,7 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	ticker := time.NewTicker(voterInterval)
 	defer ticker.Stop()
 	for {
-		// Use new connections, since a voter presents its current certificate when a connection begins.
+		// Use new connections, because a voter presents its current certificate only when a connection begins.
 		admin, err := raft.NewAdmin(raft.AdminOptions{
 			Voters: r.Voters, TLS: l.n.secrets.voters(), Dial: l.n.environment.Dial,
 		})
@@ -43,7 +43,7 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 			return
 		}
 		l.pollVoters(ctx, c.Voter().Status(), admin)
-		_ = admin.Close() // nothing depends on the outcome of its calls
+		_ = admin.Close() // the results of its calls are no longer needed
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -58,7 +58,7 @@ type voterResponse struct {
 	err    error
 }
 
-// up reports whether the voter responded with the expected identity and is an unfenced member.
+// up reports whether the voter has responded with the expected identity and is a member that is not fenced.
 func (r *voterResponse) up() bool {
 	return r.err == nil && r.status.ID == r.member.ID && r.status.Member && r.status.Fenced == ""
 }
@@ -91,8 +91,8 @@ func (l *conditionMonitor) pollVoters(ctx context.Context, own raft.Status, admi
 	l.voters.voters = voters
 }
 
-// voterMetrics converts the responses to metrics. The coordinator itself reports the conditions for operators
-// (failover.Status.Conditions).
+// voterMetrics converts the responses of voters to metrics. The conditions about voters are reported by the
+// coordinator (failover.Status.Conditions).
 func voterMetrics(answers []voterResponse) []metrics.Voter {
 	newest := uint64(0)
 	for i := range answers {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// ErrKey is returned for an invalid recipient or identity file.
+// ErrKey is returned for an invalid public key or identity file.
 var ErrKey = errors.New("invalid age key (https://age-encryption.org)")
 
 type recipients struct {
@@ -22,8 +22,8 @@ type recipients struct {
 	names []string
 }
 
-// ParseRecipients returns a Sealer that encrypts backups and archives to age public keys (age1…), or nil without keys.
-// It returns ErrKey for an invalid key.
+// ParseRecipients returns a Sealer that encrypts backups and archives for the given age public keys (age1…). It
+// returns nil without keys, and ErrKey for an invalid key.
 func ParseRecipients(keys []string) (backup.Sealer, error) {
 	if len(keys) == 0 {
 		return nil, nil //nolint:nilnil // nothing is encrypted
@@ -55,8 +55,8 @@ func (r *recipients) Seal(w io.Writer) (io.WriteCloser, error) {
 
 type identities struct{ keys []age.Identity }
 
-// ReadIdentities reads files of secret keys in the format of age-keygen. It returns nil without files, and ErrKey for
-// an invalid file. Errors do not contain file content.
+// ReadIdentities reads files with secret keys in the format of age-keygen. It returns nil without files, and
+// ErrKey for an invalid file. Errors do not contain the content of files.
 func ReadIdentities(files ...string) (backup.Unsealer, error) {
 	var all identities
 	for _, path := range files {
@@ -88,7 +88,7 @@ func (i identities) Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error
 	return corruptReader{plain}, n, nil
 }
 
-// corruptReader reports decryption failures as backup corruption.
+// corruptReader reports a failed decryption as backup.ErrCorrupt.
 type corruptReader struct{ io.ReaderAt }
 
 func (d corruptReader) ReadAt(b []byte, off int64) (int, error) {

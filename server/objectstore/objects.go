@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectstore opens the locations of backups and log archives, which are directories or S3 buckets, and
-// implements their encryption. Package store/backup uses it through interfaces, because the store has no network code.
+// Package objectstore opens the locations of backups and log archives, which are directories or S3 buckets. It
+// also implements the encryption of backups and archives. Package store/backup uses it through interfaces,
+// because the store has no network code.
 package objectstore
 
 import (
@@ -15,14 +16,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-const memoryShare = 8 // buffers of an upload may use 1/memoryShare of memory.budget
+const memoryShare = 8 // buffers of an upload may use memory.budget divided by memoryShare
 
-// Opener opens locations according to a node's settings.
+// Opener opens locations with the settings of a node.
 type Opener struct {
 	S3 s3.Options
 }
 
-// New creates an Opener from a node's settings. memory is the node's budget; 0 means unlimited.
+// New creates an Opener from the settings of a node. memory is the memory budget of the node; 0 means no limit.
 func New(c config.BackupS3, memory config.Size, log *zap.Logger) Opener {
 	return Opener{S3: s3.Options{
 		Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CA: c.CA, AccessKeyFile: c.AccessKeyFile,
@@ -31,7 +32,7 @@ func New(c config.BackupS3, memory config.Size, log *zap.Logger) Opener {
 	}}
 }
 
-// Open opens a location without sending a request. Errors are backup.ErrLocation and s3.ErrOptions.
+// Open opens a location without sending a request. It returns backup.ErrLocation and s3.ErrOptions.
 func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 	if !at.IsS3() {
 		return backup.Directory(nil, at.Dir), nil
@@ -43,7 +44,7 @@ func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 	return location, nil
 }
 
-// Parse opens the location of a path or URL. Errors are backup.ErrLocation and s3.ErrOptions.
+// Parse parses a path or URL and opens the location. It returns backup.ErrLocation and s3.ErrOptions.
 func (o Opener) Parse(text string) (backup.Objects, error) {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
@@ -52,8 +53,8 @@ func (o Opener) Parse(text string) (backup.Objects, error) {
 	return o.Open(at)
 }
 
-// ArchiveFolder returns the location of a node's log archive. A directory is used unchanged. In a bucket, which both
-// nodes of a pair may share, it is a folder with the node's name.
+// ArchiveFolder returns the location of a node's log archive. It returns a directory unchanged. In a bucket,
+// which both nodes of a pair may share, it returns the folder with the node's name.
 func ArchiveFolder(at backup.Location, node string) backup.Location {
 	if !at.IsS3() {
 		return at

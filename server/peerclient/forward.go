@@ -16,11 +16,12 @@ import (
 )
 
 const (
-	// forwardScheme is the authorization scheme of a call that a node forwards for a caller that it has authenticated.
-	// A release without forwarding rejects such calls, since it accepts no authorization header from the other node.
+	// forwardScheme is the authorization scheme of a call that a node forwards for a caller that it has
+	// authenticated. A release that does not support forwarding rejects such a call, because it accepts no
+	// authorization header from the other node.
 	forwardScheme   = "Lockstep-Forwarded "
-	maxForwardBytes = 8 << 10 // of the header
-	maxNameBytes    = 255     // of a principal or group
+	maxForwardBytes = 8 << 10 // maximum size of the header
+	maxNameBytes    = 255     // maximum size of the name of a principal or group
 )
 
 type forwardedCaller struct {
@@ -28,8 +29,9 @@ type forwardedCaller struct {
 	Groups    []string `json:"groups,omitempty"`
 }
 
-// Forward returns the context for a call to the other node on behalf of a caller authenticated by certificate on this
-// node. The connection must present this node's certificate, but the call has only the caller's rights.
+// Forward returns the context for a call to the other node on behalf of a caller that this node has authenticated
+// by certificate. The connection must present this node's certificate, but the call has only the rights of the
+// caller.
 func Forward(ctx context.Context, principal string, groups []string) (context.Context, error) {
 	raw, err := json.Marshal(forwardedCaller{principal, groups})
 	if err != nil {
@@ -39,8 +41,8 @@ func Forward(ctx context.Context, principal string, groups []string) (context.Co
 		forwardScheme+base64.RawURLEncoding.EncodeToString(raw)), nil
 }
 
-// forwarded returns the caller of a forwarded call, or nil for another call. Only a node of the pair, identified by its
-// certificate, may forward calls.
+// forwarded returns the caller of a forwarded call. It returns nil if the call is not forwarded. Only a node of
+// the pair, identified by its certificate, may forward calls.
 func (i *Authenticator) forwarded(ctx context.Context) (*access.Identity, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, forwardScheme) }) {

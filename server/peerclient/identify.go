@@ -27,13 +27,13 @@ const (
 	refusalInterval = 10 * time.Second      // minimum between logged refusals
 )
 
-// queueMethods is the prefix of methods that the other node never calls.
+// queueMethods is the prefix of the methods of QueueService, which the other node never calls.
 var queueMethods = "/" + pb.QueueService_ServiceDesc.ServiceName + "/" //nolint:gochecknoglobals // a constant
 
 // Authenticator authenticates calls of the other node of the pair.
 type Authenticator struct {
-	// Names returns the accepted names; the other node's certificate must contain one of them. If nil, certificates are
-	// ignored.
+	// Names returns the accepted names. The other node's certificate must contain one of them. If Names is nil,
+	// certificates are ignored.
 	Names  func() []string
 	Tokens *secretfile.File // secrets accepted from the other node; may be nil
 	Logger *zap.Logger      // logs refusals; may be nil
@@ -42,8 +42,8 @@ type Authenticator struct {
 	logged time.Time
 }
 
-// Authenticate returns the identity of the other node, or nil for another caller. It ignores methods that the other
-// node never calls, and calls with credentials of a user or application.
+// Authenticate returns the identity of the other node. It returns nil for another caller, for methods that the
+// other node never calls, and for calls with the credentials of a user or an application.
 func (i *Authenticator) Authenticate(ctx context.Context) (*access.Identity, error) {
 	if id, err := i.forwarded(ctx); id != nil || err != nil {
 		return id, err
@@ -52,7 +52,7 @@ func (i *Authenticator) Authenticate(ctx context.Context) (*access.Identity, err
 		return nil, nil //nolint:nilnil // no credentials of this kind
 	}
 	if len(metadata.ValueFromIncomingContext(ctx, "authorization")) > 0 {
-		return nil, nil //nolint:nilnil // see above
+		return nil, nil //nolint:nilnil // the credentials are those of a user or an application
 	}
 	if i.Tokens != nil {
 		for _, shown := range metadata.ValueFromIncomingContext(ctx, tokenKey) {
@@ -67,10 +67,10 @@ func (i *Authenticator) Authenticate(ctx context.Context) (*access.Identity, err
 			Method: access.MethodCertificate, Peer: true,
 		}, nil
 	}
-	return nil, nil //nolint:nilnil // see above
+	return nil, nil //nolint:nilnil // the caller is not the other node
 }
 
-// NonPeer returns an error that explains why the caller is not accepted as the other node. It matches
+// NonPeer returns an error with the reason why the caller is not accepted as the other node. It matches
 // access.ErrNotPeer.
 func (i *Authenticator) NonPeer(ctx context.Context) error {
 	var reason []string
@@ -117,8 +117,8 @@ func (i *Authenticator) log(ctx context.Context, err error) {
 		zap.String("from", from), zap.String("method", method), zap.Error(err))
 }
 
-// VerifyName returns an error unless a certificate contains one of the given DNS names, IP addresses or URIs. The error
-// lists the names in the certificate.
+// VerifyName returns an error unless a certificate contains one of the given DNS names, IP addresses or URIs. The
+// error contains the names in the certificate.
 func VerifyName(cert *x509.Certificate, names []string) error {
 	for _, name := range names {
 		if strings.Contains(name, "://") {
@@ -147,7 +147,7 @@ func listOf(cert *x509.Certificate) string {
 	return strings.Join(all, ", ")
 }
 
-// WithToken adds the pair's secret to each call of a connection to the other node.
+// WithToken returns an option that adds the pair's secret to each call of a connection to the other node.
 func WithToken(tokens *secretfile.File) grpc.DialOption {
 	return grpc.WithPerRPCCredentials(tokenCredentials{tokens})
 }
@@ -158,5 +158,5 @@ func (t tokenCredentials) GetRequestMetadata(context.Context, ...string) (map[st
 	return map[string]string{tokenKey: t.tokens.First()}, nil
 }
 
-// RequireTransportSecurity returns false: pairs without TLS use the secret.
+// RequireTransportSecurity returns false, because pairs without TLS also use the secret.
 func (tokenCredentials) RequireTransportSecurity() bool { return false }

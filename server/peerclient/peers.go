@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peerclient implements the client for the other node of the pair: status, maintenance, digests and intact
-// copies of messages.
+// Package peerclient implements the client for the other node of the pair. It requests the status, maintenance
+// operations, digests and intact copies of messages.
 package peerclient
 
 import (
@@ -29,16 +29,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// The client sends a ping after peerPing without data. A peer that does not answer within peerTimeout is unreachable.
+// The client sends a ping if it has received no data for peerPing. A node that does not respond within
+// peerTimeout is unreachable.
 const (
 	peerPing    = 2 * time.Second
 	peerTimeout = 3 * time.Second
-	peerBackoff = 500 * time.Millisecond // maximum
+	peerBackoff = 500 * time.Millisecond // maximum delay between attempts to connect
 )
 
-// Peers manages the connections to the other node. It opens them on demand.
+// Peers manages the connections to the other node, which are opened on demand.
 type Peers struct {
-	options []grpc.DialOption // of every connection
+	options []grpc.DialOption // options of each connection
 
 	mu     sync.Mutex // guards all below
 	conns  map[string]*grpc.ClientConn
@@ -47,13 +48,13 @@ type Peers struct {
 
 var _ maintenance.Peers = (*Peers)(nil)
 
-// NewPeers creates a Peers. The options apply to each connection. Without transport credentials, connections are not
-// encrypted. The caller must call Close.
+// NewPeers creates a Peers. The options apply to each connection. Unless they contain transport credentials,
+// connections are not encrypted. The caller must call Close.
 func NewPeers(options ...grpc.DialOption) *Peers {
 	return &Peers{options: options, conns: make(map[string]*grpc.ClientConn)}
 }
 
-// Close closes the connections, and cancels all calls. Later calls return store.ErrClosed.
+// Close closes the connections and cancels all calls. Later calls return store.ErrClosed.
 func (p *Peers) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +102,7 @@ func (p *Peers) Maintenance(address string) (pb.MaintenanceServiceClient, error)
 	return pb.NewMaintenanceServiceClient(c), nil
 }
 
-// fromPeer converts a gRPC status of the peer to an error that matches the sentinel errors.
+// fromPeer converts a gRPC status of the other node to an error that matches the sentinel errors.
 func fromPeer(err error) error {
 	if err == nil {
 		return nil
@@ -126,13 +127,13 @@ func (p *Peers) Status(ctx context.Context, address string) (*pb.GetStatusRespon
 	return st, fromPeer(err)
 }
 
-// Activity returns the running operation of the node at an address.
+// Activity returns the operation in progress on the node at an address, or nil.
 func (p *Peers) Activity(ctx context.Context, address string) (*maintenance.Activity, error) {
 	st, err := p.Status(ctx, address)
 	return protoconv.ActivityFromProto(st.GetMaintenance()), err
 }
 
-// Report reports the completed work of this node to the active.
+// Report reports the completed operations of this node to the active at an address.
 func (p *Peers) Report(ctx context.Context, address string, r maintenance.Report) error {
 	c, err := p.Maintenance(address)
 	if err != nil {

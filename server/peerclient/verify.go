@@ -18,10 +18,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
-// maxDigestBytes exceeds the size of the digests of the maximum number of queues.
+// maxDigestBytes is greater than the size of the digests of the maximum number of queues.
 const maxDigestBytes = 64 << 20
 
-// QueueDigests returns a node's rolling digests at exactly the given LSN, and its known corruption.
+// QueueDigests returns a node's rolling digests at exactly the given LSN. The response also contains the known
+// corruption of the node.
 func (p *Peers) QueueDigests(
 	ctx context.Context, address string, atLSN uint64,
 ) (store.QueueDigests, *pb.GetQueueDigestsResponse, error) {
@@ -47,7 +48,7 @@ func (p *Peers) Scrub(ctx context.Context, address string, fullSpeed bool) (*pb.
 	return r, fromPeer(err)
 }
 
-// FetchMessages returns intact copies of messages, as defined in repair.Source.
+// FetchMessages returns intact copies of messages of the node at an address, as defined in repair.Source.
 func (p *Peers) FetchMessages(
 	ctx context.Context, address string, s *store.Store, queue, first, last uint64, applied lsn.Position,
 ) (repair.FoundMessages, error) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access implements access control: identities, rights, the rights that methods require, and the rules that
-// grant rights.
+// Package access implements access control: identities, rights, the rights that each method requires, and the
+// rules that grant rights.
 //
-// Package server/auth authenticates each call, checks the requirements of its method, and stores the identity in the
-// context. Services check rights on queues (Need.PerQueue) for each queue named in a request.
+// Package server/auth authenticates each call, checks the requirements of its method, and stores the identity in
+// the context. Services check rights on queues (Need.PerQueue) for each queue named in a request.
 package access
 
 import (
@@ -25,7 +25,7 @@ const (
 	MethodNone        Method = iota // no credentials
 	MethodCertificate               // a client certificate
 	MethodJWT                       // a signed token of an identity provider
-	MethodToken                     // a token created by the pair
+	MethodToken                     // a token that the pair has created
 	MethodPeerToken                 // the shared secret of the pair's nodes
 	MethodSiteToken                 // the shared secret of two sites
 )
@@ -39,18 +39,18 @@ const Anonymous = "anonymous"
 
 // Identity is an authenticated caller.
 type Identity struct {
-	Principal string // the name used in rules
+	Principal string // name used in rules
 	Groups    []string
 	Method    Method
-	Via       string // name of the node that authenticated the caller and forwards its calls; empty: this node
+	Via       string // node that authenticated the caller and forwards its calls; empty for this node
 	Peer      bool   // the caller is the other node of the pair
 	Site      bool   // the caller is a node of the other site
-	// Expired, if not nil, is polled during a stream. It returns an error after the token has expired or was revoked.
-	// If Expired is nil, the identity is valid until the connection closes.
+	// Expired, if not nil, is polled while a stream is open. It returns an error when the token has expired or was
+	// revoked. If Expired is nil, the identity is valid until the connection is closed.
 	Expired func() error
 }
 
-// Authentication returns the authentication method of the identity as text, for logs and the audit log.
+// Authentication returns the authentication method as text, for logs and the audit log.
 func (id *Identity) Authentication() string {
 	if id.Via != "" {
 		return id.Method.String() + " via " + id.Via
@@ -67,7 +67,8 @@ func NewContext(ctx context.Context, id *Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 
-// FromContext returns the identity of a call, by default the anonymous one. The identity must not be modified.
+// FromContext returns the identity of a call. If the context has none, it returns the anonymous identity. The
+// identity must not be modified.
 func FromContext(ctx context.Context) *Identity {
 	if id, ok := ctx.Value(identityKey{}).(*Identity); ok {
 		return id
@@ -78,7 +79,7 @@ func FromContext(ctx context.Context) *Identity {
 // Right is a set of rights.
 type Right uint16
 
-// Publish to Manage are rights on queues; the others apply to the pair.
+// Publish, Consume, Browse and Manage are rights on queues. The other rights apply to the pair.
 const (
 	Publish Right = 1 << iota // publish to a queue
 	Consume                   // consume and acknowledge messages of a subscription
@@ -88,11 +89,11 @@ const (
 	Audit                     // read the audit log
 	Peer                      // calls reserved for the other node of the pair
 
-	// QueueRights contains the rights that a rule grants on queues.
+	// QueueRights contains all rights on queues.
 	QueueRights = Publish | Consume | Browse | Manage
 )
 
-// rightNames is in bit order.
+// rightNames contains the names of the rights, in bit order.
 var rightNames = [...]string{"publish", "consume", "browse", "manage", "operate", "audit", "peer"}
 
 func (r Right) String() string {
@@ -105,11 +106,11 @@ func (r Right) String() string {
 	return strings.Join(names, ",")
 }
 
-// StreamCheck is a check that a stream's handler adds to the requirements of the method, such as a right on the
-// requested queue. It is safe for concurrent use.
+// StreamCheck contains a check that the handler of a stream adds to the requirements of the method, such as a
+// right on the requested queue. It is safe for concurrent use.
 type StreamCheck struct{ check atomic.Pointer[func() error] }
 
-// Check returns an error if the stream must end.
+// Check calls the added check. An error means that the stream must end.
 func (h *StreamCheck) Check() error {
 	if check := h.check.Load(); check != nil {
 		return (*check)()
@@ -119,25 +120,26 @@ func (h *StreamCheck) Check() error {
 
 type streamCheckKey struct{}
 
-// WithStreamCheck returns a stream context with a StreamCheck for its handler.
+// WithStreamCheck returns a context that contains h for the handler of a stream.
 func WithStreamCheck(ctx context.Context, h *StreamCheck) context.Context {
 	return context.WithValue(ctx, streamCheckKey{}, h)
 }
 
-// EndUnless returns the error of check. It also ends the stream of a context when check fails after a later change of
-// the rules, even while the handler waits for a slow client. check may be called from any goroutine.
+// EndUnless returns the error of check. If check succeeds, EndUnless registers it for the stream: when check
+// fails after a later change of the rules, the stream ends, even while its handler waits for a slow client. check
+// may be called from any goroutine.
 func EndUnless(ctx context.Context, check func() error) error {
 	if err := check(); err != nil {
 		return err
 	}
 	if h, ok := ctx.Value(streamCheckKey{}).(*StreamCheck); ok {
 		h.check.Store(&check)
-		return check() // the rules may have changed before the check was stored
+		return check() // check again: the rules may have changed before check was registered
 	}
 	return nil
 }
 
-// Certificate returns the verified client certificate of a call's connection, or nil.
+// Certificate returns the verified client certificate of the connection of a call, or nil.
 func Certificate(ctx context.Context) *x509.Certificate {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -150,7 +152,8 @@ func Certificate(ctx context.Context) *x509.Certificate {
 	return info.State.VerifiedChains[0][0]
 }
 
-// CertificateName returns the principal of a certificate: its first URI, first DNS name or common name.
+// CertificateName returns the principal of a certificate. It is the first URI, or else the first DNS name, or
+// else the common name.
 func CertificateName(cert *x509.Certificate) string {
 	switch {
 	case len(cert.URIs) > 0:

@@ -10,12 +10,12 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Need describes what a method requires of its caller.
+// Need describes the requirements of a method for its caller.
 type Need struct {
 	Right           Right // 0: any right is sufficient
-	PerQueue        bool  // the right applies to the queues in the request; the service checks each of them
-	Unauthenticated bool  // no authentication and no right required
-	Site            bool  // also permitted to a node of the other site
+	PerQueue        bool  // Right applies to the queues in the request; the service checks each of them
+	Unauthenticated bool  // requires neither authentication nor a right
+	Site            bool  // also permitted for a node of the other site
 	Audited         bool  // all calls are logged to the audit log, not only denied ones
 }
 
@@ -25,7 +25,7 @@ func onQueues(r Right) Need      { return Need{Right: r, PerQueue: true} }
 func manages() Need              { return Need{Right: Manage, PerQueue: true, Audited: true} }
 func operates(audited bool) Need { return Need{Right: Operate, Audited: audited} }
 
-// methods lists every RPC of a node. Calls of other methods are denied.
+// methods contains the requirements of all RPCs of a node. Calls of other methods are denied.
 var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_CreateQueue_FullMethodName:        manages(),
 	pb.QueueService_AlterQueue_FullMethodName:         manages(),
@@ -143,7 +143,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 
 const reflectionPrefix = "/grpc.reflection."
 
-// NeedOf returns the requirement of a method by its full name. It returns false for an unknown method.
+// NeedOf returns the requirements of the method with the given full name. It returns false for an unknown method.
 func NeedOf(method string) (Need, bool) {
 	if strings.HasPrefix(method, reflectionPrefix) {
 		return needMany(), true

@@ -24,30 +24,31 @@ import (
 var (
 	// ErrInvalid is returned for an invalid rule, role, token, quota or right.
 	ErrInvalid = errors.New("invalid access request")
-	// ErrDenied is returned when the caller does not have a required right.
+	// ErrDenied is returned if the caller does not have a required right.
 	ErrDenied = errors.New("permission denied")
-	// ErrUnauthenticated is returned when the credentials of a caller are invalid or no longer valid.
+	// ErrUnauthenticated is returned if the credentials of a caller are invalid, expired or revoked.
 	ErrUnauthenticated = errors.New("not authenticated")
 	// ErrNotPeer is returned for calls reserved for the other node of the pair.
 	ErrNotPeer = errors.New("only the other node of the pair may make this call")
-	// ErrNotFound is returned when the rule, role, token or quota does not exist.
+	// ErrNotFound is returned if the rule, role, token or quota does not exist.
 	ErrNotFound = errors.New("access entry not found")
-	// ErrInUse is returned on deletion of a role that a rule references.
+	// ErrInUse is returned if a role cannot be deleted because a rule references it.
 	ErrInUse = errors.New("access entry is in use")
-	// ErrTokenExists is returned if the name or SHA-256 of a new token is in use.
+	// ErrTokenExists is returned if a token with the name or the SHA-256 of a new token already exists.
 	ErrTokenExists = errors.New("token already exists")
 	// ErrQuota is returned for requests that would exceed a quota.
 	ErrQuota = errors.New("quota exceeded")
-	// ErrLockOut is returned when the caller would lose its right to operate.
+	// ErrLockOut is returned if a change would remove the caller's right to operate.
 	ErrLockOut = errors.New("caller would be locked out")
 )
 
 // Rules contains the access rules of the pair. Before the first rule is created, clients have all rights unless
-// Setting.Deny is set; calls reserved for the other node are always denied to them. Afterwards they have only granted
-// rights, even when the last rule is revoked. A nil or zero Rules has no rules. It is safe for concurrent use.
+// Setting.Deny is set. Calls reserved for the other node are always denied to clients. After the first rule,
+// clients have only granted rights, even when the last rule is revoked. A nil or zero Rules contains no rules.
+// Rules is safe for concurrent use.
 type Rules struct {
 	current atomic.Pointer[compiled]
-	loading sync.Mutex // held by LoadFrom
+	loading sync.Mutex // held during LoadFrom
 
 	mu      sync.Mutex // guards all below, and changes of current
 	setting Setting
@@ -56,8 +57,8 @@ type Rules struct {
 
 // Setting is the part of the node's configuration that affects access.
 type Setting struct {
-	Deny      bool     // grant no rights to clients even before the first rule
-	Operators []string // globs of principals with all rights
+	Deny      bool     // clients have no rights, even before the first rule
+	Operators []string // globs of the principals with all rights
 }
 
 type compiled struct {
@@ -72,11 +73,11 @@ type compiled struct {
 // The caches are cleared at these limits.
 const (
 	maxIdentities = 10_000
-	maxQueues     = 1000 // of one identity
+	maxQueues     = 1000 // limit for one identity
 )
 
 type grants struct { // the rights of one identity
-	all    bool  // has all rights
+	all    bool  // the identity has all rights
 	pair   Right // on the pair
 	any    Right // on at least one queue
 	queues []queueGrant
@@ -90,7 +91,7 @@ type queueGrant struct {
 	rights  Right
 }
 
-// Configure applies the node's configuration.
+// Configure applies the access settings of the node's configuration.
 func (r *Rules) Configure(s Setting) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,7 +99,8 @@ func (r *Rules) Configure(s Setting) {
 	r.swap(r.Table())
 }
 
-// Load replaces the rules with the store's access table. The error lists unreadable entries, which grant no rights.
+// Load replaces the rules with those in the store's access table. The error lists the entries that cannot be
+// decoded, which grant no rights.
 func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	t, err := Compile(version, entries)
 	r.mu.Lock()
@@ -108,15 +110,15 @@ func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	return err
 }
 
-// LoadFrom calls Load with the result of read. Concurrent calls are serialized, so that an older table cannot replace a
-// newer one.
+// LoadFrom calls Load with the result of read. Concurrent calls are serialized, so that an old table cannot
+// replace a newer one.
 func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntry)) error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
 	return r.Load(read())
 }
 
-// swap replaces the table, increases its generation and closes changed. mu is held.
+// swap replaces the table, increments its generation and closes changed. mu is held.
 func (r *Rules) swap(t *Table) {
 	next := *t
 	next.generation++
@@ -147,7 +149,7 @@ func (r *Rules) Generation() uint64 { return r.get().table.generation }
 // Table returns the current table.
 func (r *Rules) Table() *Table { return r.get().table }
 
-// Open reports whether access is unrestricted.
+// Open reports whether clients have all rights, without any rule.
 func (r *Rules) Open() bool { return r.get().open }
 
 // Setting returns the current setting.
@@ -174,18 +176,18 @@ func (r *Rules) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return r.Table().Token(sum)
 }
 
-// PeerSecret returns the shared secret of the two nodes, which they use if no other credentials are configured. It is
-// nil if not set, and must not be modified.
+// PeerSecret returns the shared secret of the two nodes, which they use if no other credentials are configured.
+// It returns nil if there is no secret. The result must not be modified.
 func (r *Rules) PeerSecret() []byte { return r.Table().peer }
 
-// IsPeerSecret reports whether shown is the shared secret of the pair.
+// IsPeerSecret reports whether shown is the shared secret of the two nodes.
 func (r *Rules) IsPeerSecret(shown []byte) bool {
 	own := r.PeerSecret()
 	return len(own) > 0 && subtle.ConstantTimeCompare(own, shown) == 1
 }
 
-// May returns a *DeniedError unless an identity has all given rights. Queue rights are checked for the named queue (for
-// any queue if name is empty), and other rights for the pair.
+// May returns a *DeniedError unless an identity has all given rights. Queue rights are checked for the named
+// queue or, if name is empty, for any queue. Other rights are checked for the pair.
 func (r *Rules) May(id *Identity, right Right, name string) error {
 	if right&Peer != 0 && !id.Peer {
 		return fmt.Errorf("%w: only the other node of the pair may make this call", ErrDenied)
@@ -212,7 +214,7 @@ func (r *Rules) May(id *Identity, right Right, name string) error {
 	return denied(id, right, name)
 }
 
-// MayAny is like May, but requires only one of the given rights on a queue.
+// MayAny is like May, but one of the given rights on the queue is sufficient.
 func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 	c := r.get()
 	if c.open {
@@ -224,7 +226,7 @@ func (r *Rules) MayAny(id *Identity, rights Right, name string) error {
 	return denied(id, rights, name)
 }
 
-// HasAnyRight returns a *DeniedError unless an identity has any right.
+// HasAnyRight returns a *DeniedError unless an identity has at least one right.
 func (r *Rules) HasAnyRight(id *Identity) error {
 	c := r.get()
 	if c.open {
@@ -236,8 +238,8 @@ func (r *Rules) HasAnyRight(id *Identity) error {
 	return denied(id, 0, "")
 }
 
-// Rights returns the rights of an identity on the pair and on a queue. If name is empty, it returns rights on any
-// queue.
+// Rights returns the rights of an identity on the pair and on the named queue. If name is empty, it returns the
+// rights on the pair and on at least one queue.
 func (r *Rules) Rights(id *Identity, name string) Right {
 	const all = QueueRights | Operate | Audit
 	c := r.get()
@@ -254,7 +256,7 @@ func (r *Rules) Rights(id *Identity, name string) Right {
 	return g.pair | g.on(name)
 }
 
-// Check calls May for the identity in a context.
+// Check calls May for the identity in ctx.
 func (r *Rules) Check(ctx context.Context, right Right, queue string) error {
 	if r.Open() && right&Peer == 0 {
 		return nil
@@ -262,7 +264,7 @@ func (r *Rules) Check(ctx context.Context, right Right, queue string) error {
 	return r.May(FromContext(ctx), right, queue)
 }
 
-// CheckAny calls MayAny for the identity in a context.
+// CheckAny calls MayAny for the identity in ctx.
 func (r *Rules) CheckAny(ctx context.Context, rights Right, queue string) error {
 	if r.Open() {
 		return nil
@@ -308,7 +310,7 @@ type identityName struct {
 func (c *compiled) grant(id *Identity) *grants {
 	g := &grants{cache: make(map[string]Right)}
 	if id.Peer {
-		g.pair = Operate | Audit // calls of the other node on behalf of an operator
+		g.pair = Operate | Audit // the other node calls on behalf of an operator
 	}
 	g.all = slices.ContainsFunc(c.setting.Operators, func(glob string) bool { return matchPrincipal(glob, id.Principal) })
 	for i := range c.table.rules {
@@ -349,12 +351,12 @@ func (g *grants) on(name string) Right {
 	return rights
 }
 
-// DeniedError describes a missing right. It matches ErrDenied.
+// DeniedError reports a missing right. It matches ErrDenied.
 type DeniedError struct {
 	Principal string
 	Groups    []string
 	Right     Right  // 0: the caller has no rights
-	Queue     string // empty for a right on the pair, or on any queue
+	Queue     string // empty for a right on the pair or on any queue
 }
 
 func denied(id *Identity, right Right, name string) error {
@@ -410,10 +412,10 @@ func (r *Rules) Applicable(id *Identity) (rules []*pb.AccessRule, operators []st
 	return rules, operators
 }
 
-// QuotaError describes an exceeded quota. It matches ErrQuota.
+// QuotaError reports an exceeded quota. It matches ErrQuota.
 type QuotaError struct {
-	Quota       string // as in `lockstep access quota`: queues, bytes, rate or connections
-	Pattern     string // of the queues
+	Quota       string // name as in `lockstep access quota`: queues, bytes, rate or connections
+	Pattern     string // pattern of the queues
 	Limit, Used uint64 // Used does not include the request
 	Advice      string // suggested action
 }

@@ -17,21 +17,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Kinds of entries in the access table. Values are messages of access.proto, except for KindPeer. Entries of an unknown
-// kind, written by a newer release, grant no rights.
+// Kinds of entries in the access table. The values are messages of access.proto, except for those of KindPeer and
+// KindMode. Entries of an unknown kind were written by a newer release and grant no rights.
 const (
-	KindQuota = 'q' // AccessQuota, by its queue pattern
-	KindRole  = 'o' // AccessRole, by its name
-	KindRule  = 'r' // AccessRule, by RuleName
-	KindToken = 't' // AccessToken, by its name
+	KindQuota = 'q' // AccessQuota; named by its queue pattern
+	KindRole  = 'o' // AccessRole; named by its name
+	KindRule  = 'r' // AccessRule; named by RuleName
+	KindToken = 't' // AccessToken; named by its name
 	KindPeer  = 'p' // shared secret of the two nodes
-	KindMode  = 'm' // a rule has existed, so rights without a rule are denied
+	KindMode  = 'm' // a rule was created, so rights without a rule are denied
 )
 
 // Names of the entries of KindPeer and KindMode.
 const (
-	PeerName = "peer"   // of KindPeer
-	ModeName = "closed" // of KindMode
+	PeerName = "peer"   // name of the entry of KindPeer
+	ModeName = "closed" // name of the entry of KindMode
 )
 
 // Table is the compiled access table at one version. It is immutable.
@@ -47,20 +47,21 @@ type Table struct {
 	closed     bool
 }
 
-// rule includes the rights of its roles.
+// rule is a rule with its rights, including those of its roles.
 type rule struct {
 	*pb.AccessRule
 
 	queues, pair Right
 }
 
-// RuleName returns the entry name of a rule, one per subject and queue pattern.
+// RuleName returns the entry name of a rule. There is one entry for each subject and queue pattern.
 func RuleName(r *pb.AccessRule) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", r.GetPrincipal(), r.GetGroup(), r.GetQueue()))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Compile creates a Table. The error lists unreadable entries, which grant no rights. The Table is valid even then.
+// Compile creates a Table from the entries. The error lists the entries that cannot be decoded, which grant no
+// rights. The Table is valid even if an error is returned.
 func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 	t := &Table{
 		version: version, roles: map[string]*pb.AccessRole{}, tokens: map[string]*pb.AccessToken{},
@@ -74,7 +75,7 @@ func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 		}
 		return err == nil
 	}
-	for i := range entries { // roles precede rules in the order of kinds
+	for i := range entries { // kinds are ordered, so that roles precede rules
 		switch e := &entries[i]; e.Kind {
 		case KindRole:
 			if r := new(pb.AccessRole); read(e, r) {
@@ -122,7 +123,7 @@ func (r *rule) matches(id *Identity) bool {
 	return slices.ContainsFunc(id.Groups, func(g string) bool { return txn.MatchGlob(r.GetGroup(), g) })
 }
 
-// RightsFromProto converts rights, except those unknown to this release.
+// RightsFromProto converts rights. It ignores rights that this release does not support.
 func RightsFromProto(in []pb.AccessRight) (rights Right) {
 	for _, r := range in {
 		if r > pb.AccessRight_ACCESS_RIGHT_UNSPECIFIED && r <= pb.AccessRight_ACCESS_RIGHT_AUDIT {
@@ -142,7 +143,7 @@ func RightsToProto(rights Right) (out []pb.AccessRight) {
 	return out
 }
 
-// Version returns the LSN of the record that last changed the table.
+// Version returns the LSN of the last record that changed the table.
 func (t *Table) Version() uint64 { return t.version }
 
 // Rules returns the rules. They must not be modified.
@@ -169,10 +170,10 @@ func (t *Table) Roles() map[string]*pb.AccessRole { return t.roles }
 // Tokens returns the tokens, with their hashes, by name. They must not be modified.
 func (t *Table) Tokens() map[string]*pb.AccessToken { return t.tokens }
 
-// Quotas returns the quotas by pattern. They must not be modified.
+// Quotas returns the quotas, ordered by pattern. They must not be modified.
 func (t *Table) Quotas() []*pb.AccessQuota { return t.quotas }
 
-// Closed reports whether a rule has ever existed. Then rights without a rule are denied.
+// Closed reports whether a rule was ever created. If so, rights without a rule are denied.
 func (t *Table) Closed() bool { return t.closed || len(t.rules) > 0 }
 
 // HasPeerSecret reports whether the two nodes have a shared secret.
@@ -190,7 +191,7 @@ func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return token.GetPrincipal(), token.GetGroups(), expiry, true
 }
 
-// Granting returns the rules that grant a right. A queue right must be granted on the named queue.
+// Granting returns the rules that grant a right on the pair, or on the named queue if it is a queue right.
 func (t *Table) Granting(right Right, name string) (rules []*pb.AccessRule) {
 	for i := range t.rules {
 		r := &t.rules[i]
@@ -201,7 +202,7 @@ func (t *Table) Granting(right Right, name string) (rules []*pb.AccessRule) {
 	return rules
 }
 
-// matchPrincipal is like MatchGlob, but no wildcard matches the anonymous principal.
+// matchPrincipal is like txn.MatchGlob, but wildcards do not match the anonymous principal.
 func matchPrincipal(glob, principal string) bool {
 	if principal == Anonymous {
 		return glob == Anonymous

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission limits the connections to a node's ports, and closes connections that do not authenticate in time.
+// Package admission limits the connections to a node's ports, and closes connections that do not authenticate in
+// time.
 //
-// A connection is new until one of its calls passes the auth interceptor. It is closed if it stays new for
-// Limits.HandshakeTimeout, whether it is in the TLS handshake, in the HTTP/2 preface, or without calls. At a limit,
-// the oldest new connections are evicted, so that half-open connections cannot lock out clients. The other node of the
-// pair has reserved slots.
+// A connection is new until one of its calls has passed the auth interceptor. A connection that stays new for
+// Limits.HandshakeTimeout is closed, regardless of whether it is in the TLS handshake, in the HTTP/2 preface, or
+// has made no call. At a limit, the oldest new connections are evicted, so that half-open connections cannot lock
+// out clients. Slots are reserved for the other node of the pair.
 package admission
 
 import (
@@ -20,31 +21,31 @@ import (
 )
 
 const (
-	// minAge is the minimum age at which a new connection may be evicted. It covers the handshakes of clients that all
-	// reconnect after a failover.
+	// minAge is the minimum age at which a new connection may be evicted. It is longer than the handshakes of
+	// clients that all reconnect after a failover.
 	minAge = time.Second
-	// peerSlots is the number of slots reserved for the other node, in addition to the limits. A connection in such a slot
-	// must authenticate as the other node within peerTime, since clients may share its address.
+	// peerSlots is the number of slots reserved for the other node, in addition to the limits. A connection in such
+	// a slot must authenticate as the other node within peerTime, because clients may have the same address.
 	peerSlots = 32
 	peerTime  = time.Second
-	// refillTime is the time in which the spent attempts of an address are refilled completely.
+	// refillTime is the time in which all attempts of an address are refilled.
 	refillTime    = 4 * time.Second
-	evictInterval = 5 * time.Second // of addresses without connections
-	// abandonedFraction is the fraction of its attempts (1/256) that an address is charged, in addition to one attempt,
-	// for a connection that ends before a call is admitted.
+	evictInterval = 5 * time.Second // interval of the removal of addresses without connections
+	// abandonedFraction determines the charge for a connection that ends before a call is admitted. The address is
+	// charged 1/abandonedFraction of its attempts, in addition to one attempt.
 	abandonedFraction = 256
-	// A listener that refuses connections above this rate accepts more slowly, so that connections wait in the kernel's
-	// queue instead of using CPU time.
+	// A listener that refuses connections at a higher rate pauses before each Accept, so that connections wait in
+	// the kernel's queue instead of using CPU time.
 	maxRefusals      = 400
 	refusedPerSecond = 4000
 	refusedPause     = 5 * time.Millisecond
-	sampled          = 64 // addresses examined to select a connection to evict
-	maxFailures      = 16 // calls with invalid credentials on a new connection
-	// holdTime delays closing a connection that exceeds the attempt limit of its address, to slow the client down.
-	// maxHeldRequests limits the number of such connections.
+	sampled          = 64 // maximum number of addresses examined to select a connection to evict
+	maxFailures      = 16 // maximum number of calls with invalid credentials on a new connection
+	// holdTime is the delay before a connection that exceeds the attempts of its address is closed, which slows the
+	// client down. maxHeldRequests limits the number of connections that are delayed at the same time.
 	holdTime        = 500 * time.Millisecond
 	maxHeldRequests = 128
-	logInterval     = 10 * time.Second // minimum per kind of refusal
+	logInterval     = 10 * time.Second // minimum interval for each reason
 )
 
 // Reason is the reason why a connection was refused or closed.
@@ -54,13 +55,13 @@ type Reason uint8
 const (
 	Full              Reason = iota // limits.connections is reached
 	AddressFull                     // limits.connections-per-address is reached
-	TooMany                         // too many recent connections of the address without a call
+	TooMany                         // too many recent connections of the address have made no call
 	HandshakeTimedOut               // no call passed the auth interceptor within limits.handshake-timeout
 	Unauthenticated                 // no call was authenticated
-	Flood                           // too many cancelled calls, changes of settings or pings
+	Flood                           // too many cancelled calls, SETTINGS frames or pings
 	Evicted                         // closed early to make room for another connection
-	Handshakes                      // limits.handshakes connections have not made a call yet
-	ExcessiveMemory                 // the client sent too much data that could not be processed
+	Handshakes                      // limits.handshakes connections have made no call yet
+	ExcessiveMemory                 // the client has sent too much data that could not be processed
 	Expired                         // the client certificate has expired
 	reasons
 )
@@ -72,25 +73,26 @@ var reasonNames = [reasons]string{
 
 func (r Reason) String() string { return reasonNames[r] }
 
-// Limits limits the connections.
+// Limits contains the limits of connections.
 type Limits struct {
-	Connections, PerAddress int // open connections in total, and per address
-	// Handshakes limits the open connections without an admitted call. It is 25 % higher for addresses with
-	// admitted connections.
+	Connections, PerAddress int // maximum number of open connections, in total and for each address
+	// Handshakes limits the number of open connections without an admitted call. For addresses with admitted
+	// connections, the limit is 25 % higher.
 	Handshakes       int
-	HandshakeTimeout time.Duration // until a call passes the auth interceptor
+	HandshakeTimeout time.Duration // maximum time until a call passes the auth interceptor
 }
 
 // Options configures New.
 type Options struct {
 	Limits func() Limits // called for each connection
-	// IsPeer reports whether the host may be the other node; nil outside a pair. It must not block.
+	// IsPeer reports whether the host may be the other node. It must not block. It is nil outside a pair.
 	IsPeer func(host string) bool
-	// Plain reports whether the port has no TLS: the listener then parses the HTTP/2 frames. With TLS, Credentials
-	// parses them.
+	// Plain reports whether the port has no TLS. The listener then parses the HTTP/2 frames. With TLS, Credentials
+	// parses them after decryption.
 	Plain bool
-	// UnprocessedBytes limits the data of all clients that handlers have not processed; above it, connections are read
-	// more slowly. RequestBytes, the size of the largest request, is allowed in addition. 0 means unlimited.
+	// UnprocessedBytes limits the total size of data that handlers have not processed. Above the limit, connections
+	// are read more slowly. RequestBytes is the size of the largest request; it is permitted in addition. If
+	// UnprocessedBytes is 0, there is no limit.
 	UnprocessedBytes, RequestBytes int64
 	Logger                         *zap.Logger // logs refused connections, at most a few times per minute
 }
@@ -109,12 +111,12 @@ type Listener struct {
 
 	mu        sync.Mutex // guards all below
 	open      int
-	fresh     int              // new connections among conns
+	fresh     int              // number of new connections in conns
 	conns     map[uint64]*Conn // by number
 	lastID    uint64
-	reserved  int // connections in slots of the peer
+	reserved  int // number of connections in reserved slots
 	sources   map[string]*source
-	evictedAt time.Time // last cleanup of sources
+	evictedAt time.Time // time of the last cleanup of sources
 	logState  [reasons]logState
 }
 
@@ -123,12 +125,12 @@ type logState struct { // of a reason
 	then uint64 // count at the last log entry
 }
 
-// source is an address that has connections, or had some recently.
+// source is an address that has open connections, or had some recently.
 type source struct {
 	host string
 	open int
 	new  list.List // of *Conn, oldest first
-	// tries is the number of connections without calls that the address could still open at the time refilled.
+	// tries is the number of connections without calls that the address could open at the time refilled.
 	tries    float64
 	refilled time.Time
 }
@@ -146,7 +148,7 @@ func New(l net.Listener, o Options) *Listener {
 
 // Stats contains statistics of a Listener.
 type Stats struct {
-	Open, Accepted   uint64            // Accepted counts since start
+	Open, Accepted   uint64            // Accepted counts connections since the start
 	UnprocessedBytes int64             // data of all clients that handlers have not processed
 	Ended            map[string]uint64 // refused and closed connections by reason
 }
@@ -165,10 +167,11 @@ func (l *Listener) Stats() Stats {
 	return s
 }
 
-// Accept waits for the next admitted connection.
+// Accept waits for the next connection that is admitted.
 func (l *Listener) Accept() (net.Conn, error) { return l.accept(l.Listener, "", &l.refusals) }
 
-// accept waits for an admitted connection of a port. refusals limits the rate of refused connections.
+// accept waits for the next connection of a port that is admitted. refusals limits the rate of refused
+// connections.
 func (l *Listener) accept(port net.Listener, protocol string, refusals *bucket) (net.Conn, error) {
 	for {
 		raw, err := port.Accept()
@@ -185,8 +188,8 @@ func (l *Listener) accept(port net.Listener, protocol string, refusals *bucket) 
 	}
 }
 
-// AddPort returns a listener for another port. Its connections share the limits, and are listed with the name of its
-// protocol.
+// AddPort returns a listener for another port. Its connections count towards the same limits. List reports them
+// with the name of their protocol.
 func (l *Listener) AddPort(other net.Listener, protocol string) net.Listener {
 	return &sharedPort{Listener: other, l: l, protocol: protocol}
 }
@@ -206,9 +209,9 @@ func (a *sharedPort) Accept() (net.Conn, error) {
 // reset closes a refused connection immediately with a TCP reset, regardless of unread data.
 func reset(raw net.Conn) {
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // closed in any case
+		_ = tcp.SetLinger(0) // the connection is closed in any case
 	}
-	_ = raw.Close() // refused: the error is irrelevant
+	_ = raw.Close() // the error is irrelevant, because the connection is refused
 }
 
 func (l *Listener) refuse(raw net.Conn, reason Reason) {
@@ -225,7 +228,7 @@ func (l *Listener) refuse(raw net.Conn, reason Reason) {
 	})
 }
 
-// admit applies the limits to a connection. It returns nil if it refuses the connection.
+// admit applies the limits to a connection. It returns nil if the connection is refused.
 func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	limits, now := l.o.Limits(), time.Now()
 	host := hostOf(raw.RemoteAddr())
@@ -260,7 +263,7 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	l.mu.Unlock()
 	if evicted != nil {
 		l.refused(Evicted, evicted.source.host, limits)
-		_ = evicted.end() // only the free slot matters
+		_ = evicted.end() // only the free slot is needed
 	}
 	if c == nil {
 		l.refused(reason, host, limits)
@@ -272,13 +275,13 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 		seen = newWire(c)
 	}
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		// preserves the methods of TCP connections, such as vectored writes
+		// Keep the methods of TCP connections, such as vectored writes.
 		return &tcpConn{tcp, c, seen}
 	}
 	return &plainConn{raw, c, seen}
 }
 
-// source returns the entry of a host, with its tries refilled, and creates it if needed. mu is held.
+// source returns the entry of a host with its tries refilled. It creates the entry if needed. mu is held.
 func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	s := l.sources[host]
 	if s == nil {
@@ -289,8 +292,8 @@ func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	return s
 }
 
-// charge charges the address 1/share of its attempts. The balance may become negative, but is refilled within twice
-// refillTime.
+// charge charges the address 1/share of its attempts. The balance may become negative, but only so far that twice
+// refillTime refills it.
 func (s *source) charge(share float64, limits Limits) {
 	all := float64(limits.PerAddress)
 	s.tries = max(s.tries-all/share, -all)
@@ -302,7 +305,8 @@ func (s *source) refill(limits Limits, now time.Time) {
 	s.refilled = now
 }
 
-// room reports whether one more connection of s is admitted, and returns the connection to evict for it. mu is held.
+// room reports whether one more connection of s can be admitted. It returns the connection that must be evicted
+// for it, or the reason for the refusal. mu is held.
 func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn, reason Reason, ok bool) {
 	if s.tries < 1 {
 		return nil, TooMany, false
@@ -331,7 +335,8 @@ func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn,
 	return nil, reason, false
 }
 
-// mostCrowded returns the sampled address with the most new connections, if one may be evicted, or nil. mu is held.
+// mostCrowded samples addresses that have a connection to evict, and returns the one with the most new
+// connections, or nil. mu is held.
 func (l *Listener) mostCrowded(now time.Time) (most *source) {
 	looked := 0
 	for _, s := range l.sources { // random order
@@ -348,7 +353,7 @@ func (l *Listener) mostCrowded(now time.Time) (most *source) {
 	return most
 }
 
-// oldest returns the oldest new connection that may be evicted, or nil. mu is held.
+// oldest returns the oldest new connection if it may be evicted, or nil. mu is held.
 func (s *source) oldest(now time.Time) *Conn {
 	e := s.new.Front()
 	if e == nil {
@@ -361,14 +366,14 @@ func (s *source) oldest(now time.Time) *Conn {
 	return c
 }
 
-// evict removes a source without connections and with all tries refilled. mu is held.
+// evict removes a source that has no connections and has all its tries. mu is held.
 func (l *Listener) evict(s *source, limits Limits, now time.Time) {
 	if s.refill(limits, now); s.open == 0 && s.tries >= float64(limits.PerAddress) {
 		delete(l.sources, s.host)
 	}
 }
 
-// evictIdle evicts sources that are no longer needed, at most once per evictInterval. mu is held.
+// evictIdle removes sources that are no longer needed, at most once per evictInterval. mu is held.
 func (l *Listener) evictIdle(limits Limits, now time.Time) {
 	if now.Sub(l.evictedAt) < evictInterval {
 		return
@@ -415,7 +420,8 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 	Evicted: "connections without a call closed before limits.handshake-timeout: slots needed for new connections",
 }
 
-// network reduces an IPv6 address to its first 64 bits, usually one host.
+// network reduces an IPv6 address to its first 64 bits, which usually identify one host. It returns other
+// addresses unchanged.
 func network(host string) string {
 	a, err := netip.ParseAddr(host)
 	if err != nil || !a.Is6() || a.Is4In6() {

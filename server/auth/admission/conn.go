@@ -13,49 +13,50 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Conn is an admitted connection. A nil Conn represents a call over another transport; its methods do nothing.
+// Conn is an admitted connection. A nil Conn represents the connection of a call over another transport; its
+// methods do nothing.
 type Conn struct {
 	l      *Listener
 	source *source
 	remote Remote
 	since  time.Time
 	timer  *time.Timer
-	expiry atomic.Pointer[time.Timer] // for the client's certificate; nil without one
+	expiry atomic.Pointer[time.Timer] // closes the connection when the client's certificate expires; nil without one
 	close  func() error
-	over   chan struct{} // closed with the connection
+	over   chan struct{} // closed when the connection is closed
 	once   sync.Once
 	err    error // result of close
 	id     uint64
 
-	protocol string                 // empty: gRPC
+	protocol string                 // protocol of the port; empty for gRPC
 	named    atomic.Pointer[string] // name sent by the client in its protocol
 
 	unprocessed connUnprocessed
 
 	caller                  atomic.Pointer[Caller]
 	bytesIn, bytesOut       atomic.Uint64
-	messagesIn, messagesOut atomic.Uint64 // messages of open streams are counted in Stream
+	messagesIn, messagesOut atomic.Uint64 // without messages of open streams, which Stream counts
 
 	streamsMu sync.Mutex // guards streams
 	streams   map[*Stream]struct{}
 
 	known atomic.Bool  // a call has passed the auth interceptor
-	wrong atomic.Int32 // calls that failed authentication
-	calls atomic.Int32 // running calls that require no authentication
+	wrong atomic.Int32 // number of calls that failed authentication
+	calls atomic.Int32 // number of calls in progress that require no authentication
 
-	// guarded by Listener.mu
-	element  *list.Element // in source.new; nil when no longer new
-	reserved bool          // in a reserved slot, and not yet authenticated as the other node
+	// The fields below are guarded by Listener.mu.
+	element  *list.Element // element in source.new; nil if the connection is not new
+	reserved bool          // in a reserved slot, and not authenticated as the other node
 }
 
-// Remote is the remote address of a connection. It refers to its Conn.
+// Remote is the remote address of a connection. It references the connection's Conn.
 type Remote struct {
 	net.Addr
 
 	conn *Conn
 }
 
-// FromContext returns the connection of a call, or nil if no Listener accepted it.
+// FromContext returns the connection of a call. It returns nil if no Listener has accepted the connection.
 func FromContext(ctx context.Context) *Conn {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -67,8 +68,8 @@ func FromContext(ctx context.Context) *Conn {
 	return nil
 }
 
-// Authenticated records that a call has passed the auth interceptor. isPeer reports whether only the other node may
-// make the call.
+// Authenticated records that a call has passed the auth interceptor. isPeer reports whether only the other node
+// may make that call.
 func (c *Conn) Authenticated(isPeer bool) {
 	if c == nil || c.known.Load() && !isPeer {
 		return
@@ -87,8 +88,8 @@ func (c *Conn) Authenticated(isPeer bool) {
 	c.source.tries = min(c.source.tries+1, float64(c.l.o.Limits().PerAddress))
 }
 
-// AuthenticationFailed records a call without valid credentials. A connection without an admitted call is closed after
-// several such calls.
+// AuthenticationFailed records a call with invalid credentials. If no call was admitted, the connection is closed
+// after maxFailures such calls.
 func (c *Conn) AuthenticationFailed() {
 	if c == nil || c.known.Load() || c.wrong.Add(1) != maxFailures {
 		return
@@ -96,15 +97,15 @@ func (c *Conn) AuthenticationFailed() {
 	c.closeFor(Unauthenticated)
 }
 
-// Begin records the start of a call that requires no authentication. It keeps the connection open until End, but does
-// not mark it as authenticated.
+// Begin records the start of a call that requires no authentication. It prevents a timeout of the connection
+// until End, but does not mark the connection as authenticated.
 func (c *Conn) Begin() {
 	if c != nil {
 		c.calls.Add(1)
 	}
 }
 
-// End records the end of a call that Begin has recorded.
+// End records the end of a call for which Begin was called.
 func (c *Conn) End() {
 	if c != nil {
 		c.calls.Add(-1)
@@ -125,7 +126,7 @@ func (c *Conn) expired(timeout time.Duration) {
 		return
 	}
 	if c.calls.Load() > 0 {
-		c.l.mu.Lock() // the timer may not yet be stored
+		c.l.mu.Lock() // the timer may not be stored yet
 		defer c.l.mu.Unlock()
 		c.timer.Reset(timeout)
 		return
@@ -135,10 +136,11 @@ func (c *Conn) expired(timeout time.Duration) {
 
 func (c *Conn) closeFor(reason Reason) {
 	c.l.refused(reason, c.source.host, c.l.o.Limits())
-	_ = c.end() // abandoned
+	_ = c.end() // the error is irrelevant, because the connection is abandoned
 }
 
-// closeAndCharge is like closeFor, and charges the address 1/fraction of its attempts to delay new connections.
+// closeAndCharge is like closeFor, but also charges the address 1/fraction of its attempts, which delays new
+// connections.
 func (c *Conn) closeAndCharge(reason Reason, fraction float64) {
 	c.l.mu.Lock()
 	c.source.charge(fraction, c.l.o.Limits())
@@ -146,7 +148,7 @@ func (c *Conn) closeAndCharge(reason Reason, fraction float64) {
 	c.closeFor(reason)
 }
 
-// end closes the connection and frees its slot, once.
+// end closes the connection and frees its slot. Further calls have no effect.
 func (c *Conn) end() error {
 	c.once.Do(func() {
 		c.timer.Stop()
@@ -176,20 +178,20 @@ func (c *Conn) end() error {
 	return c.err
 }
 
-// wire parses the HTTP/2 frames that gRPC reads and writes. It buffers the data, so that the bytes returned last belong
-// to the frame that gRPC is processing.
+// wire parses the HTTP/2 frames that gRPC reads and writes. It buffers the received data, so that the bytes
+// returned last are part of the frame that gRPC processes.
 type wire struct {
 	conn   *Conn
 	in     frames
 	out    frameHeaders
-	buffer []byte // buffer[from:] is unread
+	buffer []byte // the unread part is from
 	from   []byte
-	err    error // of the last read, returned after the buffered bytes
+	err    error // error of the last read, returned after the buffered bytes
 }
 
-const wireBytes = 32 << 10 // of the buffer, the default of gRPC
+const wireBytes = 32 << 10 // size of the buffer, as in gRPC
 
-// read delays, and finally closes, the connection of a client that exceeds a limit.
+// read reads from inner into b. It delays, and finally closes, the connection of a client that exceeds a limit.
 func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	if len(w.from) == 0 {
 		if w.err != nil {
@@ -223,15 +225,15 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	return n, nil
 }
 
-// write writes b and detects the calls that gRPC ends.
+// write writes b to inner, and detects the calls that gRPC ends.
 func (w *wire) write(inner net.Conn, b []byte) (int, error) {
 	n, err := inner.Write(b)
 	w.out.passOut(w.conn, b[:n])
 	return n, err //nolint:wrapcheck // a net.OpError has the details
 }
 
-// A tcpConn keeps the methods of a TCP connection; plainConn is any other one. wire is nil if an outer connection, such
-// as securedConn, parses the frames, or if the protocol has none.
+// tcpConn keeps the methods of a TCP connection. plainConn is used for other connections. wire is nil if another
+// connection, such as securedConn, parses the frames, or if the protocol is not HTTP/2.
 type (
 	tcpConn struct {
 		*net.TCPConn

@@ -10,7 +10,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials wraps the TLS credentials of a server behind a Listener, which must parse the decrypted HTTP/2 frames.
+// Credentials wraps the TLS credentials of a server behind a Listener, so that the decrypted HTTP/2 frames can be
+// parsed.
 func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return readStats{inner}
 }
@@ -39,8 +40,9 @@ func (s readStats) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	return &securedConn{conn, newWire(of)}, info, nil
 }
 
-// endWith closes the connection when the client's certificate expires. The other node's connection stays open: closing
-// it would stop replication, and a condition is raised long before its certificate expires.
+// endWith closes the connection when the client's certificate expires. The connection of the other node stays
+// open, because closing it would stop replication. A condition is raised long before the certificate of a node
+// expires.
 func (c *Conn) endWith(chains [][]*x509.Certificate) {
 	var last time.Time
 	for _, chain := range chains {
@@ -61,7 +63,7 @@ func (c *Conn) endWith(chains [][]*x509.Certificate) {
 	})
 	c.expiry.Store(timer)
 	select {
-	case <-c.over: // before the timer could be stopped
+	case <-c.over: // the connection was closed before the timer was stored
 		timer.Stop()
 	default:
 	}

@@ -8,40 +8,40 @@ import (
 	"time"
 )
 
-// gRPC limits the concurrent calls, the header size and the ping rate of a connection. Cancelled calls
-// (CVE-2023-44487), SETTINGS frames and empty frames are limited here.
+// gRPC limits the concurrent calls, the header size and the ping rate of a connection. This file limits cancelled
+// calls (CVE-2023-44487), SETTINGS frames and empty frames.
 
 const (
-	prefaceBytes     = 24 // the client connection preface
+	prefaceBytes     = 24 // size of the preface that a client sends on each connection
 	frameHeaderBytes = 9
-	// Frame types. Types above frameContinuation belong to unused extensions.
+	// Types of frames. Types above frameContinuation are extensions that are not used.
 	frameData         = 0
-	frameCall         = 1 // HEADERS
+	frameCall         = 1 // a HEADERS frame, which starts a call
 	framePriority     = 2
 	frameReset        = 3
 	frameSettings     = 4
 	frameGoAway       = 7
 	frameContinuation = 9
-	// Error code sent by gRPC to a client that pings too often, and its offset in the frame.
+	// Error code that gRPC sends to a client that pings too often, and the offset of the code in the frame.
 	enhanceYourCalm = 11
 	goAwayCode      = 4
 	goAwayBytes     = 8
 	flagEndStream   = 1
 	flagEndHeaders  = 4
 
-	// Limit of cancelled calls. The burst allows a client to cancel all its calls. Empty frames that do not end a stream
-	// also count.
+	// Limit of cancelled calls. The burst permits that a client cancels all its calls. Empty frames that do not end
+	// a stream also count.
 	maxResets       = 2048
 	resetsPerSecond = 100
-	// The first resetsFree resets are not delayed. Each further one delays reading from the connection, which limits the
-	// CPU time for starting and cancelling calls. longestPause is the maximum single delay.
+	// The first resetsFree cancelled calls are not delayed. Each further one delays the next read of the connection,
+	// which limits the CPU time for starting and cancelling calls. longestPause is the maximum delay of one read.
 	resetsFree   = 256
 	resetPause   = time.Millisecond
 	longestPause = time.Second
 	// Limit of SETTINGS, PRIORITY and extension frames.
 	maxSettings       = 100
 	settingsPerSecond = 10
-	// floodFraction is the fraction of its attempts (1/8) that an address is charged for flooding.
+	// floodFraction determines the charge for flooding: the address is charged 1/floodFraction of its attempts.
 	floodFraction = 8
 )
 
@@ -67,12 +67,12 @@ func (b *bucket) take(immediate, perSecond float64) bool {
 
 // frameHeaders finds frame headers in a byte stream that arrives in arbitrary pieces.
 type frameHeaders struct {
-	skip   int // bytes until the next header
+	skip   int // number of bytes until the next header
 	header [frameHeaderBytes]byte
-	have   int // bytes present of header
+	have   int // number of bytes in header
 }
 
-// next returns the bytes after the next header, or false if b does not complete the header.
+// next returns the bytes that follow the next header. found is false if b does not complete that header.
 func (h *frameHeaders) next(b []byte) (rest []byte, found bool) {
 	if h.skip > 0 {
 		n := min(h.skip, len(b))
@@ -110,7 +110,7 @@ func (h *frameHeaders) passOut(c *Conn, b []byte) {
 	}
 }
 
-// frames parses the frames of a client. One goroutine reads a connection.
+// frames parses the frames that a client sends. It is used by the goroutine that reads the connection.
 type frames struct {
 	frameHeaders
 
@@ -122,7 +122,8 @@ func newWire(c *Conn) *wire {
 	return &wire{conn: c, in: frames{frameHeaders: frameHeaders{skip: prefaceBytes}}}
 }
 
-// pass returns the delay before the next read, or false if the client exceeds a limit.
+// pass counts the frames in b and returns the delay before the next read. ok is false if the client exceeds a
+// limit.
 func (f *frames) pass(c *Conn, b []byte) (pause time.Duration, ok bool) {
 	for {
 		var found bool

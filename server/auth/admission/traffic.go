@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	// ErrNoConnection is returned for the number of an unknown or closed connection.
+	// ErrNoConnection is returned if no open connection has the given ID.
 	ErrNoConnection = errors.New("connection not found")
 	// ErrPeerConnection is returned for the connection of the other node.
 	ErrPeerConnection = errors.New("connection belongs to the other node of the pair; stop that node instead")
@@ -21,13 +21,13 @@ var (
 
 // Caller describes the client of a connection.
 type Caller struct {
-	Principal, Authentication string // of the last admitted call
-	Client, TLS               string // name sent by the client, and TLS version; empty without TLS
-	Peer                      bool   // the other node of the pair
+	Principal, Authentication string // values of the last admitted call
+	Client, TLS               string // name sent by the client, and TLS version; empty if unknown or without TLS
+	Peer                      bool   // the client is the other node of the pair
 }
 
-// SetCaller records the caller of an admitted call. about returns the client's name and the TLS version, and is called
-// only for the first call.
+// SetCaller records the caller of an admitted call. about returns the client's name and the TLS version. It is
+// called only for the first admitted call.
 func (c *Conn) SetCaller(principal, authentication string, isPeer bool, about func() (client, tls string)) {
 	if c == nil {
 		return
@@ -45,7 +45,8 @@ func (c *Conn) SetCaller(principal, authentication string, isPeer bool, about fu
 	c.caller.Store(&now)
 }
 
-// Name sets the client name of the connection with the given remote address. It replaces the user agent of its calls.
+// Name sets the client name of the connection with the given remote address. It takes precedence over the user
+// agent of the calls.
 func Name(of net.Addr, client string) {
 	if r, ok := of.(*Remote); ok {
 		r.conn.named.Store(&client)
@@ -54,10 +55,10 @@ func Name(of net.Addr, client string) {
 
 // Use describes the activity of a stream.
 type Use struct {
-	Consumes               bool // receives messages; otherwise it publishes
+	Consumes               bool // the stream receives messages; otherwise it publishes
 	Queues                 []string
 	Subscription           string
-	Credit, Unacknowledged uint64 // number of further messages that may be delivered, and of messages in flight
+	Credit, Unacknowledged uint64 // number of further messages that may be delivered, and number of messages in flight
 }
 
 // Stream is an open publish or consume call, created by Conn.Open.
@@ -69,7 +70,8 @@ type Stream struct {
 	messages atomic.Uint64
 }
 
-// Open registers a stream. Any goroutine may call describe until Close has returned. The caller must call Close.
+// Open registers a stream. describe may be called from any goroutine until Close has returned. The caller must
+// call Close.
 func (c *Conn) Open(consumes bool, describe func() Use) *Stream {
 	s := &Stream{conn: c, consumes: consumes, describe: describe}
 	if c == nil {
@@ -85,10 +87,10 @@ func (c *Conn) Open(consumes bool, describe func() Use) *Stream {
 	return s
 }
 
-// Passed counts messages of the stream.
+// Passed adds messages to the message count of the stream.
 func (s *Stream) Passed(messages int) { s.messages.Add(uint64(messages)) }
 
-// Close removes the stream. Its messages remain counted for the connection.
+// Close removes the stream. Its messages are added to the counters of the connection.
 func (s *Stream) Close() {
 	c := s.conn
 	if c == nil {
@@ -104,7 +106,7 @@ func (s *Stream) Close() {
 	}
 }
 
-// Published counts messages published by a unary call.
+// Published counts the messages that a unary call has published.
 func (c *Conn) Published(messages int) {
 	if c != nil {
 		c.messagesIn.Add(uint64(messages))
@@ -134,7 +136,7 @@ type Info struct {
 	Streams        []StreamInfo // oldest first
 }
 
-// List describes all connections, oldest first.
+// List returns the descriptions of all connections, oldest first.
 func (l *Listener) List() []Info {
 	l.mu.Lock()
 	all := slices.Collect(maps.Values(l.conns))
@@ -147,7 +149,8 @@ func (l *Listener) List() []Info {
 	return out
 }
 
-// CloseConnection closes a connection, unless it belongs to the other node, and returns its description.
+// CloseConnection closes a connection and returns its description. It returns ErrPeerConnection for a connection
+// of the other node.
 func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	l.mu.Lock()
 	c := l.conns[id]
@@ -159,7 +162,7 @@ func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	if info.Peer {
 		return info, ErrPeerConnection
 	}
-	_ = c.end() // the client receives the error
+	_ = c.end() // the client detects the closed connection
 	return info, nil
 }
 

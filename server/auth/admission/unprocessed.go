@@ -12,72 +12,74 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// Requests that handlers have not processed are held in memory. HTTP/2 flow control limits them per call, but a
-// connection may have thousands of calls. The bytes are counted over all calls of all connections: received DATA frames
-// minus requests that handlers have finished.
+// Requests that handlers have not processed occupy memory. HTTP/2 flow control limits them for each call, but a
+// connection may have thousands of calls. The bytes are counted over all calls of all connections: the size of
+// received DATA frames minus the size of requests that handlers have finished.
 //
-// Above the limit, connections from addresses with more than their fraction of the data are not read. A connection is
-// closed if too much of its data cannot be processed. Exceptions are a large request over a slow line while it keeps
-// growing, and a complete request that waits for the node.
+// Above the limit, connections from addresses with more than their fraction of the data are not read. A
+// connection is closed if too much of its data cannot be processed. There are two exceptions: a large request
+// over a slow line while it keeps growing, and a complete request that waits for the node.
 
 const (
-	reliefInterval = 10 * time.Millisecond // of the checks while the limit is exceeded
-	reliefPause    = 5 * time.Millisecond  // of the checks whether a paused connection may be read
-	// closeDelay is the interval in which a connection must process at least as much data as it holds unprocessed.
+	reliefInterval = 10 * time.Millisecond // interval of checks while the limit is exceeded
+	reliefPause    = 5 * time.Millisecond  // interval at which a paused connection checks whether it may be read
+	// closeDelay is the time in which a connection must process at least as much data as it has unprocessed.
 	closeDelay = 3 * time.Second
-	// The largest holder may complete its request as long as it grows by unprocessedGrowth within unprocessedGrowthTime,
-	// or by unprocessedGrowthAlone while no other connection is paused.
+	// The connection with the most unprocessed data may complete its request while it grows by unprocessedGrowth
+	// within unprocessedGrowthTime. While no other connection is paused, unprocessedGrowthAlone is sufficient.
 	unprocessedGrowth      = 1 << 20
 	unprocessedGrowthAlone = 64 << 10
 	unprocessedGrowthTime  = time.Second
-	// Other connections wait only for a connection with at least limit/minBlockingFraction of unprocessed data.
+	// Other connections wait for a connection only if it has at least limit/minBlockingFraction of unprocessed data.
 	minBlockingFraction = 8
 )
 
 type unprocessed struct {
-	// Above limit, connections are read more slowly. Above most, connections with unprocessed data are not read; the
-	// difference leaves room for one request of the largest size. 0 means unlimited.
+	// Above limit, connections are read more slowly. Above most, connections with unprocessed data are not read. The
+	// difference leaves room for one request of the largest size. If limit is 0, there is no limit.
 	limit, most int64
 	total       atomic.Int64
-	waiting     atomic.Int32 // requests that wait for the node, not for their client
+	waiting     atomic.Int32 // number of requests that wait for the node, not for their client
 	pausing     atomic.Bool  // pauseExcess is scheduled
 	since       time.Time    // start of pausing; used only by pauseExcess
 }
 
 type connUnprocessed struct {
 	bytes   atomic.Int64
-	working atomic.Int64  // part of bytes: requests being processed by the node
-	taken   atomic.Uint64 // total bytes that handlers have finished
-	slow    atomic.Bool   // not read while the limit is exceeded
-	held    atomic.Bool   // has data to read, but is paused
-	current uint32        // most recent call; used only by the goroutine that reads the connection
+	working atomic.Int64  // part of bytes: size of the requests that the node is processing
+	taken   atomic.Uint64 // total size of requests that handlers have finished
+	slow    atomic.Bool   // the connection is not read while the limit is exceeded
+	held    atomic.Bool   // the connection waits in await
+	current uint32        // ID of the most recent call; used only by the goroutine that reads the connection
 
 	mu    sync.Mutex // guards calls and ended
 	calls map[uint32]*Incoming
 	ended bool
 
-	// used only by pauseExcess: the minimum of bytes since watched, and taken at that time
+	// Used only by pauseExcess: least is the minimum of bytes since watched, and takenSince is the value of taken at
+	// watched.
 	watched    time.Time
 	least      int64
 	takenSince uint64
-	// used only by pauseExcess: the peak of bytes, its time, and taken at that time
+	// Used only by pauseExcess: peak is the maximum of bytes, grown is its time, and takenPeak is the value of taken
+	// then.
 	grown     time.Time
 	peak      int64
 	takenPeak uint64
 }
 
-// Incoming counts the unprocessed data of one call, and is its context.
+// Incoming counts the unprocessed data of one call. It is also the context of the call.
 type Incoming struct {
-	context.Context //nolint:containedctx // the call's context: one allocation for both
+	context.Context //nolint:containedctx // context of the call: one allocation for both
 
 	conn *Conn
 	id   uint32
 
-	// guarded by conn.unprocessed.mu
+	// The fields below are guarded by conn.unprocessed.mu.
 	bytes    int64
-	working  int64 // part of bytes: the request being processed
+	working  int64 // part of bytes: size of the request that the node is processing
 	running  bool  // the handler is running
-	over     bool  // all data has arrived
+	over     bool  // no more data is expected
 	released bool
 }
 
@@ -91,11 +93,11 @@ func (in *Incoming) Value(key any) any {
 	return in.Context.Value(key)
 }
 
-// ServerOptions returns the options for a gRPC server behind a Listener. They are required for counting the data of
-// each call.
+// ServerOptions returns the options for a gRPC server behind a Listener. Without them, the data of each call is
+// not counted.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		// The connection buffers instead, to determine which frame gRPC is processing.
+		// wire buffers the data instead, to determine which frame gRPC is processing.
 		grpc.ReadBufferSize(0),
 		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
 			c := FromContext(ctx)
@@ -107,8 +109,8 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// IncomingFromContext returns the Incoming of a call, or nil if it is not counted. Methods of a nil Incoming do
-// nothing.
+// IncomingFromContext returns the Incoming of a call. It returns nil if the data of the call is not counted.
+// Methods of a nil Incoming do nothing.
 func IncomingFromContext(ctx context.Context) *Incoming {
 	in, _ := ctx.Value(incomingKey{}).(*Incoming)
 	return in
@@ -129,8 +131,8 @@ func (c *Conn) begin(ctx context.Context) *Incoming {
 	return in
 }
 
-// Begin records that the handler of the call has started. The data counts until End, even if the client cancels the
-// call.
+// Begin records that the handler of the call has started. The data of the call counts until End, even if the
+// client cancels the call.
 func (in *Incoming) Begin() {
 	if in == nil {
 		return
@@ -140,8 +142,8 @@ func (in *Incoming) Begin() {
 	in.running = true
 }
 
-// Received records that the handler of a unary call has received the request. Until the handler ends, the data does
-// not count against the client.
+// Received records that the handler of a unary call has received the request. Until the handler ends, the data of
+// the request does not count against the client.
 func (in *Incoming) Received() {
 	if in == nil {
 		return
@@ -153,7 +155,7 @@ func (in *Incoming) Received() {
 	in.working = in.bytes
 }
 
-// End is called when the handler has returned.
+// End records that the handler has returned.
 func (in *Incoming) End() {
 	if in == nil {
 		return
@@ -168,7 +170,7 @@ func (in *Incoming) End() {
 	}
 }
 
-// Consumed records that the handler has finished a request of the given size.
+// Consumed records that the handler has finished a request of the given size in bytes.
 func (in *Incoming) Consumed(bytes int) {
 	if in == nil || bytes == 0 {
 		return
@@ -181,8 +183,8 @@ func (in *Incoming) Consumed(bytes int) {
 	c.gone(n)
 }
 
-// Blocked records that a request waits for the node until over is called. During that time no client is penalized for
-// unprocessed data, since its requests may be queued behind this one.
+// Blocked records that a request waits for the node until over is called. During that time, no client is
+// penalized for unprocessed data, because its requests may be queued behind this one.
 func (in *Incoming) Blocked() (over func()) {
 	if in == nil {
 		return func() {}
@@ -214,7 +216,7 @@ func (c *Conn) gone(bytes int64) {
 func (c *Conn) arrived(call uint32, bytes int) {
 	c.unprocessed.mu.Lock()
 	in := c.unprocessed.calls[call]
-	if in == nil || in.over { // gRPC drops it
+	if in == nil || in.over { // gRPC discards the data
 		c.unprocessed.mu.Unlock()
 		return
 	}
@@ -227,7 +229,7 @@ func (c *Conn) arrived(call uint32, bytes int) {
 	}
 }
 
-// callEnded records that either end cancelled the call, or that the node has responded.
+// callEnded records that either end has cancelled the call, or that the node has responded.
 func (c *Conn) callEnded(call uint32) {
 	c.unprocessed.mu.Lock()
 	defer c.unprocessed.mu.Unlock()
@@ -251,7 +253,7 @@ func (c *Conn) connEnded() {
 	}
 }
 
-// await returns when the connection may be read.
+// await waits until the connection may be read.
 func (c *Conn) await() {
 	a := &c.l.unprocessed
 	if a.limit == 0 || a.total.Load() <= a.limit || c.isPeer() {
@@ -279,8 +281,8 @@ func (c *Conn) isPeer() bool {
 	return caller != nil && caller.Peer
 }
 
-// pauseExcess selects the connections to pause, and closes a connection with too much unprocessed data for too long. It
-// is rescheduled until the total is below the limit.
+// pauseExcess selects the connections to pause. It closes a connection that had too much unprocessed data for too
+// long. It reschedules itself until the total is below the limit.
 func (l *Listener) pauseExcess() {
 	a := &l.unprocessed
 	now := time.Now()
@@ -327,9 +329,10 @@ func (l *Listener) pauseExcess() {
 	time.AfterFunc(reliefInterval, l.pauseExcess)
 }
 
-// connToClose returns the connection to close, or nil. Of the connections with too much unprocessed data, it is the one
-// with the most, by address and then by connection. awaited, unless nil, has a growing request: neither it nor the
-// connections that wait for it qualify. No connection qualifies while the node itself is the bottleneck.
+// connToClose returns the connection to close, or nil. It selects among the connections with too much unprocessed
+// data: first the address with the most data, then the connection with the most data. If awaited is not nil, its
+// request is growing, so neither awaited nor the connections that wait for it are selected. While the node itself
+// is the bottleneck, no connection is selected.
 func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*source]int64,
 	awaited *Conn,
 ) (largest *Conn) {
@@ -353,8 +356,8 @@ func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*sou
 	return largest
 }
 
-// largestHolder returns the connection with the most unprocessed data, or nil, and the growth required so that others
-// wait for it.
+// largestHolder returns the connection with the most unprocessed data, or nil. It also returns the number of
+// bytes by which that connection must grow so that other connections wait for it.
 func largestHolder(holding []*Conn, bySource map[*source]int64) (first *Conn, growth int64) {
 	growth = unprocessedGrowthAlone
 	for _, c := range holding {
@@ -368,8 +371,9 @@ func largestHolder(holding []*Conn, bySource map[*source]int64) (first *Conn, gr
 	return first, growth
 }
 
-// growsBy reports whether the connection has enough unprocessed data to be awaited, and its total grew by growth bytes
-// within unprocessedGrowthTime. Since reading stops at the limit, only a request that completes can keep growing.
+// growsBy reports whether the connection has so much unprocessed data that others wait for it, and has grown by
+// growth bytes within unprocessedGrowthTime. Reading stops at the limit, so only a request that is being
+// completed can keep growing.
 func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	if c == nil {
 		return false
@@ -379,17 +383,17 @@ func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	switch {
 	case bytes >= a.peak+growth:
 		a.grown, a.peak, a.takenPeak = now, bytes, taken
-	case taken-a.takenPeak >= uint64(a.peak): // the peak was processed, and the next request arrives
+	case taken-a.takenPeak >= uint64(a.peak): // the peak was processed, so this is the next request
 		a.peak, a.takenPeak = bytes, taken
 	}
 	return now.Sub(a.grown) < unprocessedGrowthTime && bytes >= c.l.unprocessed.limit/minBlockingFraction
 }
 
-// CloseForMemory closes a connection because its unprocessed data occupies memory that others need.
+// CloseForMemory closes a connection because its unprocessed data occupies memory that other clients need.
 func (c *Conn) CloseForMemory() { c.closeAndCharge(ExcessiveMemory, abandonedFraction) }
 
-// holdsMoreThan reports whether the connection has more unprocessed data than another one: by address and, at the same
-// address, by connection.
+// holdsMoreThan reports whether the connection has more unprocessed data than other. Connections of different
+// addresses are compared by the data of their addresses.
 func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	if c.source != other.source {
 		return bySource[c.source] > bySource[other.source]
@@ -397,8 +401,8 @@ func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	return c.unprocessed.bytes.Load() > other.unprocessed.bytes.Load()
 }
 
-// holdsTooMuch reports whether the connection has, throughout closeDelay, held more unprocessed data than its handlers
-// have finished in that time. since is the start of pausing.
+// holdsTooMuch reports whether, during the last closeDelay, the connection always had more unprocessed data than
+// its handlers have finished in that time. since is the start of pausing.
 func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	a := &c.unprocessed
 	if a.watched.Before(since) || c.l.unprocessed.waiting.Load() > 0 {
@@ -411,7 +415,7 @@ func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	too := a.taken.Load()-a.takenSince < uint64(a.least)
 	c.watch(now)
 	if too {
-		a.watched = since // unchanged until it is closed
+		a.watched = since // report true again until the connection is closed
 	}
 	return too
 }
@@ -421,7 +425,7 @@ func (c *Conn) watch(now time.Time) {
 	a.watched, a.least, a.takenSince = now, c.heldBytes(), a.taken.Load()
 }
 
-// heldBytes returns the unprocessed bytes without requests that the node is processing.
+// heldBytes returns the size of the unprocessed data, without the requests that the node is processing.
 func (c *Conn) heldBytes() int64 {
 	return max(0, c.unprocessed.bytes.Load()-c.unprocessed.working.Load())
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit implements the audit log of administrative and denied calls. The newest records are kept in memory for
-// `lockstep audit tail`. All records are written to a rotated file, or to the process log.
+// Package audit implements the audit log, which contains administrative calls and denied calls. The newest
+// records are kept in memory for `lockstep audit tail`. All records are also written to a file that is rotated,
+// or to the process log.
 //
-// Calls never wait for the file. If the disk is slow or full, records that do not fit into a queue are not written.
-// They are counted, raise a condition, and stay in memory.
+// Calls never wait for the file. If the disk is slow or full, records that do not fit into the queue are not
+// written. Such records are counted, raise a condition, and stay in memory.
 package audit
 
 import (
@@ -27,19 +28,19 @@ import (
 
 const (
 	memoryRecords = 1000
-	queueRecords  = 4096 // for the file
-	// After a denied call was recorded, further ones of its kind are only counted for suppressTime. Beyond maxKinds kinds,
-	// all denied calls with the same method and code are one kind.
+	queueRecords  = 4096 // capacity of the queue for the file
+	// After a denied call was recorded, further calls of the same kind are only counted for suppressTime. Beyond
+	// maxKinds kinds, all denied calls with the same method and code are treated as one kind.
 	suppressTime = 10 * time.Second
 	maxKinds     = 1024
-	// closeLimit limits how long Close waits for an unresponsive disk.
+	// closeLimit limits how long Close waits for a disk that does not respond.
 	closeLimit = 2 * time.Second
 )
 
 // Options configures Open.
 type Options struct {
-	File string // path for records as JSON lines; empty: the process log
-	// MaxBytes is the maximum size of the file, at least 1 MiB; Keep is the number of rotated files kept.
+	File string // path of the file with records as JSON lines; empty for the process log
+	// MaxBytes is the maximum size of the file, at least 1 MiB. Keep is the number of rotated files to keep.
 	MaxBytes int64
 	Keep     int
 	Node     string
@@ -51,12 +52,12 @@ type Options struct {
 // Log is the audit log of a node. It is safe for concurrent use.
 type Log struct {
 	o       Options
-	sink    io.WriteCloser // nil: the process log
+	sink    io.WriteCloser // nil for the process log
 	lines   chan []byte
 	written sync.WaitGroup
 
 	records, lost atomic.Uint64
-	fileError     atomic.Pointer[string] // error of the file; nil: none
+	fileError     atomic.Pointer[string] // error of the file; nil without one
 
 	mu     sync.Mutex // guards all below
 	ring   []Record   // length memoryRecords; record n is at n % memoryRecords
@@ -66,14 +67,14 @@ type Log struct {
 	closed bool
 }
 
-type kind struct{ principal, host, method, code string } // of denied calls that are counted together
+type kind struct{ principal, host, method, code string } // denied calls of the same kind are counted together
 
 type suppressed struct {
-	since time.Time // of the last record
-	count uint64    // denied calls since then
+	since time.Time // time of the last record
+	count uint64    // number of denied calls since then
 }
 
-// Open opens the file, and loads the records at its end into memory. The caller must call Close.
+// Open opens the file and loads its last records into memory. The caller must call Close.
 func Open(o Options) (*Log, error) {
 	l := &Log{
 		o: o, lines: make(chan []byte, queueRecords), ring: make([]Record, memoryRecords),
@@ -82,7 +83,7 @@ func Open(o Options) (*Log, error) {
 	if o.File != "" && l.sink == nil {
 		f := &rotatedFile{path: o.File, max: max(o.MaxBytes, 1<<20), keep: o.Keep}
 		if err := l.load(f); err != nil {
-			_ = f.Close() // nothing was written
+			_ = f.Close() // no data was written
 			return nil, fmt.Errorf("audit.file: %w", err)
 		}
 		l.sink = f
@@ -91,7 +92,7 @@ func Open(o Options) (*Log, error) {
 	return l, nil
 }
 
-const loadBytes = 1 << 20 // read from the end of the file at start
+const loadBytes = 1 << 20 // number of bytes read from the end of the file at the start
 
 func (l *Log) load(f *rotatedFile) error {
 	if err := f.open(); err != nil {
@@ -99,7 +100,7 @@ func (l *Log) load(f *rotatedFile) error {
 	}
 	b, err := io.ReadAll(io.NewSectionReader(f.file, max(0, f.size-loadBytes), loadBytes))
 	if err != nil {
-		return err //nolint:wrapcheck // has the path
+		return err //nolint:wrapcheck // the error contains the path
 	}
 	for line := range strings.Lines(string(b)) {
 		var r Record
@@ -110,7 +111,7 @@ func (l *Log) load(f *rotatedFile) error {
 	return nil
 }
 
-// Close writes queued records, for at most closeLimit, and closes the log.
+// Close writes the queued records, for at most closeLimit, and closes the log.
 func (l *Log) Close() error {
 	for _, r := range l.takeCounted(time.Time{}) {
 		l.store(r)
@@ -136,7 +137,7 @@ func (l *Log) Close() error {
 	case <-done:
 	case <-timer.C:
 		l.o.Logger.Warn("audit.file not writable, last records lost")
-		return nil // the write ends with the process
+		return nil // the writer ends with the process
 	}
 	if l.sink == nil {
 		return nil
@@ -168,7 +169,8 @@ func (l *Log) Observe(ctx context.Context, c auth.Call) {
 	l.store(r)
 }
 
-// suppresses reports whether a denied call is only counted, because one of its kind was recorded recently.
+// suppresses reports whether a denied call is only counted, because a call of the same kind was recorded
+// recently.
 func (l *Log) suppresses(r *Record) bool {
 	host := r.Address
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -194,8 +196,8 @@ func (l *Log) suppresses(r *Record) bool {
 	return true
 }
 
-// takeCounted removes the counters that are at least suppressTime old at now, or all if now is zero. It returns their
-// records.
+// takeCounted removes the counters that are at least suppressTime old at now. If now is zero, it removes all
+// counters. It returns records for those that have counted calls.
 func (l *Log) takeCounted(now time.Time) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,7 +220,7 @@ func (l *Log) takeCounted(now time.Time) []Record {
 func (l *Log) store(r Record) {
 	line, err := json.Marshal(r)
 	if err != nil {
-		return // unreachable: a record has only strings and numbers
+		return // unreachable: a record contains only strings and numbers
 	}
 	l.records.Add(1)
 	l.cache(r)
@@ -262,7 +264,7 @@ func (l *Log) write() {
 	}
 }
 
-// fail logs the first of consecutive errors.
+// fail records an error of the file. It logs only the first of consecutive errors.
 func (l *Log) fail(label string) {
 	if l.fileError.Swap(&label) == nil {
 		l.o.Logger.Error("audit: "+label, zap.Uint64("lost", l.lost.Load()))
@@ -271,8 +273,8 @@ func (l *Log) fail(label string) {
 
 // Stats contains statistics of a Log.
 type Stats struct {
-	Records, Lost uint64 // Lost records are missing in the file
-	Error         string // of the file; empty if none
+	Records, Lost uint64 // Lost is the number of records that are missing in the file
+	Error         string // error of the file; empty without one
 }
 
 // Stats returns the current statistics.
@@ -284,8 +286,8 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// Read returns the records in memory from the given number on, and the number to continue from. missed is the number of
-// requested records that are no longer in memory. more is closed when further records exist.
+// Read returns the records in memory, starting at number from, and the number to continue from. missed is the
+// number of requested records that are no longer in memory. more is closed when further records exist.
 func (l *Log) Read(from uint64) (records []Record, next, missed uint64, more <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -299,7 +301,7 @@ func (l *Log) Read(from uint64) (records []Record, next, missed uint64, more <-c
 	return records, l.next, missed, l.more
 }
 
-// Newest returns the number of the first of the n newest records in memory.
+// Newest returns the number of the oldest of the n newest records in memory.
 func (l *Log) Newest(n uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,11 +16,11 @@ import (
 // Outcomes of a call.
 const (
 	Done    = "done"
-	Refused = "refused" // authentication or access denied
+	Refused = "refused" // authentication failed, or access was denied
 	Failed  = "failed"
 )
 
-// Record is one call, written to the file as a JSON line.
+// Record describes a call. It is written to the file as a JSON line.
 type Record struct {
 	Time       time.Time       `json:"time"`
 	Node       string          `json:"node"`
@@ -36,7 +36,8 @@ type Record struct {
 	Error      string          `json:"error,omitempty"`
 	LSN        uint64          `json:"lsn"`
 	DurationMS float64         `json:"took_ms"`
-	// Repeated counts denied calls of the same kind that were not recorded separately since the last record of the kind.
+	// Repeated is the number of denied calls of the same kind that were only counted since the last record of that
+	// kind.
 	Repeated uint64 `json:"repeated,omitempty"`
 }
 
@@ -63,7 +64,7 @@ func (r *Record) setOutcome(err error) {
 	}
 }
 
-// codeName returns the name of a code as in the gRPC documentation.
+// codeName returns the name of a code in the notation of the gRPC documentation, such as PERMISSION_DENIED.
 func codeName(c codes.Code) string {
 	var b strings.Builder
 	for i, r := range c.String() {
@@ -75,8 +76,8 @@ func codeName(c codes.Code) string {
 	return strings.ToUpper(b.String())
 }
 
-// objectFields lists the fields that identify the object of a request, in order of precedence. A subscription is
-// identified together with its queue.
+// objectFields contains the fields that identify the object of a request, in order of precedence. A subscription
+// is identified together with its queue.
 var objectFields = []protoreflect.Name{ //nolint:gochecknoglobals // a table
 	"queue", "name", "xid", "job", "node", "to", "id", "key",
 }

@@ -23,19 +23,20 @@ const (
 	maxDepth          = 8
 )
 
-// redactedMessages lists the message types with client data, which is never recorded.
+// redactedMessages contains the message types with client data, which is never recorded.
 var redactedMessages = map[protoreflect.FullName]bool{ //nolint:gochecknoglobals // a table
 	"lockstep.v1.Message":       true,
 	"lockstep.v1.StoredMessage": true,
 	"lockstep.v1.Value":         true,
 }
 
-// secretName matches the names of fields that must not be recorded, in addition to bytes and maps.
+// secretName matches the names of fields that must not be recorded. Fields with bytes and maps are never
+// recorded.
 var secretName = regexp.MustCompile(
 	`(^|_)(body|bodies|payload|token|tokens|password|secret|secrets|credential|credentials|authorization|private_key|` +
 		`properties|property)(_|$)`)
 
-// Redacted reports whether only the size or count of a field is recorded.
+// Redacted reports whether only the size or the count of a field is recorded.
 func Redacted(f protoreflect.FieldDescriptor) bool {
 	if f.Kind() == protoreflect.BytesKind || f.IsMap() || secretName.MatchString(string(f.Name())) {
 		return true
@@ -43,7 +44,8 @@ func Redacted(f protoreflect.FieldDescriptor) bool {
 	return f.Message() != nil && redactedMessages[f.Message().FullName()]
 }
 
-// arguments formats a request as JSON without redacted fields. Its running time is independent of the body size.
+// arguments formats a request as JSON without the values of redacted fields. Its running time does not depend on
+// the size of message bodies.
 func arguments(m proto.Message) string {
 	b, err := json.Marshal(object(m.ProtoReflect(), 0))
 	if err != nil || string(b) == "{}" {

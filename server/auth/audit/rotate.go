@@ -14,7 +14,8 @@ import (
 // oldName is the format of the time in the name of a rotated file, such as audit-2026-11-28T10-15-04.123.jsonl.
 const oldName = "2006-01-02T15-04-05.000"
 
-// rotatedFile is rotated before a write would exceed its maximum size. It is not safe for concurrent use.
+// rotatedFile is a file that is rotated before a write would exceed its maximum size. It is not safe for
+// concurrent use.
 type rotatedFile struct {
 	path string
 	max  int64
@@ -26,12 +27,12 @@ type rotatedFile struct {
 func (f *rotatedFile) open() error {
 	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
-		return err //nolint:wrapcheck // has the path
+		return err //nolint:wrapcheck // the error contains the path
 	}
 	f.file = file
 	info, err := file.Stat()
 	if err != nil {
-		return err //nolint:wrapcheck // has the path
+		return err //nolint:wrapcheck // the error contains the path
 	}
 	f.size = info.Size()
 	return nil
@@ -50,7 +51,7 @@ func (f *rotatedFile) Write(line []byte) (int, error) {
 	}
 	n, err := f.file.Write(line)
 	f.size += int64(n)
-	return n, err //nolint:wrapcheck // has the path
+	return n, err //nolint:wrapcheck // the error contains the path
 }
 
 func (f *rotatedFile) rotate() error {
@@ -88,5 +89,5 @@ func (f *rotatedFile) Close() error {
 	if file == nil {
 		return nil
 	}
-	return file.Close() //nolint:wrapcheck // has the path
+	return file.Close() //nolint:wrapcheck // the error contains the path
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-const responseRecords = 100 // maximum
+const responseRecords = 100 // maximum number of records in a response
 
-// Service serves the audit records of a node.
+// Service implements lockstep.v1.AuditService with the audit log of a node.
 type Service struct {
 	pb.UnimplementedAuditServiceServer
 
@@ -30,7 +30,7 @@ type Service struct {
 // NewService creates the service. Streams end when closing is closed.
 func NewService(l *Log, closing <-chan struct{}) *Service { return &Service{log: l, closing: closing} }
 
-// TailAudit sends the newest records and, if requested, new records as they occur.
+// TailAudit sends the newest records. If requested, it also sends new records as they are added.
 func (s *Service) TailAudit(req *pb.TailAuditRequest, stream grpc.ServerStreamingServer[pb.TailAuditResponse]) error {
 	next := s.log.Newest(uint64(req.GetLast()))
 	for {
@@ -79,7 +79,7 @@ func wanted(req *pb.TailAuditRequest, r *Record) bool {
 	return m == "" || txn.MatchGlob(m, r.Method) || txn.MatchGlob(m, path.Base(r.Method))
 }
 
-// FromProto converts an API record.
+// FromProto converts a record of the API.
 func FromProto(r *pb.AuditRecord) Record {
 	return Record{
 		Time: r.GetTime().AsTime(), Node: r.GetNode(), Principal: r.GetPrincipal(), Groups: r.GetGroups(),

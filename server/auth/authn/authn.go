@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// TokenPrefix is the prefix of all tokens of the pair.
+// TokenPrefix is the prefix of all tokens that the pair creates.
 const TokenPrefix = "lsk_"
 
 // Lookup returns the owner of the token with the given SHA-256. A zero expiry means that the token does not expire.
@@ -30,26 +30,26 @@ type Lookup func(sum [sha256.Size]byte) (principal string, groups []string, expi
 
 // Options configures New.
 type Options struct {
-	Tokens Lookup // may be nil
+	Tokens Lookup // finds tokens of the pair; may be nil
 	JWT    JWT
-	Dial   func(ctx context.Context, address string) (net.Conn, error) // for the issuer's keys; nil: TCP
+	Dial   func(ctx context.Context, address string) (net.Conn, error) // connects to the issuer of JWTs; nil for TCP
 	Logger *zap.Logger                                                 // logs summaries of failures
-	Now    func() time.Time                                            // nil: the system clock
+	Now    func() time.Time                                            // nil for the system clock
 }
 
-const maxVerified = 4096 // cached JWTs
+const maxVerified = 4096 // maximum number of cached JWTs
 
 // Authn authenticates callers.
 type Authn struct {
 	tokens   Lookup
-	jwt      *verifier // nil: JWTs are not accepted
+	jwt      *verifier // nil if JWTs are not accepted
 	limiter  *limiter
 	failures *failures
 	now      func() time.Time
 
 	mu       sync.Mutex                     // guards cached
 	cached   map[[sha256.Size]byte]verified // by the SHA-256 of the token
-	keysDown error                          // reason why the issuer's keys are unavailable; guarded by mu
+	keysDown error                          // why the issuer's keys are unavailable; guarded by mu
 }
 
 // New creates an Authn. It returns an error if a file cannot be read.
@@ -80,7 +80,7 @@ func New(o Options) (*Authn, error) {
 	return a, nil
 }
 
-// httpClient creates the client for the issuer's server. It rejects redirects from https to http.
+// httpClient creates the HTTP client for the issuer's server. The client rejects redirects from https to http.
 func httpClient(ca string, dial func(context.Context, string) (net.Conn, error)) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
@@ -112,7 +112,7 @@ func httpClient(ca string, dial func(context.Context, string) (net.Conn, error))
 	}, nil
 }
 
-// Run refreshes the issuer's keys and flushes the failure log until ctx ends.
+// Run refreshes the issuer's keys and logs summaries of failures until ctx ends.
 func (a *Authn) Run(ctx context.Context) {
 	if a.jwt != nil {
 		defer a.jwt.keys.client.CloseIdleConnections()
@@ -135,7 +135,8 @@ func (a *Authn) Run(ctx context.Context) {
 	}
 }
 
-// Authenticate returns the identity of the caller, or nil without credentials. The error is an *Error.
+// Authenticate returns the identity of the caller. It returns nil if the call has no credentials. The error is an
+// *Error.
 func (a *Authn) Authenticate(ctx context.Context) (*access.Identity, error) {
 	id, err := a.authenticate(ctx)
 	if err == nil {
@@ -205,7 +206,8 @@ func (a *Authn) expired(expiry time.Time) *Error {
 	return nil
 }
 
-// jwtIdentity verifies a JWT once for each version of the issuer's keys.
+// jwtIdentity returns the identity in a JWT. It verifies each JWT only once for each version of the issuer's
+// keys.
 func (a *Authn) jwtIdentity(ctx context.Context, token string, sum [sha256.Size]byte) (*access.Identity, error) {
 	now := a.now()
 	a.mu.Lock()
@@ -227,7 +229,8 @@ func (a *Authn) jwtIdentity(ctx context.Context, token string, sum [sha256.Size]
 	return fresh.identity, nil
 }
 
-// expiryCheck returns a function that returns an error after a JWT has expired or its key was withdrawn.
+// expiryCheck returns a function that returns an error when a JWT has expired or the issuer has withdrawn its
+// key.
 func (a *Authn) expiryCheck(token string, v verified) func() error {
 	var mu sync.Mutex // guards v.version
 	return func() error {
@@ -244,7 +247,7 @@ func (a *Authn) expiryCheck(token string, v verified) func() error {
 		if e, ok := errors.AsType[*Error](err); ok && e.code == codes.Unauthenticated {
 			return errStreamEnds("key of the JWT was withdrawn by the issuer")
 		}
-		if err == nil { // otherwise it is verified again, until the keys are available
+		if err == nil { // otherwise the next call verifies it again, until the keys are available
 			v.version = generation
 		}
 		return nil
@@ -264,17 +267,17 @@ func (a *Authn) cache(sum [sha256.Size]byte, v *verified) {
 	a.cached[sum] = *v
 }
 
-// Wait returns the time that callers from the address in ctx must wait after too many failures before they may present
-// credentials again.
+// Wait returns how long callers from the address in ctx must wait, after too many failures, before their
+// credentials are checked again.
 func (a *Authn) Wait(ctx context.Context) time.Duration {
 	return a.limiter.wait(addressOf(ctx), a.now())
 }
 
-// Failures returns the number of failures by check.
+// Failures returns the number of failures for each check.
 func (a *Authn) Failures() map[Check]uint64 { return a.failures.counts() }
 
-// KeysError describes problems for the operator: many is not empty after at least ManyFailures failures in the last
-// minute, and keys is not empty if the issuer's keys are unavailable.
+// KeysError returns descriptions of problems. many is not empty if there were at least ManyFailures failures in
+// the last minute. keys is not empty if the issuer's keys are unavailable.
 func (a *Authn) KeysError() (many, keys string) {
 	if n, details := a.failures.check(a.now()); n >= ManyFailures {
 		many = details

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// certificateIdentity returns the identity of the connection's client certificate, verified against tls.ca, or nil. Its
-// groups are the organizational units of the subject.
+// certificateIdentity returns the identity in the connection's client certificate, which was verified against
+// tls.ca. It returns nil without a certificate. The groups are the organizational units of the subject.
 func certificateIdentity(ctx context.Context) (*access.Identity, error) {
 	cert := access.Certificate(ctx)
 	if cert == nil {
@@ -31,9 +31,9 @@ func certificateIdentity(ctx context.Context) (*access.Identity, error) {
 	return id, nil
 }
 
-const maxNameBytes = 255 // of a principal or group
+const maxNameBytes = 255 // maximum size of the name of a principal or group
 
-// nameProblem describes why a principal or group is invalid. It returns an empty string for a valid one.
+// nameProblem describes why the name of a principal or group is invalid. It returns "" for a valid name.
 func nameProblem(name string) string {
 	switch {
 	case name == "":
@@ -48,12 +48,12 @@ func nameProblem(name string) string {
 	return ""
 }
 
-// maxTokenBytes limits the size of a token, since verifying the signature requires reading all of it.
+// maxTokenBytes limits the size of a token, because the verification of the signature reads the whole token.
 const maxTokenBytes = 16 << 10
 
 const header = "authorization" // metadata key of the token
 
-// bearerToken returns the token in a call's metadata, or an empty string.
+// bearerToken returns the token in the metadata of a call. It returns "" without a token.
 func bearerToken(ctx context.Context) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, header)
 	switch len(values) {
@@ -65,7 +65,8 @@ func bearerToken(ctx context.Context) (string, error) {
 	return "", newError(CheckHeader, "more than one authorization header")
 }
 
-// parseHeader parses an authorization header (RFC 6750): the scheme Bearer, case-insensitive, spaces, and a b64token.
+// parseHeader parses an authorization header (RFC 6750): the case-insensitive scheme Bearer, spaces, and a
+// b64token.
 func parseHeader(value string) (string, error) {
 	scheme, token, found := strings.Cut(value, " ")
 	token = strings.Trim(token, " ")

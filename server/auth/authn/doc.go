@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authn authenticates callers by the token in a call's metadata, or by the certificate of its connection.
+// Package authn authenticates callers by the token in a call's metadata, or by the client certificate of its
+// connection.
 //
-// A token takes precedence over a certificate, which then only secures the connection. Invalid credentials are rejected
-// even if the other credentials are valid. The auth interceptor handles callers without credentials.
+// A token takes precedence over a certificate, which then only secures the connection. Invalid credentials are
+// rejected even if other credentials of the call are valid. The auth interceptor handles callers without
+// credentials.
 //
-// A token created by the pair begins with TokenPrefix and is looked up by its SHA-256. Any other token is treated as a
-// JWT and verified with the issuer's keys.
+// A token that the pair has created begins with TokenPrefix and is looked up by its SHA-256. Any other token is
+// treated as a JWT and is verified with the issuer's keys.
 //
-// If a token can expire or be revoked, access.Identity.Expired is set, and the auth interceptor polls it for running
-// streams.
+// If a token can expire or be revoked, access.Identity.Expired is set. The auth interceptor polls it while a
+// stream is open.
 package authn

@@ -16,23 +16,23 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// Check identifies the failed check. It is a label of the metric for failures.
+// Check identifies the check that failed. It is a label of the metric of authentication failures.
 type Check string
 
 // Checks of credentials.
 const (
 	CheckHeader      Check = "header"      // the metadata cannot be parsed
 	CheckCertificate Check = "certificate" // the certificate contains no usable name
-	CheckToken       Check = "token"       // unknown token of the pair
+	CheckToken       Check = "token"       // the pair has no such token
 	CheckForm        Check = "form"        // malformed JWT, or JWTs are not configured
-	CheckAlgorithm   Check = "algorithm"   // signature algorithm of a JWT
-	CheckKey         Check = "key"         // the issuer has no such key
+	CheckAlgorithm   Check = "algorithm"   // the signature algorithm of the JWT is not accepted
+	CheckKey         Check = "key"         // the issuer has no key with this ID
 	CheckSignature   Check = "signature"
 	CheckIssuer      Check = "issuer"
 	CheckAudience    Check = "audience"
 	CheckTime        Check = "time" // expired, revoked, or not yet valid
 	CheckClaims      Check = "claims"
-	CheckLimit       Check = "limit"       // not checked: too many failures of the address
+	CheckLimit       Check = "limit"       // not checked: too many failures from the address
 	CheckUnavailable Check = "unavailable" // not checked: the keys of the issuer are unavailable
 )
 
@@ -44,16 +44,16 @@ func Checks() []Check {
 	}
 }
 
-// Error is an authentication failure. It matches access.ErrUnauthenticated. Its text never contains secret parts of the
-// credentials.
+// Error is an authentication failure. It matches access.ErrUnauthenticated. Its text never contains secret parts
+// of credentials.
 type Error struct {
 	Check      Check
-	RetryAfter time.Duration // 0: unspecified
+	RetryAfter time.Duration // 0 if unspecified
 
 	text    string
 	code    codes.Code
-	expired bool // another token of the same principal can succeed
-	running bool // ends a running stream, which reports its progress
+	expired bool // the token has expired: another token of the same principal can succeed
+	running bool // the error ends a running stream, which reports its progress
 }
 
 func (e *Error) Error() string { return e.text }
@@ -61,7 +61,8 @@ func (e *Error) Error() string { return e.text }
 // Is reports whether target is access.ErrUnauthenticated.
 func (e *Error) Is(target error) bool { return target == access.ErrUnauthenticated }
 
-// GRPCStatus returns the status of the call. For a publish stream it states that no request was executed.
+// GRPCStatus returns the status of the call. The status of a publish stream states that no request was executed,
+// unless the stream was already running.
 func (e *Error) GRPCStatus() *status.Status {
 	r := pb.ErrorReason_ERROR_REASON_UNAUTHENTICATED
 	switch {
@@ -94,7 +95,7 @@ func errExpired(text string) *Error {
 	return e
 }
 
-// unchecked returns the error of a token that could not be checked.
+// unchecked returns the error for a token that could not be checked.
 func unchecked(c Check, code codes.Code, wait time.Duration, text string) *Error {
 	return &Error{Check: c, text: text, code: code, RetryAfter: wait}
 }

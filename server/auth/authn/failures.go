@@ -12,11 +12,12 @@ import (
 )
 
 const (
-	// The first failure is logged immediately, and further failures within logInterval in one line.
+	// logInterval is the minimum interval between log lines about failures. Further failures in it are logged in one
+	// line.
 	logInterval = 10 * time.Second
 	// ManyFailures is the number of failures within a minute that raises a condition.
 	ManyFailures = 100
-	minuteSlots  = 6 // ten seconds each
+	minuteSlots  = 6 // number of slots of a minute
 )
 
 type failures struct {
@@ -24,13 +25,13 @@ type failures struct {
 
 	mu      sync.Mutex // guards all below
 	total   map[Check]uint64
-	slots   [minuteSlots]uint64 // ten seconds each, for the last minute
-	slot    int64               // number of the newest slot since 1970
+	slots   [minuteSlots]uint64 // number of failures in each slot of the last minute
+	slot    int64               // number of the newest slot, counted from 1970
 	pending uint64
 	logged  time.Time
 	last    *Error
 	from    netip.Prefix
-	firstIn time.Time // time of the first failure not yet logged
+	firstIn time.Time // time of the first failure that is not logged yet
 }
 
 func newFailures(log *zap.Logger) *failures {
@@ -51,7 +52,7 @@ func (f *failures) add(e *Error, from netip.Prefix, now time.Time) {
 	f.logPending(now)
 }
 
-// advance clears the slots since the last failure. mu is held.
+// advance clears the slots that have begun since the last call. mu is held.
 func (f *failures) advance(now time.Time) {
 	slot := now.Unix() / int64(60/minuteSlots)
 	if slot-f.slot >= minuteSlots || slot < f.slot {
@@ -64,7 +65,7 @@ func (f *failures) advance(now time.Time) {
 	f.slot = slot
 }
 
-// logPending logs pending failures, at most once per logInterval. mu is held.
+// logPending logs the pending failures in one line, at most once per logInterval. mu is held.
 func (f *failures) logPending(now time.Time) {
 	if f.pending == 0 || now.Sub(f.logged) < logInterval {
 		return
@@ -85,7 +86,8 @@ func addressKey(from netip.Prefix) string {
 	return from.String()
 }
 
-// check logs pending failures, and returns the number of failures in the last minute with a description.
+// check logs pending failures if they are due. It returns the number of failures in the last minute and a
+// description.
 func (f *failures) check(now time.Time) (lastMinute uint64, details string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,24 +18,25 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// JWT configures the accepted JWTs.
+// JWT configures which JWTs are accepted.
 type JWT struct {
-	Issuer   string // required in a token; empty: JWTs are not accepted
+	Issuer   string // required issuer of tokens; if empty, JWTs are not accepted
 	Audience string // must be one of a token's audiences
-	// KeysURL or KeysFile contains the issuer's keys as a JSON Web Key Set. If both are empty, the URL in the issuer's
-	// discovery document is used.
+	// KeysURL or KeysFile is the location of the issuer's keys, a JSON Web Key Set. If both are empty, the URL in
+	// the issuer's discovery document is used.
 	KeysURL, KeysFile           string
-	KeysCA                      string        // file with the CAs for the issuer's server; empty: the system's CAs
-	PrincipalClaim, GroupsClaim string        // dotted paths, such as realm_access.roles
+	KeysCA                      string        // file with the CAs for the issuer's server; empty for the system's CAs
+	PrincipalClaim, GroupsClaim string        // dotted paths of claims, such as realm_access.roles
 	Skew                        time.Duration // tolerated difference between the clocks of the issuer and this node
 }
 
 const (
-	maxGroups = 256 // in a token
-	quoted    = 100 // maximum of a token's content in an error
+	maxGroups = 256 // maximum number of groups in a token
+	quoted    = 100 // maximum size of token content in an error
 )
 
-// algorithms returns the accepted signature algorithms. All are asymmetric: the verification key cannot sign.
+// algorithms returns the accepted signature algorithms and their names. All of them are asymmetric, so that the
+// verification key cannot be used to sign.
 func algorithms() (names []string, algs []jose.SignatureAlgorithm) {
 	algs = []jose.SignatureAlgorithm{
 		jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512,
@@ -55,8 +56,8 @@ type verifier struct {
 
 type verified struct {
 	identity *access.Identity
-	expiry   time.Time // including the skew
-	version  uint64    // of the keys
+	expiry   time.Time // includes the skew
+	version  uint64    // version of the keys
 }
 
 // verify checks the signature and the claims of a token. If fetch is set, it may fetch the issuer's keys again.
@@ -71,7 +72,7 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	}
 	set := &callKeys{keys: v.keys, algs: algs, fetch: fetch}
 	token, err := oidc.NewVerifier(v.settings.Issuer, set, &oidc.Config{
-		SupportedSigningAlgs: names, // the following are checked below, with specific errors
+		SupportedSigningAlgs: names, // checkClaims checks the skipped claims, with specific errors
 		SkipClientIDCheck:    true, SkipExpiryCheck: true, SkipIssuerCheck: true,
 	}).Verify(ctx, raw)
 	switch {
@@ -146,7 +147,8 @@ func (v *verifier) name(out *verified, claims map[string]any) error {
 	return nil
 }
 
-// groupsOf parses a list of names or a single name. A missing claim means no groups.
+// groupsOf parses a list of names, or a single name. A missing claim means no groups. reason describes an invalid
+// claim.
 func groupsOf(value any) (groups []string, reason string) {
 	var list []any
 	switch v := value.(type) {
@@ -175,7 +177,7 @@ func groupsOf(value any) (groups []string, reason string) {
 	return groups, ""
 }
 
-// claim returns the claim named path, or else the one at the dotted path.
+// claim returns the claim with the name path or, if it does not exist, the claim at the dotted path.
 func claim(claims map[string]any, path string) any {
 	if v, ok := claims[path]; ok || path == "" {
 		return v
@@ -191,8 +193,8 @@ func claim(claims map[string]any, path string) any {
 	return nil
 }
 
-// instant parses a NumericDate, seconds since 1970 with an optional fraction. It returns false for a date before 1970
-// or after the year 9999.
+// instant parses a NumericDate: seconds since 1970 with an optional fraction. It returns false for a date before
+// 1970 or after the year 9999.
 func instant(n *json.Number) (time.Time, bool) {
 	const latest = 253402300799 // the end of the year 9999
 	seconds, err := n.Float64()
@@ -202,12 +204,12 @@ func instant(n *json.Number) (time.Time, bool) {
 	return time.Unix(0, 0).Add(time.Duration(seconds) * time.Second), true
 }
 
-// callKeys is the key set for one call. It keeps the error, because go-oidc preserves only the text.
+// callKeys is the key set for one call. It stores the error, because go-oidc returns only its text.
 type callKeys struct {
 	keys    *keys
 	algs    []jose.SignatureAlgorithm
 	fetch   bool
-	version uint64 // of the keys that were used
+	version uint64 // version of the keys that were used
 	err     *Error
 }
 

@@ -23,7 +23,8 @@ import (
 const (
 	fileCheckInterval = time.Second
 	refetchAfter      = 5 * time.Second // minimum interval between fetches caused by unknown keys
-	// refreshAfter is the maximum age of fetched keys, and thus the time for which a withdrawn key is still accepted.
+	// refreshAfter is the maximum age of fetched keys. It is also the maximum time for which a withdrawn key is
+	// still accepted.
 	refreshAfter = 10 * time.Minute
 	fetchTimeout = 10 * time.Second
 	maxKeySet    = 1 << 20 // bytes
@@ -31,7 +32,8 @@ const (
 	minRSABits   = 2048
 )
 
-// keys is the key set of the issuer. It is loaded from a file, a URL, or the URL in the issuer's discovery document.
+// keys is the key set of the issuer. It is read from a file, or fetched from a URL or from the URL in the
+// issuer's discovery document.
 type keys struct {
 	file, url, issuer string
 	client            *http.Client
@@ -43,15 +45,16 @@ type keys struct {
 	set     []jose.JSONWebKey
 	version uint64 // incremented with each change of set
 	digest  [sha256.Size]byte
-	tried   time.Time // last attempt to read or fetch
-	loaded  time.Time // last successful attempt
-	err     error     // of the last attempt
+	tried   time.Time // time of the last attempt to read or fetch the keys
+	loaded  time.Time // time of the last successful attempt
+	err     error     // error of the last attempt
 	seen    os.FileInfo
 }
 
 var errNoKey = errors.New("issuer has no key with this ID")
 
-// unavailableError is returned when the keys are unavailable or were fetched too recently.
+// unavailableError is returned if the keys are unavailable, or were fetched so recently that they are not fetched
+// again.
 type unavailableError struct {
 	cause error
 	wait  time.Duration
@@ -60,8 +63,8 @@ type unavailableError struct {
 func (e *unavailableError) Error() string { return e.cause.Error() }
 func (e *unavailableError) Unwrap() error { return e.cause }
 
-// find returns the keys with an ID (all keys if it is empty) and the version of the key set. If no key matches and
-// fetch is set, it fetches the keys again.
+// find returns the keys with the given ID and the version of the key set. An empty ID selects all keys. If no key
+// matches and fetch is set, find fetches the keys again.
 func (k *keys) find(ctx context.Context, id string, fetch bool) ([]jose.JSONWebKey, uint64, error) {
 	found, version, err := k.lookup(id)
 	if len(found) == 0 && fetch {
@@ -73,7 +76,7 @@ func (k *keys) find(ctx context.Context, id string, fetch bool) ([]jose.JSONWebK
 	switch {
 	case len(found) > 0:
 		return found, version, nil
-	case err != nil: // the newest keys, which may contain this one, are unavailable
+	case err != nil: // newer keys, which may contain this one, are unavailable
 		return nil, 0, &unavailableError{cause: err, wait: refetchAfter}
 	}
 	return nil, 0, errNoKey
@@ -86,7 +89,8 @@ func (k *keys) again() time.Duration {
 	return refetchAfter
 }
 
-// lookup returns the loaded keys with an ID, and the error of the last attempt to load newer ones.
+// lookup returns the loaded keys with the given ID, and the error of the last attempt to load newer keys. An
+// empty ID selects all keys.
 func (k *keys) lookup(id string) (found []jose.JSONWebKey, version uint64, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -104,8 +108,8 @@ func (k *keys) generation() uint64 {
 	return k.version
 }
 
-// load reads or fetches the keys. If the last attempt is less than `after` ago, it returns an error with the retry
-// time, or nil if a concurrent call has fetched the keys.
+// load reads or fetches the keys. If the last attempt is less than `after` ago, load returns an error with the
+// time of the next attempt. It returns nil if a concurrent call has loaded the keys.
 func (k *keys) load(ctx context.Context, after time.Duration) error {
 	asked := k.now()
 	select {
@@ -121,7 +125,7 @@ func (k *keys) load(ctx context.Context, after time.Duration) error {
 	if !tried.IsZero() && now.Sub(tried) < after {
 		switch {
 		case tried.After(asked), k.file != "":
-			return nil // already up to date
+			return nil // a concurrent call has loaded the keys
 		case err == nil:
 			err = errors.New("fetched recently")
 		}
@@ -131,9 +135,9 @@ func (k *keys) load(ctx context.Context, after time.Duration) error {
 	return nil
 }
 
-// read stores the keys if they are valid. loading is held.
+// read reads or fetches the keys, and uses them if they are valid. loading is held.
 func (k *keys) read(ctx context.Context) {
-	// All waiting calls use this fetch, so the cancellation of one call must not fail the others.
+	// All waiting calls use this fetch, so the end of the context of one call must not cancel it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer cancel()
 	var raw []byte
@@ -149,7 +153,7 @@ func (k *keys) read(ctx context.Context) {
 	k.parse(raw, err)
 }
 
-// readFile reads the file of keys. It returns nil if the file is unchanged.
+// readFile reads the file of keys. It returns nil if the file has not changed.
 func (k *keys) readFile() ([]byte, error) {
 	info, err := os.Stat(k.file)
 	k.mu.Lock()
@@ -197,7 +201,7 @@ func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keys of the issuer: %w", err)
 	}
-	defer func() { _ = resp.Body.Close() }() // all required data has been read
+	defer func() { _ = resp.Body.Close() }() // all required data was read
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("keys of the issuer: response of %s: %s", url, resp.Status)
 	}
@@ -211,7 +215,7 @@ func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	return raw, nil
 }
 
-// parse replaces the keys with those in raw. After an error, the old ones remain.
+// parse replaces the keys with those in raw. After an error, the old keys stay in use.
 func (k *keys) parse(raw []byte, err error) {
 	var set []jose.JSONWebKey
 	if err == nil {
@@ -230,7 +234,8 @@ func (k *keys) parse(raw []byte, err error) {
 	}
 }
 
-// parseKeys returns the keys usable for verification: public, asymmetric and long enough.
+// parseKeys returns the keys in raw that can be used for verification: they are public, asymmetric and long
+// enough.
 func parseKeys(raw []byte) ([]jose.JSONWebKey, error) {
 	var document struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -245,7 +250,7 @@ func parseKeys(raw []byte) ([]jose.JSONWebKey, error) {
 	for _, one := range document.Keys {
 		var key jose.JSONWebKey
 		if key.UnmarshalJSON(one) != nil {
-			continue // unsupported key type
+			continue // the type of the key is not supported
 		}
 		if public := key.Public(); usableKey(&public) {
 			set = append(set, public)
@@ -267,7 +272,7 @@ func usableKey(key *jose.JSONWebKey) bool {
 	return true
 }
 
-// refresh reloads a changed file, and fetches keys that are too old. It returns an error if no valid keys are
+// refresh reads a changed file, or fetches keys that are too old. It returns an error if no valid keys are
 // available.
 func (k *keys) refresh(ctx context.Context) error {
 	k.mu.Lock()
@@ -282,7 +287,7 @@ func (k *keys) refresh(ctx context.Context) error {
 	idle := k.tried.IsZero() || k.now().Sub(k.tried) >= due
 	k.mu.Unlock()
 	if idle {
-		_ = k.load(ctx, due) // fails only if it is too early
+		_ = k.load(ctx, due) // fails only if the last attempt is too recent
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

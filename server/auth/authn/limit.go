@@ -13,17 +13,18 @@ import (
 )
 
 const (
-	// maxFailures is the burst of failures allowed for an address, refilled at failuresPerSecond.
+	// maxFailures is the number of failures that are allowed for an address at once. They are refilled at
+	// failuresPerSecond.
 	maxFailures       = 30.0
 	failuresPerSecond = 1.0
-	// maxAddresses is the maximum number of addresses with recorded failures. Above it, of evictSamples addresses,
-	// the one with the most remaining failures is evicted.
+	// maxAddresses is the maximum number of addresses with recorded failures. Beyond it, evictSamples addresses are
+	// sampled, and the one with the most remaining failures is evicted.
 	maxAddresses = 10_000
 	evictSamples = 8
 )
 
-// limiter limits failures by address. It applies only to JWTs that the node has not yet verified, so callers behind the
-// same address (NAT) rarely affect each other.
+// limiter limits the number of failures from an address. It applies only to JWTs that the node has not verified
+// before. Therefore callers behind the same address (NAT) rarely affect each other.
 type limiter struct {
 	mu        sync.Mutex
 	addresses map[netip.Prefix]*budget
@@ -41,7 +42,7 @@ func (a *budget) refill(now time.Time) {
 	a.at = now
 }
 
-// wait returns the time until the address has a failure left.
+// wait returns the time until the address may cause another failure.
 func (l *limiter) wait(from netip.Prefix, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +75,7 @@ func (l *limiter) failed(from netip.Prefix, now time.Time) {
 	a.left = max(0, a.left-1)
 }
 
-// evict evicts one address, see maxAddresses. mu is held.
+// evict evicts one address as described for maxAddresses. mu is held.
 func (l *limiter) evict(now time.Time) {
 	var evicted netip.Prefix
 	most, tries := -1.0, 0
@@ -90,15 +91,15 @@ func (l *limiter) evict(now time.Time) {
 	delete(l.addresses, evicted)
 }
 
-// Prefix lengths of an address: the whole IPv4 address, or the network half of an IPv6 address, since a host can choose
-// the other half freely.
+// Prefix lengths of addresses. An IPv4 address is used as a whole. An IPv6 address is reduced to its network
+// half, because a host can choose the other half freely.
 const (
 	hostBits4 = 32
 	hostBits6 = 64
 )
 
-// addressOf returns the client address of a call. All clients without an IP address, such as in-memory connections,
-// share one address.
+// addressOf returns the client address of a call. Clients without an IP address, such as those of in-memory
+// connections, all have the same address.
 func addressOf(ctx context.Context) netip.Prefix {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil {

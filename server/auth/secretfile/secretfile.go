@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package secretfile implements shared secrets that are read from a file, and read again when the file changes. Secrets
-// are compared in constant time. Errors and logs do not contain them.
+// Package secretfile implements shared secrets in a file. The file is read again when it changes. Secrets are
+// compared in constant time. Errors and logs do not contain them.
 package secretfile
 
 import (
@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// minBytes is the minimum length of a secret: shorter ones could be guessed.
+	// minBytes is the minimum size of a secret, because shorter secrets could be guessed.
 	minBytes      = 16
 	maxFileBytes  = 64 << 10
 	maxSecrets    = 16
-	checkInterval = time.Second // minimum
+	checkInterval = time.Second // minimum interval between two checks of the file
 )
 
-// ErrContent is returned for a file without a valid secret, or with an invalid one.
+// ErrContent is returned for a file that contains no valid secret, or an invalid one.
 var ErrContent = errors.New("invalid secret file")
 
 // File is a file of secrets. It is safe for concurrent use.
@@ -44,8 +44,9 @@ type secrets struct { // immutable
 	sums  [][sha256.Size]byte
 }
 
-// Open reads a file of secrets, one per line. Empty lines and lines that begin with # are ignored. onChange, unless
-// nil, is called with nil when new content is used, and once with the error when new content is invalid.
+// Open reads a file of secrets, one per line. Empty lines and lines that begin with # are ignored. If onChange is
+// not nil, it is called with nil when new content is used. If new content is invalid, it is called once with the
+// error.
 func Open(path string, onChange func(error)) (*File, error) {
 	f := &File{path: path, onChange: onChange}
 	s, err := read(path)
@@ -57,13 +58,14 @@ func Open(path string, onChange func(error)) (*File, error) {
 	return f, nil
 }
 
-// First returns the first secret, which is presented to others.
+// First returns the first secret in the file, which this node presents to other nodes.
 func (f *File) First() string {
 	f.Check()
 	return f.now.Load().first
 }
 
-// Contains reports whether a secret is in the file. The running time depends only on the file.
+// Contains reports whether a secret is in the file. Its running time depends only on the file and the size of the
+// secret.
 func (f *File) Contains(secret string) bool {
 	f.Check()
 	sum, found := sha256.Sum256([]byte(secret)), 0
@@ -73,7 +75,7 @@ func (f *File) Contains(secret string) bool {
 	return found == 1
 }
 
-// Check reads the file again if the last read is at least checkInterval ago.
+// Check reads the file if the last read is at least checkInterval ago.
 func (f *File) Check() {
 	now := time.Now().UnixNano()
 	if now-f.checkedAt.Load() < int64(checkInterval) || !f.mu.TryLock() {
@@ -81,10 +83,11 @@ func (f *File) Check() {
 	}
 	defer f.mu.Unlock()
 	f.checkedAt.Store(now)
-	_ = f.read() // passed to onChange
+	_ = f.read() // the error is passed to onChange
 }
 
-// Reload reads the file now. If the content is invalid, it returns an error and the previous secrets stay in use.
+// Reload reads the file immediately. If the content is invalid, it returns an error, and the previous secrets
+// stay in use.
 func (f *File) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -92,7 +95,8 @@ func (f *File) Reload() error {
 	return f.read()
 }
 
-// Refused returns the error of the current file content, or nil if the content is used. It does not read the file.
+// Refused returns the error of the content that was read last, or nil if that content is used. It does not read
+// the file.
 func (f *File) Refused() error {
 	if err := f.refused.Load(); err != nil {
 		return *err
@@ -100,7 +104,7 @@ func (f *File) Refused() error {
 	return nil
 }
 
-// read reads the file, and uses its content if it is valid. mu is held.
+// read reads the file and uses its content if it is valid. mu is held.
 func (f *File) read() error {
 	s, err := read(f.path)
 	before := f.Refused()
@@ -122,7 +126,7 @@ func (f *File) read() error {
 	return nil
 }
 
-// read reads and parses the file. Its errors do not contain secrets.
+// read reads and parses a file of secrets. Its errors do not contain secrets.
 func read(path string) (*secrets, error) {
 	info, err := os.Stat(path)
 	if err != nil {

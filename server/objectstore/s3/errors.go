@@ -28,7 +28,7 @@ const (
 
 var errIncomplete = errors.New("truncated response")
 
-// errorResponse returns the error response of the server. It returns false if the server did not respond.
+// errorResponse returns the error response of the server. It returns false if the server has not responded.
 func errorResponse(err error) (minio.ErrorResponse, bool) {
 	r, ok := errors.AsType[minio.ErrorResponse](err)
 	return r, ok && (r.StatusCode != 0 || r.Code != "")
@@ -113,7 +113,7 @@ func (p *Store) attempt(ctx context.Context, do func(ctx context.Context) error)
 	return do(ctx)
 }
 
-// explain adds the cause and a suggested action to an error, and wraps the matching error of package backup.
+// explain adds the cause and a suggested action to an error, and wraps the corresponding error of package backup.
 func (p *Store) explain(err error) error {
 	r, ok := errorResponse(err)
 	switch {

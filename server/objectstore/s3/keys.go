@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	keyFileBytes = 64 << 10    // maximum
-	keysFor      = time.Minute // until the files are read again
+	keyFileBytes = 64 << 10    // maximum size of a key file
+	keysFor      = time.Minute // interval at which the files are read
 )
 
-// keysError is returned when keys are missing or unreadable. It never contains a key.
+// keysError is returned if keys are missing or cannot be read. It never contains a key.
 type keysError struct{ err error }
 
 func (e *keysError) Error() string { return e.err.Error() }
@@ -88,7 +88,8 @@ func readKey(path string) (string, error) {
 	return key, nil
 }
 
-// requiredKeys fails if it finds no keys, because the server's response to an anonymous request is misleading.
+// requiredKeys returns an error if it finds no keys, because the server's response to an anonymous request would
+// be misleading.
 type requiredKeys struct{ credentials.Chain }
 
 func (s *requiredKeys) Retrieve() (credentials.Value, error) { return s.RetrieveWithCredContext(nil) }

@@ -23,25 +23,27 @@ import (
 )
 
 const (
-	// maxParts is the S3 limit; fewParts leaves room for an underestimated size.
+	// maxParts is the maximum number of parts in S3. fewParts is the number of parts for the expected size; it
+	// leaves room if that size is too low.
 	maxParts   = 10_000
 	fewParts   = 9_000
-	abortLimit = 10 * time.Second // of a failed upload
+	abortLimit = 10 * time.Second // maximum time to abort a failed upload
 
 	checksumHeader    = "X-Amz-Checksum-Crc32c"
 	checksumAlgorithm = "X-Amz-Checksum-Algorithm"
-	// putID identifies one Put, so that a completed upload is recognized after a lost response.
+	// putID is the metadata key that identifies a Put. If the response of an upload is lost, it shows that the
+	// upload has succeeded.
 	putID = "Lockstep-Put"
 )
 
-type upload struct { // one running Put
+type upload struct { // state of one Put
 	p         *Store
 	name, id  string // id identifies this Put
 	partBytes int64
 	free      chan []byte // free buffers; their number limits the memory
-	buf       []byte      // the part being filled
+	buf       []byte      // part that is being filled
 
-	ctx    context.Context //nolint:containedctx // of the parts, which outlive a Write
+	ctx    context.Context //nolint:containedctx // context of the parts, which outlive a Write
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
@@ -52,11 +54,11 @@ type upload struct { // one running Put
 	parts []minio.CompletePart
 }
 
-// Put streams an object to the server. It returns fs.ErrExist if the name is in use.
+// Put streams an object to the server. It returns fs.ErrExist if an object with the name exists.
 func (p *Store) Put(
 	ctx context.Context, name string, o backup.PutOptions, fill func(w io.Writer) error,
 ) error {
-	_, err := p.stat(ctx, name) // fails early, and is the only check if the server does not support If-None-Match
+	_, err := p.stat(ctx, name) // fails early; the only check if the server does not support If-None-Match
 	if err == nil {
 		return fmt.Errorf("write %s: %w", p.Path(name), fs.ErrExist)
 	}
@@ -77,7 +79,7 @@ func (p *Store) Put(
 	return err
 }
 
-// newUpload chooses the size and the concurrency of the parts, within the limits for parts and memory.
+// newUpload chooses the size of the parts and the number of buffers, within the limits of parts and memory.
 func (p *Store) newUpload(ctx context.Context, name string, about uint64) *upload {
 	part := max(p.o.PartBytes, MinPartBytes)
 	if need := int64(about/fewParts) + 1; need > part {
@@ -98,7 +100,7 @@ func (p *Store) newUpload(ctx context.Context, name string, about uint64) *uploa
 	}
 	u.free <- make([]byte, 0, first)
 	for range buffers - 1 {
-		u.free <- nil // allocated on first use
+		u.free <- nil // the buffer is allocated on first use
 	}
 	return u
 }
@@ -189,7 +191,7 @@ func (u *upload) put(number int, data []byte) error {
 	return nil
 }
 
-// checksum returns the CRC32C in S3 notation.
+// checksum returns the CRC32C of data in the notation of S3.
 func checksum(data []byte) string {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
@@ -238,8 +240,8 @@ func (u *upload) putWhole() error {
 	})
 }
 
-// claim executes the request that creates the object, if its name is unused. If an earlier attempt succeeded and its
-// response was lost, the existing object belongs to this Put.
+// claim executes the request that creates the object, if its name is not in use. If the response of an earlier
+// attempt was lost, the object that exists may be that of this Put, which counts as success.
 func (u *upload) claim(do func(ctx context.Context, o minio.PutObjectOptions) error) error {
 	err := u.p.try(u.ctx, "write "+u.p.Path(u.name), func(ctx context.Context) error {
 		o := minio.PutObjectOptions{UserMetadata: map[string]string{}}
@@ -267,7 +269,7 @@ func (u *upload) claim(do func(ctx context.Context, o minio.PutObjectOptions) er
 	return errors.Join(err, serr)
 }
 
-// abort deletes the parts on the server. If that fails, a later Sweep does.
+// abort deletes the uploaded parts on the server. If that fails, a later Sweep deletes them.
 func (u *upload) abort() {
 	if u.uploadID == "" {
 		return

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// A sequential reader fetches readAhead blocks ahead and caches keptBlocks, so it uses at most readAhead+keptBlocks
-	// blocks of memory.
+	// A sequential reader fetches readAhead blocks ahead, and keptBlocks blocks are cached. Therefore a reader uses
+	// at most readAhead+keptBlocks blocks of memory.
 	blockBytes = 1 << 20
 	readAhead  = 8
 	keptBlocks = 16
-	// A read of up to smallRead bytes is fetched separately, unless its block is cached.
+	// A read of at most smallRead bytes is fetched separately, unless its block is cached.
 	smallRead = 4096
 )
 
@@ -36,8 +36,8 @@ type reader struct {
 
 	mu     sync.Mutex // guards all below
 	blocks map[int64]*block
-	used   []int64 // the blocks, most recently used last
-	last   int64   // the last block read; -1: none
+	used   []int64 // numbers of the blocks, the most recently used last
+	last   int64   // number of the last block read; -1 if no block was read
 }
 
 type block struct {
@@ -46,7 +46,7 @@ type block struct {
 	err  error
 }
 
-// Open opens an object. Reads fail when ctx has ended, or if the object was replaced.
+// Open opens an object. Reads fail after ctx has ended, and if the object was replaced.
 func (p *Store) Open(ctx context.Context, name string) (backup.Object, error) {
 	info, err := p.stat(ctx, name)
 	if err != nil {
@@ -106,7 +106,8 @@ func (r *reader) cachedOrNext(at int64) bool {
 	return r.blocks[at] != nil || r.last >= 0 && at == r.last+1
 }
 
-// block fetches a block unless it is cached, and the following ones for a sequential reader.
+// block returns a block, which it fetches unless it is cached. For a sequential reader, it also fetches the
+// following blocks.
 func (r *reader) block(at int64) *block {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,7 +125,7 @@ func (r *reader) block(at int64) *block {
 	return k
 }
 
-// begin starts to fetch one block. mu is held.
+// begin returns a block and starts to fetch it unless it is cached. mu is held.
 func (r *reader) begin(at int64) *block {
 	if k := r.blocks[at]; k != nil {
 		i := slices.Index(r.used, at)
@@ -142,7 +143,7 @@ func (r *reader) begin(at int64) *block {
 	return k
 }
 
-// evict removes a block after a failed fetch.
+// evict removes a block that could not be fetched.
 func (r *reader) evict(at int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

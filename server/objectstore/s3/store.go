@@ -2,10 +2,10 @@
 
 // Package s3 implements backup.Objects with a bucket of an S3 server.
 //
-// Uploads are streamed in parts, several concurrently, from a fixed number of buffers. The server verifies the checksum
-// of each part. An object becomes visible when the upload is completed, and only if its name is unused (If-None-Match,
-// if the server supports it). Reads fetch blocks, with read-ahead. Each request is retried with exponential backoff
-// while the server is unreachable or busy.
+// Uploads are streamed in parts from a fixed number of buffers. Several parts are uploaded concurrently, and the
+// server verifies the checksum of each part. An object becomes visible when its upload is completed, and only if
+// its name is not in use (with If-None-Match, if the server supports it). Reads fetch blocks, with read-ahead.
+// Requests are retried with exponential backoff while the server is unreachable or busy.
 package s3
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// Limits and defaults of Options. S3 requires MinPartBytes for each part except the last one.
+// Limits and defaults of Options. S3 requires that each part except the last one has at least MinPartBytes.
 const (
 	MinPartBytes     = 5 << 20
 	DefaultPartBytes = 8 << 20
@@ -47,20 +47,22 @@ var ErrOptions = errors.New("invalid S3 settings")
 
 // Options configures access to the server.
 type Options struct {
-	Endpoint string // http:// or https:// URL; empty: AWS
-	Region   string // empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1
-	// PathStyle selects URLs of the form http://host/bucket/name, the default for servers other than AWS.
+	Endpoint string // http:// or https:// URL with http:// or https://; empty for AWS
+	Region   string // empty for AWS_REGION or AWS_DEFAULT_REGION, or us-east-1
+	// PathStyle selects URLs of the form http://host/bucket/name. It is the default for servers other than AWS.
 	PathStyle bool
-	CA        string // file with the CAs for the server's certificate; empty: the system's CAs
-	// AccessKeyFile, SecretKeyFile and SessionTokenFile contain the keys. If empty, the keys come from AWS_ACCESS_KEY_ID,
-	// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or else from the AWS shared credentials file or, with the AWS
-	// endpoint, from the IAM role of the host.
+	CA        string // file with the CAs for the server's certificate; if empty, the CAs of the system
+	// AccessKeyFile, SecretKeyFile and SessionTokenFile are the files with the keys. If they are empty, the keys are
+	// those in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN. If these are unset, the AWS shared
+	// credentials file is used and then, with the AWS endpoint, the IAM role of the host.
 	AccessKeyFile, SecretKeyFile, SessionTokenFile string
-	// PartBytes is the size of a part, at least MinPartBytes. It is increased for an object with too many parts.
+	// PartBytes is the size of a part, at least MinPartBytes. For an object that would have too many parts, a larger
+	// size is used.
 	PartBytes   int64
 	Parallel    int   // maximum number of concurrent part uploads
-	MemoryBytes int64 // limit for the buffers of one upload; two parts are always allowed; 0: unlimited
-	// RetryFor limits the time for retries of a request if the server does not respond or rejects it temporarily.
+	MemoryBytes int64 // limit for the buffers of one upload, which are at least two parts; 0 means no limit
+	// RetryFor limits the time for which a request is retried if the server does not respond or reports a temporary
+	// error.
 	RetryFor time.Duration
 	Logger   *zap.Logger // may be nil
 }
@@ -174,7 +176,7 @@ func (p *Store) folder(name string) string {
 	return prefix
 }
 
-// List lists a folder. It returns fs.ErrNotExist for an empty or missing folder.
+// List returns the entries of a folder. It returns fs.ErrNotExist for an empty or missing folder.
 func (p *Store) List(ctx context.Context, folder string) ([]backup.Entry, error) {
 	prefix := p.folder(folder)
 	var entries []backup.Entry
@@ -209,8 +211,8 @@ func (p *Store) stat(ctx context.Context, name string) (info minio.ObjectInfo, e
 	return info, err
 }
 
-// Delete removes an object. A missing object is not an error. In a bucket with versioning or object lock, the object is
-// only hidden, until the lifecycle rules of the bucket remove it.
+// Delete deletes an object. A missing object is not an error. In a bucket with versioning or object lock, the
+// object is only hidden until the lifecycle rules of the bucket remove it.
 func (p *Store) Delete(ctx context.Context, name string) error {
 	err := p.try(ctx, "remove "+p.Path(name), func(ctx context.Context) error {
 		return p.core.Client.RemoveObject(ctx, p.at.Bucket, p.key(name), minio.RemoveObjectOptions{})
@@ -221,7 +223,7 @@ func (p *Store) Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// Move copies an object of at most 5 GiB on the server, and removes the original.
+// Move copies an object of at most 5 GiB on the server and deletes the original.
 func (p *Store) Move(ctx context.Context, from, to string) error {
 	err := p.try(ctx, "move "+p.Path(from), func(ctx context.Context) error {
 		_, err := p.core.Client.CopyObject(ctx, minio.CopyDestOptions{Bucket: p.at.Bucket, Object: p.key(to)},
@@ -234,8 +236,8 @@ func (p *Store) Move(ctx context.Context, from, to string) error {
 	return p.Delete(ctx, from)
 }
 
-// Sweep aborts incomplete uploads that were started before the given time, or all for the zero time. This frees the
-// storage of their parts.
+// Sweep aborts incomplete uploads that were started before the given time, and thus frees the storage of their
+// parts. If the time is zero, it aborts all incomplete uploads.
 func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) error {
 	prefix := p.folder(folder)
 	return p.try(ctx, "list unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {

@@ -39,7 +39,7 @@ func (s *Service) Grant(ctx context.Context, req *pb.GrantRequest) (*pb.GrantRes
 	if err != nil {
 		return nil, s.status("grant", err)
 	}
-	if granted == nil { // granted by an earlier attempt
+	if granted == nil { // an earlier attempt has granted it
 		granted = s.o.Rules.Table().Rule(asked)
 	}
 	return &pb.GrantResponse{Rule: granted, Version: version}, nil
@@ -189,7 +189,7 @@ func (s *Service) PutRole(ctx context.Context, req *pb.PutRoleRequest) (*pb.PutR
 	return &pb.PutRoleResponse{Role: role, Version: version}, nil
 }
 
-// DeleteRole removes a role that no rule refers to.
+// DeleteRole deletes a role. It fails if a rule refers to the role.
 func (s *Service) DeleteRole(ctx context.Context, req *pb.DeleteRoleRequest) (*pb.DeleteRoleResponse, error) {
 	version, err := s.change(ctx, req, false, func(t *access.Table) ([]txn.AccessChange, error) {
 		if t.Roles()[req.GetName()] == nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc implements lockstep.v1.AccessService, which manages access rules. The active node executes changes one at
-// a time. A change is committed only if the access table is unchanged since it was read.
+// Package rpc implements lockstep.v1.AccessService, which manages access rules. The active node executes changes
+// one at a time. A change is committed only if the access table has not changed since the node read it.
 package rpc
 
 import (
@@ -37,7 +37,7 @@ type Options struct {
 	Rules   *access.Rules
 	Load    func()                               // updates Rules from the store
 	Used    func(pattern string) *pb.AccessQuota // returns the usage of the queues that match a pattern
-	Alone   bool                                 // standalone, not in a pair
+	Alone   bool                                 // the node is standalone
 }
 
 // Service implements lockstep.v1.AccessService.
@@ -45,7 +45,7 @@ type Service struct {
 	pb.UnimplementedAccessServiceServer
 
 	o  Options
-	mu sync.Mutex // held from reading the table until its change is committed
+	mu sync.Mutex // held from the read of the table until its change is committed
 }
 
 // New creates the service.
@@ -58,7 +58,8 @@ type request interface {
 
 type plan func(t *access.Table) ([]txn.AccessChange, error)
 
-// change executes a request, unless it was executed before (INV-10), and returns the version of the table.
+// change executes a request and returns the version of the table. If the request was executed before, change
+// returns the stored result (INV-10).
 func (s *Service) change(ctx context.Context, req request, lockOut bool, decide plan) (version uint64, err error) {
 	session, err := s.o.Serving.Session()
 	if err != nil {
@@ -114,7 +115,7 @@ func (s *Service) change(ctx context.Context, req request, lockOut bool, decide 
 	if err != nil {
 		return 0, err
 	}
-	s.o.Load() // before responding to the caller
+	s.o.Load() // the rules must apply before the caller receives the response
 	return result(r, producer != nil)
 }
 
@@ -135,7 +136,7 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 	if s.o.Rules.WithTable(next).May(id, access.Operate, "") == nil {
 		owns := func(t *pb.AccessToken) bool { return t.GetPrincipal() == id.Principal }
 		if id.Method != access.MethodToken || slices.ContainsFunc(sorted(next.Tokens()), owns) {
-			return nil // a caller with a token of the pair still has one
+			return nil // the check does not apply to a caller with a token of the pair
 		}
 	}
 	if id.Principal == access.Anonymous {
@@ -169,7 +170,8 @@ func after(entries []queue.AccessEntry, changes []txn.AccessChange) []queue.Acce
 	return next
 }
 
-// checksum returns a checksum of a request without its producer. It is never 0.
+// checksum returns a checksum of a request without its producer. It returns 0 only if the request cannot be
+// encoded.
 func checksum(req request) uint32 {
 	bare := proto.Clone(req).ProtoReflect()
 	bare.Clear(bare.Descriptor().Fields().ByName("producer"))
@@ -181,7 +183,8 @@ func checksum(req request) uint32 {
 	return max(sum, 1) // 0 means unknown
 }
 
-// checkSame rejects a different request with the same sequence, if the checksum of the earlier one is still stored.
+// checkSame returns an error if an earlier, different request has used the producer's sequence. It compares
+// checksums, if the checksum of the earlier request is still stored.
 func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
@@ -195,8 +198,8 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) e
 		"same request, a new request must use the next sequence", apierror.ErrSequenceReused, p.Sequence, p.ID)
 }
 
-// status converts an error to a status. If the node is not active, the status contains the address of the active
-// node.
+// status converts an error to a gRPC status. If the node is not active, the status contains the address of the
+// active node.
 func (s *Service) status(op string, err error) error {
 	return apierror.ToStatus(fmt.Errorf("%s: %w", op, apierror.WithRedirect(err, s.o.Serving.NotActive)))
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-const maxGroups = 32 // of a token
+const maxGroups = 32 // maximum number of groups of a token
 
-// CreateToken stores a token.
+// CreateToken creates a token. The request contains only the hash of the token.
 func (s *Service) CreateToken(ctx context.Context, req *pb.CreateTokenRequest) (*pb.CreateTokenResponse, error) {
 	token := proto.CloneOf(req.GetToken())
 	err := checkToken(token)
@@ -79,7 +79,7 @@ func withoutHash(t *pb.AccessToken) *pb.AccessToken {
 	return t
 }
 
-// RevokeToken invalidates a token.
+// RevokeToken revokes a token.
 func (s *Service) RevokeToken(ctx context.Context, req *pb.RevokeTokenRequest) (*pb.RevokeTokenResponse, error) {
 	version, err := s.change(ctx, req, req.GetLockOut(), func(t *access.Table) ([]txn.AccessChange, error) {
 		if t.Tokens()[req.GetName()] == nil {
@@ -114,7 +114,7 @@ func (s *Service) PutQuota(ctx context.Context, req *pb.PutQuotaRequest) (*pb.Pu
 	return &pb.PutQuotaResponse{Quota: quota, Version: version}, nil
 }
 
-// DeleteQuota removes a quota.
+// DeleteQuota deletes the quota of a queue pattern.
 func (s *Service) DeleteQuota(ctx context.Context, req *pb.DeleteQuotaRequest) (*pb.DeleteQuotaResponse, error) {
 	version, err := s.change(ctx, req, false, func(t *access.Table) ([]txn.AccessChange, error) {
 		if !slices.ContainsFunc(t.Quotas(), func(q *pb.AccessQuota) bool { return q.GetQueue() == req.GetQueue() }) {

@@ -23,7 +23,7 @@ func (s *Service) WhoAmI(ctx context.Context, req *pb.WhoAmIRequest) (*pb.WhoAmI
 	}, nil
 }
 
-// ListAccess returns all entries, without hashes.
+// ListAccess returns all entries of the access table. Tokens are returned without their hashes.
 func (s *Service) ListAccess(context.Context, *pb.ListAccessRequest) (*pb.ListAccessResponse, error) {
 	if _, err := s.o.Serving.Session(); err != nil {
 		return nil, s.status("list", err)
@@ -54,7 +54,8 @@ func byName(rules []*pb.AccessRule) []*pb.AccessRule {
 	return rules
 }
 
-// TestAccess reports whether an identity has a right, or lists all identities that have it.
+// TestAccess reports whether an identity has a right. If the request names no identity, it returns the rules that
+// grant the right.
 func (s *Service) TestAccess(_ context.Context, req *pb.TestAccessRequest) (*pb.TestAccessResponse, error) {
 	right := access.RightsFromProto([]pb.AccessRight{req.GetRight()})
 	switch {

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	maxPage    = 1000 // connections per response
-	maxStreams = 100  // described per connection
+	maxPage    = 1000 // maximum number of connections in a response
+	maxStreams = 100  // maximum number of streams described for each connection
 	maxQueues  = 10
-	// sampleEvery is the interval of rate samples while connections are polled. Rates are reported only if the last poll
-	// is at most sampleMax ago.
+	// sampleEvery is the minimum interval between rate samples, which are taken when connections are listed. Rates
+	// are reported only if the previous sample is at most sampleMax old.
 	sampleEvery = time.Second
 	sampleMax   = 10 * time.Second
 )
@@ -41,7 +41,7 @@ type Service struct {
 }
 
 type rates struct {
-	received, sent admission.Traffic // the counters
+	received, sent admission.Traffic // counters at the last sample
 	known          bool              // in and out are valid
 	in, out        [2]float64        // bytes and messages per second
 }
@@ -49,7 +49,7 @@ type rates struct {
 // New creates the service for the named node.
 func New(l *admission.Listener, node string) *Service { return &Service{listener: l, node: node} }
 
-// ListConnections lists the connections to the node.
+// ListConnections returns the connections to the node.
 func (s *Service) ListConnections(
 	_ context.Context, req *pb.ListConnectionsRequest,
 ) (*pb.ListConnectionsResponse, error) {
@@ -123,7 +123,7 @@ func perSecond(before, now admission.Traffic, seconds float64) [2]float64 {
 	return [2]float64{float64(now.Bytes-before.Bytes) / seconds, float64(now.Messages-before.Messages) / seconds}
 }
 
-// toProto converts a connection and adds its rates. mu is held.
+// toProto converts the description of a connection and adds its rates. mu is held.
 func (s *Service) toProto(info *admission.Info) *pb.Connection {
 	out := &pb.Connection{
 		Id: info.ID, Address: info.Address, Since: timestamppb.New(info.Since), Principal: info.Principal,
