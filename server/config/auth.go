@@ -4,12 +4,12 @@ package config
 
 import "net/url"
 
-// Auth configures authentication in addition to certificates of tls.ca and tokens of the pair.
+// Auth configures authentication methods other than certificates issued by tls.ca and tokens of the pair.
 type Auth struct {
 	JWT JWT `key:"jwt"`
 }
 
-// JWT configures the accepted JSON Web Tokens.
+// JWT configures which JSON Web Tokens are accepted.
 type JWT struct {
 	Issuer         string   `key:"issuer" usage:"issuer of accepted JWTs, equal to their claim iss; if empty, JWTs are rejected"`
 	Audience       string   `key:"audience" usage:"required audience of JWTs, contained in their claim aud"`
@@ -55,8 +55,8 @@ func (c *Config) checkAuth(k *checker) {
 	}
 }
 
-// checkURL rejects an http URL of another machine, because keys fetched over an unencrypted network can be replaced
-// in transit.
+// checkURL rejects an http URL of another machine, because keys that are fetched without encryption can be
+// replaced in transit.
 func checkURL(k *checker, key, value string) {
 	u, err := url.Parse(value)
 	switch {

@@ -2,11 +2,12 @@
 
 // Package config implements the settings of a Lockstep node: names, defaults, descriptions and valid values.
 //
-// A setting has one dotted key (`wal.keep-bytes`), which is its path in the YAML file. Its flag (`--wal-keep-bytes`)
-// and its environment variable (`LOCKSTEP_WAL_KEEP_BYTES`) are derived from the key. Flags take precedence over the
-// environment, the environment over the file, the file over the defaults. The tags of struct Config define keys, flags,
-// variables, the help text, valid values and docs/reference/configuration.md. The tag `range` contains the valid
-// values. The tag `run` marks a setting that can be changed at run time, for the pair or a node.
+// Each setting has a dotted key (`wal.keep-bytes`), which is its path in the YAML file. The names of its flag
+// (`--wal-keep-bytes`) and its environment variable (`LOCKSTEP_WAL_KEEP_BYTES`) are derived from the key. Flags
+// take precedence over the environment, the environment over the file, and the file over the defaults. The tags
+// of struct Config define keys, flags, variables, the help text, valid values and
+// docs/reference/configuration.md. The tag `range` contains the valid values. The tag `run` marks a setting that
+// can be changed at run time, with the scope of the change: `pair` or `node`.
 package config
 
 import "time"
@@ -57,7 +58,7 @@ type Config struct {
 	Audit       Audit       `key:"audit"`
 	Limits      Limits      `key:"limits"`
 	Txn         Txn         `key:"txn"`
-	// Warnings lists ignored settings and similar warnings for the operator. It is not a setting.
+	// Warnings contains warnings for the operator, for example about ignored settings. It is not a setting.
 	Warnings []string `key:"-"`
 }
 
@@ -66,7 +67,7 @@ type Node struct {
 	Name string `key:"name" usage:"node name in status and logs; default: the host name"`
 }
 
-// Access configures access in addition to the rules stored by the pair.
+// Access configures access in addition to the access rules that the pair stores.
 type Access struct {
 	Mode      string   `key:"mode" range:"open, deny" usage:"access without any rule: open (all clients have all rights) or deny (only access.operators)"`
 	Operators []string `key:"operators" usage:"principals or globs such as ops-* with all rights regardless of rules, comma-separated or a list; prevents lockout. Equal on both nodes"`
@@ -77,7 +78,7 @@ type Data struct {
 	Dir string `key:"dir" usage:"directory of the store; created if missing"`
 }
 
-// Coordinator configures the coordinator that stores the cluster record.
+// Coordinator configures the coordinator, which stores the cluster record.
 type Coordinator struct {
 	Type string `key:"type" range:"etcd, raft, none" usage:"location of the cluster record: etcd; raft (quorum of the two nodes and a witness); none (single node)"`
 	Etcd Etcd   `key:"etcd"`
@@ -93,7 +94,7 @@ type Raft struct {
 	TLS       RaftTLS  `key:"tls"`
 }
 
-// RaftTLS contains the paths of certificate files in PEM.
+// RaftTLS contains the paths of PEM files, and the accepted names.
 type RaftTLS struct {
 	CA    string   `key:"ca" usage:"CA file for the voters' certificates; enables TLS between voters"`
 	Cert  string   `key:"cert" usage:"file with this voter's certificate, for server and client use"`
@@ -112,7 +113,7 @@ type Etcd struct {
 	TLS          TLS      `key:"tls"`
 }
 
-// TLS contains the paths of certificate files in PEM.
+// TLS contains the paths of PEM files.
 type TLS struct {
 	CA   string `key:"ca" usage:"CA file for etcd's certificate; enables TLS"`
 	Cert string `key:"cert" usage:"file with this node's client certificate for etcd"`
@@ -154,7 +155,7 @@ type Failover struct {
 	FailbackDelay Duration `key:"failback-delay" range:"100ms to 168h" usage:"uninterrupted time in sync before this node hands over to the preferred node"`
 }
 
-// Shutdown configures the actions before a node stops.
+// Shutdown configures the switchover before a node stops.
 type Shutdown struct {
 	Handover        bool     `key:"handover" usage:"switch over before an active node stops (SIGTERM), if the standby is in sync and the pair is not paused"`
 	HandoverTimeout Duration `key:"handover-timeout" range:"10ms to 10m" usage:"time limit of that switchover; the node then stops without it"`
@@ -166,7 +167,7 @@ type Disk struct {
 	StallTimeout Duration `key:"stall-timeout" range:"100ms to 1h" usage:"duration of a log write or sync after which the node stops its heartbeats, so that the other node takes over"`
 }
 
-// Backup configures the location of backups.
+// Backup configures the backups of this node.
 type Backup struct {
 	Path            string   `key:"path" usage:"destination of backups: directory on this node, file:///PATH or s3://BUCKET/PREFIX; the setting of the pair takes precedence"`
 	KeepGenerations int      `key:"keep-generations" range:"1 to 10000" usage:"number of backups to keep; the setting of the pair takes precedence"`
@@ -174,8 +175,8 @@ type Backup struct {
 	S3              BackupS3 `key:"s3"`
 }
 
-// BackupS3 configures access to the S3 server of backup.path and wal.archive. The keys are not settings: they are read
-// from files, or from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+// BackupS3 configures access to the S3 server of backup.path and wal.archive. The keys are not settings. They are
+// read from files, or from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
 type BackupS3 struct {
 	Endpoint         string   `key:"endpoint" usage:"URL of the S3 server of backup.path and wal.archive, such as https://s3.example.com:9000; default: Amazon S3"`
 	Region           string   `key:"region" usage:"region of the bucket; default: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1"`
@@ -189,7 +190,7 @@ type BackupS3 struct {
 	RetryFor         Duration `key:"retry-for" range:"100ms to 1h" usage:"time limit of retries if the S3 server does not respond or is busy"`
 }
 
-// Maintenance configures maintenance of page files.
+// Maintenance configures the speed of background work.
 type Maintenance struct {
 	BackgroundShare Percent `key:"background-share" range:"1% to 100%" run:"node" usage:"maximum fraction of time in which a scan, backup, check or verification runs; reduced while it slows commits down"`
 	SnapshotRate    Size    `key:"snapshot-rate" range:"0, or 1MiB to 1024TiB" run:"node" usage:"maximum rate of receiving a snapshot, in bytes per second; 0: unlimited. Reduced while it slows commits down"`
@@ -263,7 +264,7 @@ type Audit struct {
 	Keep     int    `key:"keep" range:"1 to 10000" usage:"number of rotated audit files to keep"`
 }
 
-// Limits bounds the resources of one request or connection.
+// Limits contains the limits of requests, connections and other resources.
 type Limits struct {
 	MessageBytes        Size `key:"message-bytes" range:"1KiB to 64MiB" run:"pair" usage:"maximum message body size"`
 	TransactionBytes    Size `key:"transaction-bytes" range:"129KiB to 80MiB" usage:"maximum transaction size, all messages together"`
@@ -287,7 +288,7 @@ type Txn struct {
 	PreparedTimeout Duration `key:"prepared-timeout" range:"0, or 1s to 8760h" run:"pair" usage:"time after which an undecided prepared transaction is rolled back, at least 1s; its coordinator is notified when it reconnects. Use it only if no coordinator can have committed elsewhere. 0: never"`
 }
 
-// Default returns the default settings, for a pair with etcd on the same host.
+// Default returns the default settings, which are for a pair that uses etcd on the same host.
 func Default() Config {
 	return Config{
 		Data:   Data{Dir: "lockstep-data"},

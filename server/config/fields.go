@@ -14,7 +14,7 @@ type fieldInfo struct {
 	key     string
 	usage   string
 	allowed string // see checkRange; may be empty
-	run     Scope  // set if it can be changed at run time
+	run     Scope  // set if the setting can be changed at run time
 	index   []int
 }
 
@@ -23,7 +23,8 @@ type field struct {
 	value reflect.Value
 }
 
-// fieldTable describes the fields of Config. Parsing their tags is too slow for each lookup.
+// fieldTable describes the fields of Config. It is computed once, because parsing the tags is too slow for each
+// lookup.
 var fieldTable = appendFields(nil, "", nil, reflect.TypeFor[Config]())
 
 func flagName(key string) string { return strings.ReplaceAll(key, ".", "-") }
@@ -174,7 +175,7 @@ func (f field) typeName() string {
 	}
 }
 
-// didYouMean returns a suggestion for a mistyped word, or "" if no known word is similar.
+// didYouMean returns a suggestion for a mistyped word. It returns "" if no known word is similar.
 func didYouMean(word string, known []string) string {
 	if n := nearest(word, known); n != "" {
 		return "; did you mean " + n + "?"

@@ -22,11 +22,12 @@ const (
 	keyCoordinator = "coordinator.type"
 )
 
-// ErrInvalid is returned for invalid settings, wrapped with the key, its source and the suggested action.
+// ErrInvalid is returned for invalid settings. The errors that wrap it contain the key, the source of the value
+// and the suggested action.
 var ErrInvalid = errors.New("invalid configuration")
 
-// RegisterFlags adds a flag for each setting, a hidden one for each former name, and `--standalone`, short for
-// `--coordinator-type=none`.
+// RegisterFlags adds a flag for each setting and a hidden flag for each former name. It also adds `--standalone`,
+// a short form of `--coordinator-type=none`.
 func RegisterFlags(fs *pflag.FlagSet) {
 	registerFlags(fs, "")
 	fs.Bool(flagStandalone, false, "run a single node: no coordinator, standby or failover")
@@ -50,10 +51,11 @@ func registerFlags(fs *pflag.FlagSet, prefix string) {
 
 const backupPrefix = "backup.s3."
 
-// RegisterBackupFlags adds the flags for access to the S3 server of backups, for commands that run without a node.
+// RegisterBackupFlags adds the flags for access to the S3 server of backups. It is for commands that run without
+// a node.
 func RegisterBackupFlags(fs *pflag.FlagSet) { registerFlags(fs, backupPrefix) }
 
-// LoadBackup is like Load, but reads only the settings of RegisterBackupFlags.
+// LoadBackup is like Load, but reads only the settings for which RegisterBackupFlags adds flags.
 func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, error) {
 	l, err := load(path, environ, flags)
 	if err != nil {
@@ -68,7 +70,7 @@ func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, 
 	return l.config.Backup.S3, nil
 }
 
-// RegisterSiteFlags adds the flags of LoadSite, except those for TLS.
+// RegisterSiteFlags adds flags for the settings that LoadSite reads, except those for TLS.
 func RegisterSiteFlags(fs *pflag.FlagSet) {
 	for _, key := range []string{"data.dir", "site.name", "site.token-file", "site.ca", "insecure"} {
 		registerFlags(fs, key)
@@ -76,7 +78,7 @@ func RegisterSiteFlags(fs *pflag.FlagSet) {
 }
 
 // LoadSite is like Load, but reads only the settings for connections to the other site (site, tls and insecure),
-// data.dir and wal.segment-bytes. remote, unless empty, replaces site.remote.
+// data.dir and wal.segment-bytes. If remote is not empty, it replaces site.remote.
 func LoadSite(path string, environ []string, flags *pflag.FlagSet, remote []string) (Config, error) {
 	l, err := load(path, environ, flags)
 	if err != nil {
@@ -90,7 +92,7 @@ func LoadSite(path string, environ []string, flags *pflag.FlagSet, remote []stri
 		l.config.Site.Remote = remote
 		l.sources["site.remote"] = "flag --from"
 	}
-	l.config.Listen = "" // a port of the other site may be the default one
+	l.config.Listen = "" // the other site may use the default port
 	var k checker
 	l.config.checkSite(&k)
 	if err := invalid(append(problems, l.described(k.problems)...)); err != nil {
@@ -99,17 +101,19 @@ func LoadSite(path string, environ []string, flags *pflag.FlagSet, remote []stri
 	return l.config, nil
 }
 
-// flagValue keeps the text. Load parses it like a value from the file, so that the errors are identical.
+// flagValue stores the text of a flag. Load parses the text like a value in the file, so that the errors are
+// identical.
 type flagValue struct{ text, typeName string }
 
 func (v *flagValue) String() string        { return v.text }
 func (v *flagValue) Set(text string) error { v.text = text; return nil }
 func (v *flagValue) Type() string          { return v.typeName }
 
-// Load merges the defaults, the YAML file at path (empty: none), the environment (in the format of os.Environ) and the
-// flags (nil: none). Later sources take precedence. It returns ErrInvalid for unknown keys, values that cannot be
-// parsed, and inconsistent values. Former names of settings cause only warnings. So do unknown LOCKSTEP_* variables
-// that resemble no setting, since container platforms define variables automatically.
+// Load merges the defaults, the YAML file at path, the environment (in the format of os.Environ) and the flags.
+// Later sources take precedence. An empty path means no file, and nil flags mean no flags. Load returns
+// ErrInvalid for unknown keys, values that cannot be parsed, and inconsistent values. Former names of settings
+// cause only warnings. So do unknown LOCKSTEP_* variables that are not similar to a setting, because container
+// platforms define variables automatically.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	l, err := load(path, environ, flags)
 	if err != nil {
@@ -136,7 +140,7 @@ func load(path string, environ []string, flags *pflag.FlagSet) (*loader, error) 
 	return l, nil
 }
 
-// invalid returns ErrInvalid with all problems, or nil.
+// invalid returns an error that wraps ErrInvalid and lists all problems. It returns nil if there are none.
 func invalid(problems []string) error {
 	if len(problems) == 0 {
 		return nil
@@ -144,11 +148,12 @@ func invalid(problems []string) error {
 	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
 }
 
-// loader merges the sources. For each setting it keeps the last value, as written, and its source.
+// loader merges the sources. For each setting, it stores the last value, as written, and the source of that
+// value.
 type loader struct {
 	config  Config
 	fields  []field
-	keys    map[string]string // current key by key or former name
+	keys    map[string]string // current key, by current key and by former name
 	values  map[string]any
 	sources map[string]string
 }
@@ -175,14 +180,14 @@ func (l *loader) names() []string {
 
 type layer struct {
 	loader   *loader
-	names    map[string]string // name used in this layer, by key
+	names    map[string]string // name used in this layer, by current key
 	problems []string
 }
 
 func (l *loader) layer() *layer { return &layer{loader: l, names: map[string]string{}} }
 
-// set stores a value. as is the name used in the layer, and current is the current name in the notation of the layer.
-// source is the location of the value.
+// set stores a value. as is the name used in the layer, and current is the current name in the notation of the
+// layer. source describes the location of the value.
 func (y *layer) set(key string, raw any, as, current, source string) {
 	if other, ok := y.names[key]; ok && other != as {
 		former := as
@@ -224,7 +229,7 @@ func (l *loader) environment(environ []string) error {
 	return invalid(y.problems)
 }
 
-// commandVariables lists the variables of client commands, which are not settings of a node.
+// commandVariables returns the variables of client commands, which are not settings of a node.
 func commandVariables() []string {
 	return []string{
 		envAddr, envConfig, envPrefix + "TOKEN", envPrefix + "TOKEN_FILE", envPrefix + "PROFILE", envPrefix + "PROFILES",
@@ -232,9 +237,9 @@ func commandVariables() []string {
 	}
 }
 
-// unknownVariable handles an unknown variable with the prefix of settings. A probable typo is an error, like an unknown
-// key in the file. Other variables cause only a warning, since they may belong to other programs: Kubernetes defines
-// some for a service named lockstep.
+// unknownVariable handles an unknown variable with the prefix of settings. A probable typo is an error, like an
+// unknown key in the file. Other variables cause only a warning, because other programs may define them:
+// Kubernetes defines some for a service named lockstep.
 func (y *layer) unknownVariable(name string, known map[string]string) {
 	names := make([]string, 0, len(known))
 	for n := range known {
@@ -278,7 +283,7 @@ func (l *loader) finish() (Config, error) {
 	return l.config, nil
 }
 
-// store stores the merged values of the settings with a prefix in the struct.
+// store stores the merged values of the settings that have a key with the given prefix in the Config.
 func (l *loader) store(prefix string) (problems []string) {
 	for _, f := range l.fields {
 		raw, ok := l.values[f.key]
@@ -346,7 +351,7 @@ func (l *loader) file(path string) error {
 	if err := invalid(y.problems); err != nil {
 		return err
 	}
-	var whole map[string]any // refuses duplicate keys
+	var whole map[string]any // rejects duplicate keys
 	if err := doc.Decode(&whole); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrInvalid, name, err)
 	}
@@ -359,7 +364,7 @@ func (y *layer) group(file, prefix string, group *yaml.Node) {
 		if name == "" {
 			name = "the file"
 		}
-		if group.Tag != "!!null" { // a group with all settings commented out
+		if group.Tag != "!!null" { // null is a group in which all settings are commented out
 			y.fail("%s:%d: %s must be a group of settings", file, group.Line, name)
 		}
 		return
@@ -416,14 +421,14 @@ func (l *loader) nearest(name string) string {
 	return l.keys[nearest(name, l.names())]
 }
 
-// formerUntil is the release that removes former names of settings.
+// formerUntil is the release in which former names of settings are removed.
 const formerUntil = "0.3.0"
 
-// removedGroup is a group of settings that was removed after release 0.1.0. It is ignored with a warning.
+// removedGroup is a group of settings that was removed after release 0.1.0. It is ignored, and causes a warning.
 const removedGroup = "maintenance.autotune"
 
-// formerKeys returns the names of a setting in the last release, which are accepted with a warning. Until 0.1.0 the
-// message log and the process log shared one group.
+// formerKeys returns the names that a setting had in the last release, which are accepted with a warning. Until
+// release 0.1.0, the message log and the process log shared one group of settings.
 func formerKeys(key string) []string {
 	switch key {
 	case "wal.keep-bytes":

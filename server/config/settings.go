@@ -10,7 +10,7 @@ import (
 
 // Setting describes one setting.
 type Setting struct {
-	// Key is the dotted path in the file.
+	// Key is the dotted path in the file. Default is the default value as text.
 	Key, Default, Usage string
 	// Flag and Variable are the flag and the environment variable, such as --listen and LOCKSTEP_LISTEN.
 	Flag, Variable string
@@ -18,11 +18,11 @@ type Setting struct {
 	Type string
 	// Range describes the valid values. It is empty if only the type or other settings restrict them.
 	Range string
-	// Running is the scope of a change at run time. It is empty if the setting requires a restart.
+	// Running is the scope of a change at run time. It is empty if a change requires a restart.
 	Running Scope
 }
 
-// Settings lists all settings in struct order.
+// Settings returns all settings in struct order.
 func Settings() []Setting {
 	c := Default()
 	all := fields(&c)
@@ -51,7 +51,7 @@ type Running struct {
 	Scope      Scope
 }
 
-// RunningSettings lists the settings that can be changed at run time, in struct order.
+// RunningSettings returns the settings that can be changed at run time, in struct order.
 func RunningSettings() []Running {
 	var list []Running
 	for _, f := range fieldTable {
@@ -62,7 +62,8 @@ func RunningSettings() []Running {
 	return list
 }
 
-// FindRunning returns the setting with the given key, or ErrInvalid if it cannot be changed at run time.
+// FindRunning returns the setting with the given key. It returns ErrInvalid if the setting cannot be changed at
+// run time.
 func FindRunning(key string) (Running, error) {
 	list := RunningSettings()
 	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {
@@ -82,7 +83,7 @@ func FindRunning(key string) (Running, error) {
 	return Running{}, fmt.Errorf("%w: %s is not a setting%s", ErrInvalid, key, hint)
 }
 
-// Text formats the value of a setting as in the file. It returns an empty string for an unknown key.
+// Text formats the value of a setting as in the file. It returns "" for an unknown key.
 func (c *Config) Text(key string) string {
 	for _, info := range fieldTable {
 		if info.key == key {
@@ -92,7 +93,8 @@ func (c *Config) Text(key string) string {
 	return ""
 }
 
-// With returns a copy of the settings with changed values of RunningSettings, or ErrInvalid with all problems.
+// With returns a copy of the settings with the given values of RunningSettings. It returns ErrInvalid for an
+// invalid value or combination of values.
 func (c *Config) With(values map[string]string) (Config, error) {
 	next := *c
 	all := fields(&next)

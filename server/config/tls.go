@@ -24,8 +24,8 @@ const (
 	TLS12 = "1.2"
 )
 
-// NodeTLS configures TLS of the node's main listener, which serves clients, the CLI and the other node, and of
-// connections to the other node.
+// NodeTLS configures TLS on the node's main listener, which serves clients, the CLI and the other node. It also
+// configures TLS on connections to the other node.
 type NodeTLS struct {
 	Cert       string   `key:"cert" usage:"file with this node's certificate, for its port and for connections to the other node; enables TLS"`
 	Key        string   `key:"key" usage:"file with the key of the certificate"`
@@ -49,8 +49,8 @@ func (t NodeTLS) Version() uint16 {
 	return tls.VersionTLS13
 }
 
-// ClientCertificates returns the policy for client certificates on the node's port. Even with client-auth none, the
-// other node presents a certificate and is authenticated by it.
+// ClientCertificates returns the policy for client certificates on the node's main listener. Even if client-auth
+// is none, the other node presents a certificate and is authenticated by it.
 func (t NodeTLS) ClientCertificates() tls.ClientAuthType {
 	switch {
 	case t.ClientAuth != ClientAuthNone:
@@ -68,12 +68,12 @@ func (t MetricsTLS) On() bool { return t.Own || t.Cert != "" }
 // On reports whether TLS is configured.
 func (t ConsoleTLS) On() bool { return t.Own || t.Cert != "" }
 
-// ConsoleFiles returns the files of the console's port.
+// ConsoleFiles returns the certificate, key and CA files of the console's port.
 func (c *Config) ConsoleFiles() tlsfiles.Files {
 	return c.portFiles(MetricsTLS(c.Console.TLS))
 }
 
-// MetricsFiles returns the files of the port for metrics and probes.
+// MetricsFiles returns the certificate, key and CA files of the port for metrics and probes.
 func (c *Config) MetricsFiles() tlsfiles.Files {
 	return c.portFiles(c.Metrics.TLS)
 }
@@ -120,7 +120,7 @@ func (c *Config) checkPort(k *checker, group string, m MetricsTLS) {
 	}
 }
 
-// checkReach rejects listeners without TLS that other hosts can reach, unless Insecure is set.
+// checkReach rejects listeners without TLS that other machines can reach, unless Insecure is set.
 func (c *Config) checkReach(k *checker) {
 	if c.Insecure {
 		return
@@ -137,12 +137,13 @@ func (c *Config) checkReach(k *checker) {
 	}
 }
 
-// Listener is an address on which the node listens. Key is its setting, and Needs lists the settings that secure it.
+// Listener is an address on which the node listens. Key is the setting that contains it, and Needs lists the
+// settings that would secure it.
 type Listener struct {
 	Key, Address, Needs string
 }
 
-// Unencrypted lists the listeners reachable from other hosts without TLS.
+// Unencrypted returns the listeners without TLS that other machines can reach.
 func (c *Config) Unencrypted() []Listener {
 	var list []Listener
 	add := func(key, address string, secured bool, needs string) {
@@ -160,8 +161,8 @@ func (c *Config) Unencrypted() []Listener {
 	return list
 }
 
-// LocalOnly reports whether an address, host:port, is reachable only from this host: localhost, or an IP address
-// of the loopback network. Other names are not resolved.
+// LocalOnly reports whether an address (host:port) is reachable only from this machine. Its host is localhost or
+// an IP address of the loopback network. Other names are not resolved.
 func LocalOnly(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && isLoopback(host)
@@ -175,8 +176,8 @@ func isLoopback(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// PeerNames returns the names accepted in the certificate of the other node: tls.peer-names, or else the hosts of the
-// given addresses.
+// PeerNames returns the names accepted in the certificate of the other node. They are tls.peer-names or, if that
+// is not set, the hosts of the given addresses.
 func (c *Config) PeerNames(addresses []string) []string {
 	if len(c.TLS.PeerNames) > 0 {
 		return c.TLS.PeerNames

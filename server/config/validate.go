@@ -25,8 +25,8 @@ func (c *checker) fail(key, format string, args ...any) {
 	c.problems = append(c.problems, problem{key: key, text: fmt.Sprintf(format, args...)})
 }
 
-// checkRange checks the value of a setting against its tag `range`: "LOW to HIGH", "0, or LOW to HIGH" or "LOW to HIGH,
-// a multiple of STEP" for a number, or a list of words.
+// checkRange checks the value of a setting against its tag `range`. For a number, the tag is "LOW to HIGH", "0,
+// or LOW to HIGH" or "LOW to HIGH, a multiple of STEP". For a word, it is a list of words.
 func (f field) checkRange(k *checker) {
 	text, orZero := strings.CutPrefix(f.allowed, "0, or ")
 	text, step, _ := strings.Cut(text, ", a multiple of ")
@@ -37,7 +37,7 @@ func (f field) checkRange(k *checker) {
 	}
 	switch value := f.number(); {
 	case orZero && value == 0:
-	case !(value >= f.parsed(low) && value <= f.parsed(high)): // also rejects NaN
+	case !(value >= f.parsed(low) && value <= f.parsed(high)): // the negated condition also rejects NaN
 		k.fail(f.key, "%s is not between %s and %s", f.text(), low, high)
 	case step != "" && math.Mod(value, f.parsed(step)) != 0:
 		k.fail(f.key, "%s is not a multiple of %s", f.text(), step)
@@ -54,7 +54,7 @@ func (f field) number() float64 {
 func (f field) parsed(text string) float64 {
 	f.value = reflect.New(f.value.Type()).Elem()
 	if err := f.set(text); err != nil {
-		panic(fmt.Sprintf("setting %s: range %q: %v", f.key, f.allowed, err)) // TestRanges
+		panic(fmt.Sprintf("setting %s: range %q: %v", f.key, f.allowed, err)) // TestRanges prevents this
 	}
 	return f.number()
 }
@@ -65,7 +65,7 @@ func (c *checker) oneOf(key, value string, allowed []string) {
 	}
 }
 
-// address checks host:port; anyPort allows port 0.
+// address checks that a value is host:port. anyPort permits port 0.
 func (c *checker) address(key, value string, anyPort bool) {
 	host, port, err := net.SplitHostPort(value)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *checker) address(key, value string, anyPort bool) {
 	}
 }
 
-// Validate returns ErrInvalid with all problems, one per line.
+// Validate returns ErrInvalid with all problems, one per line. It returns nil if there are none.
 func (c *Config) Validate() error {
 	var lines []string
 	for _, p := range c.problems() {

@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// Size is a number of bytes, written as "64MiB", "512KiB", "1GB" (powers of ten without the i) or as a plain number.
+// Size is a number of bytes. It is written with a unit, such as "64MiB", "512KiB" or "1GB" (units without the i
+// are powers of ten), or as a plain number.
 type Size int64
 
 type sizeUnit struct {
@@ -20,7 +21,7 @@ type sizeUnit struct {
 	bytes  int64
 }
 
-// sizeUnits is ordered so that the longest suffix is tried first.
+// sizeUnits returns the units in an order in which the longest matching suffix comes first.
 func sizeUnits() []sizeUnit {
 	return []sizeUnit{
 		{"kib", 1 << 10},
@@ -35,7 +36,7 @@ func sizeUnits() []sizeUnit {
 	}
 }
 
-// ParseSize parses a non-negative integer with a unit, such as "64MiB".
+// ParseSize parses a non-negative integer with an optional unit, such as "64MiB".
 func ParseSize(text string) (Size, error) {
 	number, factor := strings.TrimSpace(text), int64(1)
 	lower := strings.ToLower(number)
@@ -104,7 +105,7 @@ type Ratio float64
 // ParseRatio parses a number from 0 to 1.
 func ParseRatio(text string) (Ratio, error) {
 	r, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-	if err != nil || !(r >= 0 && r <= 1) { // also rejects NaN
+	if err != nil || !(r >= 0 && r <= 1) { // the negated condition also rejects NaN
 		return 0, fmt.Errorf("%q is not a ratio; use a number from 0 to 1, such as 0.01", text)
 	}
 	return Ratio(r), nil
@@ -112,8 +113,8 @@ func ParseRatio(text string) (Ratio, error) {
 
 func (r Ratio) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) }
 
-// Within returns the limits, capped at fractions of the memory budget. The default limits are below these caps for the
-// default budget. One transaction is always allowed, regardless of its size.
+// Within returns the limits, capped at fractions of the memory budget. For the default budget, the default limits
+// are below these caps. A transaction of the maximum size is always permitted.
 func (l Limits) Within(budgetBytes int64) Limits {
 	l.PendingBytes = min(l.PendingBytes, max(Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))
 	l.StreamInFlightBytes = min(l.StreamInFlightBytes, max(Size(budgetBytes/8), 1<<20))
@@ -126,5 +127,6 @@ const (
 	minConnections  = 256
 )
 
-// transactionSlackBytes is the maximum accounted overhead of a queued transaction, in addition to its messages.
+// transactionSlackBytes is the maximum overhead that is counted for a queued transaction, in addition to its
+// messages.
 const transactionSlackBytes = 1 << 20

@@ -11,10 +11,11 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// badgeAge is how long badge counts are cached: some pages are rendered four times per second.
+// badgeAge is the time for which the counts of the badge are cached, because some pages are rendered four times
+// per second.
 const badgeAge = time.Second
 
-// alarmCounts is the number of conditions by severity. A node that does not respond counts as critical.
+// alarmCounts contains the number of conditions by severity. A node that does not respond counts as critical.
 type alarmCounts struct{ Critical, Warnings, Infos int }
 
 type badge struct {
@@ -42,7 +43,7 @@ func countAlarms(nodes []*nodeView) (c alarmCounts) {
 	return c
 }
 
-// alarms returns the counts, or nil if the session may not read the status of the node.
+// alarms returns the counts for the badge. It returns nil if the session may not read the status of the node.
 func (v *View) alarms(ctx context.Context) *alarmCounts {
 	if _, err := v.Status(ctx); err != nil {
 		return nil
@@ -61,7 +62,7 @@ func (v *View) alarms(ctx context.Context) *alarmCounts {
 	return &counts
 }
 
-// frame adds the menu and the badge, which depend on the session, to a layout.
+// frame adds the menu and the badge to a layout. Both depend on the session.
 func (v *View) frame(ctx context.Context, l *Layout) {
 	may, err := v.rights(ctx)
 	if err != nil {

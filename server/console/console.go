@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// Event streams have separate time limits.
+	// Limits of HTTP requests. Event streams have separate time limits.
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 15 * time.Second
 	writeTimeout      = 2 * time.Minute
@@ -29,40 +29,40 @@ const (
 	maxConnections    = 256
 )
 
-// ErrNotForwarded is returned when the calls of a session cannot be forwarded to the other node.
+// ErrNotForwarded is returned if the calls of a session cannot be forwarded to the other node.
 var ErrNotForwarded = errors.New("the session uses a client certificate, which this node cannot forward " +
 	"to the other node")
 
 // Options configures Listen.
 type Options struct {
-	// Address is the address to listen on, host:port; port 0 selects a free port.
+	// Address is the address to listen on, host:port. Port 0 selects a free port.
 	Address string
 	// Listen binds the address. If nil, a TCP listener of this host is used.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	TLS    *tls.Config // nil: plain HTTP
+	TLS    *tls.Config // nil for plain HTTP
 	Node   string      // name of this node
 	// Link connects to the services of this node.
 	Link *inprocgrpc.Link
-	// Other connects to the services of the node at an address. A call over it has only the rights of its token or of the
-	// principal given to Forward. A call without either is refused.
+	// Other connects to the services of the node at an address. A call over this connection has only the rights of
+	// its token, or of the principal passed to Forward. A call without either is refused.
 	Other func(address string) (grpc.ClientConnInterface, error)
-	// Forward returns the context for a call over Other on behalf of a principal authenticated with a certificate. It
-	// is nil if the other node does not accept forwarded calls.
+	// Forward returns the context for a call over Other on behalf of a principal that has authenticated with a
+	// certificate. It is nil if the other node does not accept forwarded calls.
 	Forward func(ctx context.Context, principal string, groups []string) (context.Context, error)
-	// OtherStatus queries the node at an address with the credentials of this node, for sessions that may read the status
-	// of this node.
+	// OtherStatus queries the status of the node at an address with the credentials of this node. It is used for
+	// sessions that may read the status of this node.
 	OtherStatus func(ctx context.Context, address string) (*pb.GetStatusResponse, error)
-	// Anonymous permits access without sign-in while access is unrestricted. It must be false if anonymous clients of the
-	// node do not have that access.
+	// Anonymous permits access without sign-in while there are no access rules. It must be false if anonymous
+	// clients of the node do not have this access.
 	Anonymous bool
-	// SignInWait returns the number of seconds before an address may try to sign in again; 0 if it may try
-	// immediately.
+	// SignInWait returns the number of seconds that an address must wait before it may try to sign in again. It
+	// returns 0 if the address may try immediately.
 	SignInWait func(from net.Addr) (seconds float64)
 	Logger     *zap.Logger
 	Now        func() time.Time // default is time.Now
 }
 
-// Server serves browsers until the context of Run ends.
+// Server serves HTTP requests until the context of Run ends.
 type Server struct {
 	o         Options
 	port      string
@@ -108,7 +108,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 }
 
 // URLAt returns the URL of the console for clients that reach the node at the advertised address. If the console
-// listens on a specific address, it is the same as URL.
+// listens on a specific address, the result is the same as that of URL.
 func (s *Server) URLAt(advertised string) string {
 	listenHost, _, err := net.SplitHostPort(s.o.Address)
 	ip := net.ParseIP(listenHost)
@@ -128,7 +128,7 @@ func (s *Server) URL() string {
 	}
 	listenHost, _, err := net.SplitHostPort(s.o.Address)
 	if ip := net.ParseIP(listenHost); err == nil && listenHost != "" && (ip == nil || !ip.IsUnspecified()) {
-		host = listenHost // the name in the certificate
+		host = listenHost // the certificate contains this name
 	} else if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
@@ -138,7 +138,7 @@ func (s *Server) URL() string {
 // Close releases the port if Run was not called.
 func (s *Server) Close() { s.http.Close() }
 
-// Run serves HTTP requests until ctx ends, and then returns nil. It returns an error if the listener fails.
+// Run serves HTTP requests until ctx ends, and then returns nil. If the listener fails, it returns an error.
 func (s *Server) Run(ctx context.Context) error {
 	err := s.http.Run(ctx, func() {
 		s.hub.close()

@@ -54,7 +54,7 @@ func formatNumber(v any) string {
 	return units.Count(int64(toFloat(v)))
 }
 
-// percent returns part/complete as an integer between 0 and 100.
+// percent returns part as a percentage of complete: an integer from 0 to 100.
 func percent(part, complete any) int {
 	w := toFloat(complete)
 	if w <= 0 {
@@ -63,7 +63,7 @@ func percent(part, complete any) int {
 	return int(math.Round(min(1, max(0, toFloat(part)/w)) * 100))
 }
 
-// timeText converts a protobuf or Go time; it returns the zero time if none is set.
+// timeText converts a protobuf or Go time. It returns the zero time if no time is set.
 func timeText(v any) time.Time {
 	switch t := v.(type) {
 	case *timestamppb.Timestamp:
@@ -146,8 +146,8 @@ func asJSON(v any) (string, error) {
 	return string(raw), nil
 }
 
-// dialogLink returns the attributes of a link or button that opens the dialog of an action: its address, and name-value
-// pairs for its query.
+// dialogLink returns the attributes of a link or button that opens the dialog of an action at address. query
+// contains names and values, alternately, for the query of the address.
 func dialogLink(address string, query ...string) (template.HTMLAttr, error) {
 	full, err := withQuery(address, query...)
 	if err != nil {

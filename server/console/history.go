@@ -20,20 +20,22 @@ const (
 	liveStep     = 900 * time.Millisecond
 	livePeriod   = 3 * time.Minute
 	maxHistories = 64
-	// liveGap is the time without values, because no browser shows the page, after which the live points are dropped.
+	// liveGap is the time after which live points are discarded if no values were added, because no browser showed
+	// the page.
 	liveGap = 5 * time.Second
-	// recordedGap is the time between the last recorded point and the first live one that is shown as a gap.
+	// recordedGap is the minimum time between the last recorded point and the first live point that is shown as a
+	// gap.
 	recordedGap = 20 * time.Second
 	// recordedFor is the time for which recorded points are cached.
 	recordedFor = 5 * time.Second
 )
 
-// period is a time range that charts can show. The shortest one has a live point for each second since a browser opened
-// the page, and recorded points before that. The others have only recorded points.
+// period is a time range that charts can show. The shortest one has one live point per second since a browser
+// opened the page, and recorded points before that. The other periods have only recorded points.
 type period struct {
 	Name, Title string
 	Period      time.Duration
-	step        time.Duration // minimum interval of points
+	step        time.Duration // minimum interval between points
 }
 
 var periods = []period{ //nolint:gochecknoglobals // a table
@@ -42,7 +44,7 @@ var periods = []period{ //nolint:gochecknoglobals // a table
 	{"24h", "24 hours", 24 * time.Hour, 5 * time.Minute},
 }
 
-// period returns the period of the charts of a page.
+// period returns the period that the charts of a page show.
 func (v *View) period() period {
 	for _, p := range periods {
 		if p.Name == v.Query.Get("period") {
@@ -52,7 +54,7 @@ func (v *View) period() period {
 	return periods[0]
 }
 
-// periodLink is a link to a page with another period.
+// periodLink is a link to the same page with another period.
 type periodLink struct {
 	Title, Link string
 	Current     bool
@@ -75,14 +77,14 @@ func (v *View) periodLinks(path string) (links []periodLink) {
 	return links
 }
 
-// Indexes of the values of a point. A nil value is unknown.
+// Indexes of the values of a point. A value is nil if it is unknown.
 const (
 	linePublished = iota
 	lineDelivered
 	lineAcknowledged
 	lineMessages
-	lineAge // of the oldest message, in seconds
-	lineLag // of a replica site, in seconds; not recorded
+	lineAge // age of the oldest message, in seconds
+	lineLag // lag of a replica site, in seconds; not recorded
 	lineCount
 )
 
@@ -91,7 +93,7 @@ type point struct {
 	values [lineCount]*float64
 }
 
-// history contains the live points of the pair and of queues, and cached recorded points.
+// history contains the live points of the pair and of queues, and a cache of recorded points.
 type history struct {
 	mu     sync.Mutex // guards all below
 	queues map[string]*past
@@ -99,15 +101,15 @@ type history struct {
 
 type past struct {
 	live     []point
-	recorded map[string]recorded // by name of the period
+	recorded map[string]recorded // by the name of the period
 }
 
 type recorded struct {
-	at     time.Time // of the request
+	at     time.Time // time of the request
 	points []point
 }
 
-// add adds the current values of a queue, or of the pair.
+// add adds a point with the current values of a queue or of the pair.
 func (h *history) add(key string, now point) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,8 +143,8 @@ func (h *history) makeRoom() {
 	delete(h.queues, oldest)
 }
 
-// points returns the points of a period that ends with the last call of add. Recorded points are requested over the
-// connection that active returns, and omitted if that fails.
+// points returns the points of a period that ends at the time of the last call of add. It requests recorded
+// points over the connection that active returns. If that fails, it omits them.
 func (h *history) points(
 	ctx context.Context, key, queue string, p period, active func(context.Context) (grpc.ClientConnInterface, error),
 ) []point {
@@ -180,7 +182,7 @@ func (h *history) points(
 	return append(out, live...)
 }
 
-// fetch returns recorded points, with an unknown one at the start of each gap.
+// fetch returns recorded points. It adds a point with unknown values at the start of each gap.
 func fetch(
 	ctx context.Context, queue string, p period, active func(context.Context) (grpc.ClientConnInterface, error),
 ) (points []point) {
@@ -211,7 +213,8 @@ func fetch(
 	return points
 }
 
-// combined merges points into intervals of step, with the average of the rates and the last of the other values.
+// combined merges points into intervals of length step. It averages the rates, and uses the last of the other
+// values.
 func combined(points []point, step time.Duration) (out []point) {
 	for len(points) > 0 {
 		end := points[0].at.Add(step - 1).Truncate(step)

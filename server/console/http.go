@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	// maxFormBytes limits a request body: the largest test message plus the other form fields.
+	// maxFormBytes limits the size of a request body: the largest test message and the other form fields.
 	maxFormBytes = 2 << 20
-	// policy restricts a page to resources of this port, without inline scripts or styles.
+	// policy is the content security policy. It restricts a page to resources of this port, without inline scripts
+	// or styles.
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
@@ -63,7 +64,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("X-Frame-Options", "DENY")
-		h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers omit the origin of a form
+		h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers would omit the origin of a form
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), payment=(), usb=()")
@@ -113,8 +114,8 @@ func host(header string) string {
 	return strings.Trim(header, "[]")
 }
 
-// namesThisHost reports whether a Host header names this host. It rejects names from the DNS of another site (DNS
-// rebinding).
+// namesThisHost reports whether a Host header contains a name or address of this host. It rejects names that the
+// DNS of another site resolves to this host (DNS rebinding).
 func namesThisHost(header string) bool {
 	h := host(header)
 	if strings.EqualFold(h, "localhost") {
@@ -162,8 +163,8 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 	})
 }
 
-// reloadPage responds to a link from another site with a page that requests the same address again: browsers send the
-// session cookie only with requests from pages of this port.
+// reloadPage responds to a link from another site with a page that requests the same address again. This is
+// necessary because browsers send the session cookie only with requests from pages of this port.
 func reloadPage(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><meta http-equiv="refresh" content="0">`+
@@ -178,7 +179,8 @@ func errStaleForm() failure {
 	}
 }
 
-// sessionOf returns the session of a request, or nil if it has none or does not present the certificate of the session.
+// sessionOf returns the session of a request. It returns nil if the request has no session, or does not present
+// the certificate that the session requires.
 func (s *Server) sessionOf(r *http.Request) *session {
 	c, err := r.Cookie(s.cookieName(sessionCookie))
 	if err != nil {
@@ -191,7 +193,8 @@ func (s *Server) sessionOf(r *http.Request) *session {
 	return one
 }
 
-// certificateOf returns the SHA-256 of the verified client certificate, or zero.
+// certificateOf returns the SHA-256 of the verified client certificate of a request. It returns zero if there is
+// none.
 func certificateOf(r *http.Request) [sha256.Size]byte {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || len(r.TLS.VerifiedChains[0]) == 0 {
 		return [sha256.Size]byte{}

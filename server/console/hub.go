@@ -18,19 +18,19 @@ import (
 
 const (
 	liveEvery   = time.Second
-	followAgain = 3 * time.Second // delay before a page that follows changes reconnects
-	// silenceLimit is the time without an event after which a comment is sent as a keep-alive.
+	followAgain = 3 * time.Second // delay before the stream of a page with Follow is opened again
+	// silenceLimit is the time without an event after which a comment is sent to keep the connection open.
 	silenceLimit  = 15 * time.Second
-	eventTimeout  = 10 * time.Second // to write one event to the browser
+	eventTimeout  = 10 * time.Second // time limit for writing an event to the browser
 	maxEvents     = 128
 	maxQueryBytes = 4 << 10
 )
 
-// hub renders the live parts of open pages, once per second for all browsers that show the same page to the same
-// identity. It is idle while no page is open.
+// hub renders the live parts of open pages. Each live part is rendered once, at the interval of the page, for all
+// browsers that show it to the same identity. The hub is idle while no page is open.
 type hub struct {
 	server *Server
-	ctx    context.Context //nolint:containedctx // it ends all topics
+	ctx    context.Context //nolint:containedctx // ends all topics
 	close  context.CancelFunc
 
 	mu     sync.Mutex // guards all below
@@ -46,7 +46,7 @@ type topicKey struct {
 
 type topic struct {
 	subscribers map[chan []byte]struct{}
-	last        []byte // the last event; nil before the first
+	last        []byte // last event; nil before the first event
 	stop        context.CancelFunc
 }
 
@@ -56,7 +56,7 @@ func newHub(s *Server) *hub {
 	return h
 }
 
-// subscribe registers for the events of a page. It returns false if too many pages are open. The caller must call
+// subscribe subscribes to the events of a page. It returns false if too many pages are open. The caller must call
 // leave.
 func (h *hub) subscribe(one *session, from inprocgrpc.Caller, p *Page, query url.Values) (
 	events <-chan []byte, leave func(), ok bool,
@@ -128,7 +128,7 @@ func (h *hub) event(ctx context.Context, v *View, p *Page) []byte {
 	return append(h.alarms(ctx, v), h.made(p, d, err)...)
 }
 
-// alarms renders the badge event, or returns nil if the badge is not shown.
+// alarms renders the event for the badge. It returns nil if the badge is not shown.
 func (h *hub) alarms(ctx context.Context, v *View) []byte {
 	counts := v.alarms(ctx)
 	if counts == nil {
@@ -148,7 +148,7 @@ func writeEvent(b *bytes.Buffer, name string, html template.HTML) {
 	fmt.Fprintf(b, "event: %s\n", name)
 	for line := range bytes.Lines([]byte(html)) {
 		b.WriteString("data: ")
-		b.Write(bytes.ReplaceAll(bytes.TrimRight(line, "\n"), []byte("\r"), nil)) // both characters end a line
+		b.Write(bytes.ReplaceAll(bytes.TrimRight(line, "\n"), []byte("\r"), nil)) // both characters would end a line
 		b.WriteByte('\n')
 	}
 	b.WriteByte('\n')
@@ -191,8 +191,8 @@ func (h *hub) made(p *Page, d any, err error) []byte {
 	return b.Bytes()
 }
 
-// send sends an event to all subscribers if it differs from the last one. It replaces an event that a subscriber has
-// not yet received.
+// send sends an event to all subscribers of a topic if it differs from the last event. It replaces an event that
+// a subscriber has not received yet.
 func (h *hub) send(t *topic, event []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -224,7 +224,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request, one *sessio
 	}
 	defer leave()
 	out := http.NewResponseController(w)
-	_ = out.SetReadDeadline(time.Time{}) // the request has been read
+	_ = out.SetReadDeadline(time.Time{}) // the whole request was read
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)

@@ -14,12 +14,12 @@ import (
 
 type nodeView struct {
 	Info *pb.NodeStatus
-	// Status is reported by the node; nil if it does not respond.
+	// Status is the status reported by the node. It is nil if the node does not respond.
 	Status *pb.GetStatusResponse
 	Own    bool // this node serves the console
 	Error  string
 	State  label
-	// Rates contains the rates since the previous sample; nil before the second sample.
+	// Rates contains the rates since the previous sample. It is nil before the second sample.
 	Rates *rates
 }
 
@@ -92,7 +92,7 @@ func stateOf(n *nodeView) label {
 	return roleOf(n.Status.GetRole())
 }
 
-// rates contains the rates of a node per second.
+// rates contains the rates of a node, per second.
 type rates struct{ Published, PublishedBytes, Delivered, Acknowledged, Transactions float64 }
 
 type samples struct {
@@ -109,13 +109,13 @@ type sample struct {
 }
 
 const (
-	// sampleEvery is the minimum interval between two samples; samples older than sampleOld are ignored.
+	// sampleEvery is the minimum interval between two samples. Samples older than sampleOld are ignored.
 	sampleEvery = 900 * time.Millisecond
 	sampleOld   = 30 * time.Second
 	maxSamples  = 16
 )
 
-// rates records the counters of a node and returns their rates, or nil for the first sample.
+// rates samples the counters of a node and returns its rates. It returns nil for the first sample.
 func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *rates {
 	if st.GetActivity() == nil {
 		return nil

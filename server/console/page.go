@@ -24,50 +24,51 @@ const (
 type Page struct {
 	// Path is the path of the page, such as "/pair". Parameters are in the query.
 	Path  string
-	Title string // in the menu and in the heading
-	Key   string // keyboard shortcut after "g"
-	// Right is the right that the page requires: "any" (at least one), "browse", "operate" or "audit". The services check
-	// it, not the console; it is shown when a page is refused, and in docs/how-to/console.md.
+	Title string // shown in the menu and in the heading
+	Key   string // keyboard shortcut, pressed after "g"
+	// Right is the right that the page requires: "any" (at least one right), "browse", "operate" or "audit". The
+	// services, not the console, check it. It is shown if the page is refused, and in docs/how-to/console.md.
 	Right string
-	// Template is the name of the page's file in templates, without ".html". The file defines "content", which gets a
-	// *pageData, and, if Live, "live", which gets the result of Load.
+	// Template is the name of the page's file in templates, without ".html". The file defines "content", to which a
+	// *pageData is passed. If Live is set, it also defines "live", to which the result of Load is passed.
 	Template string
-	// Live renders "live" again every second while a browser shows the page, and replaces the content of the element with
-	// the ID "live".
+	// Live pages have a live part: "live" is rendered again at each interval while a browser shows the page, and the
+	// result replaces the content of the element with the ID "live".
 	Live bool
-	// Watch, if not nil, replaces Load for the live part only: the rest of the page stays as loaded. An action reloads the
-	// page.
+	// Watch, if not nil, is called instead of Load for the live part. The rest of the page is not updated. An action
+	// reloads the page.
 	Watch func(ctx context.Context, v *View) (any, error)
-	// Every is the interval at which the live part is rendered; 0 selects one second.
+	// Every is the interval at which the live part is rendered; 0 means one second.
 	Every time.Duration
-	// Hidden pages are not in the menu; Under is the Path of the page that the menu highlights instead.
+	// Hidden pages are not in the menu. Under is the Path of the page that the menu highlights instead.
 	Hidden bool
 	Under  string
-	// Offered, if not nil, reports whether the page is in the menu, given the status of this node.
+	// Offered, if not nil, reports whether the menu contains the page. Its argument is the status of this node.
 	Offered func(*pb.GetStatusResponse) bool
 	// Load returns the data of the page.
 	Load func(ctx context.Context, v *View) (any, error)
-	// Follow, if not nil, replaces the periodic Load of the live part: it calls show with the data of "live" after each
-	// change, until ctx ends. It is for data that is expensive to poll, or audited when polled.
+	// Follow, if not nil, replaces the periodic calls of Load for the live part. It calls show with the data of
+	// "live" after each change, until ctx ends. It is for data that is expensive to poll, or for calls that are
+	// audited.
 	Follow func(ctx context.Context, v *View, show func(any)) error
 
 	Actions []Action
 }
 
-// Action is an operation on a page: a POST to the page's path, "/" and Name.
+// Action is an operation of a page: a POST request to the page's path, "/" and Name.
 type Action struct {
 	Name  string
-	Title string // of the dialog and of its submit button
+	Title string // title of the dialog and of its submit button
 	Right string
-	// Dialog is the name of a template in the page's file with the fields of the form. It gets a *dialogData. If Dialog is
-	// empty, a form or button of the page submits the action directly.
+	// Dialog is the name of a template in the page's file that contains the fields of the form. A *dialogData is
+	// passed to it. If Dialog is empty, a form or button of the page submits the action directly.
 	Dialog string
-	// Danger marks actions that can lose data; their button has a warning style.
+	// Danger marks an action that can lose data. Its button has a warning style.
 	Danger bool
-	// Confirm disables the submit button of the dialog until the user has typed a text: the dialog must have an input with
-	// that text as data-confirm. Do must check the text.
+	// Confirm disables the submit button of the dialog until the user has typed a text. The dialog must have an
+	// input with that text as data-confirm. Do must check the text again.
 	Confirm bool
-	// Load returns the data of the dialog; optional.
+	// Load returns the data of the dialog. It is optional.
 	Load func(ctx context.Context, v *View) (any, error)
 	Do   func(ctx context.Context, v *View) (Done, error)
 }
@@ -75,9 +76,10 @@ type Action struct {
 // Done is the result of an action.
 type Done struct {
 	Message string
-	// Goto is the next page; empty means the current page.
+	// Goto is the address of the next page. If it is empty, the current page is shown.
 	Goto string
-	// Show is the name of a template in the page's file. The dialog shows it, with Data, instead of the message.
+	// Show is the name of a template in the page's file. If it is not empty, the dialog shows this template with
+	// Data instead of Message.
 	Show string
 	Data any
 }
@@ -104,33 +106,33 @@ func pages() []Page {
 	}
 }
 
-// Layout is the frame around the content of every page.
+// Layout contains the data of the frame around the content of each page.
 type Layout struct {
 	Title, Path, Under   string
 	Node                 string // name of this node
-	Theme                string // "dark", "light", or empty: the system setting
+	Theme                string // "dark", "light", or empty for the system setting
 	CSRF, Principal      string
 	SignedIn, CanSignOut bool
 	Notice               string
 	Menu                 []*Page
-	Alarms               *alarmCounts // nil: not shown
-	Events               string       // address of the page's event stream; may be empty
+	Alarms               *alarmCounts // nil if the badge is not shown
+	Events               string       // address of the event stream of the page; may be empty
 }
 
-// pageData is the argument of "content".
+// pageData is passed to the template "content".
 type pageData struct {
 	Layout
 
 	Query   url.Values
 	D       any           // result of Load
-	Dialog  template.HTML // shown above the page when it loads; may be empty
+	Dialog  template.HTML // dialog shown above the page when it loads; may be empty
 	Failure *failure      // replaces the content if not nil
 }
 
-// dialogData is the argument of the template of a dialog.
+// dialogData is passed to the template of a dialog.
 type dialogData struct {
-	D any // result of the action's Load
-	// Form contains the submitted values if the dialog is shown again.
+	D any // result of Action.Load
+	// Form contains the submitted values if the dialog is shown again after an error.
 	Form url.Values
 
 	Query url.Values
@@ -172,7 +174,7 @@ func (s *Server) view(one *session, from inprocgrpc.Caller, key inprocgrpc.Key, 
 	}
 }
 
-// viewOf returns the view for a request and a context with a time limit. The caller must call end.
+// viewOf returns the view for a request, and a context with a time limit for it. The caller must call end.
 func (s *Server) viewOf(
 	ctx context.Context, r *http.Request, one *session, form url.Values, limit time.Duration,
 ) (_ context.Context, v *View, end func()) {
@@ -221,13 +223,14 @@ func (s *Server) refused(w http.ResponseWriter, r *http.Request, one *session, p
 	s.render(w, f.Code, "error", "page", d)
 }
 
-// refusal converts an error to a failure, and adds the missing right if that is the cause. If the session is no longer
-// valid, it ends the session and redirects to the sign-in page; the response is then complete (answered).
+// refusal converts an error to a failure. If the cause is a missing right, it adds that right. If the session is
+// no longer valid, it ends the session and redirects to the sign-in page. In that case, answered is true and the
+// response is complete.
 func (s *Server) refusal(
 	w http.ResponseWriter, r *http.Request, one *session, right string, err error,
 ) (f failure, answered bool) {
 	f = describe(err)
-	// The token has expired, or access rules now exist and the session is anonymous.
+	// The token has expired, or the session is anonymous and access rules were created.
 	if f.Code == http.StatusUnauthorized || f.Code == http.StatusForbidden && one.method == "none" {
 		s.sessions.end(one)
 		s.sendToSignIn(w, r)
@@ -239,7 +242,7 @@ func (s *Server) refusal(
 	return f, false
 }
 
-// showError renders a page with only the failure, or a dialog for a dialog request.
+// showError renders a page that contains only the failure. For a request of a dialog, it renders a dialog.
 func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session, f failure) {
 	if r.Header.Get("Hx-Request") != "" {
 		w.Header().Set("Hx-Retarget", "#dialog")
@@ -252,7 +255,8 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session,
 	s.render(w, f.Code, "error", "page", d)
 }
 
-// dialog renders the dialog of an action: without the page for a request of its script, otherwise with the page.
+// dialog renders the dialog of an action. A request of the page's script receives only the dialog; another
+// request receives the whole page.
 func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action, f *failure) {
 	ctx, v, end := s.viewOf(r.Context(), r, one, r.PostForm, loadTimeout)
 	defer end()
@@ -356,7 +360,7 @@ func (s *Server) acted(w http.ResponseWriter, r *http.Request, one *session, p *
 func (s *Server) part(file, name string, data any) (template.HTML, error) {
 	var b bytes.Buffer
 	if err := s.templates[file].ExecuteTemplate(&b, name, data); err != nil {
-		return "", err //nolint:wrapcheck // names the template
+		return "", err //nolint:wrapcheck // the error contains the template
 	}
 	return template.HTML(b.String()), nil //nolint:gosec // output of html/template
 }

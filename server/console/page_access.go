@@ -137,7 +137,7 @@ func doRevoke(ctx context.Context, v *View, a pb.AccessServiceClient) (Done, err
 	return Done{Message: "Rule of " + subjectText(rule) + " revoked."}, err
 }
 
-// loadRole returns the role of a dialog, or a new one if no role is named.
+// loadRole returns the role that the request names. If it names no existing role, loadRole returns a new role.
 func loadRole(ctx context.Context, v *View, a pb.AccessServiceClient) (any, error) {
 	all, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
 	return find(all.GetRoles(), (*pb.AccessRole).GetName, v.Query.Get("name")), err
@@ -192,13 +192,14 @@ func doRevokeToken(ctx context.Context, v *View, a pb.AccessServiceClient) (Done
 	return Done{Message: "Token " + v.Get("name") + " revoked; its open streams are closed."}, err
 }
 
-// loadQuota returns the quota of a dialog, or a new one if no quota is named.
+// loadQuota returns the quota that the request names. If it names no existing quota, loadQuota returns a new
+// quota.
 func loadQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (any, error) {
 	all, err := a.ListAccess(ctx, &pb.ListAccessRequest{})
 	return find(all.GetQuotas(), (*pb.AccessQuota).GetQueue, v.Query.Get("queue")), err
 }
 
-// find returns the element with the given name, or a new one.
+// find returns the element with the given name, or a new element if there is none.
 func find[T any](all []*T, nameOf func(*T) string, name string) *T {
 	for _, one := range all {
 		if nameOf(one) == name {
@@ -232,7 +233,8 @@ func doDeleteQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (Done
 	return Done{Message: "Quota of " + v.Get("queue") + " deleted."}, err
 }
 
-// chosen returns the rights selected in a submitted form, or the given rights before submission.
+// chosen returns the names of the rights that are selected in a submitted form. Before the form is submitted, it
+// returns the names of the given rights.
 func chosen(form url.Values, rights []pb.AccessRight) map[string]bool {
 	all := make(map[string]bool)
 	names := form["right"]

@@ -10,7 +10,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// runbook is the URL of the page with a section for each kind of condition.
+// runbook is the URL of the page that has a section for each kind of condition.
 const runbook = "https://github.com/lockstep-mq/lockstep/blob/main/docs/how-to/respond-to-conditions.md#"
 
 func alarmsPage() Page {
@@ -38,7 +38,7 @@ func loadAlarms(ctx context.Context, v *View) (any, error) {
 	return d, nil
 }
 
-// mergeConditions merges the conditions of all nodes without duplicates, the most severe first.
+// mergeConditions returns the conditions of all nodes without duplicates, most severe first.
 func mergeConditions(nodes []*nodeView) []*pb.Condition {
 	type key struct{ kind, node string }
 	known := make(map[key]bool)

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	auditKept  = 200                    // records shown
-	auditPause = 500 * time.Millisecond // between two updates of the page
+	auditKept  = 200                    // maximum number of records shown
+	auditPause = 500 * time.Millisecond // minimum time between two updates of the page
 )
 
 func auditPage() Page {
@@ -45,7 +45,7 @@ func (*auditView) Result(r *pb.AuditRecord) label {
 	}
 }
 
-// Call splits the method of a record into parts between which a line may break.
+// Call splits the method of a record into parts. A line may break between them.
 func (*auditView) Call(r *pb.AuditRecord) []string {
 	return strings.SplitAfterN(strings.TrimPrefix(r.GetMethod(), "lockstep.v1."), "/", 2)
 }
@@ -94,7 +94,7 @@ func loadAudit(ctx context.Context, v *View) (any, error) {
 	}
 }
 
-// followAudit shows new records from one call that lasts as long as the page is open.
+// followAudit shows new records. It uses a single call that lasts while the page is open.
 func followAudit(ctx context.Context, v *View, show func(any)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -29,7 +29,7 @@ type nodeSets struct {
 
 	Sets    []setView
 	Failure *failure
-	NoPath  bool // the node has no backup path
+	NoPath  bool // the node has no backup location
 }
 
 type setView struct {
@@ -42,7 +42,7 @@ func viewSets(sets []*pb.SaveSet, node string, tasks []task) []setView {
 	list := make([]setView, 0, len(sets))
 	for _, s := range sets {
 		one := setView{SaveSet: s}
-		for i := range tasks { // newest first
+		for i := range tasks { // the newest task comes first
 			if tasks[i].Set == s.GetName() && tasks[i].Node == node {
 				one.Check = &tasks[i]
 				break

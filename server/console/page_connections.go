@@ -35,7 +35,7 @@ type connectionsOfNode struct {
 	Total uint32
 	Rows  []connectionRow
 	More  bool
-	Error string // why the connections are unknown
+	Error string // why the connections could not be read
 }
 
 type connectionRow struct {
@@ -131,7 +131,7 @@ func loadConnection(ctx context.Context, v *View) (any, error) {
 }
 
 func closeConnection(ctx context.Context, v *View) (Done, error) {
-	id, _ := strconv.ParseUint(v.Query.Get("id"), 10, 64) // 0 is not a valid connection number
+	id, _ := strconv.ParseUint(v.Query.Get("id"), 10, 64) // 0 is not a valid connection ID
 	cc, err := v.Node(ctx, v.Query.Get("node"))
 	if err != nil {
 		return Done{}, err

@@ -64,7 +64,7 @@ func loadJobs(ctx context.Context, v *View) (any, error) {
 	return list, nil
 }
 
-// loadJob returns the job of a dialog, or a new one if no job is named.
+// loadJob returns the job that the request names, or a new job if it names none.
 func loadJob(ctx context.Context, v *View) (any, error) {
 	r, err := pb.NewMaintenanceServiceClient(v.Own()).ListJobs(ctx, &pb.ListJobsRequest{})
 	if err != nil {

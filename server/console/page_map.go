@@ -13,8 +13,8 @@ import (
 const (
 	mapColumns = 32
 	mapRegions = 512
-	mapCell    = 12 // width and height of a cell including spacing
-	mapInside  = 10 // without spacing
+	mapCell    = 12 // width and height of a cell, including spacing
+	mapInside  = 10 // width and height without spacing
 )
 
 func mapPage() Page {
@@ -31,11 +31,11 @@ type mapView struct {
 	Uses         []mapUse
 	Lines        []mapLine
 	PagesPerCell uint64
-	// Width and Height are those of the drawing, in SVG units.
+	// Width and Height are the size of the drawing, in SVG units.
 	Width, Height int
 }
 
-// mapUse is one use of pages, summed over the whole file.
+// mapUse is a use of pages, with the number of such pages in the whole file.
 type mapUse struct {
 	Class, Title, Description string
 	Pages                     uint64
@@ -52,7 +52,7 @@ type mapPart struct {
 	X, W  float64
 }
 
-// mapLine is a row of the table: the sum of the cells of one line.
+// mapLine is a row of the table. It contains the sums over the cells of one line of the map.
 type mapLine struct {
 	*pb.PageRegion
 

@@ -28,13 +28,15 @@ import (
 
 const (
 	messagesPerPage = 50
-	// previewBytes limits the body preview in the table, maxBodyBytes the body on the page of a message.
+	// previewBytes limits the size of a body preview in the table. maxBodyBytes limits the size of the body on the
+	// page of a message.
 	previewBytes    = 120
 	maxBodyBytes    = 64 << 10
-	maxMessageBytes = 256 << 20 // the largest message that can be shown
-	// maxSearched is the number of messages that one page searches. The next page continues.
+	maxMessageBytes = 256 << 20 // maximum size of a message that can be shown
+	// maxSearched is the maximum number of messages that are searched for one page. The next page continues the
+	// search.
 	maxSearched = 200_000
-	newestFirst = "newest" // value of the parameter order
+	newestFirst = "newest" // value of the parameter "order"
 )
 
 // messagesPage shows the messages of a queue without consuming them.
@@ -110,11 +112,11 @@ type messagesView struct {
 	Queue       *pb.Queue
 	ParentLink  string
 	Rows        []messageRow
-	Next, First string // addresses; may be empty
+	Next, First string // addresses of other pages; may be empty
 	Searched    *searchedView
 	FilterError string
-	Newest      string // address; empty: already on the page
-	DeadLetters bool   // the page has dead letters
+	Newest      string // address of the newest messages; empty if the page shows them
+	DeadLetters bool   // the page contains dead letters
 	Newer       newerView
 	seen        uint64 // next sequence of the queue when the page was rendered
 }
@@ -122,13 +124,13 @@ type messagesView struct {
 // searchedView describes the part of the queue that was searched for the page.
 type searchedView struct {
 	Scanned, Unevaluated uint64
-	Link                 string // address that continues the search; empty: complete, or the page is full
+	Link                 string // address that continues the search; empty if it is complete or the page is full
 }
 
-// newerView is the live part of the Messages page. The rows do not change while the page is open.
+// newerView is the live part of the Messages page. The rows themselves do not change while the page is open.
 type newerView struct {
-	Count    uint64 // messages published since the page was rendered
-	Replaced bool   // the queue was deleted and recreated
+	Count    uint64 // number of messages published since the page was rendered
+	Replaced bool   // the queue was deleted and re-created
 	Link     string // address of the page
 }
 
@@ -136,7 +138,7 @@ type messageRow struct {
 	*pb.StoredMessage
 
 	Link, Preview  string
-	Reason, Origin string // of a dead letter
+	Reason, Origin string // set only for a dead letter
 	At             time.Time
 	Size           int
 	Fields         []field
@@ -196,7 +198,7 @@ func loadMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (a
 		if l := m.GetDeadLetter(); l != nil {
 			d.DeadLetters, row.Reason, row.Origin = true, deadReason(l), deadOrigin(l)
 		}
-		d.seen = max(d.seen, m.GetSequence()+1) // the message may have been published after the queue was described
+		d.seen = max(d.seen, m.GetSequence()+1) // the message may have been published after the call of GetQueue
 		row.Message.Body = nil
 		d.Rows = append(d.Rows, row)
 	}
@@ -207,7 +209,8 @@ func loadMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (a
 	return d, nil
 }
 
-// eventQuery returns the query of the page's event stream: the position in the queue when the page was rendered.
+// eventQuery returns the query of the page's event stream. It contains the position in the queue when the page
+// was rendered.
 func (d *messagesView) eventQuery() url.Values {
 	q := d.values()
 	q.Set("id", strconv.FormatUint(d.Queue.GetId(), 10))
@@ -348,7 +351,7 @@ type messageView struct {
 	rights
 
 	Queue, ParentLink string
-	ID                string // of the queue
+	ID                string // ID of the queue
 	DeadLetter        bool
 	Sequence          uint64
 	At                time.Time
@@ -408,7 +411,7 @@ type chosenView struct {
 	Queue, Subscription string
 	Count               int
 	Sequences           []string
-	Queues              []string // some queue names to choose from
+	Queues              []string // names of some queues to choose from
 }
 
 func loadChosen(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
@@ -443,7 +446,7 @@ func chosenRanges(v *View) (list []*pb.SequenceRange, err error) {
 
 type selection struct {
 	queue, subscription string
-	id                  uint64 // of the queue; 0: the current queue of that name
+	id                  uint64 // ID of the queue; 0 for the current queue with the name
 	sequences           []*pb.SequenceRange
 }
 

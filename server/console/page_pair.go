@@ -50,31 +50,32 @@ type pairView struct {
 
 	Own   *pb.GetStatusResponse
 	Pair  *pb.PairStatus
-	Alone bool // the node is not in a pair
+	Alone bool // the node is standalone
 	Nodes []*nodeView
-	// Active and Standby are the nodes of the cluster record; nil if missing.
+	// Active and Standby are the nodes with these roles in the cluster record. They are nil if there is no such
+	// node.
 	Active, Standby *nodeView
 	Link            link
-	Totals          *nodeView // source of the queue totals
+	Totals          *nodeView // node that provides the totals of the queues
 	Rates, Depth    chart
 	Periods         []periodLink
-	// NoActive reports whether no node serves clients; a forced failover may then be required.
+	// NoActive reports whether no node serves clients. In that case, a forced failover may be required.
 	NoActive bool
 	Site     *siteView // nil if the pair has no sites
 }
 
-// siteView is the role of the pair among two sites.
+// siteView is the role of the pair in a group of two sites.
 type siteView struct {
 	Info *pb.SiteInfo
 	Role label
-	// Lag describes a replica; empty if it is unknown, or if the session may not see it.
+	// Lag describes the lag of a replica. It is empty if the lag is unknown, or if the session may not read it.
 	Lag []string
 }
 
 type link struct {
 	State   label
 	Lag     []string
-	ToFirst bool // the first node receives the stream
+	ToFirst bool // the stream is received by the first node
 }
 
 func loadPair(ctx context.Context, v *View) (*pairView, error) {
@@ -114,7 +115,7 @@ func loadPair(ctx context.Context, v *View) (*pairView, error) {
 	return d, nil
 }
 
-// site returns the role that the active reports, or else this node.
+// site returns the role of the site that d.Totals reports: the active or, without one, this node.
 func (v *View) site(ctx context.Context, d *pairView) *siteView {
 	info := d.Totals.Status.GetSite()
 	if info == nil {
@@ -195,7 +196,7 @@ func (n *nodeView) statusOrNil() *pb.GetStatusResponse {
 	return n.Status
 }
 
-// Disk returns the used percentage of the filesystem of a node's store.
+// Disk returns the used percentage of the filesystem that contains the node's store.
 func (n *nodeView) Disk() int {
 	st := n.Status.GetStore()
 	if st.GetDiskSize() == 0 {
@@ -227,7 +228,7 @@ func (n *nodeView) MemoryClass() string {
 	return ""
 }
 
-// AlarmCount returns the number of conditions of a node above severity info.
+// AlarmCount returns the number of conditions of a node with a severity above info.
 func (n *nodeView) AlarmCount() int {
 	count := 0
 	for _, c := range n.Status.GetConditions() {
@@ -279,7 +280,7 @@ func doResume(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "The pair is resumed."}, err
 }
 
-// loadForce queries the node for the data that a forced failover would lose.
+// loadForce queries the node for the messages that a forced failover would lose.
 func loadForce(ctx context.Context, v *View) (any, error) {
 	cc, err := v.Node(ctx, v.Get("node"))
 	if err != nil {
@@ -290,7 +291,7 @@ func loadForce(ctx context.Context, v *View) (any, error) {
 	})
 }
 
-// by returns the name of the user who requested an operation, for display to other operators.
+// by returns the name of the user who requests an operation. It is shown to other operators.
 func (v *View) by() string {
 	by := v.Principal + " (console)"
 	return by[:min(len(by), maxReasonBytes)]

@@ -13,7 +13,7 @@ import (
 
 const preparedPerPage = 100
 
-// preparedPage shows the transactions that await the decision of their coordinator.
+// preparedPage shows the transactions that wait for the decision of their coordinator.
 func preparedPage() Page {
 	return Page{
 		Path: "/prepared", Title: "Prepared transactions", Key: "x", Right: "operate", Template: "prepared", Live: true,
@@ -37,7 +37,7 @@ type preparedView struct {
 	Rows  []preparedRow
 	Total uint32
 	Bytes uint64
-	Next  string // address; may be empty
+	Next  string // address of the next page; may be empty
 }
 
 type preparedRow struct {
@@ -61,12 +61,13 @@ func loadPrepared(ctx context.Context, v *View, queues pb.QueueServiceClient) (a
 	return d, nil
 }
 
-// mayDecide returns an error for a session that may not list the transactions: it may not decide them either.
+// mayDecide returns an error if the session may not list the transactions, because it may then not decide them
+// either.
 func mayDecide(ctx context.Context, _ *View, queues pb.QueueServiceClient) (any, error) {
 	return queues.ListPrepared(ctx, &pb.ListPreparedRequest{Limit: 1})
 }
 
-// decide commits or rolls back a transaction in place of its coordinator.
+// decide returns a function that commits or rolls back a transaction in place of its coordinator.
 func decide(commit bool) func(context.Context, *View, pb.QueueServiceClient) (Done, error) {
 	return func(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {
 		if _, err := mayDecide(ctx, v, queues); err != nil {

@@ -21,7 +21,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// queueEvery is the refresh interval of the page of a queue. It makes published messages visible within a second.
+// queueEvery is the refresh interval of the page of a queue. It is short, so that published messages are visible
+// within a second.
 const queueEvery = 250 * time.Millisecond
 
 const maxTestMessages = 1000
@@ -61,9 +62,9 @@ type queueView struct {
 	Rates         chart
 	Depth, Age    chart
 	Periods       []periodLink
-	Settings      []configField // only settings that are set
+	Settings      []configField // only the settings that are set
 	Consumers     []consumerRow
-	NoConsumers   string // why consumers are not shown
+	NoConsumers   string // why the consumers are not shown
 	Paused        string
 	Subscriptions []subscriptionRow
 }
@@ -71,7 +72,7 @@ type queueView struct {
 type subscriptionRow struct {
 	*pb.Subscription
 
-	Messages string // address of the unacknowledged messages
+	Messages string // address of the page with the unacknowledged messages
 	Paused   string
 }
 
@@ -128,7 +129,7 @@ func (d *queueView) charts(ctx context.Context, v *View, h *history) {
 	d.Periods = v.periodLinks("/queue")
 }
 
-// loadConsumers lists the consumers of a queue; this requires the right to operate.
+// loadConsumers loads the consumers of a queue, which requires the operate right.
 func (d *queueView) loadConsumers(ctx context.Context, active grpc.ClientConnInterface) {
 	list, err := pb.NewConnectionServiceClient(active).ListConnections(ctx, &pb.ListConnectionsRequest{
 		Queue: d.Queue.GetName(), Limit: 200,
@@ -289,7 +290,7 @@ func resumeQueue(ctx context.Context, v *View, queues pb.QueueServiceClient) (Do
 	return Done{Message: "Resumed " + cmp.Or(sub, name) + "."}, nil
 }
 
-// pauseText describes a pause; empty for none.
+// pauseText describes a pause. It returns "" if p is nil.
 func pauseText(p *pb.QueuePause) string {
 	if p == nil {
 		return ""

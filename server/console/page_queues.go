@@ -38,9 +38,9 @@ type queuesView struct {
 	Search         string
 	Sort           string
 	Descending     bool
-	Previous, Next string // addresses; may be empty
+	Previous, Next string // addresses of other pages; may be empty
 	Uncertain      bool
-	Policies       []policyRow // only on the first page
+	Policies       []policyRow // set only on the first page
 }
 
 type policyRow struct {
@@ -51,7 +51,7 @@ type policyRow struct {
 
 type column struct {
 	Title, Link string
-	Sorted      string // "ascending", "descending", or empty
+	Sorted      string // "ascending", "descending" or empty
 	Numbers     bool
 }
 
@@ -129,7 +129,7 @@ func loadQueues(ctx context.Context, v *View, queues pb.QueueServiceClient) (any
 
 func (d *queuesView) loadPolicies(ctx context.Context, queues pb.QueueServiceClient) error {
 	list, err := queues.ListPolicies(ctx, &pb.ListPoliciesRequest{})
-	if err != nil && status.Code(err) != codes.Unimplemented { // release 0.1.0
+	if err != nil && status.Code(err) != codes.Unimplemented { // release 0.1.0 has no policies
 		return err
 	}
 	text := func(c *pb.QueueConfig) string {
@@ -173,7 +173,7 @@ func (d *queuesView) link(sort string, descending bool, page int) string {
 func (d *queuesView) columns() {
 	for _, s := range queueSorts {
 		c := column{Title: s.title, Numbers: s.numbers}
-		descending := s.numbers // show the largest values first
+		descending := s.numbers // with numbers, the largest values come first
 		if s.name == d.Sort {
 			c.Sorted, descending = "ascending", !d.Descending
 			if d.Descending {

@@ -51,7 +51,7 @@ func loadScan(ctx context.Context, v *View) (any, error) {
 		return nil, err
 	}
 	if d.Result.GetCurrent() == 0 {
-		d.Result = nil // no scan result
+		d.Result = nil // the node has no result of a scan
 		return d, nil
 	}
 	d.Chart = histogram(d.Result.GetHistogram())
@@ -78,7 +78,7 @@ func (d *scanView) Share(c *pb.PageSizeCandidate) int {
 	return percent(c.GetFileBytes(), most)
 }
 
-// Waste returns the percentage of a candidate's file that contains no messages.
+// Waste returns the percentage of a candidate's file that would contain no messages.
 func (*scanView) Waste(c *pb.PageSizeCandidate) string {
 	return fmt.Sprintf("%d %%", percent(c.GetWasteBytes(), c.GetFileBytes()))
 }

@@ -27,7 +27,7 @@ func schedulesPage() Page {
 	}
 }
 
-// withSchedules is like withActive, with a client of ScheduleService.
+// withSchedules is like withActive, but passes a client of ScheduleService.
 func withSchedules[T any](
 	fn func(context.Context, *View, pb.ScheduleServiceClient) (T, error),
 ) func(context.Context, *View) (T, error) {

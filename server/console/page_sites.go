@@ -38,7 +38,7 @@ func sitesPage() Page {
 	}
 }
 
-// withSites is like withActive, with a client of SiteService.
+// withSites is like withActive, but passes a client of SiteService.
 func withSites[T any](
 	fn func(context.Context, *View, pb.SiteServiceClient) (T, error),
 ) func(context.Context, *View) (T, error) {
@@ -46,31 +46,32 @@ func withSites[T any](
 }
 
 type sitesView struct {
-	Known bool // the pair belongs to a group of sites, or has the settings of one
-	// Sites contains this site and the other one, if it is known.
+	Known bool // the pair has a role in a group of sites, or site.name is set
+	// Sites contains this site and, if it is known, the other site.
 	Sites []*oneSite
 	Link  link
-	// Replication is nil unless this site is the replica, and its active responds.
+	// Replication is nil unless this site is a replica with an active that responds.
 	Replication *pb.SiteReplication
-	// Contact is the age of the last contact with the primary, and Loss is the loss of a promotion now.
+	// Contact is the time since the last contact with the primary. Loss describes the loss of a promotion at this
+	// time.
 	Contact    time.Duration
 	Loss       string
 	Lag        *chart
 	Error      string
 	Files      []lostFile
 	Conditions []*pb.Condition
-	// CanSwitch reports whether this site is a primary with a replica.
+	// CanSwitch reports whether this site is a primary with a connected replica.
 	CanSwitch bool
 	Commands  []siteCommand
 }
 
-// oneSite is the state of one site, as this site knows it.
+// oneSite is the state of one site, as known to this site.
 type oneSite struct {
 	*pb.SiteState
 
 	Own   bool
 	State label
-	// Last is the last known record, and At is the time of the state.
+	// Last is the position of the last known record. At is the time of the state.
 	Last *pb.Position
 	At   *timestamppb.Timestamp
 }
@@ -79,12 +80,12 @@ func newOneSite(s *pb.SiteState) *oneSite {
 	return &oneSite{SiteState: s, State: siteRoleOf(s.GetRole()), Last: s.GetApplied(), At: s.GetNow()}
 }
 
-// Title returns the name of a site, or a description of a site without a known name.
+// Title returns the name of a site. If the name is unknown, it returns a description.
 func (s *oneSite) Title() string {
 	return cmp.Or(s.GetName(), map[bool]string{true: "this site", false: "other site"}[s.Own])
 }
 
-// lostFile is a file with records that a promoted site or node lacks.
+// lostFile is a file with records that a promoted site or node does not have.
 type lostFile struct {
 	*pb.UnusedFile
 
@@ -94,7 +95,7 @@ type lostFile struct {
 // siteCommand is a command line for a change that the console does not perform.
 type siteCommand struct{ Title, Text, Line string }
 
-// getSite returns the state of both sites according to the active, or to this node if none is active.
+// getSite returns the state of both sites, as reported by the active or, if no node is active, by this node.
 func (v *View) getSite(ctx context.Context) (*pb.GetSiteResponse, error) {
 	cc, err := v.Active(ctx)
 	if errors.Is(err, errNoActive) {
@@ -124,8 +125,8 @@ func loadSites(ctx context.Context, v *View) (*sitesView, error) {
 	return d, nil
 }
 
-// newSites combines the response of a node with the addresses of the other site in info, which is nil if the pair has
-// no sites.
+// newSites combines the response of a node with info, which contains the addresses of the other site. info is nil
+// if the pair has no sites.
 func newSites(st *pb.GetSiteResponse, info *pb.SiteInfo) *sitesView {
 	here, there := newOneSite(st.GetSite()), newOneSite(st.GetRemote())
 	here.Own = true
@@ -157,7 +158,7 @@ func (d *sitesView) addReplication(st *pb.GetSiteResponse, r *pb.SiteReplication
 	if r.GetConnected() {
 		d.Link.State = label{"connected", "good"}
 	}
-	// The state of the primary is that at the start of the stream.
+	// primary contains the state at the start of the stream, so use the newer end of the log in r.
 	if r.GetConnected() && r.GetHeardAt().AsTime().After(primary.At.AsTime()) {
 		primary.Last, primary.At = r.GetPrimaryEnd(), r.GetHeardAt()
 	}
@@ -169,7 +170,7 @@ func (d *sitesView) addReplication(st *pb.GetSiteResponse, r *pb.SiteReplication
 	d.Loss = loss.Text(func(t time.Time) string { return clockTime(t) })
 }
 
-// lagText returns the lag in records, bytes and seconds.
+// lagText returns the lag as three texts: in records, in bytes and in seconds.
 func lagText(r *pb.SiteReplication) []string {
 	return []string{
 		formatNumber(r.GetLagRecords()) + " records", formatBytes(r.GetLagBytes()),
@@ -177,7 +178,8 @@ func lagText(r *pb.SiteReplication) []string {
 	}
 }
 
-// addNodes adds the conditions about sites, and the files with lost transactions, of the nodes of the pair.
+// addNodes adds the conditions about sites and the files with lost transactions that the nodes of the pair
+// report.
 func (d *sitesView) addNodes(nodes []*nodeView) {
 	for _, c := range mergeConditions(nodes) {
 		if strings.HasPrefix(c.GetKind(), "site-") ||
@@ -194,7 +196,7 @@ func (d *sitesView) addNodes(nodes []*nodeView) {
 	}
 }
 
-// siteCommands returns the command lines of the changes that are possible in the role of this site.
+// siteCommands returns the command lines of the changes that the role of this site permits.
 func siteCommands(here, there *oneSite) (list []siteCommand) {
 	other := "ADDRESS"
 	if known := there.GetAddresses(); len(known) > 0 {
@@ -222,12 +224,12 @@ func siteCommands(here, there *oneSite) (list []siteCommand) {
 	case role == pb.SiteRole_SITE_ROLE_PRIMARY &&
 		(there.GetRole() != pb.SiteRole_SITE_ROLE_PRIMARY || here.GetEpoch() > there.GetEpoch()):
 		return nil
-	default: // no group of sites yet, or the lower epoch of two primaries
+	default: // no group of sites, or a primary with the lower of two epochs
 		return []siteCommand{demote}
 	}
 }
 
-// chart adds the chart of the lag since a browser opened the page. The lag is not recorded.
+// chart adds the chart of the lag since a browser opened the page, because the lag is not recorded.
 func (d *sitesView) chart(ctx context.Context, v *View, h *history) {
 	r := d.Replication
 	if r == nil {

@@ -134,7 +134,7 @@ func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeV
 	done := len(p.GetDoneNodes())
 	switching := p.GetState() == pb.PlanState_PLAN_STATE_SWITCHING
 	finished := p.GetState() == pb.PlanState_PLAN_STATE_DONE
-	at := done * 2 // the current step: work, switch, work, switch back
+	at := done * 2 // index of the current step; the steps are work, switch, work, switch back
 	if done == 1 && (switching || p.GetNode() != first) {
 		at = 1
 	}
@@ -169,7 +169,7 @@ func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeV
 	return steps
 }
 
-// Used returns the used percentage of a node's page file.
+// Used returns the used percentage of the node's page file.
 func (n *nodeView) Used() int {
 	return percent(n.Status.GetStore().GetPagesUsed(), n.Status.GetStore().GetPages())
 }
@@ -180,7 +180,7 @@ func (n *nodeView) UsedBytes() uint64 {
 
 func (n *nodeView) FreeBytes() uint64 { return n.FileBytes() - min(n.UsedBytes(), n.FileBytes()) }
 
-// OldFile returns the size of the page file kept after a rewrite; 0 if none is kept.
+// OldFile returns the size of the page file that was kept after a rewrite. It returns 0 if there is none.
 func (n *nodeView) OldFile() uint64 {
 	for _, l := range n.Status.GetStore().GetUnusedFiles() {
 		if l.GetKind() == "old-page-file" {
@@ -190,7 +190,7 @@ func (n *nodeView) OldFile() uint64 {
 	return 0
 }
 
-// maintenance returns the client of the node named in the request.
+// maintenance returns the maintenance client of the node named in the request.
 func (v *View) maintenance(ctx context.Context) (pb.MaintenanceServiceClient, error) {
 	cc, err := v.Node(ctx, v.Get("node"))
 	if err != nil {
@@ -199,7 +199,7 @@ func (v *View) maintenance(ctx context.Context) (pb.MaintenanceServiceClient, er
 	return pb.NewMaintenanceServiceClient(cc), nil
 }
 
-// node returns the node named in the request; by default this node.
+// node returns the node named in the request. If the request names none, it returns this node.
 func (v *View) node(ctx context.Context) (*nodeView, error) {
 	nodes, err := v.nodes(ctx)
 	if err != nil {
@@ -215,7 +215,7 @@ func (v *View) node(ctx context.Context) (*nodeView, error) {
 
 func loadNode(ctx context.Context, v *View) (any, error) { return v.node(ctx) }
 
-// nodeAndMaintenance returns the node named in the request, and its client.
+// nodeAndMaintenance returns the node named in the request, and the maintenance client of that node.
 func (v *View) nodeAndMaintenance(ctx context.Context) (*nodeView, pb.MaintenanceServiceClient, error) {
 	n, err := v.node(ctx)
 	if err != nil {
@@ -301,7 +301,7 @@ func doCancelPlan(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "The plan stops at the next safe point."}, err
 }
 
-// doStopTask cancels an operation of this console. It requires the right to operate.
+// doStopTask cancels an operation that was started on this console. It requires the operate right.
 func doStopTask(ctx context.Context, v *View) (Done, error) {
 	_, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{})
 	if err != nil {

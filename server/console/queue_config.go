@@ -20,11 +20,11 @@ import (
 
 type configField struct {
 	Name, Label, Hint, Value string
-	Check                    bool // checkbox
+	Check                    bool // the field is a checkbox
 	Checked                  bool
-	Options                  []string // choices, if not nil
-	New                      bool     // can be set only at creation
-	Policy                   string   // pattern of the policy that sets the value; empty for none
+	Options                  []string // choices; nil if the field has none
+	New                      bool     // the field can be set only when a queue is created
+	Policy                   string   // pattern of the policy that sets the value; empty without one
 }
 
 type configOption struct {
@@ -42,7 +42,8 @@ func configOptions() (list []configOption) {
 	return list
 }
 
-// choices returns the names of the values of an enum, without the first, which has the meaning of the second.
+// choices returns the names of the values of an enum. It omits the first value, which has the meaning of the
+// second.
 func (o configOption) choices() (names []string) {
 	if o.field.Enum() == nil {
 		return nil
@@ -86,15 +87,15 @@ func configFields(q *pb.Queue) (list []configField) {
 	return list
 }
 
-// setFields returns the fields without their default value.
+// setFields returns the fields that do not have their default value.
 func setFields(q *pb.Queue) (list []configField) {
 	return slices.DeleteFunc(configFields(q), func(f configField) bool {
 		return !f.Checked && (f.Value == "" || len(f.Options) > 0 && f.Value == f.Options[0])
 	})
 }
 
-// changedFields returns the fields that a form changes. A cleared field of the queue is reset, so that policies apply.
-// A cleared field of a policy is set to 0 for this queue.
+// changedFields returns the fields that a form changes. A cleared field that was set on the queue is reset, so
+// that policies apply. A cleared field that a policy sets is set to 0 on the queue.
 func changedFields(q *pb.Queue, config *pb.QueueConfig) (set, reset []string) {
 	before, after := q.GetConfig().ProtoReflect(), config.ProtoReflect()
 	for _, f := range configFields(q) {
@@ -115,7 +116,7 @@ func changedFields(q *pb.Queue, config *pb.QueueConfig) (set, reset []string) {
 	return set, reset
 }
 
-// formReader parses the fields of a form and keeps the first error.
+// formReader parses the fields of a form and stores the first error.
 type formReader struct {
 	v   *View
 	err error
@@ -177,7 +178,8 @@ func parseBytes(text string) (uint64, error) {
 	return n * factor, err
 }
 
-// readConfig parses the form of a configuration. Fields that can be set only at creation are read only if isNew.
+// readConfig reads a configuration from a form into c. It reads fields that can be set only at creation if isNew
+// is set.
 func readConfig(v *View, c *pb.QueueConfig, isNew bool) error {
 	r := formReader{v: v}
 	to := c.ProtoReflect()

@@ -53,7 +53,8 @@ func loadAssets() (map[string]asset, error) {
 	return all, nil
 }
 
-// serveAsset serves an asset. It requires no session, since assets contain only program files.
+// serveAsset serves an asset. It requires no session, because assets are files of the program and contain no
+// data.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	a, ok := s.assets[r.PathValue("name")]
 	if !ok {
@@ -107,7 +108,8 @@ func loadTemplates(all []Page, assets map[string]asset) (map[string]*template.Te
 	return sets, nil
 }
 
-// render executes a template and sends the result. It sends nothing if the template fails.
+// render executes a template and sends the result with the given HTTP status. If the template fails, it sends an
+// error.
 func (s *Server) render(w http.ResponseWriter, code int, file, name string, data any) {
 	set := s.templates[file]
 	if set == nil {
@@ -129,11 +131,11 @@ func (s *Server) broken(w http.ResponseWriter, err error) {
 	http.Error(w, "Cannot render the page; see the log of the node.", http.StatusInternalServerError)
 }
 
-// trigger returns the value of a header that raises an event with a text in the page.
+// trigger returns the value of a header that triggers an event with a text in the page.
 func trigger(name, text string) string {
 	raw, err := json.Marshal(map[string]map[string]string{name: {"text": text}})
 	if err != nil {
-		return name // unreachable: strings always encode
+		return name // unreachable: strings can always be encoded
 	}
 	var b strings.Builder
 	for _, r := range string(raw) {

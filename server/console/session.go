@@ -14,12 +14,14 @@ import (
 
 const (
 	maxSessions = 1000
-	// A session ends sessionIdle after its last request, and at most sessionLife after sign-in.
+	// A session ends sessionIdle after its last request by the user, and at the latest sessionLife after the
+	// sign-in.
 	sessionIdle = 30 * time.Minute
 	sessionLife = 12 * time.Hour
 	idBytes     = 32
-	// sessionCookie contains the session ID, entryCookie the secret of the sign-in form. The page sets themeCookie: dark
-	// or light. Over TLS the first two have a prefix that makes browsers accept them from this host only.
+	// sessionCookie contains the session ID. entryCookie contains the secret of the sign-in form. themeCookie, which
+	// the page sets, is "dark" or "light". Over TLS, the names of the first two have a prefix with which browsers
+	// accept them only from this host.
 	sessionCookie = "lockstep_console"
 	entryCookie   = "lockstep_entry"
 	themeCookie   = "lockstep_theme"
@@ -30,16 +32,17 @@ const (
 type session struct {
 	key       [sha256.Size]byte // SHA-256 of the ID
 	principal string
-	method    string // as in WhoAmI
-	token     string // sent with each call; may be empty
-	// certificate is the SHA-256 of the certificate required from the browser; zero means none.
+	method    string // authentication method, as in WhoAmI
+	token     string // token sent with each call; may be empty
+	// certificate is the SHA-256 of the certificate that the browser must present. It is zero if no certificate is
+	// required.
 	certificate [sha256.Size]byte
 	csrf        string
 	began       time.Time
 
 	mu     sync.Mutex // guards all below
 	used   time.Time
-	notice string // shown once
+	notice string // shown on the next page
 }
 
 func (s *session) identity() [sha256.Size]byte {
@@ -63,10 +66,11 @@ func (s *session) takeNotice() string {
 
 func (s *session) holds(csrf string) bool { return equal(s.csrf, csrf) }
 
-// equal compares secrets in constant time. Empty secrets are not equal.
+// equal compares secrets in constant time. It returns false for empty secrets.
 func equal(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// sessions contains all sessions. They are in memory: after a restart of the node, users must sign in again.
+// sessions contains all sessions. They are not stored on disk, so users must sign in again after a restart of the
+// node.
 type sessions struct {
 	now func() time.Time
 
@@ -95,8 +99,8 @@ func (s *sessions) begin(as *session) (id string) {
 	return id
 }
 
-// remove makes room for a session if the limit is reached: it removes ended sessions, or the least recently used one.
-// mu is held.
+// remove makes room for a session if the limit is reached. It removes the sessions that have ended or, if there
+// are none, the session that was not used for the longest time. mu is held.
 func (s *sessions) remove(now time.Time) {
 	if len(s.all) < maxSessions {
 		return
@@ -116,15 +120,15 @@ func (s *sessions) remove(now time.Time) {
 	}
 }
 
-// ended returns the time of last use, and whether the session has ended.
+// ended returns the time of the last use of the session, and whether the session has ended.
 func (s *session) ended(now time.Time) (used time.Time, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used, now.Sub(s.used) >= sessionIdle || now.Sub(s.began) >= sessionLife
 }
 
-// find returns the session with an ID, or nil. A request by the user extends the session; automatic requests of a page
-// do not.
+// find returns the session with the given ID, or nil. If the request was made by the user (byUser), it extends
+// the session. Automatic requests of a page do not.
 func (s *sessions) find(id string, byUser bool) *session {
 	key, now := sha256.Sum256([]byte(id)), s.now()
 	s.mu.Lock()
@@ -159,8 +163,8 @@ func (s *sessions) end(one *session) {
 	delete(s.all, one.key)
 }
 
-// cookieName returns the name of a cookie. Browsers share cookies between ports, so each node of one host uses its own
-// name.
+// cookieName returns the name of a cookie. It contains the port, because browsers share cookies between the ports
+// of a host, and several nodes may run on one host.
 func (s *Server) cookieName(base string) string {
 	if s.o.TLS != nil {
 		base = securePrefix + base
@@ -168,7 +172,7 @@ func (s *Server) cookieName(base string) string {
 	return base + "_" + s.port
 }
 
-// cookie creates a cookie that scripts cannot read and that is not sent with cross-site requests.
+// cookie creates a cookie that scripts cannot read and that browsers do not send with cross-site requests.
 func (s *Server) cookie(name, value string) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // Secure with TLS
 		Name: name, Value: value, Path: "/", HttpOnly: true, Secure: s.o.TLS != nil, SameSite: http.SameSiteStrictMode,

@@ -20,17 +20,17 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 )
 
-// signInTimeout limits the check of credentials, which may fetch the keys of an issuer.
+// signInTimeout limits the time to check credentials, which may include a request for the keys of an issuer.
 const signInTimeout = 15 * time.Second
 
 type signInData struct {
 	Layout
 
-	Entry       string // secret of the form
-	To          string // page after sign-in
+	Entry       string // secret of the sign-in form
+	To          string // address of the page to show after the sign-in
 	Certificate string // subject of the client certificate; may be empty
 	Failed      *failure
-	Failure     *failure // always nil: failures are shown in the form
+	Failure     *failure // always nil, because failures are shown in the form
 	Dialog      string   // always empty
 }
 
@@ -39,7 +39,7 @@ func (s *Server) open(r *http.Request) bool {
 	return err == nil && identity.GetOpen()
 }
 
-// identify returns the identity that the node assigns to a browser with a token, or without one.
+// identify returns the identity that the node assigns to a browser. token may be empty.
 func (s *Server) identify(r *http.Request, token string) (*pb.WhoAmIResponse, error) {
 	key, leave := s.o.Link.Enter(s.callerOf(r))
 	defer leave()
@@ -85,7 +85,7 @@ func holder(r *http.Request) string {
 	return "serial number " + c.SerialNumber.String()
 }
 
-// localPath returns path if it is a path of this port, else the first page.
+// localPath returns path if it is a path on this port, or else the path of the first page.
 func localPath(path string) string {
 	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") {
 		return "/"
@@ -93,7 +93,7 @@ func localPath(path string) string {
 	return path
 }
 
-// signIn creates a session from a token, or from the certificate of the connection.
+// signIn creates a session from a token or from the client certificate of the connection.
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		s.signInForm(w, r, http.StatusRequestEntityTooLarge, &failure{Title: "Form too large or invalid"})
@@ -145,7 +145,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, localPath(r.PostForm.Get("to")), http.StatusSeeOther) //nolint:gosec // a path of this port
 }
 
-// waitOf returns how many seconds the address of a request must wait.
+// waitOf returns how many seconds the address of a request must wait before the next attempt to sign in.
 func (s *Server) waitOf(r *http.Request) float64 {
 	a, err := net.ResolveTCPAddr("tcp", r.RemoteAddr)
 	if err != nil {

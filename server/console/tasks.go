@@ -20,11 +20,11 @@ const (
 	taskTime   = 12 * time.Hour
 )
 
-// tasks contains the operations started on a page that take longer than a request may: scans, backups, jobs. They
-// continue when the page is closed, and end with the node.
+// tasks contains the operations started on a page that can take longer than a request: scans, backups and jobs.
+// They continue when the page is closed. They end when the node stops.
 type tasks struct {
 	server *Server
-	ctx    context.Context //nolint:containedctx // it ends all tasks
+	ctx    context.Context //nolint:containedctx // ends all tasks
 	close  context.CancelFunc
 
 	mu   sync.Mutex // guards all below
@@ -36,17 +36,17 @@ type task struct {
 	ID, Title, Node, Principal string
 	StartedAt, EndedAt         time.Time
 	Progress                   *pb.Progress
-	Outcome                    string   // result text
-	Failure                    *failure // nil if successful
-	Link                       string   // page with the result; may be empty
-	Set                        string   // backup that is verified; may be empty
+	Outcome                    string   // text of the result
+	Failure                    *failure // nil if the task has succeeded
+	Link                       string   // address of the page with the result; may be empty
+	Set                        string   // name of the backup that is verified; may be empty
 
 	cancel context.CancelFunc
 }
 
 func (t task) Running() bool { return t.EndedAt.IsZero() }
 
-// Percent returns the progress; 0 if unknown.
+// Percent returns the progress as a percentage. It returns 0 if the progress is unknown.
 func (t task) Percent() int { return percent(t.Progress.GetDoneBytes(), t.Progress.GetTotalBytes()) }
 
 func (t task) Duration() time.Duration {
@@ -86,8 +86,8 @@ func (t *tasks) stop(id string) error {
 
 type operation func(ctx context.Context, v *View, report func(*pb.Progress)) (string, error)
 
-// begin starts a task. It checks the right to operate first: all operations need it, and the error must be returned to
-// the caller.
+// begin starts a task. It first checks that the session has the operate right, which all tasks require, so that
+// the error is returned to the caller.
 func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // it outlives ctx
 	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
 		return err
@@ -145,7 +145,7 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 	return nil
 }
 
-// beginOnNode is like begin, for an operation of the node that the form names.
+// beginOnNode is like begin, but the operation runs on the node named in the request.
 func (v *View) beginOnNode(
 	ctx context.Context, what task,
 	do func(ctx context.Context, m pb.MaintenanceServiceClient, report func(*pb.Progress)) (string, error),
@@ -169,7 +169,7 @@ type progressed[R any] interface {
 	GetProgress() *pb.Progress
 }
 
-// result reads the responses of an operation until one contains its result.
+// result reads the responses of an operation until one contains its result, and reports the progress in them.
 func result[R any, P progressed[R], T any](
 	in interface{ Recv() (*R, error) }, report func(*pb.Progress), get func(P) *T,
 ) (*T, error) {

@@ -21,23 +21,23 @@ import (
 	"github.com/lockstep-mq/lockstep/store/iolock"
 )
 
-// otherTimeout limits the status query to the other node: an unresponsive node must be shown as such within two
-// seconds.
+// otherTimeout limits the status query to the other node. A node that does not respond must be shown as such
+// within two seconds.
 const otherTimeout = 700 * time.Millisecond
 
 var errNoActive = errors.New("no active node")
 
-// View is the context of a page or an action: the request, and connections for calls with exactly the rights of the
-// session.
+// View is the context of a page or an action. It contains the parameters of the request, and provides connections
+// for calls with the rights of the session.
 type View struct {
-	// Form contains the submitted values of an action.
+	// Query contains the parameters of the address. Form contains the submitted values of an action.
 	Query, Form url.Values
 	Principal   string
 
 	server *Server
 	from   inprocgrpc.Caller
 	token  string
-	key    inprocgrpc.Key // of the caller, for calls to the own node
+	key    inprocgrpc.Key // identifies the caller in calls to this node
 
 	mu     sync.Mutex // guards status
 	status *pb.GetStatusResponse
@@ -49,7 +49,7 @@ type View struct {
 	cachedNodes []*nodeView
 }
 
-// Get returns a value of the form, or of the query.
+// Get returns a value of the form or, if the form does not contain it, of the query.
 func (v *View) Get(name string) string {
 	if v.Form.Has(name) {
 		return v.Form.Get(name)
@@ -57,13 +57,14 @@ func (v *View) Get(name string) string {
 	return v.Query.Get(name)
 }
 
-// number returns a number in the query, or 0.
+// number returns a number in the query. It returns 0 if the number is missing or invalid.
 func (v *View) number(name string) uint64 {
 	n, _ := strconv.ParseUint(v.Query.Get(name), 10, 64)
 	return n
 }
 
-// withActive adds a client of the active node to the arguments of a function of a page or action.
+// withActive converts fn, a function of a page or an action, to one that connects to the active node and passes a
+// client for it.
 func withActive[C, T any](
 	client func(grpc.ClientConnInterface) C, fn func(context.Context, *View, C) (T, error),
 ) func(context.Context, *View) (T, error) {
@@ -82,7 +83,7 @@ func withQueues[T any](
 	return withActive(pb.NewQueueServiceClient, fn)
 }
 
-// withAccess is like withActive, with a client of AccessService.
+// withAccess is like withActive, but passes a client of AccessService.
 func withAccess[T any](
 	fn func(context.Context, *View, pb.AccessServiceClient) (T, error),
 ) func(context.Context, *View) (T, error) {
@@ -96,7 +97,7 @@ func (v *View) Own() grpc.ClientConnInterface {
 	}, func(err error) error { return err }}
 }
 
-// Status returns the status of this node, cached in the view.
+// Status returns the status of this node. It is cached in the view.
 func (v *View) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -127,7 +128,8 @@ func (v *View) Active(ctx context.Context) (grpc.ClientConnInterface, error) {
 	return nil, errNoActive
 }
 
-// Node returns the connection to the services of the node with that UUID or name; empty means this node.
+// Node returns the connection to the services of the node with the given UUID or name. An empty string selects
+// this node.
 func (v *View) Node(ctx context.Context, node string) (grpc.ClientConnInterface, error) {
 	if node == "" {
 		return v.Own(), nil
@@ -167,15 +169,16 @@ func (v *View) at(ctx context.Context, n *pb.NodeStatus) (grpc.ClientConnInterfa
 	}
 	forwarding := v.token == "" && v.Principal != "anonymous"
 	return conn{cc, as, func(err error) error {
-		if forwarding && status.Code(err) == codes.Unauthenticated { // a release without forwarded calls
+		if forwarding && status.Code(err) == codes.Unauthenticated { // the other node has a release without forwarding
 			return &otherConsole{err: err, node: n}
 		}
 		return err
 	}}, nil
 }
 
-// forOther returns the credentials of the session for calls to the other node: its token or, for a session signed in
-// with a certificate, its principal, which this node authenticates again.
+// forOther returns a function that adds the credentials of the session to a call to the other node. They are the
+// token of the session. For a session with a certificate, they are the principal, after this node has
+// authenticated it again.
 func (v *View) forOther(ctx context.Context) (as func(context.Context) context.Context, err error) {
 	if v.token != "" || v.Principal == "anonymous" {
 		return func(ctx context.Context) context.Context { return withToken(ctx, v.token) }, nil
@@ -198,11 +201,11 @@ func (v *View) forOther(ctx context.Context) (as func(context.Context) context.C
 	return func(ctx context.Context) context.Context { return metadata.NewOutgoingContext(ctx, md) }, nil
 }
 
-// otherConsole is returned when an action is possible only at the console of another node.
+// otherConsole is returned if an action is possible only on the console of another node.
 type otherConsole struct {
 	err     error
 	node    *pb.NodeStatus
-	console string // its address; empty: unknown
+	console string // URL of that console; empty if unknown
 }
 
 func (e *otherConsole) Error() string {
@@ -211,7 +214,7 @@ func (e *otherConsole) Error() string {
 
 func (e *otherConsole) Unwrap() error { return e.err }
 
-// OtherStatus queries the status of another node, for sessions that may read the status of this node.
+// OtherStatus returns the status of another node, for sessions that may read the status of this node.
 func (v *View) OtherStatus(ctx context.Context, n *pb.NodeStatus) (*pb.GetStatusResponse, error) {
 	if _, err := v.Status(ctx); err != nil {
 		return nil, err
@@ -221,7 +224,7 @@ func (v *View) OtherStatus(ctx context.Context, n *pb.NodeStatus) (*pb.GetStatus
 	return v.server.o.OtherStatus(ctx, n.GetAddress())
 }
 
-// serving reports whether a node in a role serves clients.
+// serving reports whether a node in the given role serves clients.
 func serving(r pb.Role) bool {
 	return r == pb.Role_ROLE_ACTIVE || r == pb.Role_ROLE_ACTIVE_ALONE || r == pb.Role_ROLE_BLOCKED
 }
@@ -247,7 +250,7 @@ type rights map[string]bool
 
 func (r rights) May(right string) bool { return r[right] }
 
-// whoAmI returns the identity of the session as this node authenticates it. The result is cached in the view.
+// whoAmI returns the identity of the session, as authenticated by this node. The result is cached in the view.
 func (v *View) whoAmI(ctx context.Context) (*pb.WhoAmIResponse, error) {
 	v.identityMu.Lock()
 	defer v.identityMu.Unlock()
@@ -273,9 +276,9 @@ func (v *View) rights(ctx context.Context) (rights, error) {
 	return may, nil
 }
 
-// offered returns the menu pages that a session may see. Pages about queues are offered to every session, since the
-// node lists only the queues that the session may see. st is the status of this node, or nil if the session may not see
-// it.
+// offered returns the pages that the menu shows to a session. Pages about queues are shown to every session,
+// because the node lists only the queues that the session may see. st is the status of this node; nil if the
+// session may not see it.
 func (s *Server) offered(may rights, st *pb.GetStatusResponse) (menu []*Page) {
 	for i := range s.pages {
 		p := &s.pages[i]

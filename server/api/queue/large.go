@@ -42,8 +42,7 @@ func (s *Service) commitInOrder(ctx context.Context, session *session.Session, p
 			return nil, err
 		}
 		defer done()
-		// Mark the connection as blocked: requests that wait behind this request or its response wait for the node, not
-		// for the client.
+		// The wait for the commit must not count against clients, because their requests may be queued behind this one.
 		defer admission.IncomingFromContext(ctx).Blocked()()
 	}
 	return session.Primary.Commit(ctx, payload)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conditions defines the conditions that a node reports about itself and its pair, with severity, cause and
-// action, and the rules that detect them. Status, health service, metrics and log are derived from a Book;
-// docs/how-to/respond-to-conditions.md has a section for each kind.
+// Package conditions defines the conditions that a node reports about itself and its pair: their severity, their
+// cause, the recommended action, and the rules that detect them. The status, the health service, the metrics and
+// the log are derived from a Book. docs/how-to/respond-to-conditions.md has a section for each kind.
 //
-// The node periodically fills an Input with its state. Rules derive the reports from it, and the Book determines which
-// conditions are raised or cleared. The package does not depend on gRPC or Prometheus.
+// The node periodically fills an Input with its state. Rules derives the reports from it, and the Book determines
+// which conditions are raised or cleared. The package does not depend on gRPC or Prometheus.
 //
-// To add a condition: its Kind, its Definition in the table and its rule in this package, and its section in
+// To add a condition, add its Kind, its Definition in the table and its rule in this package, and a section in
 // respond-to-conditions.md. The tests check that each kind has all of them.
 package conditions
 
@@ -19,7 +19,8 @@ import (
 	"time"
 )
 
-// Kind names a condition, in kebab-case. Names are not changed after release 1.0, and never reused.
+// Kind is the name of a kind of condition, in kebab-case. Names are not changed after release 1.0, and are never
+// reused.
 type Kind string
 
 // Severity is the urgency of a condition.
@@ -28,14 +29,15 @@ type Severity int
 const (
 	// Info is the severity of a condition that requires no action.
 	Info Severity = iota + 1
-	// Warning is the severity of a condition that requires action soon: something is at risk, but nothing is lost or
-	// refused yet.
+	// Warning is the severity of a condition that requires action soon. Something is at risk, but nothing is lost or
+	// refused.
 	Warning
-	// Critical is the severity of a condition that requires immediate action: messages are refused or at risk.
+	// Critical is the severity of a condition that requires immediate action, because messages are refused or at
+	// risk.
 	Critical
 )
 
-// String returns the name used in status, metrics and log.
+// String returns the name that is used in the status, the metrics and the log.
 func (s Severity) String() string {
 	switch s {
 	case Info:
@@ -49,13 +51,13 @@ func (s Severity) String() string {
 	}
 }
 
-// Scope states whether a condition concerns one node or the pair.
+// Scope specifies whether a condition concerns one node or the pair.
 type Scope int
 
 const (
-	// OfNode is the scope of a condition of one node. The other node also reports the condition.
+	// OfNode is the scope of a condition of one node. The other node reports the condition, too.
 	OfNode Scope = iota + 1
-	// OfPair is the scope of a condition of the pair. Each node detects the condition separately.
+	// OfPair is the scope of a condition of the pair. Each node detects the condition independently.
 	OfPair
 )
 
@@ -64,19 +66,20 @@ type Definition struct {
 	Kind     Kind
 	Severity Severity
 	Scope    Scope
-	// After is how long the condition must hold without interruption before it is raised.
+	// After is the time for which the condition must exist without interruption before it is raised.
 	After time.Duration
-	// Alarm is the name in GetStatusResponse.alarms, if it differs from Kind. Alarms preceded conditions in the API.
+	// Alarm is the name of the condition in GetStatusResponse.alarms, if it differs from Kind. Alarms preceded
+	// conditions in the API.
 	Alarm string
-	// Cause explains the condition and its consequences; Action is the recommended action.
+	// Cause explains the condition and its consequences. Action is the recommended action.
 	Cause  string
 	Action string
 }
 
-// AlarmName returns the name in GetStatusResponse.alarms.
+// AlarmName returns the name of the condition in GetStatusResponse.alarms.
 func (d *Definition) AlarmName() string { return cmp.Or(d.Alarm, string(d.Kind)) }
 
-// Node identifies the node of a condition. The zero value stands for the pair.
+// Node identifies the node of a condition. The zero value represents the pair.
 type Node struct{ ID, Name string }
 
 // Report is a condition detected by a node. Book.Set ignores kinds without a definition.
@@ -84,10 +87,10 @@ type Report struct {
 	Kind    Kind
 	Node    Node
 	Details string
-	// Since is the start time; if zero, the time of the first report is used. A report with a start time is raised
-	// immediately, regardless of Definition.After, because its reporter has already waited.
+	// Since is the start time. If it is zero, the time of the first report is used. A report with a start time is
+	// raised immediately, regardless of Definition.After, because the reporter has already waited.
 	Since time.Time
-	// By is the ID of the node that detected the condition; empty for the node that owns the book.
+	// By is the ID of the node that detected the condition. It is empty for the node to which the Book belongs.
 	By string
 }
 
@@ -98,7 +101,7 @@ type Condition struct {
 	Details    string
 
 	Since time.Time
-	// By is the ID of the node that detected the condition; empty for the node that owns the book.
+	// By is the ID of the node that detected the condition. It is empty for the node to which the Book belongs.
 	By string
 }
 
@@ -120,13 +123,13 @@ type entry struct {
 	raised    bool
 }
 
-// NewBook creates an empty book. Set calls onChange, if not nil, for each condition that is raised or cleared; onChange
-// must not use the book.
+// NewBook creates an empty Book. If onChange is not nil, Set calls it for each condition that is raised or
+// cleared. onChange must not use the Book.
 func NewBook(onChange func(c Condition, raised bool)) *Book {
 	return &Book{onChange: onChange, known: make(map[key]*entry)}
 }
 
-// Set replaces all reports. It clears conditions without a report.
+// Set replaces all reports. Conditions that are no longer reported are cleared.
 func (b *Book) Set(now time.Time, reports []Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -174,7 +177,7 @@ func (b *Book) changed(c Condition, raised bool) {
 	}
 }
 
-// Now returns the raised conditions, most severe first, then oldest first.
+// Now returns the raised conditions, ordered by severity (most severe first) and then by age (oldest first).
 func (b *Book) Now() []Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,7 +196,7 @@ func (b *Book) Now() []Condition {
 	return all
 }
 
-// Worst returns the highest severity among conditions; 0 if the list is empty.
+// Worst returns the highest severity of the conditions. It returns 0 if there are none.
 func Worst(all []Condition) Severity {
 	worst := Severity(0)
 	for i := range all {

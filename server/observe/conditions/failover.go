@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// FromFailover returns the conditions derived from the failover status of a node of a pair.
+// FromFailover returns the conditions derived from the failover status of a node that belongs to a pair.
 func FromFailover(st failover.Status) []Report {
 	f := findings{self: Node{ID: st.Self.ID.String(), Name: st.Self.Name}}
 	f.node(waits(st.Role), NotServing, "%s: %s", st.Role, st.Reason)
@@ -39,8 +39,8 @@ func FromFailover(st failover.Status) []Report {
 	return f.all
 }
 
-// InRecord reports whether a condition follows from the cluster record alone. Each node with the record then detects it
-// without the other node.
+// InRecord reports whether a kind of condition follows from the cluster record alone. Each node that has the
+// record then detects the condition without the other node.
 func InRecord(k Kind) bool {
 	switch k {
 	case OneCopyOnly, MinInSyncNotMet, Paused, ForcedUnresolved, SwitchoverStuck:
@@ -50,7 +50,7 @@ func InRecord(k Kind) bool {
 	}
 }
 
-// record adds the conditions that follow from the cluster record. Those of InRecord need no other data.
+// record adds the conditions that follow from the cluster record. The conditions of InRecord need no other data.
 func (f *findings) record(st *failover.Status) {
 	r := st.Record
 	if len(r.InSync) == 1 {
@@ -82,15 +82,15 @@ func (f *findings) record(st *failover.Status) {
 	}
 }
 
-// waits reports whether a node in this role currently serves neither clients nor the other node.
+// waits reports whether a node in this role serves neither clients nor the other node.
 func waits(r failover.Role) bool {
 	return !slices.Contains([]failover.Role{
 		failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby, failover.RoleSyncing, failover.RoleCatchingUp,
 	}, r)
 }
 
-// releases returns the releases of the two nodes, if they differ. The status reported by a node takes precedence over
-// the record.
+// releases returns the releases of the two nodes. differ is false if they are equal. The release that a node
+// announces takes precedence over the release in the cluster record.
 func releases(st *failover.Status) (a, b string, differ bool) {
 	var seen []string
 	for _, n := range st.Record.Nodes {

@@ -16,34 +16,36 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
-// Input is the state of a node from which the rules derive its conditions. Nil fields do not apply, or are unknown.
+// Input is the state of a node from which the rules derive its conditions. A nil field does not apply or is
+// unknown.
 type Input struct {
 	Now  time.Time
 	Self Node
 	// Config contains the current settings of the node.
 	Config *config.Config
-	// Pair is the failover status. A standalone node reports no conditions of a pair.
+	// Pair is the failover status. No conditions of a pair are derived for a standalone node.
 	Pair failover.Status
 
-	// Primary and Follower are the status of the node's role.
+	// Primary and Follower are the status of the node's roles.
 	Primary  *replication.PrimaryStatus
 	Follower *replication.FollowerStatus
 	// Other is the last known status of the other node.
 	Other *Other
 
-	// Room is the available disk space. StandbyFull reports whether the standby accepts no data because its disk is full.
+	// Room is the disk space. StandbyFull reports whether this standby accepts no data because its disk is nearly
+	// full.
 	Room        *store.Room
 	StandbyFull bool
-	// Damage is the corruption found in the store; Difference describes how its content differs from that of the other
-	// node or the other site.
+	// Damage describes the corruption found in the store. Difference describes how the content of the store differs
+	// from that of the other node or the other site.
 	Damage         repair.Status
 	Difference     string
 	OldestPrepared *Prepared
-	Full           []dispatch.FullError // full dead-letter queues
-	PausedQueues   []string             // names
+	Full           []dispatch.FullError // queues with a full dead-letter queue
+	PausedQueues   []string             // names of the paused queues
 	Stuck          []StuckConsumer
 
-	// Plan and Jobs are the pair's plan and jobs; Archive is the status of this node's log archive.
+	// Plan and Jobs are the plan and the jobs of the pair. Archive is the status of this node's log archive.
 	Plan    *maintenance.Plan
 	Jobs    []maintenance.JobInfo
 	Archive *backup.ArchiveStatus
@@ -54,34 +56,35 @@ type Input struct {
 
 	// CacheOnly reports whether the filesystem cannot bypass the page cache.
 	CacheOnly                 bool
-	MemoryUsed, MemoryAllowed int64 // bytes
-	// AuditError describes a failure of the audit log; AuditLost is the number of its lost records.
+	MemoryUsed, MemoryAllowed int64 // in bytes
+	// AuditError describes a failure of the audit log. AuditLost is the number of records that were not written.
 	AuditError string
 	AuditLost  uint64
-	// AuthError describes authentication failures; KeysError describes why the keys of the token issuer are unavailable.
+	// AuthError describes authentication failures. KeysError describes why the keys of the token issuer are
+	// unavailable.
 	AuthError, KeysError string
-	Unrestricted         bool // all clients have all rights: no access rules exist
-	// Certificates are the certificate files in use. Credentials are the certificates, keys and secrets that could
-	// not be loaded.
+	Unrestricted         bool // all clients have all rights, because there are no access rules
+	// Certificates contains the certificate files in use. Credentials contains the certificates, keys and secrets
+	// that could not be loaded.
 	Certificates []Certificate
 	Credentials  []Credential
 }
 
-// FailedSchedule is a schedule and the error of its last occurrence.
+// FailedSchedule contains the name of a schedule and the error of its last occurrence.
 type FailedSchedule struct{ Name, Error string }
 
-// StuckConsumer is a consumer that has messages in flight and does not answer any.
+// StuckConsumer is a consumer that has messages in flight and has settled or extended none of them for some time.
 type StuckConsumer struct {
 	Queue, Subscription, Address string
-	// InFlight is the number of messages in flight, and For the time without an answer.
+	// InFlight is the number of messages in flight. For is the time without a settlement or extension.
 	InFlight int
 	For      time.Duration
 }
 
-// ConsumerStuckAfter is the time without an answer after which a consumer is stuck.
+// ConsumerStuckAfter is the time without a settlement or extension after which a consumer is stuck.
 const ConsumerStuckAfter = 10 * time.Minute
 
-// Prepared is a prepared transaction.
+// Prepared is a prepared transaction that waits for a decision.
 type Prepared struct {
 	XID string
 	At  time.Time
@@ -91,10 +94,10 @@ type Prepared struct {
 type Certificate struct {
 	// Use is "node", "etcd", "raft", "metrics", "console" or "witness".
 	Use string
-	// CA reports whether File contains the CA certificates that verify peer certificates.
+	// CA reports whether File contains CA certificates, which verify the certificates of others.
 	File string
 	CA   bool
-	// Subject and Ends are the subject and the expiry of the certificate that expires first.
+	// Subject and Ends are the subject and the expiry time of the certificate in File that expires first.
 	Subject string
 	Ends    time.Time
 }
@@ -109,35 +112,36 @@ type Credential struct {
 type Other struct {
 	Node Node
 	At   time.Time
-	// Offset is the offset of its clock; Unsure is the part of Offset that network latency can cause.
+	// Offset is the offset of the other node's clock. Unsure is the part of Offset that network latency may have
+	// caused.
 	Offset, Unsure time.Duration
 	Reports        []Report
-	// Older reports whether the release of the other node does not support conditions. Reports then contains its
-	// alarms, and DiskFree its free disk space in bytes.
+	// Older reports whether the release of the other node does not support conditions. If so, Reports contains its
+	// alarms, and DiskFree contains its free disk space in bytes.
 	Older    bool
 	DiskFree uint64
 }
 
-// Site is the role of a pair among two sites.
+// Site is the role of a pair in a group of two sites.
 type Site struct {
 	Name  string
 	Role  queue.SiteRole
 	Epoch uint64
-	// Active reports whether the node is the active of its pair; the fields below are set only then.
+	// Active reports whether the node is the active of its pair. The fields below are set only if it is.
 	Active bool
 	// Remote is the last known state of the other site; nil if unknown.
 	Remote *RemoteSite
-	// Superseded reports whether the other site was promoted since this one was.
+	// Superseded reports whether the other site was promoted after this site.
 	Superseded bool
 	// Err is the reason why the other site does not respond, or why the replica does not receive the log. Behind
-	// reports whether the log of the primary no longer contains the position of the replica, Diverged whether the log
-	// never contained it.
+	// reports whether the log of the primary no longer contains the position of the replica. Diverged reports
+	// whether that log has never contained it.
 	Err              error
 	Behind, Diverged bool
-	// Replication describes the replication from the primary; zero unless the site is a replica.
+	// Replication describes the replication from the primary. It is zero unless the site is a replica.
 	Replication SiteReplication
-	// WritesHeld reports whether a primary refuses writes because WriteLag, the age of the oldest transaction that the
-	// replica has not confirmed, exceeds MaxLag.
+	// WritesHeld reports whether a primary holds writes because WriteLag exceeds MaxLag. WriteLag is the age of the
+	// oldest transaction that the replica has not confirmed.
 	WritesHeld       bool
 	WriteLag, MaxLag time.Duration
 }
@@ -152,11 +156,12 @@ type RemoteSite struct {
 // SiteReplication describes how far a replica is behind its primary.
 type SiteReplication struct {
 	Connected bool
-	// HeardAt is when the end of the primary's log was last known; zero if never. The lag is that of this time.
+	// HeardAt is the last time at which the end of the primary's log was known; zero if it was never known. The lag
+	// is the lag at that time.
 	HeardAt              time.Time
 	Lag                  time.Duration
 	LagRecords, LagBytes uint64
-	// ReceivedBytes and Connections count since the start of the node.
+	// ReceivedBytes counts since the start of the node. Connections counts since the start of the role.
 	ReceivedBytes, Connections uint64
 }
 

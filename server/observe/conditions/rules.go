@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// foreignNodeTTL is how long a refused node is reported after its last attempt.
+	// foreignNodeTTL is the time for which a rejected node is reported after its last attempt to connect.
 	foreignNodeTTL     = 10 * time.Second
 	slowSync           = 100 * time.Millisecond
-	certificateWarning = 14 * 24 * time.Hour // before expiry
+	certificateWarning = 14 * 24 * time.Hour // time before the expiry
 )
 
-// Rules derives conditions from the state of a node. It tracks background work to detect stalls. It is not safe for
-// concurrent use.
+// Rules derives conditions from the state of a node. It records the progress of background work to detect stalls.
+// It is not safe for concurrent use.
 type Rules struct {
 	work     workSeen
 	switched switchoverSeen
 	replica  siteFault
 }
 
-// Reports returns all current conditions: first those that the node detects itself, then those that the other node
-// reported.
+// Reports returns all current conditions: first those that this node has detected, then those that the other node
+// has reported.
 func (r *Rules) Reports(in *Input) []Report {
 	f := findings{self: in.Self}
 	if !in.Config.Alone() {
@@ -58,7 +58,7 @@ type findings struct {
 	all  []Report
 }
 
-// node adds a condition of this node if on is true; pair adds one of the pair.
+// node adds a condition of this node if on is true. pair does the same for a condition of the pair.
 func (f *findings) node(on bool, k Kind, format string, args ...any) {
 	if on {
 		f.all = append(f.all, Report{Kind: k, Node: f.self, Details: fmt.Sprintf(format, args...)})
@@ -120,7 +120,7 @@ func (f *findings) disk(in *Input) {
 	f.node(d.Mean > slowSync, SyncSlow, "average of the last log writes with sync: %s", d.Mean.Round(time.Millisecond))
 	f.node(in.Config.Sync != "always", SyncOff, "sync is %s", in.Config.Sync)
 	if in.Room == nil {
-		return // the node is about to stop, and reports the reason
+		return // the node is about to stop and reports the reason elsewhere
 	}
 	mark := in.Config.Disk.LowWatermark
 	low := in.Room.Low(uint64(mark.Bytes()))
@@ -132,8 +132,8 @@ func (f *findings) disk(in *Input) {
 	f.node(in.Follower != nil && in.StandbyFull, ReplicationStopped, "%s", free)
 }
 
-// DiskAdvice returns the recommended action for a disk that is low on space. Consuming messages only frees space within
-// the page file.
+// DiskAdvice returns the recommended action for a disk that is low on space. It does not recommend to consume
+// messages if that is insufficient, because consumption only frees space within the page file.
 func DiskAdvice(room *store.Room, mark uint64) string {
 	if room.FreeBytes < mark/2 {
 		return "free or add space on the filesystem, or compact the store; consuming messages is not enough"
@@ -167,7 +167,7 @@ func (f *findings) secrets(in *Input) {
 		}
 		f.node(true, NotEncrypted, "%s", strings.Join(list, ", "))
 	}
-	for _, c := range in.Certificates { // the book uses the first one of each kind
+	for _, c := range in.Certificates { // the book uses the first report of each kind
 		left := c.Ends.Sub(in.Now)
 		f.node(left <= 0, CertificateExpired, "%s (%s, of %s) expired at %s", c.File, c.Subject, c.Use,
 			c.Ends.Format(time.RFC3339))
@@ -180,13 +180,14 @@ func (f *findings) secrets(in *Input) {
 }
 
 const (
-	// answerAge is the maximum age of a response from the other node.
+	// answerAge is the maximum age of a response of the other node.
 	answerAge = 5 * time.Second
-	// clockSlack is the largest accepted difference between the clocks of the two nodes.
+	// clockSlack is the maximum difference between the clocks of the two nodes that is not reported.
 	clockSlack = 2 * time.Second
 )
 
-// other adds the other node's conditions: its own and, if it is the active, those of the pair.
+// other adds the conditions that the other node has reported: its own conditions and, if it is the active, those
+// of the pair.
 func (f *findings) other(in *Input, o *Other) {
 	if in.Now.Sub(o.At) > answerAge {
 		return
@@ -199,8 +200,8 @@ func (f *findings) other(in *Input, o *Other) {
 	}
 	active := in.Pair.Record != nil && in.Pair.Record.Active.String() == o.Node.ID
 	for _, r := range o.Reports {
-		// Skip reports that originate from this node or concern it: this node has newer data. It also derives the conditions
-		// of the cluster record itself, because a response can be older than the record.
+		// Skip reports that originate from this node or concern it, because this node has newer data. Also skip the
+		// conditions of the cluster record, which this node derives itself: a response can be older than the record.
 		if r.By != o.Node.ID || r.Node.ID == f.self.ID || r.Node.ID == "" && !active ||
 			InRecord(r.Kind) && in.Pair.CoordinatorReachable {
 			continue

@@ -9,11 +9,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// MaxSiteLag is the lag of a connected replica above which it is reported.
+// MaxSiteLag is the maximum lag of a connected replica that is not reported.
 const MaxSiteLag = 30 * time.Second
 
-// siteFault is the reason why a replica cannot continue. It is stored until the replica is connected: between two
-// attempts, the error is not known.
+// siteFault is the reason why a replica cannot continue. It is stored until the replica is connected, because the
+// error is unknown between two attempts.
 type siteFault struct {
 	kind Kind
 	err  error

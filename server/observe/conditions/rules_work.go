@@ -18,15 +18,16 @@ import (
 )
 
 const (
-	// planStuckAfter is how long a plan may make no progress; planRetries is how often it may retry its steps.
+	// planStuckAfter is the time without progress after which a plan is reported. planRetries is the number of
+	// retries after which it is reported.
 	planStuckAfter = 10 * time.Minute
 	planRetries    = 5
-	// failedSwitchoverTTL is how long a failed switchover is reported, unless a later one succeeds.
+	// failedSwitchoverTTL is the time for which a failed switchover is reported, unless a later switchover succeeds.
 	failedSwitchoverTTL = 10 * time.Minute
-	// archiveStuckAfter is how long the archive may make no progress while records are pending.
+	// archiveStuckAfter is the time without progress after which the archive is reported while records are pending.
 	archiveStuckAfter = 2 * time.Minute
 	preparedOldAfter  = time.Hour
-	// maxNamed is the maximum number of queues or consumers in the details of a condition.
+	// maxNamed is the maximum number of queues or consumers named in the details of a condition.
 	maxNamed = 5
 )
 
@@ -36,7 +37,7 @@ type switchoverSeen struct {
 	term uint64 // term of the pair at the time of the request
 }
 
-// workSeen is the last observed progress of background work, used to detect stalls.
+// workSeen is the last observed progress of background work. It is used to detect stalls.
 type workSeen struct {
 	plan       string // state and progress of the plan
 	planAt     time.Time
@@ -44,7 +45,8 @@ type workSeen struct {
 	archivedAt time.Time
 }
 
-// SwitchoverEnded records the result of a switchover that was requested in the given term.
+// SwitchoverEnded records the result of a switchover that was requested in the given term. It reports a failed
+// switchover as a condition.
 func (r *Rules) SwitchoverEnded(now time.Time, term uint64, err error) {
 	r.switched = switchoverSeen{}
 	// After ErrStopped and Canceled, the outcome is unknown.
@@ -55,7 +57,7 @@ func (r *Rules) SwitchoverEnded(now time.Time, term uint64, err error) {
 
 func (r *Rules) maintenance(f *findings, in *Input) {
 	if rec := in.Pair.Record; rec != nil && rec.Term > r.switched.term {
-		r.switched = switchoverSeen{} // the role has changed since, by this switchover or another one
+		r.switched = switchoverSeen{} // the term has changed, by this switchover or another one
 	}
 	if s := r.switched; s.why != "" && in.Now.Sub(s.at) < failedSwitchoverTTL {
 		f.all = append(f.all, Report{Kind: SwitchoverFailed, Node: f.self, Details: s.why, Since: s.at})
@@ -143,7 +145,8 @@ func (f *findings) work(in *Input) {
 	}))
 }
 
-// firstOf returns the texts of the first elements of a list, and the number of the others.
+// firstOf joins the texts of the first maxNamed elements of a list. If there are more elements, it adds their
+// number.
 func firstOf[T any](list []T, text func(*T) string) string {
 	var parts []string
 	for i := range list {

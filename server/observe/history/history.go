@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package history records the rates, depth and age of the pair and of its most active queues over the last 24 hours, in
-// at most 8 MiB of memory. The active samples counters that exist for other purposes. The standby copies the history
-// (Copy, Paste) and continues it after a failover. Nothing is stored on disk.
+// Package history records the rates, depth and message age of the pair and of its most active queues over the
+// last 24 hours. It uses at most 8 MiB of memory. The active samples existing counters. The standby copies the
+// history (Copy, Paste) and continues it after a failover. The history is not stored on disk.
 package history
 
 import (
@@ -17,21 +17,23 @@ import (
 )
 
 const (
-	// MaxQueues is the maximum number of recorded queues. With more queues, those with the most traffic are recorded.
+	// MaxQueues is the maximum number of recorded queues. If there are more queues, those with the most traffic are
+	// recorded.
 	MaxQueues = 100
-	// maxOthers is the maximum number of queues that are not recorded but may replace a recorded queue with less traffic.
+	// maxOthers is the maximum number of queues that are observed, but not recorded. Such a queue may replace a
+	// recorded queue with less traffic.
 	maxOthers = 100_000
-	// ageLimit is the time limit per sample for reading the oldest messages.
+	// ageLimit limits the time that one sample spends on reading the oldest messages.
 	ageLimit = 250 * time.Millisecond
 	// early is the maximum time by which a sample may precede the end of its interval.
 	early = time.Second
 	// averaging is the number of intervals over which traffic is averaged.
 	averaging = 30
-	// A queue replaces a recorded one if it has more than minRatio times as much traffic.
+	// A queue replaces a recorded queue if it has more than minRatio times as much traffic.
 	minRatio = 2
 )
 
-// Totals are counters and current values of the whole pair.
+// Totals contains counters and current values of the whole pair.
 type Totals struct{ Published, Delivered, Acknowledged, Messages, Bytes uint64 }
 
 // Queue contains the current values of a queue.
@@ -42,12 +44,13 @@ type Source interface {
 	Totals() (Totals, error)
 	// Queues calls yield for each queue.
 	Queues(yield func(Queue))
-	// Delivered returns the messages delivered by queue: those of current consumers since they attached, and those of
-	// consumers that have detached since the last call.
+	// Delivered returns the numbers of messages delivered, by queue ID. current counts the messages of current
+	// consumers since they attached. detached counts the messages of consumers that have detached since the last
+	// call.
 	Delivered() (current, detached map[uint64]uint64)
-	// Oldest returns the sequence of the oldest message of a queue; false for an empty one.
+	// Oldest returns the sequence of the oldest message of a queue. ok is false if the queue is empty.
 	Oldest(queue uint64) (sequence uint64, ok bool)
-	// AcceptedAt returns the time at which a message was accepted; false if it is unknown.
+	// AcceptedAt returns the time at which a message was accepted. ok is false if the time is unknown.
 	AcceptedAt(ctx context.Context, queue, sequence uint64) (at time.Time, ok bool)
 }
 
@@ -58,30 +61,31 @@ type Recorder struct {
 	queues map[uint64]*series
 
 	sampling sync.Mutex // held during a sample; guards the fields below
-	source   Source     // of the last sample
+	source   Source     // source of the last sample
 	sampled  time.Time
 	totals   Totals
-	// others contains the progress of the queues that are not recorded; nil while all queues are recorded.
+	// others contains the progress of the queues that are not recorded. It is nil while all queues are recorded.
 	others map[uint64]otherQueue
 	turn   uint32 // number of the last sample
 }
 
 type otherQueue struct {
 	progress uint32 // see Queue.progress
-	turn     uint32 // number of the last sample with this queue
+	turn     uint32 // number of the last sample that included this queue
 }
 
-// series contains the history of one queue. Recorder.mu guards the rings and traffic, Recorder.sampling the rest.
+// series contains the history of one queue. Recorder.mu guards the rings and traffic, and Recorder.sampling
+// guards the other fields.
 type series struct {
 	recent, day ring
 	traffic     float64 // average number of messages published and removed in an interval
 
 	compared  bool   // last and delivered are from the previous sample of the same source
 	last      Queue  // values of the last sample
-	delivered uint64 // by the consumers of the last sample
-	turn      uint32 // number of the last sample with this queue
+	delivered uint64 // number of messages delivered, as in the last sample
+	turn      uint32 // number of the last sample that included this queue
 
-	oldest   uint64 // sequence of the oldest message; 0: not read
+	oldest   uint64 // sequence of the oldest message; 0 if it was not read
 	accepted time.Time
 }
 
@@ -102,11 +106,12 @@ type Point struct {
 	At                                 time.Time // end of the interval
 	Published, Delivered, Acknowledged float64   // per second
 	Messages, Bytes                    float64
-	OldestAge                          float64 // in seconds; 0: no message; for the pair, of the recorded queues
+	OldestAge                          float64 // in seconds, 0 without messages; for the pair, of the recorded queues
 }
 
-// Points returns the points of a queue in the period before now, oldest first, and their interval: Interval for a
-// period of up to Recent, otherwise DayInterval. Queue 0 is the pair. Intervals without values are left out.
+// Points returns the points of a queue in the period since before now, oldest first, and their interval. The
+// interval is Interval if the period is at most Recent, and DayInterval otherwise. Queue 0 is the pair. Intervals
+// without values are omitted.
 func (r *Recorder) Points(queue uint64, since time.Duration, now time.Time) (interval time.Duration, points []Point) {
 	interval = Interval
 	if since > Recent {
@@ -141,7 +146,7 @@ func (r *Recorder) Points(queue uint64, since time.Duration, now time.Time) (int
 	return interval, points
 }
 
-// wide converts f to the shortest decimal number that identifies it: 33.3 instead of 33.29999924.
+// wide converts f to the shortest decimal number that identifies it, such as 33.3 instead of 33.29999924.
 func wide(f float32) float64 {
 	if f == float32(math.Trunc(float64(f))) || isNaN(f) {
 		return float64(f)
@@ -152,19 +157,19 @@ func wide(f float32) float64 {
 
 // Range contains the values of consecutive intervals.
 type Range struct {
-	First  int64     // end of the first interval, in intervals since the Unix epoch
+	First  int64     // end of the first interval, as a number of intervals since the Unix epoch
 	Values []float32 // six per interval, in the order of the fields of Point after At
 }
 
-// Copied is a part of the history of one queue, for the other node.
+// Copied is a part of the history of one queue, to be sent to the other node.
 type Copied struct {
-	Queue       uint64 // 0: the pair
+	Queue       uint64 // 0 for the pair
 	Traffic     float64
 	Recent, Day Range
 }
 
-// Copy returns the points of the pair and of all queues that end at since, rounded down to an interval, or later. If
-// since is zero, it returns all points.
+// Copy returns the points of the pair and of all recorded queues that end at since or later, where since is
+// rounded down to an interval. If since is zero, it returns all points.
 func (r *Recorder) Copy(since time.Time) []Copied {
 	recent, day := int64(0), int64(0)
 	if !since.IsZero() {
@@ -185,9 +190,9 @@ func (r *Recorder) Copy(since time.Time) []Copied {
 	return out
 }
 
-// Paste adds a copy of the other node's history, and discards queues that are missing in the copy. It ignores invalid
-// ranges. It returns the end of the newest interval of the copy, for the next call of Copy; the zero time without
-// points.
+// Paste adds a copy of the other node's history. It discards queues that the copy does not contain, and ignores
+// invalid ranges. It returns the end of the newest interval in the copy, which can be passed to the next call of
+// Copy. If the copy has no points, it returns the zero time.
 func (r *Recorder) Paste(all []Copied) (newest time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,24 +218,24 @@ func (r *Recorder) Paste(all []Copied) (newest time.Time) {
 	return newest
 }
 
-// progress increases by one for each message that is published to the queue, and for each message that is removed,
-// modulo 2^32.
+// progress is incremented for each message that is published to the queue, and for each message that is removed
+// from it, modulo 2^32.
 func (q *Queue) progress() uint32 { return uint32(2*q.NextSequence - q.Messages) }
 
-// created returns the values of a new queue.
+// created returns the initial values of a new queue.
 func created(id uint64) Queue { return Queue{ID: id, NextSequence: 1} }
 
 // candidate is a queue that is not recorded.
 type candidate struct {
 	Queue
 
-	created bool    // since the last sample
+	created bool    // the queue was created since the last sample
 	traffic float64 // in the last interval
 }
 
-// Sample records the values of the interval that ends nearest to now. Each session of an active node has its own
-// source. The first sample of a source has no rates. If record is false, the sample is only the baseline for the rates
-// of the next one.
+// Sample records the values of the interval with the end that is nearest to now. Each session of an active node
+// has a separate source. The first sample of a source has no rates. If record is false, the sample is not
+// recorded and only serves as the baseline for the rates of the next sample.
 func (r *Recorder) Sample(ctx context.Context, source Source, now time.Time, record bool) error {
 	r.sampling.Lock()
 	defer r.sampling.Unlock()
@@ -300,8 +305,8 @@ func (v *values) compare(s *series, now *Queue, handed uint64, seconds float64) 
 	v[acknowledged] = rate(s.last.Messages+now.NextSequence-s.last.NextSequence, now.Messages, seconds)
 }
 
-// readOldest returns the time at which the oldest message of a queue was accepted; the zero time for an empty queue. It
-// reads a message only if the oldest one has changed.
+// readOldest returns the time at which the oldest message of a queue was accepted, or the zero time for an empty
+// queue. It reads a message only if the oldest message has changed.
 func (s *series) readOldest(ctx context.Context, source Source, id uint64) (at time.Time, known bool) {
 	sequence, ok := source.Oldest(id)
 	if !ok {
@@ -327,7 +332,7 @@ type recordedQueue struct {
 	series *series
 }
 
-// find returns the recorded queues, without deleted ones, and the candidates. The caller must hold sampling.
+// find returns the recorded queues that still exist, and the candidates. The caller must hold sampling.
 func (r *Recorder) find(source Source, same bool) (recorded []recordedQueue, candidates []candidate) {
 	r.mu.Lock()
 	known := maps.Clone(r.queues)
@@ -376,7 +381,8 @@ func (r *Recorder) observe(q *Queue) {
 	}
 }
 
-// choose replaces recorded queues with candidates that have more traffic. It returns the recorded queues.
+// choose replaces recorded queues with candidates that have more traffic. It returns the queues that are then
+// recorded.
 func (r *Recorder) choose(recorded []recordedQueue, candidates []candidate) []recordedQueue {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -388,7 +394,7 @@ func (r *Recorder) choose(recorded []recordedQueue, candidates []candidate) []re
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(b.traffic, a.traffic), cmp.Compare(a.ID, b.ID))
 	})
-	slices.SortFunc(recorded, func(a, b recordedQueue) int { // the next one to replace comes first
+	slices.SortFunc(recorded, func(a, b recordedQueue) int { // the queue to be replaced next comes first
 		return cmp.Or(cmp.Compare(a.series.traffic, b.series.traffic), cmp.Compare(b.ID, a.ID))
 	})
 	replaced := 0
@@ -412,7 +418,7 @@ func (r *Recorder) choose(recorded []recordedQueue, candidates []candidate) []re
 	return append(recorded[replaced:], added...)
 }
 
-// write sets the values of an interval, and those of the minute that contains it.
+// write sets the values of an interval. It also updates the values of the minute that contains the interval.
 func (r *Recorder) write(s *series, slot int64, v values) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,17 +9,17 @@ import (
 
 // Indexes of the values of an interval.
 const (
-	published = iota // messages per second, like the next two
+	published = iota // messages per second, like the next two values
 	delivered
 	acknowledged
-	messages // at the end of the interval, like the next two
+	messages // at the end of the interval, like the next two values
 	size     // in bytes
 	age      // in seconds
 	valueCount
 )
 
 const (
-	// Interval is the sampling interval, and the resolution of the points of the last Recent.
+	// Interval is the sampling interval. It is also the resolution of points that are not older than Recent.
 	Interval = 10 * time.Second
 	// Recent is the maximum age of points with the resolution Interval.
 	Recent = time.Hour
@@ -28,7 +28,7 @@ const (
 	// Day is the maximum age of a point.
 	Day = 24 * time.Hour
 
-	chunkSlots    = 64 // a chunk fits a size class of the allocator
+	chunkSlots    = 64 // so that a chunk fits a size class of the allocator
 	recentChunks  = 6  // at least Recent
 	dayChunks     = 23 // at least Day
 	slotsInMinute = int64(DayInterval / Interval)
@@ -42,24 +42,24 @@ func unknown() values {
 	return values{nan, nan, nan, nan, nan, nan}
 }
 
-// known reports whether the interval was sampled.
+// known reports whether the interval has values.
 func (v *values) known() bool { return !isNaN(v[messages]) }
 
 func isNaN(f float32) bool { return f != f }
 
-// ring contains the values of the newest intervals. An interval is identified by its end, in intervals since the Unix
-// epoch: its slot. Chunks are allocated when one of their slots is first set.
+// ring contains the values of the newest intervals. An interval is identified by its slot: the number of
+// intervals from the Unix epoch to its end. A chunk is allocated when one of its slots is first set.
 type ring struct {
 	chunks []*[chunkSlots]values
-	newest int64 // slot; 0: the ring is empty
+	newest int64 // slot of the newest interval; 0 if the ring is empty
 }
 
 func newRing(chunks int) ring { return ring{chunks: make([]*[chunkSlots]values, chunks)} }
 
 func (r *ring) slots() int64 { return int64(len(r.chunks)) * chunkSlots }
 
-// set sets the values of a slot. Slots between the newest one and a later one become unknown. A slot that is too old
-// for the ring clears it, because the clock was set back.
+// set sets the values of a slot. If the slot is later than the newest one, the slots between them become unknown.
+// A slot that is too old for the ring clears the ring, because the clock was set back.
 func (r *ring) set(slot int64, v values) {
 	switch n := r.slots(); {
 	case r.newest == 0 || slot >= r.newest+n || slot <= r.newest-n:
@@ -99,7 +99,7 @@ func (r *ring) get(slot int64) values {
 	return r.chunks[chunk][at]
 }
 
-// copyFrom returns the values from a slot on, without leading and trailing unknown slots.
+// copyFrom returns the values from the given slot on. It omits leading and trailing unknown slots.
 func (r *ring) copyFrom(slot int64) (out Range) {
 	if r.newest == 0 {
 		return out
@@ -130,7 +130,7 @@ func (r *ring) paste(from Range) {
 	}
 }
 
-// slotAt returns the slot with the end nearest to t: a timer may fire slightly early or late.
+// slotAt returns the slot with the end that is nearest to t, because a timer may fire slightly early or late.
 func slotAt(t time.Time) int64 {
 	return (t.UnixMilli() + Interval.Milliseconds()/2) / Interval.Milliseconds()
 }

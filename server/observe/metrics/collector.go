@@ -20,7 +20,8 @@ import (
 
 const namespace = "lockstep"
 
-// oldestLimit is the time limit per scrape for reading the oldest messages of queues, possibly from disk.
+// oldestLimit limits the time that one scrape spends on reading the oldest messages of queues, possibly from
+// disk.
 const oldestLimit = 500 * time.Millisecond
 
 type snapshot struct {
@@ -89,7 +90,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	stats, err := c.store.Stats()
 	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, boolValue(err == nil))
 	if err != nil {
-		return // the failure of the store is in the log
+		return // the log contains the failure of the store
 	}
 	s := snapshot{
 		node: c.o.State(), extra: c.o.Extra(), store: stats,
@@ -107,8 +108,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// exportedQueues returns the exported queues. It applies the same limit to the subscriptions of each queue, which are
-// selected by backlog.
+// exportedQueues returns the queues to export. The limit also applies to the number of subscriptions of each
+// queue; those with the largest backlog are selected.
 func (c *collector) exportedQueues() []queueSnapshot {
 	ctx, cancel := context.WithTimeout(context.Background(), oldestLimit)
 	defer cancel()

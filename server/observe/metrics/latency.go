@@ -10,13 +10,14 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// nativeFactor is the growth factor of native histogram buckets: 1.1 gives a resolution of about 5 %.
+// nativeFactor is the growth factor of native histogram buckets. A factor of 1.1 results in a resolution of about
+// 5 %.
 const nativeFactor = 1.1
 
-// Operation is an operation of the coordinator.
+// Operation is a measured operation of the coordinator.
 type Operation string
 
-// The measured operations of a coordinator.
+// Measured operations of the coordinator.
 const (
 	// LoadRecord and SwapRecord read and replace the cluster record.
 	LoadRecord Operation = "load"
@@ -26,8 +27,9 @@ const (
 	WriteMark Operation = "write-mark"
 )
 
-// Latencies contains latency histograms: native ones for a Prometheus server that requests them, with classic buckets
-// for others. An observation takes about 100 ns and does not allocate; there is one per batch, not per message.
+// Latencies contains latency histograms. They are native histograms, with classic buckets for Prometheus servers
+// that do not request native ones. An observation takes about 100 ns and does not allocate memory. There is one
+// observation per batch, not per message.
 type Latencies struct {
 	commit, replicate, write prometheus.Observer
 	coordinator              map[Operation]prometheus.Observer
@@ -52,7 +54,7 @@ func (h *histogram) vector() *prometheus.HistogramVec {
 }
 
 func describeHistogram(name, when, help string, labels ...string) histogram {
-	// From 50 µs, a write to the page cache, to 13 s, when a disk or network hangs.
+	// The buckets range from 50 µs (a write to the page cache) to 13 s (a disk or a network that hangs).
 	return histogram{
 		Metric{Name: namespace + "_" + name, Type: Histogram, Labels: labels, When: when, Help: help},
 		prometheus.ExponentialBuckets(0.00005, 2, 19),
@@ -83,7 +85,7 @@ func coordinatorFailures() Metric {
 	}
 }
 
-// NewLatencies creates empty histograms.
+// NewLatencies creates Latencies with empty histograms.
 func NewLatencies() *Latencies {
 	l := &Latencies{
 		coordinator: make(map[Operation]prometheus.Observer), failed: make(map[Operation]prometheus.Counter),
@@ -105,16 +107,16 @@ func NewLatencies() *Latencies {
 	return l
 }
 
-// Committed records the time from accepting the first transaction of a batch to its commit.
+// Committed records the time from the acceptance of the first transaction in a batch to the commit of the batch.
 func (l *Latencies) Committed(d time.Duration) { l.commit.Observe(d.Seconds()) }
 
-// Acknowledged records the time from sending a batch to the standby to its acknowledgement.
+// Acknowledged records the time from sending a batch to the standby to the acknowledgement by the standby.
 func (l *Latencies) Acknowledged(d time.Duration) { l.replicate.Observe(d.Seconds()) }
 
 // Written records the duration of a write to the log, including the sync.
 func (l *Latencies) Written(d time.Duration) { l.write.Observe(d.Seconds()) }
 
-// Coordinated records the duration of a request to the coordinator, and whether it received a response.
+// Coordinated records the duration of a request to the coordinator, and whether the coordinator has responded.
 func (l *Latencies) Coordinated(op Operation, d time.Duration, answered bool) {
 	l.coordinator[op].Observe(d.Seconds())
 	if !answered {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics implements monitoring of a node: Prometheus metrics, three probes and Go profiles, over HTTP on a
-// separate port. All values are read on request, from the same sources as `lockstep status`.
+// Package metrics implements the monitoring of a node over HTTP on a separate port: Prometheus metrics, three
+// probes, and Go profiles. All values are read on request, from the same sources as those of `lockstep status`.
 package metrics
 
 import (
@@ -38,7 +38,7 @@ const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
-	// writeTimeout also limits the duration of a profile.
+	// writeTimeout limits the time to write a response, and thus the duration of a profile.
 	writeTimeout   = 5 * time.Minute
 	maxHeaderBytes = 64 << 10
 	// A client of metrics and probes needs one or two connections.
@@ -46,28 +46,28 @@ const (
 	maxConnectionsPerAddress = 32
 )
 
-// Extra is the data exported only by metrics.
+// Extra contains the data that only the metrics export.
 type Extra struct {
-	// DiskLow reports whether free space is below disk.low-watermark.
+	// DiskLow reports whether the free disk space is below disk.low-watermark.
 	DiskLow                     bool
 	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.
 	Filtered uint64
 	// AckExpired counts messages that were requeued because their acknowledgement deadline had passed.
 	AckExpired uint64
-	Prepared   int // transactions that await a decision
-	// SchedulesFailed is the number of schedules with a failed last occurrence.
+	Prepared   int // number of transactions that wait for a decision
+	// SchedulesFailed is the number of schedules for which the last occurrence failed.
 	SchedulesFailed int
 	Connections     admission.Stats
-	// AMQPDefects counts AMQP connections closed because of an internal error.
+	// AMQPDefects counts AMQP connections that were closed because of an internal error.
 	AMQPDefects uint64
 	Audit       audit.Stats
-	// Traces counts the exported spans; nil if tracing is disabled.
+	// Traces counts the exported spans. It is nil without tracing.
 	Traces *tracing.Stats
 	Jobs   []maintenance.JobInfo
-	// Archive is the status of the log archive; nil if not configured.
+	// Archive is the status of the log archive. It is nil without an archive.
 	Archive *backup.ArchiveStatus
-	// Voters are the voters of the raft coordinator, if any.
+	// Voters contains the voters of the raft coordinator, if any.
 	Voters []Voter
 	// Background is the state of the throttle of background work.
 	Background throttle.Status
@@ -80,31 +80,32 @@ type Extra struct {
 // Voter is a voter of a raft coordinator. Kind is "node" or "witness".
 type Voter struct {
 	Address, Kind string
-	// Up reports whether the voter responds with the expected identity.
+	// Up reports whether the voter responds with the expected identity and is a member that is not fenced.
 	Up bool
-	// Behind is the number of entries by which it lags behind the most advanced voter that is up.
+	// Behind is the number of log entries by which the voter lags behind the most advanced voter that is up.
 	Behind uint64
 }
 
 // Options configures Listen.
 type Options struct {
-	// State returns the state of the node; Extra returns the data exported only by metrics.
+	// State returns the state of the node. Extra returns the data that only the metrics export.
 	State func() nodestatus.Node
 	Extra func() Extra
-	// OldestInFlight returns the time since the delivery of a subscription's message that has been in flight longest; 0 if
-	// none is in flight. If nil, 0 is exported.
+	// OldestInFlight returns how long the oldest message in flight of a subscription has been in flight; 0 if none
+	// is in flight. If OldestInFlight is nil, 0 is exported.
 	OldestInFlight func(queue uint64, sub uint32) time.Duration
 	Store          *store.Store
-	// Address is the address to listen on, host:port; port 0 selects a free port.
+	// Address is the address to listen on, host:port. Port 0 selects a free port.
 	Address string
 	// Listen binds the address. If nil, a TCP listener of this host is used.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Queues is the maximum number of exported queues, those with the most messages first; 0 means none.
+	// Queues is the maximum number of exported queues. Those with the most messages are exported. 0 means that no
+	// queues are exported.
 	Queues    int
 	Latencies *Latencies  // optional
-	TLS       *tls.Config // nil: plain HTTP
-	// CanRead and CanProfile authorize requests for the metrics and for the profiles; an error contains the reason and the
-	// recommended action. If nil, all requests are allowed.
+	TLS       *tls.Config // nil for plain HTTP
+	// CanRead and CanProfile authorize requests for the metrics and for the profiles. An error contains the reason
+	// and the recommended action. If a function is nil, all requests are permitted.
 	CanRead, CanProfile func(*http.Request) error
 }
 
@@ -131,7 +132,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, o.State()) })
 	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, o.State()) })
-	// cmdline is not served: a flag may contain a password.
+	// cmdline is not served, because a flag may contain a password.
 	for path, serve := range map[string]http.HandlerFunc{
 		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 		"mutex": newContention().ServeHTTP,
@@ -173,7 +174,7 @@ func (s *Server) Address() string { return s.port.Address() }
 // Close releases the port if Run was not called.
 func (s *Server) Close() { s.port.Close() }
 
-// Run serves until ctx ends.
+// Run serves requests until ctx ends. It returns an error if the listener fails.
 func (s *Server) Run(ctx context.Context) error {
 	if err := s.port.Run(ctx, nil); err != nil {
 		return fmt.Errorf("metrics: %w", err)
@@ -197,8 +198,8 @@ func writeRole(w http.ResponseWriter, role failover.Role, reason string) {
 	_, _ = fmt.Fprintf(w, "%s%s\n", role, reason)
 }
 
-// active responds with 200 only while the node serves clients, for proxies that route clients. A node may be stopped or
-// disconnected immediately after a response with 200.
+// active responds with 200 only while the node serves clients. It is for proxies that route clients. The node may
+// stop or be disconnected immediately after it has responded with 200.
 func active(w http.ResponseWriter, st nodestatus.Node) {
 	if !st.ServesClients() {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -206,15 +207,16 @@ func active(w http.ResponseWriter, st nodestatus.Node) {
 	writeRole(w, st.Pair.Role, st.Pair.Reason)
 }
 
-// recordedWaits is the sampling interval of lock waits: one in recordedWaits is recorded.
+// recordedWaits is the inverse of the fraction of lock waits that are recorded: one of recordedWaits.
 const recordedWaits = 10
 
-// contention serves the mutex profile, attributed to the lock holders. Waits are recorded only during a request with
-// `seconds`, since recording costs CPU time. Other requests return the waits recorded by earlier ones.
+// contention serves the mutex profile, which attributes lock waits to the lock holders. Waits are recorded only
+// during a request with the parameter `seconds`, because recording costs CPU time. Other requests return the
+// waits that earlier requests have recorded.
 type contention struct {
 	profile http.Handler
 
-	mu       sync.Mutex // guards requests, and the runtime's setting
+	mu       sync.Mutex // guards requests and the profile fraction of the runtime
 	requests int
 }
 
@@ -228,7 +230,8 @@ func (c *contention) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.profile.ServeHTTP(w, r)
 }
 
-// record starts (1) or ends (-1) a request for which waits are recorded.
+// record adds change to the number of requests for which waits are recorded: 1 at the start of a request and -1
+// at its end.
 func (c *contention) record(change int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -53,7 +53,7 @@ func siteFamilies() []family {
 	}
 }
 
-// replication returns the state of the replication from the primary site. It returns nil unless the node is the
+// replication returns the state of the replication from the primary site. It returns nil unless this node is the
 // active of a replica.
 func (s *snapshot) replication() *conditions.SiteReplication {
 	if st := s.node.Site; st != nil && st.Active && st.Role == queue.SiteReplica {
@@ -62,7 +62,7 @@ func (s *snapshot) replication() *conditions.SiteReplication {
 	return nil
 }
 
-// siteLag returns the age of the oldest transactions that a promotion may lose, in seconds.
+// siteLag returns the age, in seconds, of the oldest transaction that a promotion may lose.
 func siteLag(p *conditions.SiteReplication) float64 {
 	lag := p.Lag
 	if !p.Connected {

@@ -16,15 +16,15 @@ const (
 
 // Metric describes an exported metric.
 type Metric struct {
-	Name   string // including the namespace
+	Name   string // includes the namespace
 	Type   string // Gauge, Counter or Histogram
 	Labels []string
-	// When states when it is exported; empty means always.
+	// When describes when the metric is exported. It is empty if the metric is always exported.
 	When string
 	Help string
 }
 
-// Conditions for metrics that are not always exported.
+// Values of Metric.When.
 const (
 	whenActive  = "on the active node"
 	whenStandby = "on the active node, with a standby connected"
@@ -51,8 +51,8 @@ type family struct {
 
 type emitFunc func(v float64, labels ...string)
 
-// distinct returns an emitFunc that ignores further values of the same series: Prometheus would reject all metrics. A
-// certificate file can serve several purposes.
+// distinct returns an emitFunc that ignores further values of the same series. Otherwise Prometheus would reject
+// all metrics. For example, a certificate file can be used for several purposes.
 func distinct(put emitFunc) emitFunc {
 	seen := make(map[string]bool)
 	return func(v float64, labels ...string) {
@@ -64,7 +64,7 @@ func distinct(put emitFunc) emitFunc {
 }
 
 // All returns all exported metrics except those of the Go runtime and the process. docs/reference/metrics.md is
-// generated from it.
+// generated from the result.
 func All() []Metric {
 	var out []Metric
 	for _, f := range families() {
@@ -92,7 +92,7 @@ func families() []family {
 	return out
 }
 
-// gauge and counter describe a metric with one series, without labels, that is always exported.
+// gauge and counter return the family of a metric that has one series without labels and is always exported.
 func gauge(name, help string, read func(*snapshot) float64) family {
 	return family{Metric{Name: name, Type: Gauge, Help: help}, func(s *snapshot, put emitFunc) { put(read(s)) }}
 }

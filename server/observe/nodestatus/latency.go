@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// The range from a power of two, in microseconds, to the next one has latencySteps buckets, up to 2^36 µs (19 hours).
+// The range between two consecutive powers of two, in microseconds, has latencySteps buckets. The last bucket
+// ends at 2^36 µs (19 hours).
 const (
 	latencyStepsBits = 3
 	latencySteps     = 1 << latencyStepsBits
@@ -16,13 +17,13 @@ const (
 	latencyBuckets   = (latencyBits - latencyStepsBits + 1) * latencySteps
 )
 
-// Latencies is a histogram of durations with a relative error of at most one eighth. Observe takes about 10 ns and does
-// not allocate. The zero value is empty. It is safe for concurrent use.
+// Latencies is a histogram of durations with a relative error of at most one eighth. Observe takes about 10 ns
+// and does not allocate memory. The zero value is an empty histogram. Latencies is safe for concurrent use.
 type Latencies struct {
 	counts [latencyBuckets]atomic.Uint64
 }
 
-// LatencyBucket counts the durations below UpTo that are in no lower bucket.
+// LatencyBucket counts the durations that are below UpTo and in no lower bucket.
 type LatencyBucket struct {
 	UpTo  time.Duration
 	Count uint64
@@ -42,7 +43,7 @@ func (l *Latencies) Buckets() []LatencyBucket {
 	return out
 }
 
-// latencyBucket returns the index of the bucket of d. Below 8 µs, there is one bucket per microsecond.
+// latencyBucket returns the index of the bucket for d. Below 8 µs, there is one bucket per microsecond.
 func latencyBucket(d time.Duration) int {
 	us := uint64(max(d.Microseconds(), 0))
 	if us < latencySteps {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodestatus defines the snapshot of a node's state from which status, metrics and probes are derived, so that
-// they are consistent.
+// Package nodestatus defines a snapshot of a node's state. The status, the metrics and the probes are derived
+// from it, so that they are consistent.
 package nodestatus
 
 import (
@@ -19,27 +19,28 @@ type Node struct {
 	// Coordinator is the configured type of coordinator.
 	Coordinator          string
 	CoordinatorAddresses []string
-	// Primary is the status of the active role, Follower that of the standby role; nil while the node does not have
-	// the role.
+	// Primary is the status of the active role, and Follower that of the standby role. They are nil while the node
+	// does not have the role.
 	Primary  *replication.PrimaryStatus
 	Follower *replication.FollowerStatus
-	// ArchiveDir is the directory of the log archive; empty without an archive, or if it is in a bucket.
+	// ArchiveDir is the directory of the log archive. It is empty without an archive, or if the archive is in a
+	// bucket.
 	ArchiveDir string
 	Version    string
-	// StartedAt is the start time of the process.
+	// StartedAt is the time at which the process started.
 	StartedAt time.Time
-	// Maintenance is the running operation of this node, if any; Plan is the last plan of the pair, if any.
+	// Maintenance is the operation in progress on this node, if any. Plan is the last plan of the pair, if any.
 	Maintenance *maintenance.Activity
 	Plan        *maintenance.Plan
-	// Conditions are the raised conditions, most severe first.
+	// Conditions contains the raised conditions, most severe first.
 	Conditions []conditions.Condition
-	// DiskLowWatermark is the number of available bytes on disk below which publishes are refused.
+	// DiskLowWatermark is the free disk space, in bytes, below which publishes are refused.
 	DiskLowWatermark uint64
 	Certificates     []conditions.Certificate
 	Activity         Activity
-	// Site is the role of the pair among two sites; nil if it has no sites.
+	// Site is the role of the pair in a group of two sites. It is nil if the pair has no sites.
 	Site *conditions.Site
-	// Console is the address of the node's console; empty if disabled.
+	// Console is the address of the node's console. It is empty without a console.
 	Console string
 }
 
@@ -57,8 +58,9 @@ type Activity struct {
 	// Delivered counts deliveries since the start of the node, including redeliveries.
 	Delivered              uint64
 	Consumers, Connections int
-	// Commits is the histogram of commit latencies of batches.
+	// Commits is the histogram of the commit latencies of batches.
 	Commits []LatencyBucket
-	// Memory is the memory that the process has obtained from the system, in bytes.
+	// Memory is the memory that the process has obtained from the system, in bytes. MemoryBudget is the configured
+	// budget.
 	Memory, MemoryBudget uint64
 }

@@ -12,21 +12,21 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// ServerOption enables tracing of the calls of a gRPC server.
+// ServerOption returns the option that enables tracing of the calls to a gRPC server.
 func (t *Tracer) ServerOption() grpc.ServerOption {
 	return grpc.StatsHandler(otelgrpc.NewServerHandler(
 		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier), otelgrpc.WithFilter(traceFilter()),
 	))
 }
 
-// DialOption enables tracing of the calls of a connection.
+// DialOption returns the option that enables tracing of the calls on a connection.
 func (t *Tracer) DialOption() grpc.DialOption {
 	return grpc.WithStatsHandler(otelgrpc.NewClientHandler(
 		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier), otelgrpc.WithFilter(traceFilter()),
 	))
 }
 
-// traceFilter selects unary calls. A stream may last for weeks, so publishes on streams are traced per request.
+// traceFilter selects unary calls. A stream may last for weeks, so publishes on streams are traced individually.
 // Periodic calls between nodes and health checks are not traced.
 func traceFilter() otelgrpc.Filter {
 	unwanted := map[string]bool{

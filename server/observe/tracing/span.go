@@ -16,14 +16,14 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// maxParents is the maximum number of traces in which a request is recorded: its messages can belong to different
-// traces.
+// maxParents is the maximum number of traces in which one request is recorded. A request can have several traces,
+// because its messages can belong to different traces.
 const maxParents = 8
 
 // traceparent is the message property that contains the trace context.
 const traceparent = "traceparent"
 
-// Span records one operation. It consists of a span in each trace that the operation belongs to, usually one.
+// Span records one operation. It contains one span for each trace to which the operation belongs, usually one.
 type Span struct {
 	tracer *Tracer
 	spans  []trace.Span
@@ -34,8 +34,8 @@ var (
 	_ replication.Tracer = (*Tracer)(nil)
 )
 
-// Publish starts the span of a publish request. It returns nil if the request is not sampled: its trace contexts are
-// not sampled, or it has none and the sampler does not select it.
+// Publish starts the span of a publish request. It returns nil if the request is not sampled. A request is not
+// sampled if none of its trace contexts is sampled. If it has no trace context, the sampler decides.
 func (t *Tracer) Publish(ctx context.Context, queue string, messages []*pb.Message) *Span {
 	parents, named := t.parents(ctx, messages)
 	if len(parents) == 0 {
@@ -64,7 +64,7 @@ func (t *Tracer) Publish(ctx context.Context, queue string, messages []*pb.Messa
 	return s
 }
 
-// parents returns the span of ctx if it is sampled, otherwise the sampled spans in the properties of the messages.
+// parents returns the span in ctx if it is sampled, or else the sampled spans in the properties of the messages.
 // named reports whether ctx or a message contains a span, sampled or not.
 func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents []trace.SpanContext, named bool) {
 	add := func(c trace.SpanContext) {
@@ -80,7 +80,7 @@ func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents [
 	}
 	add(trace.SpanContextFromContext(ctx))
 	if len(parents) > 0 {
-		return parents, named // the call's own trace is the publisher's
+		return parents, named // the trace of the call is that of the publisher
 	}
 	for _, m := range messages {
 		props := m.GetProperties()
@@ -111,7 +111,8 @@ func (s *Span) Number(name string, n uint64) {
 	}
 }
 
-// Of returns the span in ctx, or nil if it is not sampled. Of, Commit and Append implement replication.Tracer.
+// Of returns the span in ctx. It returns nil if ctx has none or it is not sampled. Of, Commit and Append
+// implement replication.Tracer.
 func (t *Tracer) Of(ctx context.Context) replication.Span {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		return &Span{t, []trace.Span{span}}
@@ -119,7 +120,8 @@ func (t *Tracer) Of(ctx context.Context) replication.Span {
 	return nil
 }
 
-// Commit starts the span of a batch as a child of its first request, and links it with the others. n is the LSN.
+// Commit starts the span of a batch as a child of the first request in it, and links it with the other requests.
+// n is the LSN of the batch.
 func (t *Tracer) Commit(of []replication.Span, at time.Time, n uint64, bytes int) replication.Span {
 	parent, ok := of[0].(*Span)
 	if !ok {
@@ -145,7 +147,7 @@ func (t *Tracer) Commit(of []replication.Span, at time.Time, n uint64, bytes int
 	return &Span{t, []trace.Span{span}}
 }
 
-// Append starts the span of a batch received by a standby. It returns nil if the batch is not sampled.
+// Append starts the span of a batch that a standby has received. It returns nil if the batch is not sampled.
 func (t *Tracer) Append(parent replication.TraceContext, at time.Time, n uint64, bytes int) replication.Span {
 	c := t.remote(map[string]string{traceparent: parent.Parent, "tracestate": parent.State})
 	if !c.IsSampled() {
@@ -166,8 +168,8 @@ func batchAttributes(n uint64, bytes int) trace.SpanStartEventOption {
 	)
 }
 
-// Part starts the span of a part of the operation. Requests to the other node have the span kind client. Part, Link,
-// Context and End implement replication.Span.
+// Part starts the span of a part of the operation. The span kind is client for requests to the other node, and
+// internal otherwise. Part, Link, Context and End implement replication.Span.
 func (s *Span) Part(name string, at time.Time) replication.Span {
 	kind := trace.SpanKindInternal
 	if name == "replicate" {
@@ -187,14 +189,14 @@ func (s *Span) Link(to replication.Span) {
 	}
 }
 
-// Context returns the trace context of the span, for requests to the other node.
+// Context returns the trace context of the span, which is sent with requests to the other node.
 func (s *Span) Context() replication.TraceContext {
 	carrier := propagation.MapCarrier{}
 	s.tracer.carrier.Inject(trace.ContextWithSpan(context.Background(), s.spans[0]), carrier)
 	return replication.TraceContext{Parent: carrier[traceparent], State: carrier["tracestate"]}
 }
 
-// End ends the span.
+// End ends the span at the given time. If err is not nil, it is the status of the span.
 func (s *Span) End(at time.Time, err error) {
 	for _, span := range s.spans {
 		if err != nil {

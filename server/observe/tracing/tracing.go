@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing implements tracing of publishes with OpenTelemetry: the request, its commit batch, writes and syncs
-// of the log on both nodes, and the transfer between them. Spans are exported to a collector over OTLP.
-// docs/reference/tracing.md describes them.
+// Package tracing implements tracing of publishes with OpenTelemetry. It traces the request, its commit batch,
+// the writes and syncs of the log on both nodes, and the transfer between the nodes. Spans are exported to a
+// collector over OTLP. docs/reference/tracing.md describes the spans.
 //
-// A node without tracing has no Tracer: all tracing code is guarded by a nil check.
+// A node without tracing has no Tracer. Its users must check for nil.
 package tracing
 
 import (
@@ -33,31 +33,32 @@ import (
 
 const (
 	stopLimit = time.Second
-	// errorLogInterval is the minimum interval between log entries about lost spans.
+	// errorLogInterval is the minimum interval between two log entries about lost spans.
 	errorLogInterval = time.Minute
 	scope            = "github.com/lockstep-mq/lockstep/server"
 )
 
 // Options configures Start.
 type Options struct {
-	// Endpoint is the address of an OTLP/gRPC collector: host:port, or a URL with http or https. If empty, it is taken
-	// from the environment.
+	// Endpoint is the address of an OTLP/gRPC collector: host:port, or a URL with http or https. If it is empty, the
+	// address in the environment is used.
 	Endpoint string
-	// Sample is the fraction, 0 to 1, of requests without a trace context that are traced; other requests are traced if
-	// their trace context is sampled. SampleSet is false for the default, which the environment overrides.
+	// Sample is the fraction, from 0 to 1, of the requests without a trace context that are traced. A request with a
+	// trace context is traced if the context is sampled. SampleSet is false if Sample is the default, which the
+	// environment can override.
 	Sample    float64
 	SampleSet bool
-	// Headers, key=value, are added to each request to the collector.
+	// Headers are added to each request to the collector. Each has the form key=value.
 	Headers []string
-	// Insecure disables TLS. CAFile contains the CAs that verify the certificate of the collector; if empty, the CAs of
-	// the system are used.
+	// Insecure disables TLS. CAFile is a file with the CAs that verify the certificate of the collector. If it is
+	// empty, the CAs of the system are used.
 	Insecure bool
 	CAFile   string
-	// Dial connects to the collector; if nil, over TCP.
+	// Dial connects to the collector. If it is nil, TCP is used.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// NodeName, NodeID and Version describe this node.
 	NodeName, NodeID, Version string
-	Logger                    *zap.Logger // for lost spans
+	Logger                    *zap.Logger // logs lost spans
 }
 
 // Enabled reports whether the settings or the environment enable tracing.
@@ -77,7 +78,8 @@ type Tracer struct {
 	carrier  propagation.TraceContext
 }
 
-// Stats counts the spans since the start that the collector accepted, and those that could not be sent.
+// Stats contains the numbers of spans since the start: those that the collector has accepted, and those that
+// could not be sent.
 type Stats struct {
 	Sent, Lost uint64
 }
@@ -98,7 +100,7 @@ func Start(ctx context.Context, o Options) (*Tracer, error) {
 			attribute.String("service.instance.id", o.NodeID), attribute.String("lockstep.node", o.NodeName),
 		),
 		resource.WithHost(), resource.WithProcessPID(), resource.WithTelemetrySDK(),
-		resource.WithFromEnv(), // the environment takes precedence
+		resource.WithFromEnv(), // last, because the environment takes precedence
 	)
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
@@ -128,7 +130,7 @@ func (o *Options) client() (otlptrace.Client, error) {
 	if len(o.Headers) > 0 {
 		headers := make(map[string]string, len(o.Headers))
 		for _, h := range o.Headers {
-			key, value, _ := strings.Cut(h, "=") // validated by config
+			key, value, _ := strings.Cut(h, "=") // config has validated the headers
 			headers[strings.TrimSpace(key)] = strings.TrimSpace(value)
 		}
 		options = append(options, otlptracegrpc.WithHeaders(headers))
@@ -151,12 +153,13 @@ func (o *Options) client() (otlptrace.Client, error) {
 	return otlptracegrpc.NewClient(options...), nil
 }
 
-// Stop exports the remaining spans, for at most stopLimit, and stops.
+// Stop exports the remaining spans, for at most stopLimit, and stops the export.
 func (t *Tracer) Stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if t.provider.Shutdown(ctx) != nil {
-		// The collector does not respond. The provider waits for the current request in the background: cancel it.
+		// The collector does not respond. The provider would continue to wait for the current request in the
+		// background, so cancel it.
 		_ = t.exporter.Shutdown(ctx) // lost spans are counted
 	}
 }
@@ -166,7 +169,8 @@ func (t *Tracer) Stats() Stats {
 	return Stats{Sent: t.exporter.sent.Load(), Lost: t.exporter.lost.Load()}
 }
 
-// exporter counts spans, and logs lost ones: the error handler of OpenTelemetry is global to the process.
+// exporter counts spans and logs lost ones. It exists because the error handler of OpenTelemetry is global to the
+// process.
 type exporter struct {
 	sdktrace.SpanExporter
 

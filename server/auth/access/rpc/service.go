@@ -136,7 +136,7 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 	if s.o.Rules.WithTable(next).May(id, access.Operate, "") == nil {
 		owns := func(t *pb.AccessToken) bool { return t.GetPrincipal() == id.Principal }
 		if id.Method != access.MethodToken || slices.ContainsFunc(sorted(next.Tokens()), owns) {
-			return nil // the check does not apply to a caller with a token of the pair
+			return nil // a caller that uses a token of the pair still has one
 		}
 	}
 	if id.Principal == access.Anonymous {
