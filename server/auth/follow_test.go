@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// loadRules loads rules that grant alice all rights except Peer if all is set, and none otherwise.
+// loadRules loads rules for alice. If all is set, they grant all rights except Peer; otherwise they grant none.
 func loadRules(t *testing.T, r *access.Rules, version uint64, all bool) {
 	t.Helper()
 	rule := &pb.AccessRule{Principal: "alice", Queue: "*", Rights: []pb.AccessRight{
@@ -38,8 +38,8 @@ func loadRules(t *testing.T, r *access.Rules, version uint64, all bool) {
 	}}))
 }
 
-// streams lists the server-streaming methods. It omits methods between nodes, and PublishStream and Consume: their
-// handlers check the queues.
+// streams returns the server-streaming methods that the interceptor must end. It omits methods between nodes, and
+// also PublishStream and Consume, because their handlers check the rights on queues.
 func streams(t *testing.T) (methods []string) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("lockstep.v1", func(f protoreflect.FileDescriptor) bool {
@@ -60,8 +60,8 @@ func streams(t *testing.T) (methods []string) {
 	return append(methods, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
 }
 
-// A stream ends as soon as the rules revoke the right to it, regardless of the state of its handler. Other changes of
-// the rules have no effect.
+// A stream ends when the rules revoke the right to it, regardless of the state of its handler. Other changes of
+// the rules have no effect on it.
 func TestStreamEndsWithoutRight(t *testing.T) {
 	for _, method := range streams(t) {
 		for _, obedient := range []bool{true, false} {
@@ -95,7 +95,7 @@ func TestStreamEndsWithoutRight(t *testing.T) {
 	}
 }
 
-// The right on the queue in a stream's request is also checked.
+// A stream also ends when the right on the queue in its request is revoked.
 func TestStreamEndsWithoutQueueRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := &access.Rules{}

@@ -17,7 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// Begin authenticates the caller and checks the right that the method requires. Denied and audited calls are observed.
+// Begin authenticates the caller and checks the right that the method requires. Observe is called for denied and
+// audited calls.
 func TestBegin(t *testing.T) {
 	var seen []auth.Call
 	var shown *access.Identity
@@ -58,7 +59,7 @@ func TestBegin(t *testing.T) {
 	require.Len(t, seen, 1)
 	require.Same(t, shown, seen[0].Identity)
 	require.Equal(t, start, seen[0].Began)
-	g.Finish(ctx, pb.QueueService_Publish_FullMethodName, nil, start, status.Error(codes.Unavailable, "")) // no refusal
+	g.Finish(ctx, pb.QueueService_Publish_FullMethodName, nil, start, status.Error(codes.Unavailable, "")) // not denied
 	g.Finish(ctx, pb.QueueService_Publish_FullMethodName, nil, start, status.Error(codes.PermissionDenied, ""))
 	require.Len(t, seen, 2)
 

@@ -47,7 +47,7 @@ func TestBackupLocations(t *testing.T) {
 	}
 }
 
-// LoadBackup reads the S3 settings in the same order of precedence as Load, and ignores other settings.
+// LoadBackup reads the S3 settings with the same precedence of sources as Load, and ignores other settings.
 func TestLoadBackup(t *testing.T) {
 	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
 	config.RegisterBackupFlags(flags)

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// load writes the file and loads it with the given environment and flags.
+// load writes file to a configuration file and loads it with the given environment and flags.
 func load(t *testing.T, file string, environ, args []string) (config.Config, error) {
 	t.Helper()
 	path := ""
@@ -40,7 +40,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	require.NoError(t, c.Validate())
 }
 
-// Flags take precedence over environment variables, and those over the file.
+// Flags take precedence over environment variables, and environment variables over the file.
 func TestPrecedence(t *testing.T) {
 	file := `
 node: {name: a}
@@ -73,8 +73,8 @@ failover:
 	require.Empty(t, c.Warnings)
 }
 
-// The flag --standalone disables the coordinator. Flags are combined with the file, and lists in variables are
-// separated by commas.
+// The flag --standalone disables the coordinator. Flags are merged with the file. Elements of lists in
+// environment variables are separated by commas.
 func TestFlagsAndLists(t *testing.T) {
 	c, err := load(t, "", nil, []string{"--standalone"})
 	require.NoError(t, err)
@@ -100,14 +100,14 @@ func TestRemovedSetting(t *testing.T) {
 	}, c.Warnings)
 }
 
-// The value off of sync is a string. YAML 1.1 parses an unquoted off as false.
+// The value off of the setting sync is a string, although YAML 1.1 parses an unquoted off as false.
 func TestSyncOffIsText(t *testing.T) {
 	c, err := load(t, "sync: off\n", nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, "off", c.Sync)
 }
 
-// The password of etcd is the content of its file without the final line break.
+// The password of the etcd user is the content of the password file without the final line break.
 func TestPasswordFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(path, []byte("s3cret\n"), 0o600))
@@ -119,8 +119,8 @@ func TestPasswordFile(t *testing.T) {
 	require.Equal(t, "s3cret", c.Coordinator.Etcd.Password)
 }
 
-// A mistyped variable of a setting is an error. Other variables, such as those that Kubernetes defines for a service
-// named lockstep, cause only a warning.
+// A variable with a mistyped name of a setting is an error. Other variables, such as those that Kubernetes
+// defines for a service named lockstep, cause only a warning.
 func TestUnknownVariable(t *testing.T) {
 	for mistyped, meant := range map[string]string{
 		"LOCKSTEP_DATA_DRI": "LOCKSTEP_DATA_DIR", "LOCKSTEP_LISTENN": "LOCKSTEP_LISTEN",
@@ -143,8 +143,8 @@ func TestUnknownVariable(t *testing.T) {
 	}
 }
 
-// A setting is accepted under its name in the last release, with a warning, in the file, the environment and the flags.
-// Precedence does not depend on the name.
+// A setting is also accepted under its name in the last release, with a warning: in the file, the environment and
+// the flags. The precedence of sources does not depend on the name.
 func TestRenamedSettings(t *testing.T) {
 	file := "log:\n  level: warn\n  keep-bytes: 1MiB\n  segment-bytes: 2MiB\n  archive: /from/file\n"
 	c, err := load(t, file, []string{"LOCKSTEP_LOG_SEGMENT_BYTES=3MiB", "LOCKSTEP_WAL_ARCHIVE=/from/env"},
@@ -170,7 +170,7 @@ func TestRenamedSettings(t *testing.T) {
 	require.Contains(t, err.Error(), "log.keep-bytes")
 }
 
-// An invalid setting is rejected. The error contains the key, its source and the suggested action.
+// An invalid setting is rejected. The error contains the key, the source of the value and the suggested action.
 func TestInvalidSettings(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file    string
@@ -426,7 +426,7 @@ func TestSiteTLS(t *testing.T) {
 	require.ErrorIs(t, err, config.ErrInvalid)
 }
 
-// Several problems are always reported in the same order.
+// Several problems are reported in the same order each time.
 func TestProblemsAreOrdered(t *testing.T) {
 	c := config.Default()
 	c.Auth.JWT.Audience, c.Auth.JWT.KeysURL, c.Auth.JWT.KeysFile, c.Auth.JWT.KeysCA = "a", "b", "c", "d"
@@ -493,7 +493,7 @@ func FuzzParseSize(f *testing.F) {
 	})
 }
 
-// A port reachable from other hosts requires TLS or --insecure.
+// A port that other machines can reach requires TLS or --insecure.
 func TestUnencryptedPorts(t *testing.T) {
 	for _, args := range [][]string{
 		{"--listen=0.0.0.0:7420"},
@@ -509,7 +509,7 @@ func TestUnencryptedPorts(t *testing.T) {
 			"--coordinator-type=raft", "--coordinator-raft-listen=10.0.0.1:7430",
 			"--coordinator-raft-voters=10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
 		},
-		{ // a container: other hosts use the advertised address
+		{ // a container: other machines use the advertised address
 			"--coordinator-type=raft", "--coordinator-raft-listen=0.0.0.0:7430",
 			"--coordinator-raft-advertise=10.0.0.1:7430",
 			"--coordinator-raft-voters=10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
@@ -557,7 +557,8 @@ func TestUnencryptedPorts(t *testing.T) {
 	}
 }
 
-// The ranges returned by Settings match Load: the limits are accepted, and values beyond them are not.
+// The ranges returned by Settings match Validate: the limits of a range are valid, and values beyond them are
+// not.
 func TestRanges(t *testing.T) {
 	known := map[string]string{}
 	for _, s := range config.Settings() {
@@ -627,7 +628,7 @@ func TestLoadSite(t *testing.T) {
 		_, err = config.LoadSite("", environ, flags, invalid)
 		require.ErrorIs(t, err, config.ErrInvalid)
 	}
-	_, err = config.LoadSite("", environ[:2], nil, nil) // neither TLS nor a token
+	_, err = config.LoadSite("", environ[:2], nil, nil) // with neither TLS nor a token
 	require.ErrorIs(t, err, config.ErrInvalid)
 	require.NoError(t, flags.Parse([]string{"--insecure"}))
 	c, err = config.LoadSite("", environ[:2], flags, nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// On a loopback address, the console needs no sign-in while access is unrestricted. The test uses real sockets; most
-// other tests use a simulated network.
+// On a loopback address, the console requires no sign-in while there are no access rules. The test uses real
+// sockets, whereas most other tests use a simulated network.
 func TestOpenOnLoopback(t *testing.T) {
 	b := newBrowser(t, startNode(t, nil).Console)
 	a := b.get("/")
@@ -22,7 +22,8 @@ func TestOpenOnLoopback(t *testing.T) {
 	require.Contains(t, a.body, "<h1>Pair</h1>")
 }
 
-// If access.mode is deny, pages redirect to the sign-in page, and wrong tokens and event streams are rejected.
+// If access.mode is deny, pages redirect to the sign-in page. Invalid tokens, and event streams without a
+// session, are rejected.
 func TestSignInIsNeededWithoutOpenRules(t *testing.T) {
 	simulated(t, testSignInIsNeededWithoutOpenRules)
 }
@@ -37,8 +38,8 @@ func testSignInIsNeededWithoutOpenRules(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, b.get("/events/pair").code)
 }
 
-// Links from other sites work although the browser sends no cookie with them; cross-site forms and script requests are
-// rejected.
+// Links from other sites work although the browser sends no cookie with them. Cross-site forms and script
+// requests are rejected.
 func TestLinksFromOtherSites(t *testing.T) { simulated(t, testLinksFromOtherSites) }
 
 func testLinksFromOtherSites(t *testing.T) {
@@ -56,7 +57,7 @@ func testLinksFromOtherSites(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, b.do(r).code)
 }
 
-// A form is rejected if its host, its origin or its secret is not that of this console.
+// A form is rejected if its host, origin or CSRF token is not that of this console.
 func TestOtherSitesAreRefused(t *testing.T) { simulated(t, testOtherSitesAreRefused) }
 
 func testOtherSitesAreRefused(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 
 var variable = regexp.MustCompile(`--([a-z0-9-]+):\s*(#[0-9a-f]{6})`)
 
-// colours parses the variables of a block of the style sheet.
+// colours returns the color variables in a block of the style sheet.
 func colours(t *testing.T, block string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -42,7 +42,7 @@ func themes(t *testing.T) map[string]map[string]string {
 	return map[string]map[string]string{"light": colours(t, light), "dark": colours(t, system)}
 }
 
-// luminance follows WCAG 2.2.
+// luminance returns the relative luminance of a color, as defined in WCAG 2.2.
 func luminance(t *testing.T, hex string) float64 {
 	t.Helper()
 	var sum float64
@@ -66,7 +66,8 @@ func contrast(t *testing.T, a, b string) float64 {
 	return (max(la, lb) + 0.05) / (min(la, lb) + 0.05)
 }
 
-// Colors have the contrast that WCAG AA requires: 4.5:1 for text, and 3:1 for graphics and the borders of controls.
+// The colors have the contrast that WCAG AA requires: 4.5:1 for text, and 3:1 for graphics and the borders of
+// controls.
 func TestContrast(t *testing.T) {
 	const text, mark = 4.5, 3
 	require.InDelta(t, 21, contrast(t, "#000000", "#ffffff"), 0.01)

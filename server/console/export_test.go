@@ -16,16 +16,17 @@ func Asset(name string) string {
 	return string(all[name].body)
 }
 
-// Sessions contains the sessions of a console with a test clock.
+// Sessions provides access to the sessions of a console with a test clock.
 type Sessions struct{ s *sessions }
 
-// NewSessions creates Sessions.
+// NewSessions creates Sessions with the given clock.
 func NewSessions(now func() time.Time) Sessions { return Sessions{newSessions(now)} }
 
 // Begin creates a session and returns its ID.
 func (s Sessions) Begin(principal string) string { return s.s.begin(&session{principal: principal}) }
 
-// Use reports whether a session exists. byUser states whether the request was made by the user.
+// Use looks up a session as for a request and reports whether it exists. byUser reports whether the user made the
+// request.
 func (s Sessions) Use(id string, byUser bool) bool { return s.s.find(id, byUser) != nil }
 
 // Len returns the number of sessions.

@@ -11,7 +11,7 @@ import (
 // ErrorText returns the text that a page shows for an error.
 func ErrorText(err error) string { return describe(err).Text }
 
-// SitesPage renders the live part of the page of sites for the responses of a node.
+// SitesPage renders the live part of the Sites page for the given responses of a node.
 func SitesPage(st *pb.GetSiteResponse, of *pb.GetStatusResponse) (string, error) {
 	templates, err := loadTemplates(pages(), nil)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// The pages of a standby work for sessions with a certificate and with a token, although the nodes require
-// certificates. The calls have the rights of the session, not of the node, and the audit log of the active contains the
-// principal.
+// The pages of a standby work for sessions with a certificate and for sessions with a token, even if the nodes
+// require certificates. The calls have the rights of the session, not those of the node. The audit log of the
+// active contains the principal of the session.
 func TestStandbyForwardsCalls(t *testing.T) { simulated(t, testStandbyForwardsCalls) }
 
 func testStandbyForwardsCalls(t *testing.T) {
@@ -46,7 +46,7 @@ func testStandbyForwardsCalls(t *testing.T) {
 		signIn(b)
 	})
 	standby.showsOther(active)
-	token := standby.makeToken("t", "holder") // on the active
+	token := standby.makeToken("t", "holder") // creates the token on the active
 	for _, subjectText := range []string{"reader", "holder"} {
 		standby.act("/access/grant", url.Values{
 			"kind": {"principal"}, "subject": {subjectText}, "queue": {"*"}, "right": {"browse"},
@@ -61,11 +61,11 @@ func testStandbyForwardsCalls(t *testing.T) {
 	audit := active.get("/audit?method=CreateQueue").body
 	require.Regexp(t, `(?s)<b>alice</b><br><span class="muted">certificate via [^<]*localhost`, audit)
 
-	// The certificate of the node has all rights. The principals have only the right to browse.
+	// The node's certificate has all rights, and the principals have only the browse right.
 	byCertificate, byToken := newBrowser(t, standby.ready.Console), newBrowser(t, standby.ready.Console)
 	as(byCertificate, reader)
 	as(byToken)
-	require.Eventually(t, func() bool { // the standby has applied the rules
+	require.Eventually(t, func() bool { // wait until the standby has applied the rules
 		signInOf := entryField.FindStringSubmatch(byToken.get("/sign-in").body)
 		return len(signInOf) == 2 && byToken.signIn(token).at == "/pair"
 	}, time.Minute, 20*time.Millisecond)

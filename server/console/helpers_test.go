@@ -27,7 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// testTimeout is the timeout of polls, in simulated time except for the test on real sockets.
+// testTimeout is the timeout of polls. It is in simulated time, except in the test on real sockets.
 const testTimeout = time.Minute
 
 // simulated runs a test in simulated time, with an in-memory network and coordinator.
@@ -55,7 +55,7 @@ func connect(t *testing.T, address string) *grpc.ClientConn {
 	return conn
 }
 
-// startNode runs a node outside a pair, with a console, until the test ends.
+// startNode runs a standalone node with a console until the test ends.
 func startNode(t *testing.T, change func(*config.Config)) node.Ready {
 	t.Helper()
 	cfg := config.Default()
@@ -106,7 +106,7 @@ func waitServing(t *testing.T, address string) {
 	}, testTimeout, 5*time.Millisecond)
 }
 
-// browser keeps cookies and follows redirects.
+// browser is an HTTP client that stores cookies and follows redirects.
 type browser struct {
 	t    *testing.T
 	base string
@@ -127,12 +127,12 @@ func transport(t *testing.T, secure *tls.Config) *http.Transport {
 	return tr
 }
 
-// response is the response to a request, after all redirects.
+// response is the response to a request after all redirects.
 type response struct {
 	code int
 	body string
 	head http.Header
-	at   string // path
+	at   string // path of the page
 }
 
 func (b *browser) do(r *http.Request) response {
@@ -157,7 +157,7 @@ func (b *browser) get(path string) response {
 	return b.do(b.request(http.MethodGet, path, nil))
 }
 
-// post submits a form as a page of the console does.
+// post submits a form like a page of the console.
 func (b *browser) post(path string, form url.Values, change ...func(*http.Request)) response {
 	b.t.Helper()
 	r := b.request(http.MethodPost, path, strings.NewReader(form.Encode()))
@@ -175,7 +175,7 @@ var (
 	entryField = regexp.MustCompile(`name="entry" value="([^"]+)"`)
 )
 
-// csrf returns the secret of the session's forms.
+// csrf returns the CSRF token of the session.
 func (b *browser) csrf() string {
 	b.t.Helper()
 	found := csrfField.FindStringSubmatch(b.get("/pair").body)

@@ -44,7 +44,7 @@ func chartsOf(t *testing.T, page string) (charts []shownChart) {
 	return charts
 }
 
-// known returns the values of a series that are not null, and their times.
+// known returns the values of a series that are not null, and the times of these values.
 func (c *shownChart) known(line int) (at []time.Time, values []float64) {
 	for i, v := range c.Series[line].Values {
 		if v != nil {
@@ -54,8 +54,8 @@ func (c *shownChart) known(line int) (at []time.Time, values []float64) {
 	return at, values
 }
 
-// The charts of a page contain the earlier history when the page is opened, on both nodes and after a failover. The
-// rates do not change later.
+// When a page is opened, its charts contain the earlier history, on both nodes and after a failover. The rates in
+// the charts do not change later.
 func TestChartsContainHistory(t *testing.T) { simulated(t, testChartsContainHistory) }
 
 func testChartsContainHistory(t *testing.T) {
@@ -70,7 +70,7 @@ func testChartsContainHistory(t *testing.T) {
 		require.NoError(t, conn.Close())
 	})
 	defer end()
-	go func() { // two messages per second
+	go func() { // publish two messages per second
 		defer close(done)
 		for ctx.Err() == nil {
 			_, _ = pb.NewQueueServiceClient(conn).Publish(ctx, &pb.PublishRequest{
@@ -94,7 +94,7 @@ func testChartsContainHistory(t *testing.T) {
 		require.InDelta(t, 310, ages[len(ages)-1], 15)
 		require.Len(t, chartsOf(t, n.get("/pair").body), 2)
 
-		for range 10 { // as a browser that stays on the page
+		for range 10 { // like a browser that stays on the page
 			<-time.After(time.Second)
 			charts = chartsOf(t, n.get("/queue?name=q").body)
 		}

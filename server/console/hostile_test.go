@@ -23,7 +23,7 @@ import (
 
 const script = `"><script>alert(1)</script><img src=x onerror=alert(2)>'`
 
-// event reads the first live part of a page.
+// event returns the first live part in the event stream of a page.
 func (b *browser) event(path string) string {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), testTimeout)
@@ -49,7 +49,7 @@ func (b *browser) event(path string) string {
 	return ""
 }
 
-// Pages, events and headers escape text from requests and other users.
+// Text from requests and from other users is escaped in pages, events and headers.
 func TestTextIsEscaped(t *testing.T) { simulated(t, testTextIsEscaped) }
 
 func testTextIsEscaped(t *testing.T) {
@@ -79,7 +79,7 @@ func testTextIsEscaped(t *testing.T) {
 	requireEscaped(a.head.Get("Hx-Trigger"))
 }
 
-// A form or a header above the limit is rejected.
+// A form or a header that exceeds its limit is rejected.
 func TestFormsAreBounded(t *testing.T) { simulated(t, testFormsAreBounded) }
 
 func testFormsAreBounded(t *testing.T) {
@@ -97,7 +97,7 @@ func testFormsAreBounded(t *testing.T) {
 	}
 }
 
-// Sign-in redirects only to a page of this console.
+// The sign-in redirects only to pages of this console.
 func TestSignInRedirectsToSameOrigin(t *testing.T) { simulated(t, testSignInRedirectsToSameOrigin) }
 
 func testSignInRedirectsToSameOrigin(t *testing.T) {
@@ -123,7 +123,7 @@ func testConnectionsWithoutRequestAreClosed(t *testing.T) {
 		_, err = io.WriteString(c, first)
 		require.NoError(t, err)
 		if first == "" {
-			continue // both connections wait concurrently
+			continue // the connections wait concurrently
 		}
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 		start := time.Now()
@@ -133,7 +133,7 @@ func testConnectionsWithoutRequestAreClosed(t *testing.T) {
 	}
 }
 
-// After repeated invalid tokens, the address receives status 429 with a Retry-After header.
+// After repeated invalid tokens, an address receives status 429 with a Retry-After header.
 func TestTooManyWrongTokens(t *testing.T) { simulated(t, testTooManyWrongTokens) }
 
 func testTooManyWrongTokens(t *testing.T) {
@@ -150,7 +150,7 @@ func testTooManyWrongTokens(t *testing.T) {
 	require.Fail(t, "sign-in was not rate-limited")
 }
 
-// Event streams beyond the limit are rejected with an error.
+// Event streams that exceed the limit are rejected with an error.
 func TestEventStreamsAreLimited(t *testing.T) { simulated(t, testEventStreamsAreLimited) }
 
 func testEventStreamsAreLimited(t *testing.T) {
@@ -171,7 +171,8 @@ func testEventStreamsAreLimited(t *testing.T) {
 	require.Equal(t, http.StatusOK, b.get("/pair").code, "pages are still served")
 }
 
-// Over TLS, users sign in with a client certificate, which the browser must present with each request.
+// Over TLS, users can sign in with a client certificate. The browser must then present the certificate with each
+// request.
 func TestSignInWithCertificate(t *testing.T) { simulated(t, testSignInWithCertificate) }
 
 func testSignInWithCertificate(t *testing.T) {

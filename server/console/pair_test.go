@@ -26,7 +26,7 @@ type pairNode struct {
 	stop  func()
 }
 
-// startPair runs two nodes with an in-memory cluster record; the first is active.
+// startPair runs two nodes with an in-memory coordinator. The first node is active.
 func startPair(t *testing.T) (active, standby *pairNode) {
 	t.Helper()
 	return startPairWith(t, func(*config.Config) {}, func(*browser) {})
@@ -54,13 +54,13 @@ func startPairWith(
 	}, testTimeout, 20*time.Millisecond)
 	standby = start("b")
 	require.Eventually(t, func() bool {
-		return strings.Count(active.get("/pair").body, `</i>in sync</span>`) >= 3 // both nodes, and the stream
+		return strings.Count(active.get("/pair").body, `</i>in sync</span>`) >= 3 // both nodes and the stream between them
 	}, testTimeout, 50*time.Millisecond)
 	return active, standby
 }
 
-// showsOther waits until the page of a node shows the other node as responding, with the address of its console. On a
-// busy host the first status query may time out.
+// showsOther waits until the page of a node shows that the other node responds, and contains the address of the
+// other node's console. On a busy machine, the first status query may time out.
 func (n *pairNode) showsOther(other *pairNode) (page string) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool {
@@ -70,7 +70,7 @@ func (n *pairNode) showsOther(other *pairNode) (page string) {
 	return page
 }
 
-// The console of the standby shows the pair, forwards calls to the active, and triggers a switchover.
+// The console of the standby shows the pair, forwards calls to the active, and can request a switchover.
 func TestConsoleOfStandby(t *testing.T) { simulated(t, testConsoleOfStandby) }
 
 func testConsoleOfStandby(t *testing.T) {
@@ -105,7 +105,8 @@ func testConsoleOfStandby(t *testing.T) {
 	}, testTimeout, 50*time.Millisecond)
 }
 
-// An open page shows a stopped node within two seconds, and offers a forced failover while no node is active.
+// An open page shows within two seconds that a node has stopped. While no node is active, it offers a forced
+// failover.
 func TestDownNodeIsShown(t *testing.T) { simulated(t, testDownNodeIsShown) }
 
 func testDownNodeIsShown(t *testing.T) {
@@ -130,7 +131,7 @@ func testDownNodeIsShown(t *testing.T) {
 	}()
 	<-events
 	active.stop()
-	deadline := time.After(2 * time.Second) // simulated
+	deadline := time.After(2 * time.Second) // in simulated time
 	for shown := false; !shown; {
 		select {
 		case e := <-events:

@@ -10,7 +10,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// The form of a queue changes only the fields that differ. Values of policies do not become values of the queue.
+// The form of a queue changes only the fields that differ. Values set by policies are not set on the queue
+// itself.
 func TestChangedFields(t *testing.T) {
 	q := &pb.Queue{
 		Config: &pb.QueueConfig{MaxMessages: 10, MaxDeliveries: 5, DeadLetter: "dead", MaxBytes: 1024},

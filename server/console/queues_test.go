@@ -21,8 +21,8 @@ func (b *browser) waitActive() {
 		5*time.Millisecond)
 }
 
-// Queues are created, listed, searched, paged, configured, purged and deleted; messages are published, shown, moved and
-// deleted.
+// On the pages, queues can be created, listed, searched, paged, configured, purged and deleted. Messages can be
+// published, shown, moved and deleted.
 func TestQueuePages(t *testing.T) { simulated(t, testQueuePages) }
 
 func testQueuePages(t *testing.T) {
@@ -110,7 +110,7 @@ func testQueuePages(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, b.get("/queue?name=Prices%2Feu").code)
 }
 
-// Connections are shown and closed; prepared transactions are shown and decided.
+// On the pages, connections can be shown and closed, and prepared transactions can be shown and decided.
 func TestConnectionAndPreparedPages(t *testing.T) { simulated(t, testConnectionAndPreparedPages) }
 
 func testConnectionAndPreparedPages(t *testing.T) {
@@ -145,7 +145,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.Contains(t, b.get("/prepared").body, "No prepared")
 	require.Contains(t, b.get("/queue?name=q").body, `<dd id="depth">1</dd>`)
 
-	// The node may not yet have detected that startNode closed the connection of its health check.
+	// The node may not have detected yet that startNode has closed the connection of its health check.
 	require.Eventually(t, func() bool {
 		page = b.get("/connections").body
 		return strings.Count(page, `href="/connections/close`) == 1

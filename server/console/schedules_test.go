@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Schedules are shown, run, paused, resumed and deleted.
+// On the page, schedules can be shown, run, paused, resumed and deleted.
 func TestSchedulesPage(t *testing.T) { simulated(t, testSchedulesPage) }
 
 func testSchedulesPage(t *testing.T) {

@@ -17,7 +17,8 @@ type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
-// A session expires SessionIdle after the last request by its user, and SessionLife after sign-in.
+// A session expires SessionIdle after the last request that its user has made, and at the latest SessionLife
+// after the sign-in.
 func TestSessionExpiry(t *testing.T) {
 	c := &clock{time.Unix(1_000_000, 0)}
 	s := console.NewSessions(c.now)
@@ -39,7 +40,7 @@ func TestSessionExpiry(t *testing.T) {
 	require.False(t, s.Use(id, true), "the session expires despite requests")
 }
 
-// At the limit, a new session evicts the least recently used one.
+// At the limit, a new session evicts the session that was not used for the longest time.
 func TestSessionsAreBounded(t *testing.T) {
 	c := &clock{time.Unix(1_000_000, 0)}
 	s := console.NewSessions(c.now)

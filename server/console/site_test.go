@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// startSites starts two nodes at two sites, without roles, and opens their consoles.
+// startSites starts one node at each of two sites that have no role yet, and opens their consoles.
 func startSites(t *testing.T) (east, west *simpair.Node, eastPage, westPage *browser) {
 	t.Helper()
 	w := simpair.Of(t)
@@ -36,7 +36,7 @@ func startSites(t *testing.T) (east, west *simpair.Node, eastPage, westPage *bro
 	return east, west, eastPage, westPage
 }
 
-// The page of a pair shows the role and the epoch of its site, and the lag of a replica.
+// The Pair page shows the role and the epoch of the site, and the lag of a replica.
 func TestPairPageShowsSite(t *testing.T) { simulated(t, testPairPageShowsSite) }
 
 func testPairPageShowsSite(t *testing.T) {
@@ -62,14 +62,14 @@ func testPairPageShowsSite(t *testing.T) {
 	shows(westPage, "not connected</span>")
 }
 
-// siteLine returns the line of the page of a pair about its site.
+// siteLine returns the line of the Pair page about the site.
 func siteLine(b *browser) string {
 	_, line, _ := strings.Cut(b.get("/pair").body, `<p data-key="site">`)
 	line, _, _ = strings.Cut(line, "</p>")
 	return line
 }
 
-// sitesPage returns the page of sites as soon as it contains all parts.
+// sitesPage waits until the Sites page contains all parts, and returns the page.
 func sitesPage(b *browser, parts ...string) (page string) {
 	b.t.Helper()
 	require.Eventually(b.t, func() bool {
@@ -84,8 +84,9 @@ func sitesPage(b *browser, parts ...string) (page string) {
 	return page
 }
 
-// The page of sites shows both sites, and at the replica the replication and the loss that a promotion would cause. The
-// primary offers a switch, which is audited. Changes that can lose data are shown as commands.
+// The Sites page shows both sites. At the replica, it also shows the replication and the loss that a promotion
+// would cause. At the primary, it offers a switch, which is audited. Changes that can lose data are shown only as
+// commands.
 func TestSitesPage(t *testing.T) { simulated(t, testSitesPage) }
 
 func testSitesPage(t *testing.T) {
@@ -124,7 +125,7 @@ func testSitesPage(t *testing.T) {
 	require.Contains(t, page, promote+east.Ready.Address)
 }
 
-// Without sites, the menu omits the page of sites, and the page is empty.
+// If the pair has no sites, the menu does not contain the Sites page, and the page shows no site.
 func TestSitesPageWithoutSites(t *testing.T) { simulated(t, testSitesPageWithoutSites) }
 
 func testSitesPageWithoutSites(t *testing.T) {
@@ -135,8 +136,8 @@ func testSitesPageWithoutSites(t *testing.T) {
 	require.Contains(t, a.body, `class="empty"`)
 }
 
-// The page of sites contains the conditions about sites and the files with lost transactions. Text from the other site
-// is escaped.
+// The Sites page contains the conditions about sites and the files with lost transactions. Text from the other
+// site is escaped.
 func TestSitesPageOfStoppedSite(t *testing.T) {
 	page, err := console.SitesPage(&pb.GetSiteResponse{
 		Site:   &pb.SiteState{Name: "west", Role: pb.SiteRole_SITE_ROLE_STOPPED, Addresses: []string{"w:7420"}},

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// The map of the page file is shown as a drawing and as a table. The result of a backup check, valid or invalid, is
-// shown next to the backup.
+// The map of the page file is shown as a drawing and as a table. The result of a backup check is shown next to
+// the backup, regardless of whether the backup is valid.
 func TestPageMapAndBackupCheck(t *testing.T) { simulated(t, testPageMapAndBackupCheck) }
 
 func testPageMapAndBackupCheck(t *testing.T) {

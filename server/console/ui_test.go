@@ -30,8 +30,8 @@ var (
 	anyTag       = regexp.MustCompile(`<[^>]*>`)
 )
 
-// The server renders the submit button of a dialog that requires a name as disabled, also when the dialog is shown
-// again after a failure. Other dialogs can be submitted.
+// The server renders the submit button of a dialog as disabled if the user must type a name, even if the dialog
+// is shown again after a failure. Other dialogs can be submitted immediately.
 func TestConfirmedActionsAreDisabled(t *testing.T) { simulated(t, testConfirmedActionsAreDisabled) }
 
 func testConfirmedActionsAreDisabled(t *testing.T) {
@@ -49,7 +49,7 @@ func testConfirmedActionsAreDisabled(t *testing.T) {
 			body := b.get(at + "?name=orders&xid=x&sequence=1&node=").body
 			button := submitButton.FindString(body)
 			if button == "" {
-				continue // the dialog cannot be opened in this state
+				continue // this state does not permit the dialog
 			}
 			require.Equal(t, action.Confirm, strings.Contains(button, " disabled"), at)
 			require.Equal(t, action.Confirm, strings.Contains(body, " data-confirm="), at)
@@ -66,7 +66,7 @@ func testConfirmedActionsAreDisabled(t *testing.T) {
 	}
 }
 
-// Pages omit actions and menu entries that the rules do not allow.
+// Pages and menus do not contain actions and entries for which the session has no right.
 func TestOnlyPermittedActionsAreOffered(t *testing.T) {
 	simulated(t, testOnlyPermittedActionsAreOffered)
 }
@@ -121,7 +121,7 @@ func testOnlyPermittedActionsAreOffered(t *testing.T) {
 	require.Contains(t, root.get("/queue?name=orders").body, `<a class="button" href="/queue/publish?name=orders"`)
 }
 
-// The switchover is offered to operators only, and not as the primary button.
+// The switchover is offered only to operators, and not as the primary button.
 func TestSwitchoverIsOffered(t *testing.T) { simulated(t, testSwitchoverIsOffered) }
 
 func testSwitchoverIsOffered(t *testing.T) {
@@ -140,7 +140,7 @@ func testSwitchoverIsOffered(t *testing.T) {
 	}
 }
 
-// The page of messages filters in both orders. New messages do not change the contents of a page.
+// The Messages page can filter messages in both orders. New messages do not change the content of a page.
 func TestMessagesPageSearches(t *testing.T) { simulated(t, testMessagesPageSearches) }
 
 func testMessagesPageSearches(t *testing.T) {
@@ -188,7 +188,7 @@ func testMessagesPageSearches(t *testing.T) {
 	require.Equal(t, "/messages?before=13&filter=true&name=orders&order=newest", a.head.Get("Hx-Redirect"))
 }
 
-// The live part contains only the number of newer messages. Events do not change the rows.
+// The live part contains only the number of newer messages, so events do not change the rows.
 func TestMessagesPageIsStable(t *testing.T) { simulated(t, testMessagesPageIsStable) }
 
 func testMessagesPageIsStable(t *testing.T) {
@@ -221,7 +221,7 @@ func testMessagesPageIsStable(t *testing.T) {
 	require.NotContains(t, b.event(html.UnescapeString(
 		sseAddress.FindStringSubmatch(b.get("/messages?name=orders&from=51").body)[1])), "newer")
 
-	// An action reloads the page on which the messages were selected.
+	// After an action, the page on which the messages were selected is loaded again.
 	a := b.act("/messages/remove?name=orders&from=51&sequence=52", nil)
 	require.Equal(t, "/messages?from=51&name=orders", a.head.Get("Hx-Redirect"))
 	require.Contains(t, b.get("/messages?from=51&name=orders").body, "Deleted 1 of 1")
@@ -235,7 +235,7 @@ func testMessagesPageIsStable(t *testing.T) {
 	require.Contains(t, b.event(events), "and recreated")
 }
 
-// The reason and the origin of dead letters are columns.
+// The table of dead letters has columns for their reason and their origin.
 func TestDeadLetterColumns(t *testing.T) { simulated(t, testDeadLetterColumns) }
 
 func testDeadLetterColumns(t *testing.T) {
@@ -260,7 +260,7 @@ func testDeadLetterColumns(t *testing.T) {
 	require.Contains(t, b.get("/message?name=dead&sequence=1").body, `href="/messages/replay?`)
 }
 
-// Every page, including error pages, and every event stream contains the number of conditions by severity.
+// Every page, including error pages, and every event stream contains the numbers of conditions by severity.
 func TestBadge(t *testing.T) { simulated(t, testBadge) }
 
 func testBadge(t *testing.T) {
@@ -313,7 +313,7 @@ func testBackupsAreInTheMenu(t *testing.T) {
 	require.Contains(t, page, `data-goto="/backups"`)
 }
 
-// Error texts of gRPC are replaced. Error texts of a node are unchanged.
+// Error texts that gRPC has generated are replaced. Error texts of a node are not changed.
 func TestErrorText(t *testing.T) {
 	refused := status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp `+
 		`127.0.0.1:7401: connect: connection refused"`)
@@ -355,7 +355,7 @@ func TestErrorText(t *testing.T) {
 	}
 }
 
-// The token is a password field, and Enter submits the form.
+// The token is entered in a password field, and Enter submits the form.
 func TestSignInForm(t *testing.T) { simulated(t, testSignInForm) }
 
 func testSignInForm(t *testing.T) {
@@ -391,8 +391,8 @@ func testTimesAndCharts(t *testing.T) {
 	require.Contains(t, console.Asset("console.js"), `c.unit === "count" ? { incrs: whole }`)
 }
 
-// The table of connections has seven columns and wraps at words. On a narrow screen, the table of queues uses the
-// compact layout.
+// The table of connections has seven columns and wraps lines at words. On a narrow screen, the table of queues
+// uses the compact layout.
 func TestTableLayout(t *testing.T) { simulated(t, testTableLayout) }
 
 func testTableLayout(t *testing.T) {

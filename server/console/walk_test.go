@@ -24,7 +24,7 @@ func htmx(r *http.Request) { r.Header.Set("Hx-Request", "true") }
 // forbiddenMarkup matches markup that the content security policy forbids.
 var forbiddenMarkup = regexp.MustCompile(`(?i)<script[^>]*>[^<]|\son[a-z]+\s*=|\sstyle\s*=|javascript:|hx-on|hx-vals`)
 
-// requireSafe checks the headers and the text of a response.
+// requireSafe checks that a response has the security headers and contains no forbidden markup.
 func requireSafe(t *testing.T, a response) {
 	t.Helper()
 	csp := a.head.Get("Content-Security-Policy")
@@ -40,8 +40,8 @@ func requireSafe(t *testing.T, a response) {
 	require.Empty(t, forbiddenMarkup.FindString(a.body))
 }
 
-// Each page and dialog declares its right, has a content security policy and conforms to it, and loads nothing from
-// other hosts. A form without the CSRF token of the session is rejected.
+// Each page and dialog declares its right, conforms to its content security policy, and loads nothing from other
+// hosts. A form without the CSRF token of the session is rejected.
 func TestEveryRoute(t *testing.T) { simulated(t, testEveryRoute) }
 
 func testEveryRoute(t *testing.T) {
@@ -84,7 +84,7 @@ func testEveryRoute(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, b.get("/assets/%2e%2e%2ftemplates%2flayout.html").code)
 }
 
-// docs/how-to/console.md lists each page with its right.
+// docs/how-to/console.md contains each page with the right that it requires.
 func TestPagesAreDocumented(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/how-to/console.md")
 	require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestPagesAreDocumented(t *testing.T) {
 	}
 }
 
-// act executes an action as a page does, and requires success.
+// act executes an action like a page of the console, and requires success.
 func (b *browser) act(at string, form url.Values) response {
 	b.t.Helper()
 	form = cloneForm(form)
@@ -113,7 +113,7 @@ func cloneForm(form url.Values) url.Values {
 
 var tokenPattern = regexp.MustCompile(`lsk_[A-Za-z0-9_-]{43}`)
 
-// makeToken creates a token on the page.
+// makeToken creates a token on the Access page and returns it.
 func (b *browser) makeToken(name, principal string) string {
 	b.t.Helper()
 	a := b.act("/access/token", url.Values{"name": {name}, "principal": {principal}})
@@ -122,8 +122,8 @@ func (b *browser) makeToken(name, principal string) string {
 	return found
 }
 
-// On each page and in each action, a session has exactly the rights of its principal. A session ends when its token is
-// revoked.
+// On each page and in each action, a session has exactly the rights of its principal. A session ends when its
+// token is revoked.
 func TestRulesApplyToPages(t *testing.T) { simulated(t, testRulesApplyToPages) }
 
 func testRulesApplyToPages(t *testing.T) {

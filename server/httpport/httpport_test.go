@@ -15,7 +15,8 @@ import (
 
 const most, perHost = 256, 32
 
-// Connections of an address above the limit are closed. A new connection is accepted after another one has ended.
+// Connections from an address are closed if they exceed the limit. When a connection has ended, a new one is
+// accepted.
 func TestConnectionLimitPerAddress(t *testing.T) {
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -47,7 +48,7 @@ func TestConnectionLimitPerAddress(t *testing.T) {
 	_, err = refused.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 	require.NoError(t, held[0].Close())
-	_ = held[0].Close() // counts once
+	_ = held[0].Close() // a second Close does not count
 	dial()
 	held[0] = <-accepted
 	for _, c := range held {
@@ -71,7 +72,7 @@ func TestConnectionLimit(t *testing.T) {
 	require.True(t, l.take("z"))
 }
 
-// A limit of 0 means unlimited.
+// A limit of 0 means no limit.
 func TestUnlimited(t *testing.T) {
 	l := limited(nil, 0, 0)
 	for range 1000 {
@@ -84,8 +85,8 @@ func TestUnlimited(t *testing.T) {
 	require.False(t, l.take("b"))
 }
 
-// When its context is cancelled, Run calls the function that ends long-running requests, waits for running requests,
-// and returns.
+// When its context is cancelled, Run calls the function that ends long-running requests. It waits for requests in
+// progress and returns.
 func TestRunCompletesRequests(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	p, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Handler: http.HandlerFunc(

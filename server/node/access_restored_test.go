@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// A node restored from a backup has the rules, roles, tokens and quotas of the backup, without later changes.
+// A node restored from a backup has the rules, roles, tokens and quotas in the backup. Later changes are lost.
 func TestRestoredRules(t *testing.T) { simulated(t, testRestoredRules) }
 
 func testRestoredRules(t *testing.T) {
@@ -69,7 +69,7 @@ func testRestoredRules(t *testing.T) {
 	}, testTimeout, 10*time.Millisecond)
 	after, err := restored.access().ListAccess(root, &pb.ListAccessRequest{})
 	require.NoError(t, err)
-	for _, l := range []*pb.ListAccessResponse{before, after} { // fields that depend on the time of the call
+	for _, l := range []*pb.ListAccessResponse{before, after} { // clear the fields that depend on the time of the call
 		l.Version = 0
 	}
 	require.Equal(t, before.String(), after.String())

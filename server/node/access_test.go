@@ -25,10 +25,11 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// principalKey is the metadata key with the caller's principal.
+// principalKey is the metadata key of the caller's principal.
 const principalKey = "test-principal"
 
-// byName authenticates the principal in the metadata: a name, optionally with groups after a colon, or "peer".
+// byName authenticates the caller by the principal in the metadata: a name, optionally followed by a colon and
+// groups, or "peer".
 func byName(ctx context.Context) (*access.Identity, error) {
 	shown := metadata.ValueFromIncomingContext(ctx, principalKey)
 	if len(shown) != 1 {
@@ -69,7 +70,7 @@ func startNamedAlone(t *testing.T, change func(*config.Config)) *testNode {
 
 func (n *testNode) access() pb.AccessServiceClient { return pb.NewAccessServiceClient(n.conn) }
 
-// grant grants rights on queues, as root.
+// grant grants rights on queues to a principal. root is the caller.
 func (n *testNode) grant(principal, queue string, rights ...pb.AccessRight) {
 	n.t.Helper()
 	_, err := n.access().Grant(as(n.t.Context(), "root"), &pb.GrantRequest{Rule: &pb.AccessRule{
@@ -116,7 +117,7 @@ func denied(t *testing.T, err error, reports ...string) {
 	}
 }
 
-// Once a rule exists, only callers with a matching right are allowed.
+// After the first rule is created, only callers with a matching right are permitted.
 func TestRulesRestrictCallers(t *testing.T) { simulated(t, testRulesRestrictCallers) }
 
 func testRulesRestrictCallers(t *testing.T) {
@@ -136,14 +137,14 @@ func testRulesRestrictCallers(t *testing.T) {
 	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "orders.eu"})
 	denied(t, err, "client certificate")
 
-	// The error details contain the reason, for programs.
+	// The details of the error contain the reason in machine-readable form.
 	st := status.Convert(n.publishAs("alice", "dead", "x"))
 	require.Len(t, st.Details(), 1)
 	info, _ := st.Details()[0].(*errdetails.ErrorInfo)
 	require.Equal(t, "DENIED", info.GetReason())
 	require.Equal(t, map[string]string{"principal": "alice", "right": "publish", "queue": "dead"}, info.GetMetadata())
 
-	// The right to manage one queue does not allow writes to another queue through it.
+	// The right to manage one queue does not permit writes to another queue through the managed one.
 	n.grant("mallory", "mine/*", mayManage, mayConsume)
 	_, err = n.queues.CreateQueue(as(t.Context(), "mallory"), &pb.CreateQueueRequest{
 		Name: "mine/q", Config: &pb.QueueConfig{MaxDeliveries: 1, DeadLetter: "dead"},
@@ -164,7 +165,7 @@ func testRulesRestrictCallers(t *testing.T) {
 	}})
 	denied(t, err, "operation 1", `publish queue "dead"`)
 
-	// A list contains the queues on which the caller has any right.
+	// ListQueues returns the queues on which the caller has any right.
 	list, err := n.queues.ListQueues(as(t.Context(), "mallory"), &pb.ListQueuesRequest{})
 	require.NoError(t, err)
 	require.Len(t, list.GetQueues(), 1)
@@ -184,7 +185,7 @@ func testRulesRestrictCallers(t *testing.T) {
 	denied(t, err, "to:", `publish queue "mine/q"`)
 }
 
-// Deciding a prepared transaction requires the matching rights.
+// A caller may decide a prepared transaction only with the rights that the transaction requires.
 func TestPreparedRights(t *testing.T) { simulated(t, testPreparedRights) }
 
 func testPreparedRights(t *testing.T) {
@@ -208,7 +209,7 @@ func testPreparedRights(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Streams that use a revoked right end within a second. Other streams continue.
+// If a right is revoked, the streams that use it end within a second. Other streams continue.
 func TestLostRightEndsStreams(t *testing.T) { simulated(t, testLostRightEndsStreams) }
 
 func testLostRightEndsStreams(t *testing.T) {
@@ -240,7 +241,7 @@ func testLostRightEndsStreams(t *testing.T) {
 		require.True(t, resp.GetAttached())
 		return s
 	}
-	beforeRules := open("carol", "a") // without rules, every caller has every right
+	beforeRules := open("carol", "a") // opened before the first rule, when every caller has all rights
 	n.grant("alice", "*", mayPublish, mayConsume)
 	_, err := beforeRules.Recv()
 	denied(t, err, "rules changed", `"carol"`, `publish queue "a"`)
@@ -249,7 +250,7 @@ func testLostRightEndsStreams(t *testing.T) {
 	losing, losingConsumer := open("alice", "b", "a"), attach("alice", "a")
 	staying, stayingConsumer := open("bob", "b"), attach("bob", "b")
 
-	// A request to a queue without the right is refused, and the stream continues.
+	// A request to a queue without the right is refused, but the stream continues.
 	require.NoError(t, staying.Send(&pb.PublishStreamRequest{Correlation: 9, Publish: &pb.PublishRequest{
 		Queue: "a", Messages: []*pb.Message{{}},
 	}}))
@@ -318,7 +319,7 @@ func testLockOut(t *testing.T) {
 	require.NoError(t, revoke(true))
 	denied(t, grant("alice", operate, true), "operate")
 
-	// The rules can be deleted offline: the node deletes them once it is active.
+	// The rules can be deleted while the node is stopped: the node deletes them when it is active.
 	n.stop()
 	marker := filepath.Join(n.config.Data.Dir, "access.reset")
 	require.NoError(t, os.WriteFile(marker, nil, 0o600))
@@ -334,7 +335,7 @@ func testLockOut(t *testing.T) {
 	require.Len(t, identity.GetRoles(), 1, "roles are kept, since they grant no rights without a rule")
 }
 
-// Invalid requests are refused with a reason, and retries are idempotent.
+// Invalid requests are rejected with a reason, and retries are idempotent.
 func TestAccessRequests(t *testing.T) { simulated(t, testAccessRequests) }
 
 func testAccessRequests(t *testing.T) {
@@ -420,7 +421,7 @@ func testAccessRequests(t *testing.T) {
 		require.Contains(t, err.Error(), tt.reports, name)
 	}
 
-	// INV-10: a repeated request is executed once, and a different request with its sequence is refused.
+	// INV-10: a repeated request is executed once. A different request with the same sequence is rejected.
 	p := &pb.Producer{Id: "p", Sequence: 1}
 	req := &pb.CreateTokenRequest{Token: &pb.AccessToken{Name: "t", Principal: "p", Sha256: sum[:]}, Producer: p}
 	first, err := n.access().CreateToken(ctx, req)
@@ -455,7 +456,7 @@ func grantOf(ctx context.Context, n *testNode, rule *pb.AccessRule) func() error
 	}
 }
 
-// TestAccess returns the rules that grant a right on a queue, to any principal or to a given one.
+// TestAccess returns the rules that grant a right on a queue, to any principal or to a given principal.
 func TestTestAccess(t *testing.T) { simulated(t, testTestAccess) }
 
 func testTestAccess(t *testing.T) {
@@ -494,8 +495,8 @@ func testTestAccess(t *testing.T) {
 	require.Equal(t, "anonymous", me.GetPrincipal())
 }
 
-// Rules are the same on both nodes, survive a switchover and a restart, and apply on the standby. Calls between the
-// nodes remain allowed.
+// Rules are the same on both nodes, survive a switchover and a restart, and apply on the standby. Calls between
+// the nodes remain permitted.
 func TestRulesOfAPair(t *testing.T) { simulated(t, testRulesOfAPair) }
 
 func testRulesOfAPair(t *testing.T) {
@@ -542,7 +543,7 @@ func testRulesOfAPair(t *testing.T) {
 	_, err = a.admin.GetStatus(as(t.Context(), "bob"), &pb.GetStatusRequest{})
 	denied(t, err)
 	a.waitForAs(root, pb.Role_ROLE_STANDBY)
-	b.waitForAs(root, pb.Role_ROLE_ACTIVE) // b may become active after a has become the standby
+	b.waitForAs(root, pb.Role_ROLE_ACTIVE) // b may become active later than a becomes the standby
 	report, err = b.admin.Verify(root, &pb.VerifyRequest{Deep: true})
 	require.NoError(t, err)
 	b.revoke("alice", "q")
@@ -550,7 +551,7 @@ func testRulesOfAPair(t *testing.T) {
 	require.NotNil(t, report)
 }
 
-// waitForAs is like waitFor, with the context of a caller that has rights.
+// waitForAs is like waitFor, but uses the context of a caller that has rights.
 func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 	n.t.Helper()
 	var last *pb.GetStatusResponse
@@ -561,7 +562,7 @@ func (n *testNode) waitForAs(ctx context.Context, role pb.Role) {
 	}, testTimeout, 5*time.Millisecond, "%v", last)
 }
 
-// A node without rules that remote clients can reach reports access-unrestricted until it has a rule.
+// A node that remote clients can reach reports access-unrestricted until its first rule is created.
 func TestUnrestrictedAccessCondition(t *testing.T) { simulated(t, testUnrestrictedAccessCondition) }
 
 func testUnrestrictedAccessCondition(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// next returns the next response without messages. The next take returns the messages received before it.
+// next returns the next response without messages. Messages received before it are returned by the next call of
+// take.
 func (c *consumer) next() *pb.ConsumeResponse {
 	c.t.Helper()
 	for {
@@ -28,9 +29,9 @@ func (c *consumer) next() *pb.ConsumeResponse {
 	}
 }
 
-// A message that is not acknowledged in time is redelivered to another consumer. A failover restarts the deadline. The
-// first consumer is notified; its late ack is refused with a reason, and its other acks are not affected (INV-22). The
-// deadline of a subscription overrides that of its queue.
+// A message that is not acknowledged in time is redelivered to another consumer. A failover restarts the
+// deadline. The first consumer is notified. Its late ack is refused with a reason, but its other acks are applied
+// (INV-22). The ack_timeout of a subscription overrides that of its queue.
 func TestAckDeadline(t *testing.T) { simulated(t, testAckDeadline) }
 
 func testAckDeadline(t *testing.T) {
@@ -68,7 +69,7 @@ func testAckDeadline(t *testing.T) {
 	require.EqualValues(t, 1, refused.GetSequences()[0].GetFirst())
 	require.EqualValues(t, 2, frozen.next().GetConfirmed())
 
-	// The other consumer extends only its first message. The second one expires and is redelivered.
+	// The other consumer extends only its first message. Its second message expires and is redelivered.
 	for range 3 {
 		time.Sleep(6 * time.Second) //nolint:forbidigo // simulated time
 		require.NoError(t, other.stream.Send(&pb.ConsumeRequest{Extend: &pb.Extend{Sequences: span(1, 1)}}))
@@ -80,8 +81,8 @@ func testAckDeadline(t *testing.T) {
 	require.Zero(t, standby.subscription("q", "default").GetBacklog())
 }
 
-// The node reports the effective deadline, the shorter one of consumer and queue, at attach and after each change. It
-// refuses invalid deadlines.
+// The node reports the effective ack_timeout, which is the shorter one of the consumer and the queue, at the
+// attach and after each change. It rejects invalid values.
 func TestAckTimeoutOfConsumer(t *testing.T) { simulated(t, testAckTimeoutOfConsumer) }
 
 func testAckTimeoutOfConsumer(t *testing.T) {
@@ -118,8 +119,8 @@ func testAckTimeoutOfConsumer(t *testing.T) {
 	}
 }
 
-// The node settles an expired delivery of an AMQP link as modified with delivery-failed. It sends further messages
-// after the next frame of the client.
+// The node settles an expired delivery of an AMQP link with the outcome modified and delivery-failed set. It
+// sends further messages after the next frame of the client.
 func TestAMQPAckDeadline(t *testing.T) { simulated(t, testAMQPAckDeadline) }
 
 func testAMQPAckDeadline(t *testing.T) {
@@ -137,7 +138,7 @@ func testAMQPAckDeadline(t *testing.T) {
 	require.Equal(t, &wire.Modified{DeliveryFailed: true}, d.State)
 	require.Zero(t, n.subscription("q", "default").GetInFlight())
 
-	p.dispose(0, wire.Accepted{}) // has no effect
+	p.dispose(0, wire.Accepted{}) // a late outcome has no effect
 	require.Equal(t, "1", p.receive().body)
 	require.Equal(t, "2", p.receive().body)
 	for id := range uint32(2) {

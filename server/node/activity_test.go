@@ -11,7 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// The status contains counters, commit latencies and the standby's lag, even if metrics are disabled.
+// The status contains counters, commit latencies and the standby's lag, even if the node serves no metrics.
 func TestActivity(t *testing.T) { simulated(t, testActivity) }
 
 func testActivity(t *testing.T) {

@@ -15,14 +15,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
-// amqpPeer is a client that sends and receives single AMQP frames.
+// amqpPeer is an AMQP client that sends and receives individual frames.
 type amqpPeer struct {
 	t      *testing.T
 	conn   net.Conn
 	in     *wire.Reader
 	next   uint32       // delivery ID
-	kept   []gotMessage // received while waiting for another frame
-	silent bool         // do not send client properties
+	kept   []gotMessage // messages received while waiting for another frame
+	silent bool         // send no client properties
 }
 
 // withAMQP enables AMQP on a free port.
@@ -52,7 +52,7 @@ func (p *amqpPeer) header(id byte) {
 	require.Equal(p.t, [3]byte{1, 0, 0}, version)
 }
 
-// sasl sends the response of a mechanism and returns the outcome.
+// sasl sends the response for a mechanism and returns the outcome of the authentication.
 func (p *amqpPeer) sasl(mechanism wire.Symbol, response []byte) wire.SASLCode {
 	p.t.Helper()
 	p.header(3)
@@ -86,7 +86,7 @@ func expect[T wire.Performative](p *amqpPeer) T {
 	}
 }
 
-// open opens a connection with one session, as anonymous.
+// open opens a connection with one session as an anonymous client.
 func (p *amqpPeer) open(container string) *amqpPeer {
 	p.t.Helper()
 	require.Equal(p.t, wire.SASLOK, p.sasl("ANONYMOUS", []byte("x")))
@@ -110,13 +110,13 @@ func (p *amqpPeer) sendOpen(container string) {
 	p.t.Helper()
 	open := &wire.Open{ContainerID: container, MaxFrameSize: 1 << 16, ChannelMax: 10}
 	if !p.silent {
-		open.Properties = wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}} // a client that follows redirects
+		open.Properties = wire.Fields{{Key: wire.Symbol("product"), Value: "QpidJMS"}} // a client that supports redirects
 	}
 	p.send(open)
 }
 
-// expectEOF reads until the connection ends without a close frame, and returns the number of frames with a body of type
-// T.
+// expectEOF reads until the connection ends without a close frame. It returns the number of frames that had a
+// body of type T.
 func expectEOF[T wire.Performative](p *amqpPeer) (frames int) {
 	p.t.Helper()
 	for {
@@ -138,7 +138,7 @@ func openAMQP(t *testing.T, n *testNode) *amqpPeer {
 	return dialAMQP(t, n.ready.AMQP).open("client")
 }
 
-// sender attaches a sending link, and returns the error if it is refused.
+// sender attaches a sending link. It returns the error if the link is refused.
 func (p *amqpPeer) sender(handle uint32, target wire.Target) *wire.Error {
 	p.t.Helper()
 	p.send(&wire.Attach{
@@ -149,7 +149,7 @@ func (p *amqpPeer) sender(handle uint32, target wire.Target) *wire.Error {
 	return p.attached()
 }
 
-// receiver attaches a receiving link.
+// receiver attaches a receiving link. It returns the error if the link is refused.
 func (p *amqpPeer) receiver(handle uint32, name string, source *wire.Source) *wire.Error {
 	p.t.Helper()
 	if source != nil && source.ExpiryPolicy == "" {
@@ -162,7 +162,7 @@ func (p *amqpPeer) receiver(handle uint32, name string, source *wire.Source) *wi
 	return p.attached()
 }
 
-// attached reads the response to an attach.
+// attached reads the response to an attach. It returns the error if the link was refused.
 func (p *amqpPeer) attached() *wire.Error {
 	p.t.Helper()
 	a := expect[*wire.Attach](p)
@@ -179,7 +179,7 @@ func targetNode(address string, capabilities ...wire.Symbol) *wire.Node {
 	return &wire.Node{Address: address, ExpiryPolicy: wire.ExpirySessionEnd, Capabilities: capabilities}
 }
 
-// transfer sends a message of one data section.
+// transfer sends a message with one data section.
 func (p *amqpPeer) transfer(handle uint32, body string, state wire.DeliveryState) {
 	p.t.Helper()
 	p.raw(handle, wiretest.AppendData(nil, []byte(body)), state)
@@ -194,7 +194,7 @@ func (p *amqpPeer) raw(handle uint32, payload []byte, state wire.DeliveryState) 
 	p.next++
 }
 
-// outcome reads the outcome of the last message sent.
+// outcome reads the outcome of the last message that was sent.
 func (p *amqpPeer) outcome() wire.DeliveryState {
 	p.t.Helper()
 	d := expect[*wire.Disposition](p)
@@ -202,7 +202,7 @@ func (p *amqpPeer) outcome() wire.DeliveryState {
 	return d.State
 }
 
-// credit grants link credit.
+// credit grants credit to a link.
 func (p *amqpPeer) credit(handle, n uint32) {
 	p.t.Helper()
 	p.send(&wire.Flow{

@@ -13,7 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
-// Messages accepted before the connection was closed are acknowledged: the next connection receives the next message.
+// Messages that a client accepts before it closes the connection are acknowledged. The next connection receives
+// the message after them.
 func TestAMQPAcceptAndClose(t *testing.T) { simulated(t, testAMQPAcceptAndClose) }
 
 func testAMQPAcceptAndClose(t *testing.T) {
@@ -38,7 +39,8 @@ func testAMQPAcceptAndClose(t *testing.T) {
 	n.eventually("q", isEmpty)
 }
 
-// Messages sent before the connection was closed are stored, although the client does not wait for outcomes.
+// Messages that a client sends before it closes the connection are stored, even if the client does not wait for
+// their outcomes.
 func TestAMQPSendAndClose(t *testing.T) { simulated(t, testAMQPSendAndClose) }
 
 func testAMQPSendAndClose(t *testing.T) {
@@ -60,7 +62,7 @@ func testAMQPSendAndClose(t *testing.T) {
 	n.eventually("q", func(q *pb.Queue) bool { return q.GetMessages() == count })
 }
 
-// A drain ends after all matching messages were delivered, regardless of the number of other messages.
+// A drain ends when all matching messages were delivered, regardless of the number of messages that do not match.
 func TestAMQPDrainWithSelector(t *testing.T) { simulated(t, testAMQPDrainWithSelector) }
 
 func testAMQPDrainWithSelector(t *testing.T) {
@@ -97,7 +99,7 @@ func testAMQPDrainWithSelector(t *testing.T) {
 	require.Len(t, p.kept, wanted)
 }
 
-// A sender does not recreate its deleted queue.
+// A sender does not create its queue again after the queue was deleted.
 func TestAMQPDeletedQueue(t *testing.T) { simulated(t, testAMQPDeletedQueue) }
 
 func testAMQPDeletedQueue(t *testing.T) {
@@ -115,7 +117,7 @@ func testAMQPDeletedQueue(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A transaction may contain more messages to a queue than one publish.
+// A transaction may contain more messages to one queue than a single publish.
 func TestAMQPLargeTransaction(t *testing.T) { simulated(t, testAMQPLargeTransaction) }
 
 func testAMQPLargeTransaction(t *testing.T) {
@@ -152,8 +154,8 @@ func testAMQPLargeTransaction(t *testing.T) {
 	}
 }
 
-// Unsettled messages of a detached link, an ended session or a closed connection do not count as delivered. After an
-// error or a broken connection, they do.
+// Unsettled messages of a detached link, an ended session or a closed connection do not count as delivered. After
+// an error or a lost connection, they count.
 func TestAMQPDeliveryCountOfEndedLinks(t *testing.T) { simulated(t, testAMQPDeliveryCountOfEndedLinks) }
 
 func testAMQPDeliveryCountOfEndedLinks(t *testing.T) {
@@ -205,7 +207,7 @@ func testAMQPDeliveryCountOfEndedLinks(t *testing.T) {
 }
 
 // A reject that waits for space in the dead-letter queue is settled when the message is moved. Later outcomes are
-// settled before it.
+// settled before that.
 func TestAMQPPendingRejects(t *testing.T) { simulated(t, testAMQPPendingRejects) }
 
 func testAMQPPendingRejects(t *testing.T) {

@@ -12,8 +12,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// A browser does not return messages that another connection has acknowledged, although that connection did not wait
-// for a response. The test uses real sockets, since the kernel reports the data that has arrived on a connection.
+// A browser does not return messages that another connection has acknowledged before, even if that connection has
+// not received a response. The test uses real sockets, because the kernel reports which data has arrived on a
+// connection.
 func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the system does not report the received bytes of a connection")
@@ -38,8 +39,8 @@ func TestAMQPBrowseAfterAcknowledge(t *testing.T) {
 	}
 }
 
-// A durable subscription belongs to the link that was attached last, on any connection of its container. Unacknowledged
-// messages are redelivered to that link.
+// A durable subscription belongs to the link that was attached last, on any connection of its container.
+// Unacknowledged messages are redelivered to that link.
 func TestAMQPLinkStolen(t *testing.T) { simulated(t, testAMQPLinkStolen) }
 
 func testAMQPLinkStolen(t *testing.T) {
@@ -84,8 +85,8 @@ func testAMQPLinkStolen(t *testing.T) {
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 1 && q.GetMessages() == 1 })
 }
 
-// Links to a queue keep their messages if another connection of the container attaches a link with the same name.
-// Proton names links by container and address.
+// A link to a queue keeps its messages if another connection of the container attaches a link with the same name.
+// Proton derives the names of links from the container and the address.
 func TestAMQPSameNameOnAQueue(t *testing.T) { simulated(t, testAMQPSameNameOnAQueue) }
 
 func testAMQPSameNameOnAQueue(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
-// eventually polls a queue until it satisfies is.
+// eventually polls a queue until is returns true for it.
 func (n *testNode) eventually(queue string, is func(*pb.Queue) bool) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool {
@@ -29,14 +29,14 @@ func (n *testNode) eventually(queue string, is func(*pb.Queue) bool) {
 
 func isEmpty(q *pb.Queue) bool { return q.GetMessages() == 0 }
 
-// Each AMQP outcome has its effect on the message, and messages published over one protocol are consumed over the
+// Each AMQP outcome has its effect on the message. Messages published over one protocol can be consumed over the
 // other.
 func TestAMQPOutcomes(t *testing.T) { simulated(t, testAMQPOutcomes) }
 
 func testAMQPOutcomes(t *testing.T) {
 	n := startAlone(t, withAMQP)
 	p := openAMQP(t, n)
-	require.Nil(t, p.sender(0, targetNode("orders"))) // created on demand
+	require.Nil(t, p.sender(0, targetNode("orders"))) // the queue is created on demand
 	p.transfer(0, "one", nil)
 	require.Equal(t, wire.Accepted{}, p.outcome())
 	require.Nil(t, p.receiver(1, "r", &wire.Source{Address: "orders"}))
@@ -61,7 +61,7 @@ func testAMQPOutcomes(t *testing.T) {
 	}
 	n.eventually("orders", func(q *pb.Queue) bool { return isEmpty(q) && q.GetDropped() == 2 })
 
-	// A client that leaves settlement to the node is notified when the outcome is durable.
+	// If the client leaves the settlement to the node, the node settles when the outcome is durable.
 	n.publish("orders", "two")
 	m = p.receive()
 	p.send(&wire.Disposition{Role: wire.RoleReceiver, First: m.id, Last: m.id, State: wire.Accepted{}})
@@ -98,7 +98,7 @@ func testAMQPPipelined(t *testing.T) {
 	require.Nil(t, p.sender(0, targetNode("")))
 	expect[*wire.Flow](p)
 	const count = 1500
-	to := wiretest.AppendTo(nil, "made") // the queue does not exist yet and is created on demand
+	to := wiretest.AppendTo(nil, "made") // the queue does not exist and is created on demand
 	for range count {
 		p.raw(0, wiretest.AppendData(to[:len(to):len(to)], []byte(string(rune('0'+p.next%10)))), nil)
 	}
@@ -115,7 +115,7 @@ func testAMQPPipelined(t *testing.T) {
 	n.eventually("made", func(q *pb.Queue) bool { return q.GetMessages() == count })
 }
 
-// Invalid requests are refused with a condition and a description.
+// Invalid requests are rejected with a condition and a description.
 func TestAMQPRefusals(t *testing.T) { simulated(t, testAMQPRefusals) }
 
 func testAMQPRefusals(t *testing.T) {
@@ -173,7 +173,7 @@ func testAMQPRefusals(t *testing.T) {
 	}
 }
 
-// delayedRefusal attaches a browser, which is accepted and then detached, and returns the error of the detach.
+// delayedRefusal attaches a browser that is first accepted and then detached. It returns the error of the detach.
 func (p *amqpPeer) delayedRefusal(source *wire.Source) *wire.Error {
 	p.t.Helper()
 	if err := p.receiver(0, "r", source); err != nil {
@@ -237,7 +237,7 @@ func testAMQPSignIn(t *testing.T) {
 	}
 }
 
-// A transaction takes effect as a whole or not at all.
+// All operations of a transaction take effect, or none.
 func TestAMQPTransactions(t *testing.T) { simulated(t, testAMQPTransactions) }
 
 func testAMQPTransactions(t *testing.T) {
@@ -281,7 +281,7 @@ func testAMQPTransactions(t *testing.T) {
 	n.eventually("in", isEmpty)
 	n.eventually("out", func(q *pb.Queue) bool { return q.GetMessages() == 1 })
 
-	// A message processed by another consumer is not processed twice.
+	// A transaction that acknowledges a message processed by another consumer is rejected.
 	n.publish("in", "again")
 	id = declare()
 	work(id)
@@ -296,7 +296,7 @@ func testAMQPTransactions(t *testing.T) {
 	require.Equal(t, wire.Symbol("amqp:transaction:unknown-id"), rejected.Error.Condition)
 }
 
-// Durable subscriptions outlive their links, and volatile ones are removed with them.
+// Durable subscriptions exist longer than their links. Volatile subscriptions are removed with their links.
 func TestAMQPSubscriptions(t *testing.T) { simulated(t, testAMQPSubscriptions) }
 
 func testAMQPSubscriptions(t *testing.T) {
@@ -321,7 +321,7 @@ func testAMQPSubscriptions(t *testing.T) {
 		return list
 	}
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 3 })
-	// A volatile subscription that remained after a failure of its node.
+	// This volatile subscription remained after a failure of its node.
 	_, err := n.queues.CreateSubscription(t.Context(), &pb.CreateSubscriptionRequest{
 		Queue: "news", Name: "amqp-volatile.left-behind",
 	})
@@ -353,7 +353,7 @@ func testAMQPSubscriptions(t *testing.T) {
 	})
 }
 
-// A dynamic queue is removed once, with its link or its connection.
+// A dynamic queue is deleted with its link or its connection, and only once.
 func TestAMQPDynamicQueues(t *testing.T) { simulated(t, testAMQPDynamicQueues) }
 
 func testAMQPDynamicQueues(t *testing.T) {
@@ -392,7 +392,7 @@ func testAMQPDynamicQueues(t *testing.T) {
 	expectDeleted(ofSender)
 	audit := pb.NewAuditServiceClient(n.conn)
 	var removed []string
-	require.Eventually(t, func() bool { // an audit record is written after its call has ended
+	require.Eventually(t, func() bool { // an audit record is written after the end of its call
 		removed = nil
 		tail, err := audit.TailAudit(t.Context(), &pb.TailAuditRequest{Last: 100, Method: "DeleteQueue"})
 		require.NoError(t, err)
@@ -406,7 +406,7 @@ func testAMQPDynamicQueues(t *testing.T) {
 	require.Equal(t, []string{ofReceiver, ofSender}, removed)
 }
 
-// After a drain, the client receives the available messages and then a flow without credit.
+// During a drain, the client receives the available messages and then a flow without credit.
 func TestAMQPDrain(t *testing.T) { simulated(t, testAMQPDrain) }
 
 func testAMQPDrain(t *testing.T) {
@@ -425,7 +425,7 @@ func testAMQPDrain(t *testing.T) {
 	require.Zero(t, f.LinkCredit.Value)
 }
 
-// The standby redirects clients to the active, as does a node that hands over or stops.
+// The standby redirects clients to the active. A node that switches over or stops also redirects its clients.
 func TestAMQPRedirects(t *testing.T) { simulated(t, testAMQPRedirects) }
 
 func testAMQPRedirects(t *testing.T) {
@@ -455,7 +455,8 @@ func testAMQPRedirects(t *testing.T) {
 	require.True(t, failed)
 	expectRedirect(p, nodes[0].ready.AMQP)
 
-	// The connection of a client without redirect support is closed without an open: the client tries its next address.
+	// For a client that does not support redirects, the connection is closed without an open frame, so that the
+	// client tries its next address.
 	other := dialAMQP(t, nodes[1].ready.AMQP)
 	other.silent = true
 	require.Equal(t, wire.SASLOK, other.sasl("ANONYMOUS", nil))

@@ -12,12 +12,12 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// A client that grants credit and keeps its session window closed uses no CPU time on the node. Once it opens the
+// A client that grants credit but keeps its session window closed uses no CPU time on the node. When it opens the
 // window, it receives all messages.
 func TestAMQPClosedWindow(t *testing.T) { simulated(t, testAMQPClosedWindow) }
 
 func testAMQPClosedWindow(t *testing.T) {
-	const messages = 200 // of 32 KiB, more than the node buffers for a window
+	const messages = 200 // messages of 32 KiB, more than the node buffers for a window
 	n := startAlone(t, withAMQP)
 	n.createQueue("q")
 	for range messages {
@@ -34,7 +34,7 @@ func testAMQPClosedWindow(t *testing.T) {
 				})
 			}
 			window(0)
-			// Simulated time advances only while all goroutines are blocked.
+			// Simulated time advances only while all goroutines are blocked, so this returns only if the node is idle.
 			time.Sleep(10 * time.Second) //nolint:forbidigo // simulated time
 			window(1 << 20)
 			for range messages {

@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// byteLimit is the limit of the queues of TestByteLimit. largeBody almost fills it.
+// byteLimit is the byte limit of the queues in TestByteLimit. A body of largeBody bytes nearly fills such a
+// queue.
 const byteLimit, largeBody = 1 << 20, 900 << 10
 
 // limitedQueue is a queue with a byte limit.
@@ -33,7 +34,7 @@ func newLimitedQueue(t *testing.T, n *simpair.Node, name string, overflow pb.Ove
 	return &limitedQueue{t: t, node: n, name: name}
 }
 
-// publish publishes messages with bodies of these sizes, one request for each.
+// publish publishes messages with bodies of the given sizes. Each message is a separate request.
 func (q *limitedQueue) publish(sizes ...int) error {
 	q.t.Helper()
 	for _, n := range sizes {
@@ -71,8 +72,8 @@ func (q *limitedQueue) get(n *simpair.Node) *pb.Queue {
 	return resp.GetQueue()
 }
 
-// The byte count of a limited queue equals the bytes of its messages after acknowledgements of messages of different
-// sizes: on both nodes, after a failover and after a restart.
+// After acknowledgements of messages of different sizes, the byte count of a limited queue equals the size of its
+// remaining messages. This applies on both nodes, after a failover and after a restart.
 func TestByteLimit(t *testing.T) {
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 		a, b := w.StartPair()

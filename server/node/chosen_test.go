@@ -37,7 +37,7 @@ func (n *testNode) move(req *pb.MoveMessagesRequest) (moved, skipped uint64) {
 	return resp.GetMoved(), resp.GetSkipped()
 }
 
-// publishNumbered publishes the messages 1, 2, …, each with its number as body.
+// publishNumbered publishes messages with the bodies 1, 2, and so on.
 func (n *testNode) publishNumbered(queue string, messages int) {
 	n.t.Helper()
 	for i := range messages {
@@ -48,7 +48,7 @@ func (n *testNode) publishNumbered(queue string, messages int) {
 	}
 }
 
-// Selected messages are moved with all their properties, each once, regardless of retries.
+// Selected messages are moved with all their properties. Each message is moved once, regardless of retries.
 func TestMoveMessages(t *testing.T) { simulated(t, testMoveMessages) }
 
 func testMoveMessages(t *testing.T) {
@@ -132,7 +132,8 @@ func testMoveMessages(t *testing.T) {
 	require.Equal(t, []string{"3", "6"}, bodies(n.browse("from")), "nothing was moved")
 }
 
-// A move from all subscriptions moves a message once. A move from one subscription does not affect the others.
+// If messages are moved from all subscriptions, each is moved once. A move from one subscription does not affect
+// the others.
 func TestMoveMessagesOfManySubscriptions(t *testing.T) {
 	simulated(t, testMoveMessagesOfManySubscriptions)
 }
@@ -179,7 +180,7 @@ func testMoveMessagesOfManySubscriptions(t *testing.T) {
 	require.Zero(t, removed.GetRemoved())
 }
 
-// Messages held by a prepared transaction are not moved.
+// Messages that a prepared transaction will acknowledge are not moved.
 func TestMovePreparedMessages(t *testing.T) { simulated(t, testMovePreparedMessages) }
 
 func testMovePreparedMessages(t *testing.T) {
@@ -203,8 +204,8 @@ func testMovePreparedMessages(t *testing.T) {
 	require.Equal(t, []string{"1"}, bodies(n.browse("from")))
 }
 
-// Several callers move the same messages while the subscriptions acknowledge some of them. Each message is either moved
-// or acknowledged by both subscriptions, never both.
+// Several callers move the same messages while the consumers of both subscriptions acknowledge some of them. Each
+// message is either moved or acknowledged for both subscriptions, never both.
 func TestMoveConcurrentWithAcks(t *testing.T) { simulated(t, testMoveConcurrentWithAcks) }
 
 func testMoveConcurrentWithAcks(t *testing.T) {
@@ -227,7 +228,7 @@ func testMoveConcurrentWithAcks(t *testing.T) {
 				resp, err := n.queues.MoveMessages(t.Context(),
 					&pb.MoveMessagesRequest{Queue: "from", To: "to", Sequences: all})
 				if status.Code(err) == codes.Aborted {
-					continue // all attempts conflicted
+					continue // all attempts had conflicts
 				}
 				if err != nil {
 					t.Error(err)

@@ -17,14 +17,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// tryPublish publishes and ignores the result, since the node's disk is delayed.
+// tryPublish publishes a message and ignores the result, because the node's disk is slow.
 func (n *testNode) tryPublish(queue, body string) {
 	_, _ = n.queues.Publish(n.t.Context(), &pb.PublishRequest{
 		Queue: queue, Messages: []*pb.Message{{Body: []byte(body)}},
 	})
 }
 
-// ofPairAndAlone runs a test with the settings of a node in a pair and of a standalone node.
+// ofPairAndAlone runs a test with the settings of a node that belongs to a pair, and with those of a standalone
+// node.
 func ofPairAndAlone(t *testing.T, test func(t *testing.T, c config.Config)) {
 	t.Helper()
 	t.Run("pair", func(t *testing.T) {
@@ -33,7 +34,7 @@ func ofPairAndAlone(t *testing.T, test func(t *testing.T, c config.Config)) {
 	t.Run("alone", func(t *testing.T) { simulated(t, func(t *testing.T) { test(t, settings(t, "a")) }) })
 }
 
-// A disk with slow syncs is reported while data is written, until it is fast again.
+// A disk with slow syncs is reported while data is written, until the syncs are fast again.
 func TestConditionSyncSlow(t *testing.T) {
 	ofPairAndAlone(t, syncSlow)
 }
@@ -65,7 +66,7 @@ func syncSlow(t *testing.T, c config.Config) {
 	}, testTimeout, time.Millisecond)
 }
 
-// A hanging sync is reported after disk.stall-timeout, until it returns.
+// A sync that hangs is reported after disk.stall-timeout, until the sync returns.
 func TestConditionDiskStalled(t *testing.T) { ofPairAndAlone(t, diskStalled) }
 
 func diskStalled(t *testing.T, c config.Config) {
@@ -93,7 +94,7 @@ func diskStalled(t *testing.T, c config.Config) {
 	publishing.Wait()
 }
 
-// GetStatus returns a status although the archive is missing.
+// GetStatus returns a status even if the archive cannot be read.
 func TestStatusWithoutItsArchive(t *testing.T) { simulated(t, testStatusWithoutItsArchive) }
 
 func testStatusWithoutItsArchive(t *testing.T) {
@@ -103,7 +104,7 @@ func testStatusWithoutItsArchive(t *testing.T) {
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	n.createQueue("q")
 	n.publish("q", "archived")
-	// Replace the mount point of the archive with a file.
+	// Replace the directory of the archive with a file.
 	require.NoError(t, os.Rename(c.WAL.Archive, c.WAL.Archive+".away"))
 	require.NoError(t, os.WriteFile(c.WAL.Archive, nil, 0o600))
 	s, err := n.admin.GetStatus(t.Context(), &pb.GetStatusRequest{})

@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// condition returns a condition in a node's status, or nil. node is the name of the affected node, empty for the pair.
+// condition returns a condition in the status of a node, or nil. node is the name of the node that is affected;
+// it is empty for the pair.
 func (n *testNode) condition(k conditions.Kind, node string) *pb.Condition {
 	for _, c := range n.status().GetConditions() {
 		if c.GetKind() == string(k) && c.GetNodeName() == node {
@@ -25,15 +26,15 @@ func (n *testNode) condition(k conditions.Kind, node string) *pb.Condition {
 	return nil
 }
 
-// waitCondition waits until a node reports a condition, or no longer reports it.
+// waitCondition waits until a node reports a condition or, if want is false, no longer reports it.
 func (n *testNode) waitCondition(k conditions.Kind, node string, want bool) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool { return (n.condition(k, node) != nil) == want }, testTimeout, 10*time.Millisecond,
 		"%s on %q, wanted: %v", k, node, want)
 }
 
-// A pair with one in-sync node reports one-copy-only, and NOT_SERVING in the health service, until both nodes are in
-// sync again.
+// While only one node is in sync, the pair reports one-copy-only, and the health service reports NOT_SERVING for
+// alarms.
 func TestConditionsOfOneNode(t *testing.T) { simulated(t, testConditionsOfOneNode) }
 
 func testConditionsOfOneNode(t *testing.T) {
@@ -82,7 +83,7 @@ func testConditionsOfTheOtherNode(t *testing.T) {
 	require.Nil(t, a.condition(conditions.PublishesRefused, ""), "the active has space")
 	require.Positive(t, b.status().GetDiskLowWatermark())
 	b.stop()
-	a.waitCondition(conditions.DiskLow, "b", false) // neither node reports it
+	a.waitCondition(conditions.DiskLow, "b", false) // neither node reports the condition
 }
 
 // A standby that cannot reach the active reports active-unreachable.

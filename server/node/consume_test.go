@@ -54,7 +54,7 @@ func testConsume(t *testing.T) {
 	require.Zero(t, q.GetQueue().GetMessages())
 }
 
-// After a purge, the purged messages are no longer in flight. Consumers receive later messages.
+// After a purge, the purged messages are no longer in flight, and consumers receive later messages.
 func TestPurgeReachesConsumers(t *testing.T) { simulated(t, testPurgeReachesConsumers) }
 
 func testPurgeReachesConsumers(t *testing.T) {

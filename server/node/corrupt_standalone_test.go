@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
-// flipIn flips a bit in a file at the position of text.
+// flipIn flips a bit of text where it occurs in a file.
 func flipIn(t *testing.T, name, text string) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
@@ -35,7 +35,7 @@ func flipIn(t *testing.T, name, text string) {
 	require.NoError(t, err)
 }
 
-// browsed returns the sequences of the messages of a queue, and those of its corrupt messages.
+// browsed returns the sequences of the messages in a queue, and the sequences of its corrupt messages.
 func (n *testNode) browsed(queue string) (sequences, corrupt []uint64) {
 	n.t.Helper()
 	stream, err := n.queues.Browse(n.t.Context(), &pb.BrowseRequest{Queue: queue})
@@ -53,8 +53,8 @@ func (n *testNode) browsed(queue string) (sequences, corrupt []uint64) {
 	}
 }
 
-// A standalone node cannot repair corrupt messages. Browsing skips and reports them, verify lists them, and they can be
-// discarded.
+// A standalone node cannot repair corrupt messages. Browse skips and reports them, Verify lists them, and an
+// operator can discard them.
 func TestCorruptMessagesStandalone(t *testing.T) { simulated(t, testCorruptMessagesStandalone) }
 
 func testCorruptMessagesStandalone(t *testing.T) {
@@ -145,8 +145,8 @@ func testManyCorruptMessages(t *testing.T) {
 	require.Equal(t, []uint64{1}, d.GetSequences())
 }
 
-// After a flush, all acknowledged messages are in the archive. A wiped node starts a new archive next to the existing
-// one.
+// After a flush, the archive contains all acknowledged messages. A node with an empty data directory starts a new
+// archive next to the existing one.
 func TestFlushArchive(t *testing.T) { simulated(t, testFlushArchive) }
 
 func testFlushArchive(t *testing.T) {

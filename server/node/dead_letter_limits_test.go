@@ -16,10 +16,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// hangTimeout is the timeout of polls in these tests. Only a node that hangs exceeds it.
+// hangTimeout is the timeout of polls in these tests. It is exceeded only if the node hangs.
 const hangTimeout = time.Minute
 
-// newQueues creates the queue orders with its dead-letter queue, dead.
+// newQueues creates the queue orders and its dead-letter queue, dead.
 func (n *testNode) newQueues(dead, source *pb.QueueConfig) {
 	n.t.Helper()
 	require.NoError(n.t, n.createWith("dead", dead))
@@ -43,14 +43,14 @@ func (n *testNode) bodiesIn(queue string) (list []string) {
 	return list
 }
 
-// waitMessages waits until a queue has this number of messages.
+// waitMessages waits until a queue has the given number of messages.
 func (n *testNode) waitMessages(queue string, messages int) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool { return len(n.browse(queue)) == messages }, hangTimeout, 5*time.Millisecond,
 		"%s does not reach %d messages", queue, messages)
 }
 
-// consumePending attaches a consumer that supports notifications of pending rejects.
+// consumePending attaches a consumer that supports notifications about pending rejects.
 func (n *testNode) consumePending(queue string, credit uint32) *consumer {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), hangTimeout)
@@ -66,7 +66,7 @@ func (n *testNode) consumePending(queue string, credit uint32) *consumer {
 	return &consumer{t: n.t, stream: stream}
 }
 
-// A dead-letter queue with drop-head accepts all dead letters of one batch and keeps the newest.
+// A dead-letter queue with overflow drop-head accepts all dead letters of a batch and keeps the newest.
 func TestRejectsIntoDropHeadQueue(t *testing.T) { simulated(t, testRejectsIntoDropHeadQueue) }
 
 func testRejectsIntoDropHeadQueue(t *testing.T) {
@@ -101,7 +101,7 @@ func testDeadLettersInBatches(t *testing.T) {
 	n.waitMessages("orders", 0)
 }
 
-// A dead letter larger than the limit of its dead-letter queue stays pending, and does not block others.
+// A dead letter that is larger than the limit of its dead-letter queue stays pending, but does not block others.
 func TestLargeDeadLetterStaysPending(t *testing.T) { simulated(t, testLargeDeadLetterStaysPending) }
 
 func testLargeDeadLetterStaysPending(t *testing.T) {
@@ -122,7 +122,8 @@ func testLargeDeadLetterStaysPending(t *testing.T) {
 	require.Len(t, n.browse("orders"), 1)
 }
 
-// A consumer is notified of its pending rejects, even without a confirmation request, and again when they are moved.
+// A consumer is notified of its pending rejects, even if it requests no confirmation, and again when they are
+// moved.
 func TestPendingRejects(t *testing.T) { simulated(t, testPendingRejects) }
 
 func testPendingRejects(t *testing.T) {
@@ -154,7 +155,8 @@ func testPendingRejects(t *testing.T) {
 	}
 }
 
-// All expired messages are moved to a drop-head queue, and as many as fit to a full dead-letter queue.
+// All expired messages are moved to a dead-letter queue with overflow drop-head. If the queue rejects messages at
+// its limit, as many as fit are moved.
 func TestExpiryInBatches(t *testing.T) { simulated(t, testExpiryInBatches) }
 
 func testExpiryInBatches(t *testing.T) {
@@ -172,7 +174,7 @@ func testExpiryInBatches(t *testing.T) {
 	require.Equal(t, "16", n.bodiesIn("dead")[0])
 }
 
-// The excess of a queue is moved to a dead-letter queue with less free space than the excess.
+// The excess messages of a queue are moved to its dead-letter queue, even if they do not all fit at once.
 func TestOverflowInBatches(t *testing.T) { simulated(t, testOverflowInBatches) }
 
 func testOverflowInBatches(t *testing.T) {
@@ -191,7 +193,8 @@ func testOverflowInBatches(t *testing.T) {
 	require.Len(t, n.browse("dead"), 10)
 }
 
-// Messages in flight do not overflow to the dead-letter queue. The oldest of the other messages do.
+// Messages in flight do not overflow to the dead-letter queue. The oldest of the other messages are moved
+// instead.
 func TestOverflowKeepsInFlight(t *testing.T) { simulated(t, testOverflowKeepsInFlight) }
 
 func testOverflowKeepsInFlight(t *testing.T) {
@@ -227,7 +230,7 @@ func testReplayInBatches(t *testing.T) {
 	require.Len(t, n.browse("dead"), 23)
 }
 
-// A consumer is notified of a pending reject even without a confirmation request.
+// A consumer is notified of a pending reject even if it requests no confirmation.
 func TestRejectWithoutConfirm(t *testing.T) { simulated(t, testRejectWithoutConfirm) }
 
 func testRejectWithoutConfirm(t *testing.T) {

@@ -22,7 +22,7 @@ func (n *testNode) createWith(name string, c *pb.QueueConfig) error {
 	return err
 }
 
-// alter changes the named fields of a configuration.
+// alter changes the named fields of a queue's configuration.
 func (n *testNode) alter(name string, c *pb.QueueConfig, fields ...string) error {
 	n.t.Helper()
 	_, err := n.queues.AlterQueue(n.t.Context(), &pb.AlterQueueRequest{
@@ -66,8 +66,8 @@ func (c *consumer) settle(req *pb.ConsumeRequest) {
 	}
 }
 
-// A message that reaches the delivery limit and a rejected message are each dead-lettered once, with their origin. A
-// replay returns them to their queue.
+// A message that reaches the delivery limit is dead-lettered once, with its origin, and so is a rejected message.
+// A replay returns them to their queue.
 func TestDeadLetters(t *testing.T) { simulated(t, testDeadLetters) }
 
 func testDeadLetters(t *testing.T) {
@@ -134,7 +134,7 @@ func testDeadLetters(t *testing.T) {
 	require.Equal(t, uint64(1), replayed.GetMoved(), "with a target queue, other messages are moved, too")
 }
 
-// Without a dead-letter queue, rejected messages and messages over the delivery limit are discarded.
+// Without a dead-letter queue, rejected messages and messages at the delivery limit are discarded.
 func TestDiscardWithoutDeadLetterQueue(t *testing.T) { simulated(t, testDiscardWithoutDeadLetterQueue) }
 
 func testDiscardWithoutDeadLetterQueue(t *testing.T) {
@@ -150,7 +150,7 @@ func testDiscardWithoutDeadLetterQueue(t *testing.T) {
 	require.Equal(t, "good", string(n.browse("orders")[0].GetMessage().GetBody()))
 }
 
-// Invalid settings are refused with a reason, and nothing changes. An update changes only the named fields.
+// Invalid settings are rejected with a reason, and nothing changes. An update changes only the named fields.
 func TestDeadLetterConfig(t *testing.T) { simulated(t, testDeadLetterConfig) }
 
 func testDeadLetterConfig(t *testing.T) {
@@ -183,7 +183,7 @@ func testDeadLetterConfig(t *testing.T) {
 	_, err = n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "b", To: "b"})
 	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 
-	// A client of release 0.1.0 sends no update mask: it replaces the fields that it supports.
+	// A client of release 0.1.0 sends no update mask. Its request replaces only the fields that it supports.
 	_, err = n.queues.AlterQueue(t.Context(), &pb.AlterQueueRequest{Name: "a", Config: &pb.QueueConfig{MaxBytes: 7}})
 	require.NoError(t, err)
 	want = &pb.QueueConfig{MaxBytes: 7, MaxDeliveries: 5, DeadLetter: "b"}
@@ -194,7 +194,7 @@ func testDeadLetterConfig(t *testing.T) {
 	require.NoError(t, err, "no queue refers to it")
 }
 
-// Dead letters that do not fit stay in their queue, and are moved once there is space.
+// Dead letters that do not fit stay in their queue, and are moved when there is space.
 func TestFullDeadLetterQueue(t *testing.T) { simulated(t, testFullDeadLetterQueue) }
 
 func testFullDeadLetterQueue(t *testing.T) {

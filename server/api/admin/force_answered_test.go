@@ -14,8 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// If both nodes may have lost acknowledged messages, the error advises the operator to stop the node with the shorter
-// log, regardless of the node that receives the request. This occurs after a power failure of both nodes with sync=off.
+// If both nodes may have lost acknowledged messages, the error advises the operator to stop the node with the
+// shorter log. The advice does not depend on the node that receives the request. This situation occurs after a
+// power failure of both nodes with sync=off.
 func TestForceErrorNamesNodeToStop(t *testing.T) {
 	self, gone, other := uuid.New(), uuid.New(), uuid.New()
 	peer := &pb.AdoptedPeer{Address: "127.0.0.1:7420"}
@@ -28,7 +29,7 @@ func TestForceErrorNamesNodeToStop(t *testing.T) {
 	inSync := func(id uuid.UUID) *failover.Record {
 		return &failover.Record{Active: id, InSync: []failover.Member{{Node: id}}}
 	}
-	left := inSync(self) // the active left the in-sync set, since it may also have lost data (INV-6)
+	left := inSync(self) // the active left the in-sync set, because it may also have lost data (INV-6)
 	left.Active = other
 	for name, c := range map[string]struct {
 		rec   *failover.Record

@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Each wrapped error of the table is converted to its code, and back to itself or to another error with the same
-// reason.
+// Each error of the table is converted to the code of its reason, even if it is wrapped. The status is converted
+// back to that error, or to another error with the same reason.
 func TestErrorTableRoundTrip(t *testing.T) {
 	for _, m := range errorTable {
 		t.Run(reason.Name(m.reason), func(t *testing.T) {
@@ -40,8 +40,7 @@ func TestErrorTableRoundTrip(t *testing.T) {
 	}
 }
 
-// Every reason of the API is used. Two reasons have no error value, two are used by server/auth/authn, which returns
-// statuses, and one is a field of a response.
+// Every reason of the API is used. The test lists the reasons that are not in errorTable.
 func TestEveryReasonIsUsed(t *testing.T) {
 	used := map[pb.ErrorReason]bool{
 		pb.ErrorReason_ERROR_REASON_UNSPECIFIED: true, pb.ErrorReason_ERROR_REASON_INTERNAL: true,
@@ -83,7 +82,8 @@ func TestReasonOfWrappedErrors(t *testing.T) {
 		lookup(&txn.Error{Code: txn.ErrQueueFull, Op: 3}).reason)
 }
 
-// A NotActiveError is converted to a status with a NotActive detail, and back without loss.
+// A NotActiveError is converted to a status with a NotActive detail. The status is converted back to an equal
+// error.
 func TestNotActiveDetail(t *testing.T) {
 	want := &NotActiveError{ActiveAddress: "b:1", ActiveNode: "id", Role: "STANDBY", RetryAfter: 20 * time.Millisecond}
 	err := ToStatus(fmt.Errorf("publish: %w", want))
@@ -101,7 +101,8 @@ func TestNotActiveDetail(t *testing.T) {
 	require.ErrorIs(t, FromStatus(err), replication.ErrNotActive)
 }
 
-// An unknown error is converted to the code Internal. Statuses and other errors without a reason are unchanged.
+// An error that is not in the table is converted to the code Internal. ToStatus returns nil and statuses
+// unchanged.
 func TestUnknownErrors(t *testing.T) {
 	require.Equal(t, codes.Internal, status.Code(ToStatus(errors.New("unexpected"))))
 	require.NoError(t, ToStatus(nil))
@@ -113,7 +114,8 @@ func TestUnknownErrors(t *testing.T) {
 	require.Equal(t, plain, FromStatus(plain))
 }
 
-// Roles have the same numbers in failover and in the API. server/api/admin converts them by number.
+// Roles have the same numbers in package failover and in the API, because server/api/admin converts them by
+// number.
 func TestRolesHaveTheSameNumbers(t *testing.T) {
 	for role := failover.RoleRecovering; role <= failover.RoleFenced; role++ {
 		require.Equal(t, "ROLE_"+role.String(), pb.Role(role).String())
@@ -121,7 +123,7 @@ func TestRolesHaveTheSameNumbers(t *testing.T) {
 	require.Len(t, pb.Role_name, int(failover.RoleFenced)+1)
 }
 
-// Invalid adds no prefix to the text of the error that it classifies as an invalid argument.
+// Invalid classifies an error as an invalid argument and does not change its text.
 func TestInvalidKeepsText(t *testing.T) {
 	cause := errors.New("invalid schedule: unknown time zone")
 	err := fmt.Errorf("create schedule: %w", Invalid(cause))
@@ -146,7 +148,8 @@ func TestConcernsNode(t *testing.T) {
 	}
 }
 
-// An unknown outcome is not replaced by a redirect to the active, which would imply that the request was not executed.
+// An unknown outcome is not replaced by a redirect to the active. A redirect would imply that the request was not
+// executed.
 func TestUnknownOutcomeIsNotRedirected(t *testing.T) {
 	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
 	redirect := &NotActiveError{ActiveAddress: "b:7420"}

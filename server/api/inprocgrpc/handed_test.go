@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// filled sets every field of a message; nested messages are empty.
+// filled sets every field of a message. Nested messages are empty.
 func filled[M proto.Message](m M) M {
 	r := m.ProtoReflect()
 	fields := r.Descriptor().Fields()
@@ -34,7 +34,7 @@ func filled[M proto.Message](m M) M {
 	return m
 }
 
-// A message passed by reference is copied field by field.
+// A message that is passed by reference is copied with all of its fields.
 func TestEveryFieldIsPassed(t *testing.T) {
 	for _, c := range []struct{ from, to proto.Message }{
 		{filled(&pb.ConsumeRequest{}), &pb.ConsumeRequest{}},

@@ -69,8 +69,8 @@ func connected(t *testing.T, q *queues) (pb.QueueServiceClient, *inprocgrpc.Link
 	return pb.NewQueueServiceClient(link), link
 }
 
-// A call has the address and the certificate of the caller in its context until that caller leaves. Other calls have a
-// placeholder address and no certificate.
+// The context of a call contains the address and the certificate of its caller until the caller leaves. For other
+// calls, it contains a placeholder address and no certificate.
 func TestCallerIdentity(t *testing.T) {
 	var seen *peer.Peer
 	client, link := connected(t, &queues{
@@ -110,7 +110,7 @@ func TestCallerIdentity(t *testing.T) {
 	}
 }
 
-// outcome is the result of a call as observed by the caller.
+// outcome is the result of a call as the caller observes it.
 type outcome struct {
 	code            codes.Code
 	text            string
@@ -119,14 +119,14 @@ type outcome struct {
 	responses       int
 }
 
-// overBoth calls a service over a link and over a network connection, and requires the same outcome.
+// overBoth makes a call over a link and over a network connection. It requires the same outcome and returns it.
 func overBoth(t *testing.T, q *queues, call func(client pb.QueueServiceClient) outcome) outcome {
 	t.Helper()
 	return servedBoth(t, func(r grpc.ServiceRegistrar) { pb.RegisterQueueServiceServer(r, q) },
 		func(conn grpc.ClientConnInterface) outcome { return call(pb.NewQueueServiceClient(conn)) })
 }
 
-// servedBoth is like overBoth, for any services.
+// servedBoth is like overBoth, but for any services.
 func servedBoth(
 	t *testing.T, register func(grpc.ServiceRegistrar), call func(conn grpc.ClientConnInterface) outcome,
 ) outcome {
@@ -216,7 +216,8 @@ func TestSameAsTheNetwork(t *testing.T) {
 	}
 }
 
-// Size limits, invalid UTF-8, and unknown methods are handled the same as over the network.
+// Calls that exceed a size limit, contain invalid UTF-8 or name an unknown method have the same outcome as over
+// the network.
 func TestSameLimits(t *testing.T) {
 	q := &queues{
 		create: func(_ context.Context, r *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
@@ -304,7 +305,7 @@ func TestSameLimits(t *testing.T) {
 	require.Contains(t, err.Error(), "CompressorCallOption")
 }
 
-// The handler and the client of a stream are notified when the other side ends, whether they receive, send or wait.
+// Each side of a stream is notified when the other side ends, regardless of whether it receives, sends or waits.
 func TestEndReachesOtherSide(t *testing.T) {
 	waits := map[string]func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error{
 		"receives": func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
@@ -332,7 +333,7 @@ func TestEndReachesOtherSide(t *testing.T) {
 				require.Error(t, s.Send(&pb.ConsumeResponse{}))
 				return err
 			}}
-			// The caller cancels.
+			// The caller cancels the call.
 			client, link := connected(t, q)
 			ctx, cancel := context.WithCancel(t.Context())
 			s, err := client.Consume(ctx)
@@ -347,7 +348,7 @@ func TestEndReachesOtherSide(t *testing.T) {
 			require.Equal(t, codes.Canceled, status.Code(err), name)
 			require.ErrorIs(t, s.Send(&pb.ConsumeRequest{}), io.EOF)
 
-			// The deadline expires.
+			// The deadline of the call expires.
 			ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			_, err = client.Consume(ctx)
@@ -374,7 +375,7 @@ func TestEndReachesOtherSide(t *testing.T) {
 	}
 }
 
-// A client that receives late still receives the handler's responses, and then its final error.
+// A client that receives after the handler has returned still receives its responses, and then its error.
 func TestResponsesPrecedeEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &queues{consume: func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
@@ -403,7 +404,7 @@ func TestResponsesPrecedeEnd(t *testing.T) {
 		_, err = s.Recv()
 		require.Equal(t, codes.DataLoss, status.Code(err))
 
-		// Messages sent before CloseSend are received before the end.
+		// The handler receives messages sent before CloseSend, and then the end of the stream.
 		var got []uint64
 		q.consume = func(s grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 			<-time.After(time.Second)
@@ -432,8 +433,9 @@ func TestResponsesPrecedeEnd(t *testing.T) {
 	})
 }
 
-// A call rejected before its request arrives returns the error on receive. On send, a client-streaming caller receives
-// io.EOF. A caller with a single request does not, since generated clients would not call RecvMsg after an error.
+// If a call is rejected before its request arrives, the caller receives the error when it receives. When it
+// sends, a caller of a client-streaming method receives io.EOF. A caller with a single request does not, because
+// generated clients would not call RecvMsg after an error.
 func TestRejectedBeforeRequest(t *testing.T) {
 	for _, desc := range []grpc.StreamDesc{
 		{StreamName: "One", ServerStreams: true}, {StreamName: "Several", ServerStreams: true, ClientStreams: true},
@@ -479,7 +481,7 @@ func TestDeadlineIgnoredByHandler(t *testing.T) {
 	})
 }
 
-// All fields of a message passed by reference arrive, and its bodies are not copied.
+// A message passed by reference arrives with all fields, and its bodies are not copied.
 func TestPassedByReference(t *testing.T) {
 	request := &pb.PublishStreamRequest{
 		Correlation: 1, AcceptsMore: true, More: []*pb.PublishStreamRequest{{Correlation: 2}},
@@ -545,7 +547,7 @@ func TestPassedByReference(t *testing.T) {
 	require.NoError(t, err, "the actual size is below the limit")
 }
 
-// maker creates a response.
+// maker implements inprocgrpc.Maker.
 type maker struct{ bytes int }
 
 func (maker) MakeMessage() proto.Message {

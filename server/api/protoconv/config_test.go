@@ -38,7 +38,7 @@ func TestConfigFields(t *testing.T) {
 	}
 }
 
-// set sets a field of a configuration.
+// set sets the named field of a configuration.
 func set(t *testing.T, in *pb.QueueConfig, name string) {
 	t.Helper()
 	m := in.ProtoReflect()
@@ -64,7 +64,7 @@ func set(t *testing.T, in *pb.QueueConfig, name string) {
 	}
 }
 
-// The error for an invalid configuration contains the name of the field and the valid values.
+// An invalid value in a configuration is rejected. The error contains the name of the field and the valid values.
 func TestInvalidConfig(t *testing.T) {
 	for want, in := range map[string]*pb.QueueConfig{
 		"is 1000001": {MaxDeliveries: 1_000_001},
@@ -89,7 +89,7 @@ func TestInvalidConfig(t *testing.T) {
 	}
 }
 
-// The error for an invalid message contains the name of the field and the valid values.
+// An invalid value in a message is rejected. The error contains the name of the field and the valid values.
 func TestInvalidMessage(t *testing.T) {
 	for want, m := range map[string]*pb.Message{
 		"priority 10":         {Priority: new(uint32(10))},
@@ -113,7 +113,8 @@ func TestInvalidMessage(t *testing.T) {
 	}
 }
 
-// TTL and delay are relative to the time at which the active accepts the message. Times are rounded up to milliseconds.
+// TTL and delay are relative to the time at which the active accepts the message, and are rounded up to
+// milliseconds.
 func TestMessageTimes(t *testing.T) {
 	a, err := Attributes(&pb.Message{Ttl: durationpb.New(1_500_000_001), Delay: &durationpb.Duration{}}, 1000)
 	require.NoError(t, err)

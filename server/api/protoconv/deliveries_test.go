@@ -19,7 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The custom encoding of deliveries, decoded by the protobuf library, equals the message of the generated code.
+// The custom encoding of deliveries can be decoded by the protobuf library, and the result equals the expected
+// message.
 func TestDeliveriesMatchGeneratedEncoding(t *testing.T) {
 	record := func(timeMS int64, body []byte, properties map[string]string) []byte {
 		b, err := txn.AppendMessage(nil, timeMS, nil, txn.Properties(properties), body)
@@ -60,7 +61,7 @@ func TestDeliveriesMatchGeneratedEncoding(t *testing.T) {
 		{Sequence: 10, Record: described(t, now, &pb.Message{Priority: new(uint32(9))})},
 		{Sequence: 8, DeliveryCount: 1, Record: dead(t, record(now, []byte("body"), nil))},
 	}
-	var d Deliveries // reused, as by a stream
+	var d Deliveries // reused, as in a stream
 	for _, event := range []dispatch.Event{
 		{},
 		{Confirmed: 1},
@@ -92,7 +93,7 @@ func TestDeliveriesMatchGeneratedEncoding(t *testing.T) {
 	_, err := d.Set(dispatch.Event{Messages: broken}, math.MaxInt)
 	require.ErrorIs(t, err, index.ErrDataLoss)
 
-	// If the messages exceed the limit, as many as fit are sent, at least one.
+	// If the messages exceed the limit, as many as fit are sent, but at least one.
 	for n := 1; n <= len(messages); n++ {
 		_, err := d.Set(dispatch.Event{Messages: messages[:n]}, math.MaxInt)
 		require.NoError(t, err)
@@ -107,7 +108,8 @@ func TestDeliveriesMatchGeneratedEncoding(t *testing.T) {
 	}
 }
 
-// described returns the record of a message with attributes. It checks that the message is delivered unchanged.
+// described returns the record of a message with attributes. It also checks that the record is converted back to
+// the message.
 func described(t *testing.T, timeMS int64, m *pb.Message) []byte {
 	t.Helper()
 	require.True(t, HasAttributes(m))
@@ -134,13 +136,13 @@ func dead(t *testing.T, rec []byte) []byte {
 	return out
 }
 
-// The custom encoding covers all fields of a delivered message.
+// The custom encoding supports all fields of a delivered message.
 func TestDeliveriesEncodeEveryField(t *testing.T) {
 	message := (&pb.Message{}).ProtoReflect().Descriptor()
 	known := map[protoreflect.MessageDescriptor]map[protoreflect.Name]int{
 		(&pb.ConsumeResponse{}).ProtoReflect().Descriptor(): {
 			"messages": fieldMessages, "confirmed": fieldConfirmed,
-			// rarely sent, in responses encoded by the library
+			// These fields are rarely sent, in responses that the library encodes.
 			"attached": 3, "queue_id": 4, "drained": 5, "drained_credit": 6, "waiting": 7, "moved": 8,
 			"expired": 9, "refused": 10, "ack_timeout": 11,
 		},
@@ -155,7 +157,7 @@ func TestDeliveriesEncodeEveryField(t *testing.T) {
 			"reply_to": int(txn.AttributeReplyTo), "content_type": int(txn.AttributeContentType),
 			"subject": int(txn.AttributeSubject), "typed_properties": fieldTypedProperties,
 			"group": int(txn.AttributeGroup), "priority": fieldPriority, "expires_at": fieldExpiresAt,
-			"deliver_at": fieldDeliverAt, "ttl": 11, "delay": 13, // stored messages have the absolute times instead
+			"deliver_at": fieldDeliverAt, "ttl": 11, "delay": 13, // stored messages contain absolute times instead
 		},
 		message.Fields().ByName("typed_properties").Message(): {"key": fieldKey, "value": fieldValue},
 		(&pb.PropertyValue{}).ProtoReflect().Descriptor(): {

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 )
 
-// Browsers that do not read reserve at most the shared limit. Beyond half of it, browsers receive small batches. At the
-// limit, they are rejected until another browser ends.
+// Browsers that do not read reserve at most the shared limit. When half of it is reserved, further browsers
+// receive small batches. At the limit, they are rejected until another browser ends.
 func TestBrowsersShareLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pending = 256 << 20
@@ -60,7 +60,7 @@ func TestBrowsersShareLimit(t *testing.T) {
 	})
 }
 
-// The reservation of a batch is adjusted to the actual size of the batch.
+// The reservation for a batch is adjusted to the actual size of the batch.
 func TestBrowserReservesActualSize(t *testing.T) {
 	b := newBrowsing(0)
 	c := b.begin(nil)

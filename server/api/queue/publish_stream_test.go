@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// After an error that concerns the node, later requests of the stream are not submitted, even before its response is
-// sent. An error that concerns only the request has no such effect.
+// After an error that concerns the node, later requests of the stream are not submitted, even before the response
+// with the error is sent. An error that concerns only its request has no such effect.
 func TestStreamStopsAfterNodeError(t *testing.T) {
 	for name, c := range map[string]struct {
 		err    error

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// searchStore opens a store with messages of 512 bytes in pages.
+// searchStore opens a store with a queue of messages that are in pages and have 512 bytes each.
 func searchStore(t testing.TB, fs vfs.FS, dir string, messages int) *store.Store {
 	t.Helper()
 	s, err := store.Open(store.Options{FS: fs, Dir: dir, Sync: wal.SyncOff, MemoryBudget: store.MinMemoryBudget})
@@ -54,8 +54,8 @@ func searchStore(t testing.TB, fs vfs.FS, dir string, messages int) *store.Store
 	return s
 }
 
-// A search step that exceeds its timeout ends before the end of its batch or window, and the next step skips no
-// message.
+// A search step that exceeds its timeout ends before the end of its batch or window. The next step does not skip
+// any message.
 func TestSearchStepTimeout(t *testing.T) {
 	const messages = 3000
 	s := searchStore(t, memfs.New(), "/data", messages)
@@ -100,7 +100,7 @@ func TestSearchStepTimeout(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// BenchmarkSearch searches messages of 512 bytes in pages. One operation is one message.
+// BenchmarkSearch searches messages of 512 bytes in pages. One operation is the search of one message.
 func BenchmarkSearch(b *testing.B) {
 	const messages = 200_000
 	s := searchStore(b, vfs.OS(), b.TempDir(), messages)

@@ -48,7 +48,8 @@ func rule(principal, group, queue string, rights access.Right, roles ...string) 
 	}
 }
 
-// A load that read the table before a change does not replace the rules that were loaded after the change.
+// If two loads are concurrent, the rules are those of the newest table, even if the load that has read an older
+// table ends last.
 func TestConcurrentLoadsKeepNewestRules(t *testing.T) {
 	var rules access.Rules
 	var version atomic.Uint64
@@ -74,7 +75,7 @@ func TestConcurrentLoadsKeepNewestRules(t *testing.T) {
 	require.Equal(t, version.Load(), rules.Table().Version())
 }
 
-// May allows a request if a rule or a role of the principal, or of one of its groups, grants the right on the queue.
+// May allows a request if a rule or role grants the right on the queue to the principal or to one of its groups.
 // Operators have all rights except Peer.
 func TestMayEvaluatesRules(t *testing.T) {
 	var rules access.Rules
@@ -120,7 +121,7 @@ func TestMayEvaluatesRules(t *testing.T) {
 		{id("dan", "dev-7"), access.Manage, "dev/q", true},
 		{id("dan", "dev-7"), access.Manage, "orders", false},
 		{id("dan", "dev-7"), access.Audit, "", true},
-		{id("bob"), access.Publish, "orders.eu", false}, // a role's queue rights require a queue
+		{id("bob"), access.Publish, "orders.eu", false}, // the queue rights of a role require a queue
 		{id("root"), access.Manage, "anything", true},
 		{id("boot-1"), access.Operate, "", true},
 		{id("boot-1"), access.Peer, "", false},
@@ -132,7 +133,7 @@ func TestMayEvaluatesRules(t *testing.T) {
 		{&access.Identity{Principal: "b"}, access.Operate, "", false},
 		{id(`"dan"false"dev-7"`), access.Manage, "dev/q", false},
 	} {
-		for range 2 { // the second time from the cache
+		for range 2 { // the second time, from the cache
 			err := rules.May(tt.id, tt.right, tt.queue)
 			if tt.want {
 				require.NoError(t, err, "%+v", tt)
@@ -168,7 +169,8 @@ func TestGlobDoesNotMatchAnonymous(t *testing.T) {
 	require.NoError(t, rules.May(&access.Identity{Principal: "x"}, access.Operate, ""))
 }
 
-// Without rules, clients have all rights except Peer, unless the access mode is deny. Roles and quotas are not rules.
+// Before the first rule, clients have all rights except Peer, unless the access mode is deny. Roles and quotas do
+// not count as rules.
 func TestWithoutRules(t *testing.T) {
 	var none *access.Rules
 	anonymous := access.FromContext(t.Context())
@@ -205,7 +207,7 @@ func TestWithoutRules(t *testing.T) {
 	}))
 }
 
-// Tokens are found by their SHA-256. An entry of a newer release grants no rights.
+// Tokens are found by their SHA-256. Entries of a newer release grant no rights.
 func TestTokens(t *testing.T) {
 	sum := sha256.Sum256([]byte("lsk_x"))
 	at := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/admission"
 )
 
-// testListener is a Listener with test connections from arbitrary addresses.
+// testListener is a Listener that accepts test connections from arbitrary addresses.
 type testListener struct {
 	t        *testing.T
 	incoming chan net.Conn
@@ -83,7 +83,7 @@ func (l fakeListener) Accept() (net.Conn, error) { return l.d.Accept() }
 func (l fakeListener) Addr() net.Addr            { return address("here") }
 func (l fakeListener) Close() error              { return nil }
 
-// testConn is a connection with both ends.
+// testConn contains both ends of a connection.
 type testConn struct {
 	t              *testing.T
 	client, server net.Conn // server is nil if the listener refused the connection
@@ -112,7 +112,7 @@ func (v *testConn) closed() bool {
 	return errors.Is(err, io.EOF)
 }
 
-// conn returns the Conn that a call finds.
+// conn returns the Conn in the context of a call on the connection.
 func (v *testConn) conn() *admission.Conn {
 	return admission.FromContext(peer.NewContext(v.t.Context(), &peer.Peer{Addr: v.server.RemoteAddr()}))
 }
@@ -142,7 +142,8 @@ func TestConnectionLimit(t *testing.T) {
 	})
 }
 
-// The connections of an address are limited. An IPv6 network counts as one address. Logs of refusals are rate-limited.
+// The number of connections from an address is limited. An IPv6 network counts as one address. The logs of
+// refusals are rate-limited.
 func TestConnectionLimitPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 100, PerAddress: 2, HandshakeTimeout: time.Minute}, "")
@@ -186,7 +187,7 @@ func TestHandshakeTimeout(t *testing.T) {
 	})
 }
 
-// A connection without a call uses an attempt of its address. A call refunds the attempt.
+// A connection without a call uses an attempt of its address. Its first call refunds the attempt.
 func TestConnectionAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 100, PerAddress: 8, HandshakeTimeout: time.Minute}, "")
@@ -206,8 +207,8 @@ func TestConnectionAttempts(t *testing.T) {
 	})
 }
 
-// A connection that ends without a call costs its address more than one attempt. An address with only such connections
-// may open fewer over time. Its open connections are unaffected.
+// A connection that ends without a call costs its address more than one attempt. Therefore an address with only
+// such connections may open fewer connections over time. Its open connections are not affected.
 func TestAbandonedConnectionsReduceAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 5000, PerAddress: 2048, HandshakeTimeout: time.Minute}, "")
@@ -235,7 +236,7 @@ func TestAbandonedConnectionsReduceAttempts(t *testing.T) {
 	})
 }
 
-// The connections without a call are limited across all addresses.
+// The number of connections without a call is limited across all addresses.
 func TestHandshakeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{
@@ -257,7 +258,8 @@ func TestHandshakeLimit(t *testing.T) {
 	})
 }
 
-// An address with admitted connections can connect although unauthenticated clients fill the handshake slots.
+// An address with admitted connections can open connections even if unauthenticated clients use all handshake
+// slots.
 func TestHandshakesOfAuthenticatedClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{
@@ -272,7 +274,7 @@ func TestHandshakesOfAuthenticatedClients(t *testing.T) {
 	})
 }
 
-// A listener that refuses thousands of connections per second accepts more slowly.
+// A listener that refuses thousands of connections per second slows down its Accept calls.
 func TestAcceptSlowsAfterRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 16, PerAddress: 8, HandshakeTimeout: time.Hour}, "")
@@ -286,13 +288,14 @@ func TestAcceptSlowsAfterRefusals(t *testing.T) {
 		}
 		require.InDelta(t, time.Second, time.Since(start), float64(100*time.Millisecond),
 			"a burst of 400, then 4,000 per second")
-		<-time.After(time.Second) // simulated; the last connection is accepted but not yet refused
+		<-time.After(time.Second) // simulated time; the last connection is accepted but not refused yet
 		synctest.Wait()
 		require.EqualValues(t, 4400, d.Stats().Ended["address-full"]+d.Stats().Ended["too-many"])
 	})
 }
 
-// The other node can connect although the limits are reached. Other clients at its address are closed.
+// The other node can connect even if the limits are reached. Other clients from its address that use the reserved
+// slots are disconnected.
 func TestPeerConnectsAtLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 1, PerAddress: 1, HandshakeTimeout: time.Minute}, "10.0.0.9")
@@ -312,7 +315,7 @@ func TestPeerConnectsAtLimit(t *testing.T) {
 	})
 }
 
-// A connection with repeated authentication failures is closed, unless an earlier call was admitted.
+// A connection with repeated authentication failures is closed, unless one of its calls was admitted.
 func TestAuthenticationFailuresCloseConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 10, PerAddress: 10, HandshakeTimeout: time.Minute}, "")
@@ -345,8 +348,8 @@ func frame(kind byte, payload int) []byte {
 	return b
 }
 
-// A client that sends too many reset, settings, priority or unknown frames is closed, regardless of how the bytes are
-// split. The test uses a TCP connection.
+// A client that sends too many RST_STREAM, SETTINGS, PRIORITY or unknown frames is disconnected, regardless of
+// how the bytes are split. The test uses a TCP connection.
 func TestFrameFloods(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -382,7 +385,7 @@ func TestFrameFloods(t *testing.T) {
 				_, _ = client.Write(make([]byte, 24))
 				for i := range c.count {
 					f := frame(c.kind, i%300)
-					_, _ = client.Write(f[:5]) // in pieces
+					_, _ = client.Write(f[:5]) // sent in pieces
 					if _, err := client.Write(f[5:]); err != nil {
 						return
 					}

@@ -28,8 +28,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// sink is a service with a streaming and a unary method. The streaming method receives one request for each value in
-// taking. The unary method responds when free is closed.
+// sink is a service with a streaming and a unary method. The streaming method receives one request for each value
+// that taking receives. The unary method responds when free is closed.
 type sink struct {
 	taking chan struct{}
 	// free, if not nil, blocks calls until it is closed.
@@ -61,7 +61,7 @@ func (s *sink) desc() *grpc.ServiceDesc {
 						return nil
 					}
 					if err := stream.RecvMsg(&raw{}); err != nil {
-						return nil //nolint:nilerr // the client is done
+						return nil //nolint:nilerr // the client has ended the stream
 					}
 				}
 			},
@@ -102,7 +102,7 @@ func serveSink(t *testing.T) (s *sink, l *admission.Listener, address string) {
 	return serveRequests(t, 1<<20)
 }
 
-// serveRequests is serveSink with a request size limit.
+// serveRequests is like serveSink, but with the given maximum size of a request.
 func serveRequests(t *testing.T, requestBytes int64) (s *sink, l *admission.Listener, address string) {
 	t.Helper()
 	network := simnet.New(simnet.Options{Delay: time.Millisecond})
@@ -142,13 +142,13 @@ func dial(ctx context.Context, t *testing.T, from, to string) (net.Conn, error) 
 	return n.(*simnet.Network).NewProcess(from).Dial(ctx, to)
 }
 
-// take starts a call from a local address.
+// take starts a call of the streaming method from a local address.
 func take(t *testing.T, address, from string) grpc.ClientStream {
 	t.Helper()
 	return call(t, connect(t, address, from, nil))
 }
 
-// connect connects from a local address, through line unless it is nil.
+// connect connects from a local address. If line is not nil, it wraps the connection.
 func connect(t *testing.T, address, from string, line func(net.Conn) net.Conn) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -196,7 +196,7 @@ func testUnprocessedBytesAreCounted(t *testing.T) {
 	unprocessed(0)
 }
 
-// Data of cancelled calls and closed connections does not count.
+// The data of cancelled calls and of closed connections does not count.
 func TestUnprocessedBytesOfCancelledCalls(t *testing.T) {
 	synctest.Test(t, testUnprocessedBytesOfCancelledCalls)
 }
@@ -214,8 +214,8 @@ func testUnprocessedBytesOfCancelledCalls(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().UnprocessedBytes == 0 }, time.Minute, time.Millisecond)
 }
 
-// A client with incomplete requests in many calls is paused, then closed. Clients at other addresses are served in the
-// meantime.
+// A client with incomplete requests in many calls is paused and then disconnected. In the meantime, clients from
+// other addresses are served.
 func TestExcessiveMemoryClosesConnection(t *testing.T) {
 	synctest.Test(t, testExcessiveMemoryClosesConnection)
 }
@@ -230,7 +230,7 @@ func testExcessiveMemoryClosesConnection(t *testing.T) {
 	go func() {
 		for time.Since(start) < time.Minute {
 			select {
-			case s.taking <- struct{}{}: // may be a call of holder, which never completes a request
+			case s.taking <- struct{}{}: // may be a call of the client that never completes a request
 			case <-t.Context().Done():
 				return
 			}
@@ -249,8 +249,8 @@ func testExcessiveMemoryClosesConnection(t *testing.T) {
 	require.Equal(t, uint64(1), l.Stats().Ended["memory"])
 }
 
-// A client is not disconnected because of unprocessed data while its requests wait for the node. It is disconnected
-// while they wait for data from the client.
+// While requests of a client wait for the node, the client is not disconnected because of unprocessed data. While
+// they wait for data from the client, it is.
 func TestBlockedRequestKeepsConnection(t *testing.T) {
 	synctest.Test(t, testBlockedRequestKeepsConnection)
 }
@@ -267,14 +267,14 @@ func testBlockedRequestKeepsConnection(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Stats().Ended["memory"] == 1 }, time.Minute, time.Millisecond)
 }
 
-// A client with complete requests is not disconnected, regardless of the processing time.
+// A client with only complete requests is not disconnected, regardless of how long their processing takes.
 func TestProcessingKeepsConnection(t *testing.T) { synctest.Test(t, testProcessingKeepsConnection) }
 
 func testProcessingKeepsConnection(t *testing.T) {
 	s, l, address := serveSink(t)
 	s.free = make(chan struct{})
 	conn := connect(t, address, "127.0.0.2", nil)
-	const calls = 5 // of 1 MiB each, more than unprocessedLimit
+	const calls = 5 // calls of 1 MiB each, more than unprocessedLimit in total
 	answers := make(chan error, calls)
 	for range calls {
 		go func() { answers <- conn.Invoke(t.Context(), "/test.Sink/Work", &raw{1 << 20}, &raw{}) }()
@@ -310,7 +310,7 @@ func (l *slowLine) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// A request larger than UnprocessedBytes can arrive over a slow connection.
+// A request that is larger than UnprocessedBytes can arrive over a slow connection.
 func TestSlowRequestKeepsConnection(t *testing.T) { synctest.Test(t, testSlowRequestKeepsConnection) }
 
 func testSlowRequestKeepsConnection(t *testing.T) {
@@ -373,7 +373,7 @@ func newRawClient(conn net.Conn) *rawClient {
 	return h
 }
 
-// begin starts a call.
+// begin sends the header of a call.
 func (h *rawClient) begin(id uint32) {
 	h.fields.Reset()
 	for _, f := range []hpack.HeaderField{

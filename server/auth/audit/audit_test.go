@@ -25,7 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// sink is an audit file that can fail.
+// sink is an audit file with writes that can fail.
 type sink struct{ write func([]byte) (int, error) }
 
 func (s sink) Write(b []byte) (int, error) { return s.write(b) }
@@ -49,8 +49,8 @@ func call(method string, err error) auth.Call {
 
 const paused = pb.AdminService_SetPaused_FullMethodName
 
-// A record contains the caller, the method and the outcome; it is written to the file, and is available after a
-// restart.
+// A record contains the caller, the method and the outcome of a call. It is written to the file, and is available
+// after a restart.
 func TestRecordsAreKept(t *testing.T) { synctest.Test(t, testRecordsAreKept) }
 
 func testRecordsAreKept(t *testing.T) {
@@ -89,7 +89,8 @@ func testRecordsAreKept(t *testing.T) {
 	require.Equal(t, []string{"ops"}, records[0].Groups)
 }
 
-// The file is rotated before it exceeds MaxBytes. Only the newest rotated files are kept; other files are not removed.
+// The file is rotated before it exceeds MaxBytes. Only the newest rotated files are kept. Other files are not
+// removed.
 func TestRotation(t *testing.T) { synctest.Test(t, testRotation) }
 
 func testRotation(t *testing.T) {
@@ -139,8 +140,8 @@ func TestInvalidFile(t *testing.T) {
 	require.Contains(t, err.Error(), "audit.file")
 }
 
-// A blocked write to the file does not block calls. Records that do not fit into the queue are missing in the file, and
-// the loss is reported.
+// A blocked write to the file does not block calls. Records that do not fit into the queue are missing in the
+// file, and the loss is reported.
 func TestSlowDisk(t *testing.T) { synctest.Test(t, testSlowDisk) }
 
 func testSlowDisk(t *testing.T) {
@@ -151,7 +152,7 @@ func testSlowDisk(t *testing.T) {
 	}}})
 	start := time.Now()
 	l.Observe(context.Background(), call(paused, nil))
-	synctest.Wait() // the disk hangs in the write of the first record
+	synctest.Wait() // the write of the first record is blocked
 	for range queueRecords + 99 {
 		l.Observe(context.Background(), call(paused, nil))
 	}
@@ -169,7 +170,7 @@ func testSlowDisk(t *testing.T) {
 	require.EqualValues(t, 99, l.Stats().Lost)
 }
 
-// Records observed before Close are written when Close returns, even on a slow disk.
+// All records observed before Close are written before Close returns, even on a slow disk.
 func TestCloseWritesTheQueue(t *testing.T) { synctest.Test(t, testCloseWritesTheQueue) }
 
 func testCloseWritesTheQueue(t *testing.T) {
@@ -205,14 +206,14 @@ func testFullDisk(t *testing.T) {
 	synctest.Wait()
 	require.EqualValues(t, 1, l.Stats().Lost)
 	require.Contains(t, l.Stats().Error, noSpace.Error())
-	full = false // the writer does not retry the lost record
+	full = false // the lost record is not written later
 	l.Observe(context.Background(), call(paused, nil))
 	synctest.Wait()
 	require.Empty(t, l.Stats().Error)
 	require.EqualValues(t, 1, l.Stats().Lost)
 }
 
-// Repeated denied calls of the same kind are counted in one record. The number of kinds in memory is bounded.
+// Repeated denied calls of the same kind are counted in one record. The number of kinds in memory is limited.
 func TestRefusalsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := open(t, Options{Write: sink{func(b []byte) (int, error) { return len(b), nil }}})

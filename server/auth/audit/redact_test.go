@@ -21,7 +21,7 @@ const secretText = "PLANTED-SECRET"
 // suspicious matches names of fields that probably contain secrets or message content.
 var suspicious = regexp.MustCompile(`body|bodies|token|password|passwd|secret|credential|propert|payload|private`)
 
-// harmless lists fields with such a name but without a secret.
+// harmless contains fields that have such a name but contain no secret.
 var harmless = map[protoreflect.FullName]bool{}
 
 // requests returns the request types of all methods of the API.
@@ -40,8 +40,8 @@ func requests(t *testing.T) (all []protoreflect.MessageDescriptor) {
 	return all
 }
 
-// setAll sets all text fields of a message, and returns the number of secrets. Fields that must be withheld, or all
-// fields if redacted is set, contain secretText.
+// setAll sets all text fields of a message to secretText if they must be redacted, and to another text otherwise.
+// It returns the number of fields that it has set to secretText. If redacted is set, all fields must be redacted.
 func setAll(m protoreflect.Message, redacted bool, depth int) (secrets int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -105,7 +105,7 @@ func setAll(m protoreflect.Message, redacted bool, depth int) (secrets int) {
 	return secrets
 }
 
-// No record contains bytes, maps, bodies, tokens or passwords of a request of any method.
+// Whatever the method, a record contains no bytes, maps, message bodies, tokens or passwords of the request.
 func TestRequestsAreRedacted(t *testing.T) {
 	total := 0
 	for _, d := range requests(t) {
@@ -119,7 +119,8 @@ func TestRequestsAreRedacted(t *testing.T) {
 	require.Greater(t, total, 20)
 }
 
-// The arguments of a record are those of the request, with long texts shortened and bodies withheld.
+// The arguments in a record are those of the request, except that long texts are shortened and bodies are
+// redacted.
 func TestArguments(t *testing.T) {
 	body := make([]byte, 8<<20)
 	for _, c := range []struct {

@@ -29,7 +29,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/issuer"
 )
 
-// clock is a manual clock. Refills of limits do not depend on the speed of the test.
+// clock is a manual clock, so that refills of limits do not depend on the speed of the test.
 type clock struct {
 	mu sync.Mutex
 	at time.Time
@@ -47,7 +47,7 @@ func (c *clock) forward(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-// call returns the context of a call from an address with a token; empty: none.
+// call returns the context of a call from an address with a token. If token is empty, the call has no token.
 func call(t *testing.T, address, token string) context.Context {
 	addr, err := net.ResolveTCPAddr("tcp", address)
 	require.NoError(t, err)
@@ -60,7 +60,7 @@ func call(t *testing.T, address, token string) context.Context {
 
 const testAddress = "192.0.2.7:4711"
 
-// fixture returns an Authn that accepts an issuer, and its clock.
+// fixture returns an Authn that accepts the tokens of an issuer, and the clock of that Authn.
 func fixture(t *testing.T, i *issuer.Issuer, change func(*Options)) (*Authn, *clock) {
 	c := &clock{at: time.Now()}
 	o := Options{Logger: zap.NewNop(), Now: c.now, JWT: JWT{
@@ -74,7 +74,7 @@ func fixture(t *testing.T, i *issuer.Issuer, change func(*Options)) (*Authn, *cl
 	return a, c
 }
 
-// reasonOf returns the ErrorReason of an error's status.
+// reasonOf returns the reason in the status of an error.
 func reasonOf(err error) string {
 	for _, d := range status.Convert(err).Details() {
 		if info, is := d.(*errdetails.ErrorInfo); is {
@@ -84,7 +84,7 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// An invalid token is refused with the check that failed. No error contains the token.
+// An invalid token is rejected, and the error identifies the check that failed. No error contains the token.
 func TestJWT(t *testing.T) {
 	i := issuer.New(t)
 	other := issuer.New(t)
@@ -100,7 +100,7 @@ func TestJWT(t *testing.T) {
 
 	for name, tt := range map[string]struct {
 		token    string
-		check    Check // empty: valid
+		check    Check // empty if the token is valid
 		wantText string
 	}{
 		"good":               {token: good},
@@ -124,7 +124,7 @@ func TestJWT(t *testing.T) {
 		},
 		"no audience":  {token: i.Token("alice", issuer.Claims{"aud": nil}), check: CheckAudience},
 		"wrong issuer": {token: i.Token("alice", issuer.Claims{"iss": "https://elsewhere"}), check: CheckIssuer},
-		"other issuer": {token: other.Token("alice", nil), check: CheckSignature}, // its key has the same ID
+		"other issuer": {token: other.Token("alice", nil), check: CheckSignature}, // its key has the ID of the issuer's key
 		"wrong key": {
 			token: i.SignedBy(jose.SigningKey{
 				Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: unknown, KeyID: "key-1"},
@@ -194,7 +194,7 @@ func TestJWT(t *testing.T) {
 	require.Same(t, id, again, "the identity is cached")
 }
 
-// Claims may be nested in other claims, such as roles in Keycloak, and may have dots in their names.
+// Claims may be nested in other claims, such as roles in Keycloak, and their names may contain dots.
 func TestClaimPaths(t *testing.T) {
 	claims := map[string]any{
 		"sub": "a", "https://example.com/groups": "b", "realm_access": map[string]any{"roles": "c", "x.y": "d"},
@@ -207,7 +207,8 @@ func TestClaimPaths(t *testing.T) {
 	}
 }
 
-// An unknown key is fetched from the issuer. The revocation of a key invalidates the tokens that it signed.
+// A key that the node does not know is fetched from the issuer. When the issuer withdraws a key, the tokens that
+// it has signed become invalid.
 func TestKeyRotation(t *testing.T) {
 	for name, file := range map[string]bool{"URL": false, "file": true} {
 		t.Run(name, func(t *testing.T) {
@@ -246,8 +247,8 @@ func TestKeyRotation(t *testing.T) {
 	}
 }
 
-// Tokens with invented key IDs do not make the node query the issuer at a high rate. Until the next fetch, their error
-// is AUTH_UNAVAILABLE.
+// Tokens with invented key IDs do not cause frequent requests to the issuer. Until the next fetch, their error is
+// AUTH_UNAVAILABLE.
 func TestUnknownKeysAreFetchedRarely(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, func(o *Options) { o.JWT.KeysURL = i.KeysURL() })
@@ -275,8 +276,8 @@ func TestUnknownKeysAreFetchedRarely(t *testing.T) {
 	require.Equal(t, 2, i.Fetches())
 }
 
-// While no keys are available, tokens are neither accepted nor reported as invalid. If the issuer fails later, tokens
-// signed by fetched keys are accepted.
+// While no keys are available, tokens are neither accepted nor reported as invalid. If the issuer becomes
+// unavailable after a fetch, tokens signed with the fetched keys are accepted.
 func TestIssuerDown(t *testing.T) {
 	i := issuer.New(t)
 	i.SetDown(true)
@@ -302,7 +303,8 @@ func TestIssuerDown(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err), "the token may be valid")
 }
 
-// A token of a revoked key is accepted while the issuer is unavailable, and rejected after the next fetch.
+// A token signed with a withdrawn key is accepted while the issuer is unavailable, and rejected after the next
+// fetch.
 func TestRevokedKeyWhileIssuerIsDown(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)
@@ -323,7 +325,7 @@ func TestRevokedKeyWhileIssuerIsDown(t *testing.T) {
 	require.Equal(t, "TOKEN_EXPIRED", reasonOf(id.Expired()))
 }
 
-// An identity expires with its token, and the token is not accepted again.
+// An identity expires with its token. After that, the token is not accepted again.
 func TestJWTExpires(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)
@@ -338,7 +340,7 @@ func TestJWTExpires(t *testing.T) {
 	require.Equal(t, "TOKEN_EXPIRED", reasonOf(err))
 }
 
-// Tokens created in the pair are found by their SHA-256. They expire, and can be revoked.
+// Tokens created by the pair are found by their SHA-256. They can expire and be revoked.
 func TestTokens(t *testing.T) {
 	i := issuer.New(t)
 	known := map[[sha256.Size]byte]time.Time{}
@@ -384,8 +386,8 @@ func TestJWTNotConfigured(t *testing.T) {
 	require.Nil(t, id)
 }
 
-// An address that sends invalid tokens is blocked for a time. Known tokens from that address and tokens from other
-// addresses are unaffected.
+// An address that sends invalid tokens is blocked for some time. Tokens from that address that were already
+// verified, and tokens from other addresses, are not affected.
 func TestFailureLimit(t *testing.T) {
 	i := issuer.New(t)
 	first, _ := fixture(t, i, func(o *Options) {
@@ -447,7 +449,7 @@ func TestFailureLimitIsBounded(t *testing.T) {
 	require.Positive(t, l.wait(bad, now), "the address with the most failures is kept")
 }
 
-// ManyFailures invalid tokens from an address are reported for a minute.
+// If an address sends ManyFailures invalid tokens, this is reported for a minute.
 func TestManyFailures(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)
@@ -482,7 +484,7 @@ func TestAuthorizationHeader(t *testing.T) {
 	require.Contains(t, err.Error(), "than one")
 }
 
-// An invalid token is rejected with a status of bounded length.
+// Authenticate rejects any invalid token with a status of limited length.
 func FuzzToken(f *testing.F) {
 	a, err := New(Options{Logger: zap.NewNop(), JWT: JWT{
 		Issuer: "https://id.example.com", Audience: "lockstep", KeysURL: "http://127.0.0.1:1/", PrincipalClaim: "sub",

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// The principal is the first URI, else the first DNS name, else the common name.
+// The principal of a certificate is the first URI, or else the first DNS name, or else the common name.
 func TestCertificatePrincipal(t *testing.T) {
 	uri, err := url.Parse("spiffe://example.com/billing")
 	require.NoError(t, err)

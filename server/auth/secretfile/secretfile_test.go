@@ -24,7 +24,7 @@ func write(t *testing.T, path, content string) {
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-// Each secret of the file is accepted, and similar strings are rejected.
+// Each secret in the file is accepted, and similar strings are rejected.
 func TestContains(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write(t, path, "# of the pair\n\n"+newer+"\r\n  "+older+"  \n")
@@ -58,7 +58,7 @@ func FuzzContains(f *testing.F) {
 	})
 }
 
-// Invalid secrets are refused, and errors do not contain them.
+// Files with an invalid secret are rejected, and the errors do not contain the secret.
 func TestInvalidFiles(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                                    "no secret",
@@ -80,7 +80,7 @@ func TestInvalidFiles(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// A changed file is reloaded, on request and automatically. Invalid content has no effect, and is reported once.
+// A changed file is read again, on request and automatically. Invalid content is not used, and is reported once.
 func TestReload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write(t, path, older)

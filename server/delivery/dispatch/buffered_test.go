@@ -16,7 +16,8 @@ import (
 
 var firstKey = dispatch.Key{Queue: 1, Sub: 1}
 
-// waitInFlight waits until at least this many messages are in flight and the number is stable. It returns the number.
+// waitInFlight waits until at least the given number of messages are in flight and the number is stable. It
+// returns that number.
 func (f *fixture) waitInFlight(least uint64) uint64 {
 	f.t.Helper()
 	var n uint64
@@ -28,8 +29,8 @@ func (f *fixture) waitInFlight(least uint64) uint64 {
 	return n
 }
 
-// Consumers that do not read hold at most BufferedBytes in total, and 16 KiB each. A consumer that reads receives
-// messages in the meantime, and the messages of finished consumers.
+// Consumers that do not read buffer at most BufferedBytes in total, plus 16 KiB each. A consumer that reads
+// receives messages in the meantime, including the messages of consumers that have finished.
 func TestOutboxesShareLimit(t *testing.T) { synctest.Test(t, testOutboxesShareLimit) }
 
 func testOutboxesShareLimit(t *testing.T) {
@@ -44,7 +45,7 @@ func testOutboxesShareLimit(t *testing.T) {
 	list := make([]*dispatch.Consumer, consumers)
 	for i := range list {
 		list[i] = f.attach(10_000)
-		synctest.Wait() // each fills its outbox before the next one is attached: the order that needs most memory
+		synctest.Wait() // each fills its outbox before the next attaches: the order that needs most memory
 	}
 	held, _ := f.registry.Stats(firstKey)
 	require.Less(t, held*size, uint64(2<<20+256<<10+consumers*(16+1)<<10), "%d messages", held)
@@ -68,8 +69,8 @@ func testOutboxesShareLimit(t *testing.T) {
 	}
 }
 
-// Messages of a lost consumer are read again in batches, as the next consumer accepts them. Each message is
-// redelivered once, in order.
+// The messages of a lost consumer are read again in batches when the next consumer can accept them. Each message
+// is redelivered once and in order.
 func TestRedeliveriesAreReadInParts(t *testing.T) {
 	for name, set := range map[string]func(q *memoryQueue){
 		"plain":                  func(*memoryQueue) {},
@@ -78,7 +79,7 @@ func TestRedeliveriesAreReadInParts(t *testing.T) {
 	} {
 		simulated(t, name, func(t *testing.T) {
 			const messages = 200
-			f := newFixture(t, limits()) // a batch is one message, an outbox four
+			f := newFixture(t, limits()) // a batch contains one message, and an outbox four
 			set(f.queue)
 			body := message(t, txn.Attributes{}, string(make([]byte, 1000)))
 			for range messages {
@@ -113,7 +114,7 @@ func TestRedeliveriesAreReadInParts(t *testing.T) {
 	}
 }
 
-// While the first message of a group waits to be read again, the next one is not delivered.
+// While the first message of a group waits to be read again, the next message of the group is not delivered.
 func TestGroupsKeepOrderWhenReadInParts(t *testing.T) {
 	synctest.Test(t, testGroupsKeepOrderWhenReadInParts)
 }
@@ -125,7 +126,7 @@ func testGroupsKeepOrderWhenReadInParts(t *testing.T) {
 	for i := range 2 * groups {
 		f.queue.publish(message(t, txn.Attributes{Group: strconv.Itoa(i % groups)}, body))
 	}
-	lost := f.attach(2 * groups) // the second ones are read and wait
+	lost := f.attach(2 * groups) // the second messages of the groups are read and wait
 	next := f.attach(0)
 	f.take(lost, groups)
 	require.Eventually(t, func() bool { return f.queue.readsSoFar() >= 2*groups }, 10*time.Second, time.Millisecond)

@@ -34,7 +34,8 @@ func (q *corruptQueue) Read(
 	return dst, next, err
 }
 
-// Messages behind corrupt ones are delivered immediately, and the corrupt ones once they are readable again.
+// Messages behind corrupt ones are delivered immediately. Corrupt messages are delivered when they are readable
+// again.
 func TestCorruptMessagesAreSkipped(t *testing.T) {
 	synctest.Test(t, testCorruptMessagesAreSkipped)
 }
@@ -69,7 +70,7 @@ func testCorruptMessagesAreSkipped(t *testing.T) {
 	q.corrupt = map[uint64]bool{3: true}
 	q.mu.Unlock()
 	require.Equal(t, []uint64{1, 4, 6}, next(3))
-	r.Settled(dispatch.Key{Queue: 1, Sub: 1}, []dispatch.Range{{First: 3, Last: 3}}, nil) // an operator has discarded it
+	r.Settled(dispatch.Key{Queue: 1, Sub: 1}, []dispatch.Range{{First: 3, Last: 3}}, nil) // discarded
 	q.publish("seven")
 	require.Equal(t, []uint64{7}, next(1))
 }

@@ -75,7 +75,7 @@ func (q *memoryQueue) moved() []dispatch.Dead {
 	return append([]dispatch.Dead(nil), q.dead...)
 }
 
-// settle settles messages and waits for the confirmation, before which no message must arrive.
+// settle settles messages and waits for the confirmation. No message may arrive before the confirmation.
 func (f *fixture) settle(c *dispatch.Consumer, a dispatch.Outcomes) {
 	f.t.Helper()
 	require.NoError(f.t, c.Settle(f.ctx, a))
@@ -89,8 +89,8 @@ func (f *fixture) settle(c *dispatch.Consumer, a dispatch.Outcomes) {
 	}
 }
 
-// A message is delivered up to the limit of its queue, whether nacked or requeued from a lost consumer, and then
-// dead-lettered. Other messages are not affected.
+// A message is delivered up to the delivery limit and then dead-lettered, regardless of whether it is nacked or
+// requeued from a lost consumer. Other messages are not affected.
 func TestMaxDeliveries(t *testing.T) { synctest.Test(t, testMaxDeliveries) }
 
 func testMaxDeliveries(t *testing.T) {
@@ -116,7 +116,7 @@ func testMaxDeliveries(t *testing.T) {
 	f.nothing(c)
 }
 
-// A rejected message is moved immediately, and the reject is confirmed once the message is moved. Rejects of messages
+// A rejected message is moved immediately. The reject is confirmed when the message is moved. Rejects of messages
 // in flight at another consumer are ignored.
 func TestReject(t *testing.T) { synctest.Test(t, testReject) }
 
@@ -137,8 +137,8 @@ func testReject(t *testing.T) {
 	require.ErrorIs(t, first.Settle(f.ctx, dispatch.Outcomes{Rejects: one(4)}), dispatch.ErrNotDelivered)
 }
 
-// While the dead-letter queue is full, a rejected message has no consumer and the reject is not confirmed. Other
-// acknowledgements and confirmations continue. The message is moved once there is space.
+// While the dead-letter queue is full, a rejected message has no consumer and its reject is not confirmed. Other
+// acknowledgements are accepted and confirmed. The message is moved when there is space.
 func TestDeadLetterQueueFull(t *testing.T) { synctest.Test(t, testDeadLetterQueueFull) }
 
 func testDeadLetterQueueFull(t *testing.T) {
@@ -160,7 +160,7 @@ func testDeadLetterQueueFull(t *testing.T) {
 	require.Len(t, f.queue.moved(), 1)
 }
 
-// If a move fails for another reason, the consumers end and the messages are redelivered.
+// If a move fails for a reason other than a full queue, the consumers end and the messages are redelivered.
 func TestMoveFails(t *testing.T) { synctest.Test(t, testMoveFails) }
 
 func testMoveFails(t *testing.T) {

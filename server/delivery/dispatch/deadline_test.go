@@ -22,7 +22,7 @@ func (f *fixture) ackTimeout(d time.Duration) {
 	f.registry.Altered(1)
 }
 
-// extendTimeout extends the timeout of the test.
+// extendTimeout extends the timeout of the fixture's context to three hours.
 func (f *fixture) extendTimeout() {
 	ctx, cancel := context.WithTimeout(f.t.Context(), 3*time.Hour)
 	f.t.Cleanup(cancel)
@@ -40,7 +40,7 @@ func withDeadline(t *testing.T, name string, test func(t *testing.T, f *fixture)
 	})
 }
 
-// next returns the next event, which must arrive in the given time.
+// next returns the next event, which must arrive within the given time.
 func (f *fixture) next(c *dispatch.Consumer, within time.Duration) dispatch.Event {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.ctx, within)
@@ -50,8 +50,9 @@ func (f *fixture) next(c *dispatch.Consumer, within time.Duration) dispatch.Even
 	return event
 }
 
-// A message that is not acknowledged in time is redelivered to another consumer, and the delivery is counted. The first
-// consumer is notified. Its late ack is refused; the other outcomes of the request are applied (INV-22).
+// A message that is not acknowledged in time is redelivered to another consumer, and its delivery is counted. The
+// first consumer is notified. Its late ack is refused, but the other outcomes in the same request are applied
+// (INV-22).
 func TestAckDeadline(t *testing.T) {
 	withDeadline(t, "expires", func(t *testing.T, f *fixture) {
 		f.queue.publish("a", "b", "c")
@@ -90,8 +91,9 @@ func TestAckDeadline(t *testing.T) {
 	})
 }
 
-// Extend moves the deadline. It has no effect without a deadline. A consumer can have a shorter deadline than its
-// subscription. A changed deadline of a subscription starts at the change for messages in flight.
+// Extend sets a new deadline. Without an ack_timeout, it has no effect. A consumer can have a shorter ack_timeout
+// than its subscription. If the ack_timeout of a subscription is changed, the new deadline of messages in flight
+// starts at the change.
 func TestExtendAckDeadline(t *testing.T) {
 	withDeadline(t, "extend", func(t *testing.T, f *fixture) {
 		f.queue.publish("a", "b")
@@ -135,12 +137,12 @@ func TestExtendAckDeadline(t *testing.T) {
 	})
 }
 
-// Unsent messages of a client that does not read are delivered to another consumer after the deadline.
+// After the deadline, the unsent messages of a client that does not read are delivered to another consumer.
 func TestUnsentMessagesExpire(t *testing.T) {
 	withDeadline(t, "unsent", func(t *testing.T, f *fixture) {
 		c := f.attach(10)
 		f.queue.publish("a", "b")
-		synctest.Wait() // assigned, and never taken
+		synctest.Wait() // the messages are assigned and never taken
 		other := f.attach(10)
 		pass(ackTimeout)
 		again := f.take(other, 2)
@@ -172,8 +174,8 @@ func TestUnsentMessagesExpire(t *testing.T) {
 	})
 }
 
-// After the deadline, the groups of a consumer move to others, and the next consumer of an exclusive queue becomes
-// active. A message at the delivery limit is dead-lettered.
+// After the deadline, the groups of a consumer move to other consumers, and the next consumer of an exclusive
+// queue becomes active. A message at the delivery limit is dead-lettered.
 func TestAckDeadlineOrder(t *testing.T) {
 	withDeadline(t, "groups", func(t *testing.T, f *fixture) {
 		f.grouped("g", "g", "h")
@@ -219,7 +221,7 @@ func TestAckDeadlineOrder(t *testing.T) {
 	})
 }
 
-// A consumer is stuck if it has held a message for the given time and has settled none in that time.
+// A consumer is stuck if it has had a message in flight for the given time and has settled none in that time.
 func TestStuckConsumers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -242,5 +244,5 @@ func TestStuckConsumers(t *testing.T) {
 	})
 }
 
-// pass waits in simulated time.
+// pass waits for a duration in simulated time.
 func pass(d time.Duration) { <-time.After(d) }

@@ -31,17 +31,17 @@ type memoryQueue struct {
 	watchers []chan struct{}
 	commits  int
 	reads    int
-	hold     chan struct{} // while not nil, commits wait until it is closed
+	hold     chan struct{} // if not nil, commits wait until it is closed
 	failWith error
 
 	prioritized, exclusive bool
 	paused                 bool
 	ackTimeout             time.Duration
 
-	most      uint64 // deliveries of a message; 0: no limit
+	most      uint64 // delivery limit; 0 means no limit
 	dead      []dispatch.Dead
 	moveFails error
-	deadRoom  *int // messages that fit into the dead-letter queue; nil: no limit
+	deadRoom  *int // number of messages that fit into the dead-letter queue; nil means no limit
 
 	matches  func([]byte) bool
 	noFilter error
@@ -49,8 +49,8 @@ type memoryQueue struct {
 
 	delayed map[uint64]bool
 	ttl     int64
-	delay   time.Duration // redelivery delay for each time the message was requeued
-	onRead  func()        // called, without the lock, when a read has its result
+	delay   time.Duration // redelivery delay per requeue of a message
+	onRead  func()        // called without the lock when a read has its result
 	toRead  func()        // called with the lock when a read begins
 }
 
@@ -113,7 +113,7 @@ func (q *memoryQueue) Read(
 	return dst, next, nil
 }
 
-// ReadPriorities reads the lowest sequences of the highest priority: one lane at a time.
+// ReadPriorities reads one lane at a time: the lowest sequences of the highest priority that has messages.
 func (q *memoryQueue) ReadPriorities(
 	ctx context.Context, key dispatch.Key, lanes *store.Lanes, maxMessages, _ int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
@@ -227,7 +227,7 @@ func (q *memoryQueue) Settle(ctx context.Context, _ dispatch.Key, acks, releases
 	return nil
 }
 
-// held waits while commits are held.
+// held waits while commits are blocked.
 func (q *memoryQueue) held(ctx context.Context) error {
 	q.mu.Lock()
 	hold := q.hold
@@ -301,7 +301,7 @@ func (f *fixture) attach(credit uint32) *dispatch.Consumer {
 	return c
 }
 
-// take waits for n messages.
+// take waits until the consumer has received n messages, and returns them.
 func (f *fixture) take(c *dispatch.Consumer, n int) []dispatch.Message {
 	f.t.Helper()
 	var got []dispatch.Message
@@ -323,7 +323,7 @@ func (f *fixture) nothing(c *dispatch.Consumer) {
 	require.ErrorIs(f.t, err, context.DeadlineExceeded, "got %v", event)
 }
 
-// confirm settles, waits for the confirmation, and returns the messages received until then.
+// confirm settles messages, waits for the confirmation, and returns the messages received until then.
 func (f *fixture) confirm(c *dispatch.Consumer, acks, nacks []dispatch.Range, number uint64) []dispatch.Message {
 	f.t.Helper()
 	var got []dispatch.Message
@@ -364,7 +364,7 @@ func testDeliveryInOrderWithinCredit(t *testing.T) {
 	require.Zero(t, f.queue.backlog())
 }
 
-// Messages that exceed the credit of one consumer are delivered to another one.
+// Messages that exceed the credit of one consumer are delivered to another consumer.
 func TestDeliveryToConsumersWithCredit(t *testing.T) {
 	synctest.Test(t, testDeliveryToConsumersWithCredit)
 }
@@ -395,7 +395,8 @@ func testNackedMessageIsRedeliveredFirst(t *testing.T) {
 	require.Equal(t, uint32(0), again[2].DeliveryCount)
 }
 
-// Unacknowledged messages of a lost consumer are redelivered to another consumer, and the deliveries are counted.
+// The unacknowledged messages of a lost consumer are redelivered to another consumer, and their earlier
+// deliveries are counted.
 func TestMessagesOfLostConsumerAreRedelivered(t *testing.T) {
 	synctest.Test(t, testMessagesOfLostConsumerAreRedelivered)
 }
@@ -415,7 +416,7 @@ func testMessagesOfLostConsumerAreRedelivered(t *testing.T) {
 	require.Zero(t, f.queue.backlog())
 }
 
-// A message that was not sent to the client of a lost consumer does not count as delivered.
+// A message that was assigned to a lost consumer but not sent to its client does not count as delivered.
 func TestUnsentMessageIsNotCounted(t *testing.T) { synctest.Test(t, testUnsentMessageIsNotCounted) }
 
 func testUnsentMessageIsNotCounted(t *testing.T) {
@@ -433,7 +434,7 @@ func testUnsentMessageIsNotCounted(t *testing.T) {
 	}
 }
 
-// If the only consumer of a subscription closes, its messages are redelivered to the next one.
+// If the only consumer of a subscription closes, its messages are redelivered to the next consumer.
 func TestLastConsumerReattaches(t *testing.T) {
 	synctest.Test(t, testLastConsumerReattaches)
 }
@@ -444,13 +445,13 @@ func testLastConsumerReattaches(t *testing.T) {
 	c := f.attach(1)
 	f.take(c, 1)
 	c.Close()
-	c.Close() // has no effect
+	c.Close() // a second Close has no effect
 	again := f.take(f.attach(2), 2)
 	require.Equal(t, []uint64{1, 2}, sequences(again))
 	require.Equal(t, uint32(1), again[0].DeliveryCount)
 }
 
-// Acknowledgements received during a commit are committed together in the next transaction. They are confirmed after
+// Acknowledgements received during a commit are committed together in the next transaction, and confirmed after
 // that commit.
 func TestAcksAreBatched(t *testing.T) { synctest.Test(t, testAcksAreBatched) }
 
@@ -494,7 +495,7 @@ func testPausedDeliversNothing(t *testing.T) {
 	require.Equal(t, []uint64{1, 2}, sequences(f.take(c, 2)))
 }
 
-// After Close, all operations of the registry and of its consumers return the reason.
+// After Close, the methods of the registry and of its consumers return the reason.
 func TestCloseReturnsReason(t *testing.T) { synctest.Test(t, testCloseReturnsReason) }
 
 func testCloseReturnsReason(t *testing.T) {
@@ -509,7 +510,7 @@ func testCloseReturnsReason(t *testing.T) {
 	require.ErrorIs(t, err, reason)
 }
 
-// An error of a read or a commit ends the consumers with that error. A later consumer receives the messages again.
+// If a read or a commit fails, the consumers end with its error. A later consumer receives the messages again.
 func TestErrorsEndConsumers(t *testing.T) { synctest.Test(t, testErrorsEndConsumers) }
 
 func testErrorsEndConsumers(t *testing.T) {
@@ -556,7 +557,7 @@ func testSettledByTransaction(t *testing.T) {
 	require.Equal(t, uint32(1), again[0].DeliveryCount)
 }
 
-// A consumer can acknowledge messages that were delivered before it reconnected.
+// A consumer can acknowledge messages that were delivered to an earlier consumer.
 func TestAckAfterReconnect(t *testing.T) { synctest.Test(t, testAckAfterReconnect) }
 
 func testAckAfterReconnect(t *testing.T) {
@@ -590,12 +591,12 @@ func testConsumersAndCreditAreLimited(t *testing.T) {
 	}
 	f.take(c, 5)
 	require.NoError(t, c.AddCredit(5))
-	f.nothing(c) // at its limit of outstanding messages
+	f.nothing(c) // the limit of messages in flight is reached
 	got := f.confirm(c, one(1), nil, 1)
 	require.Equal(t, []uint64{6}, sequences(append(got, f.take(c, 1-len(got))...)))
 }
 
-// The outbox of a slow client is bounded regardless of its credit.
+// The outbox of a slow client is limited regardless of its credit.
 func TestOutboxIsBounded(t *testing.T) { synctest.Test(t, testOutboxIsBounded) }
 
 func testOutboxIsBounded(t *testing.T) {
@@ -613,7 +614,7 @@ func testOutboxIsBounded(t *testing.T) {
 	f.take(c, 100)
 }
 
-// With consumers that ack, nack and leave at random, every message is acknowledged, and no message is in flight at two
+// If consumers ack, nack and leave at random, every message is acknowledged, and no message is in flight at two
 // consumers.
 func TestRandomConsumers(t *testing.T) { synctest.Test(t, testRandomConsumers) }
 
@@ -639,7 +640,7 @@ func testRandomConsumers(t *testing.T) {
 	require.Zero(t, f.queue.backlog())
 }
 
-// consumeSome runs one consumer from attach to close.
+// consumeSome runs one consumer until it closes.
 func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
 	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
 	if err != nil {
@@ -684,7 +685,7 @@ func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
 	}
 }
 
-// The deliveries to consumers that have detached are counted once.
+// Messages delivered to consumers that have detached are counted once.
 func TestTakeDetached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -696,7 +697,7 @@ func TestTakeDetached(t *testing.T) {
 		require.Equal(t, uint64(2), f.registry.Activity()[1].Delivered)
 		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)}))
 		c.Close()
-		<-time.After(time.Minute) // until the dispatcher is removed
+		<-time.After(time.Minute) // the dispatcher is removed in that time
 		synctest.Wait()
 		require.Empty(t, f.registry.Activity())
 		require.Equal(t, map[uint64]uint64{1: 2}, f.registry.TakeDetached())

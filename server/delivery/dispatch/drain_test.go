@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// drained drains a consumer and returns the messages received until completion, and the revoked credit.
+// drained drains a consumer. It returns the messages received until the drain completes, and the revoked credit.
 func (f *fixture) drained(c *dispatch.Consumer, number uint64) (list []dispatch.Message, credit uint32) {
 	f.t.Helper()
 	c.Drain(number)
@@ -29,7 +29,7 @@ func (f *fixture) drained(c *dispatch.Consumer, number uint64) (list []dispatch.
 	}
 }
 
-// A drain completes after the available messages are delivered, and revokes the remaining credit.
+// A drain completes when the available messages are delivered, and revokes the remaining credit.
 func TestDrain(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "prioritized": true} {
 		t.Run(name, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A drain delivers all messages that match the filter of the consumer, even if they were deferred for other consumers
-// before. It completes although messages are published continuously.
+// A drain delivers all messages that match the filter of the consumer, even if they were deferred for other
+// consumers before. It completes even if messages are published continuously.
 func TestDrainReadsAll(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "prioritized": true} {
 		t.Run(name, func(t *testing.T) {
@@ -104,11 +104,11 @@ func TestDrainReadsAll(t *testing.T) {
 
 				c := f.filtered(100, has("wanted"))
 				var more func()
-				more = func() { // each read is followed by a publish
+				more = func() { // publish during each read
 					f.queue.publish(bodies[0])
 					f.queue.set(func() { f.queue.onRead = more })
 				}
-				if !prioritized { // with priorities, finding one message takes many reads
+				if !prioritized { // with priorities, it takes many reads to find one message
 					f.queue.set(func() { f.queue.onRead = more })
 				}
 				list, credit = f.drained(c, 1)
@@ -120,7 +120,7 @@ func TestDrainReadsAll(t *testing.T) {
 	}
 }
 
-// The drain of a consumer at its limit of messages in flight completes immediately.
+// If a consumer has reached its limit of messages in flight, its drain completes immediately.
 func TestDrainAtTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limits()
@@ -136,7 +136,7 @@ func TestDrainAtTheLimit(t *testing.T) {
 	})
 }
 
-// A drain completes after messages that a lost consumer releases are delivered.
+// A drain delivers the messages that a lost consumer releases before it completes.
 func TestDrainIncludesMessagesOfLostConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())

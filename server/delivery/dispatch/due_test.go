@@ -20,8 +20,8 @@ func (q *memoryQueue) release(sequence uint64) {
 	delete(q.delayed, sequence)
 }
 
-// Delayed messages are delivered exactly once: behind the read position, ahead of it, and during a read that may have
-// found them.
+// A delayed message is delivered exactly once, regardless of whether it becomes deliverable behind the read
+// position, ahead of it, or during a read that may return it.
 func TestDueIsDelivered(t *testing.T) { synctest.Test(t, testDueIsDelivered) }
 
 func testDueIsDelivered(t *testing.T) {
@@ -55,14 +55,14 @@ func testDueIsDelivered(t *testing.T) {
 		require.ElementsMatch(t, []uint64{4, 8, 9}, sequences(f.take(c, 3)))
 		f.nothing(c)
 
-		// 10 is released before the read that finds it, and Due is called during it.
+		// 10 becomes deliverable before the read that returns it, and Due is called during that read.
 		f.queue.mu.Lock()
 		f.queue.onRead = func() { f.registry.Due(1, []uint64{10}) }
 		f.queue.mu.Unlock()
 		f.queue.publish(bodies[0])
 		require.Equal(t, []uint64{10}, sequences(f.take(c, 1)))
 		f.nothing(c)
-		f.registry.Due(9, []uint64{1}) // of another queue
+		f.registry.Due(9, []uint64{1}) // a sequence of another queue
 		f.confirm(c, span(1, 5), nil, 1)
 		require.Zero(t, f.counters.Redelivered.Load(), "the first delivery is not a redelivery")
 	}
@@ -75,12 +75,12 @@ func timed(t *testing.T, a txn.Attributes) []byte {
 	return rec
 }
 
-// A message that expires before it is sent, by its own expiry or the TTL of its queue, is not sent and uses no credit.
-// It is delivered later if the TTL is removed.
+// A message that expires before it is sent is not sent and uses no credit. This applies to its own expiry time
+// and to the TTL of its queue. If the TTL is removed, the message is delivered later.
 func TestExpiredIsNotDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
-		f.ctx = t.Context() // without its timeout
+		f.ctx = t.Context() // a context without a timeout
 		now := time.Now()
 		dead := &txn.DeadLetter{
 			Queue: "o", Subscription: "s", Sequence: 1, Reason: txn.DeadRejected, MovedMS: now.UnixMilli(),
@@ -114,13 +114,13 @@ func TestExpiredIsNotDelivered(t *testing.T) {
 		f.queue.publish(string(timed(t, txn.Attributes{Subject: "none"})))
 		require.NoError(t, c.AddCredit(10))
 		require.Equal(t, []uint64{8}, sequences(f.take(c, 1)))
-		got := f.take(c, 1) // after a minute
+		got := f.take(c, 1) // within a minute
 		require.Equal(t, []uint64{6}, sequences(got), "its queue no longer has a TTL")
 	})
 }
 
-// Requeued messages are redelivered after the redelivery delay, which increases with each delivery. A nack can request
-// another delay.
+// Requeued messages are redelivered after the redelivery delay, which increases with each delivery. A nack can
+// request a different delay.
 func TestRedeliveryDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -145,8 +145,8 @@ func TestRedeliveryDelay(t *testing.T) {
 		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: one(3), NackDelay: &noDelay}))
 		again(3*time.Second, 3)
 
-		// A message acknowledged in the meantime is not redelivered. A lost consumer's messages are also
-		// delayed.
+		// A message that is acknowledged during its delay is not redelivered. Messages of a lost consumer are delayed,
+		// too.
 		f.confirm(c, one(2), one(1), 3)
 		f.registry.Settled(dispatch.Key{Queue: 1, Sub: 1}, one(1), nil)
 		f.queue.mu.Lock()
@@ -162,7 +162,7 @@ func TestRedeliveryDelay(t *testing.T) {
 	})
 }
 
-// InFlight returns only messages in flight at a consumer of the given queue.
+// InFlight returns only messages that are in flight at a consumer of the given queue.
 func TestInFlight(t *testing.T) { synctest.Test(t, testInFlight) }
 
 func testInFlight(t *testing.T) {
@@ -177,8 +177,8 @@ func testInFlight(t *testing.T) {
 	require.Empty(t, f.registry.InFlight(1, []uint64{1, 2, 3}))
 }
 
-// A message that a read has found before the call of Due is not delivered twice, whether it is in flight or waits for
-// a consumer.
+// A message that a read has returned before the call of Due is delivered only once, regardless of whether it is
+// in flight or waits for a consumer.
 func TestDueIsDeliveredOnce(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "priorities": true} {
 		simulated(t, name, func(t *testing.T) {
@@ -197,8 +197,8 @@ func TestDueIsDeliveredOnce(t *testing.T) {
 	}
 }
 
-// Due does not redeliver a message that a consumer has already settled: neither while the outcome is pending or being
-// committed, nor during the redelivery delay.
+// Due does not redeliver a message that a consumer has already settled: neither while the outcome is pending or
+// is being committed, nor during the redelivery delay.
 func TestDueDuringSettlement(t *testing.T) {
 	for name, c := range map[string]struct {
 		outcome dispatch.Outcomes
@@ -213,7 +213,7 @@ func TestDueDuringSettlement(t *testing.T) {
 		for _, prioritized := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t, limits())
-				f.ctx = t.Context() // without its timeout
+				f.ctx = t.Context() // a context without a timeout
 				f.queue.prioritized, f.queue.delay = prioritized, c.delay
 				f.queue.publish(string(timed(t, txn.Attributes{Subject: "s"})), string(timed(t, txn.Attributes{Subject: "s"})))
 				consumer := f.attach(100)
@@ -222,9 +222,9 @@ func TestDueDuringSettlement(t *testing.T) {
 				f.queue.mu.Lock()
 				f.queue.hold = hold
 				f.queue.mu.Unlock()
-				require.NoError(t, consumer.Settle(f.ctx, dispatch.Outcomes{Nacks: one(2)})) // is being committed
+				require.NoError(t, consumer.Settle(f.ctx, dispatch.Outcomes{Nacks: one(2)})) // this outcome is being committed
 				synctest.Wait()
-				require.NoError(t, consumer.Settle(f.ctx, c.outcome)) // is pending
+				require.NoError(t, consumer.Settle(f.ctx, c.outcome)) // this outcome is pending
 				f.registry.Due(1, []uint64{1, 2})
 				synctest.Wait()
 				f.nothing(consumer)

@@ -18,7 +18,7 @@ import (
 // wanted matches records that begin with "yes".
 func wanted(record []byte) bool { return bytes.HasPrefix(record, []byte("yes")) }
 
-// mixed returns n bodies, of which every tenth matches, and the sequences of those.
+// mixed returns n bodies and the sequences of those that match. Every tenth body matches.
 func mixed(n int) (bodies []string, matching []uint64) {
 	for i := range n {
 		body := fmt.Sprintf("no %d", i)
@@ -31,8 +31,8 @@ func mixed(n int) (bodies []string, matching []uint64) {
 	return bodies, matching
 }
 
-// Only matching messages are delivered, in order. The others are acknowledged in few transactions, although the
-// consumer accepts one message at a time.
+// Only matching messages are delivered, in order. The other messages are acknowledged in few transactions, even
+// if the consumer accepts one message at a time.
 func TestSubscriptionFilter(t *testing.T) { synctest.Test(t, testSubscriptionFilter) }
 
 func testSubscriptionFilter(t *testing.T) {
@@ -56,7 +56,7 @@ func testSubscriptionFilter(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 1 }, 10*time.Second, time.Millisecond)
 }
 
-// When the last consumer leaves, messages that did not match are acknowledged. Other messages remain.
+// When the last consumer leaves, messages that do not match are acknowledged. Matching messages remain.
 func TestFilterWithoutConsumer(t *testing.T) { synctest.Test(t, testFilterWithoutConsumer) }
 
 func testFilterWithoutConsumer(t *testing.T) {
@@ -88,7 +88,7 @@ func testFilterAndNack(t *testing.T) {
 	f.queue.publish("no", "yes", "no", "yes")
 	c := f.attach(10)
 	require.Equal(t, []uint64{2, 4}, sequences(f.take(c, 2)))
-	again := f.confirm(c, nil, one(2), 1) // it may arrive with the confirmation
+	again := f.confirm(c, nil, one(2), 1) // the message may arrive with the confirmation
 	again = append(again, f.take(c, 1-len(again))...)
 	require.Equal(t, []uint64{2}, sequences(again))
 	f.confirm(c, []dispatch.Range{{First: 2, Last: 2}, {First: 4, Last: 4}}, nil, 2)
@@ -115,7 +115,7 @@ func testFilterStopsWhileCommitsAreBlocked(t *testing.T) {
 	require.Eventually(t, func() bool { return f.queue.backlog() == 0 }, 10*time.Second, time.Millisecond)
 }
 
-// A subscription with a filter that cannot be evaluated rejects consumers until the filter is valid.
+// If the filter of a subscription cannot be compiled, consumers are rejected until the filter is valid.
 func TestInvalidFilter(t *testing.T) { synctest.Test(t, testInvalidFilter) }
 
 func testInvalidFilter(t *testing.T) {

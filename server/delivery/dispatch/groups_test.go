@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A subscription stores a bounded number of groups, and never evicts a group with a message in flight.
+// The number of groups of a subscription is limited. A group with a message in flight is never evicted.
 func TestManyGroups(t *testing.T) {
 	var s groups
 	c := new(Consumer)
@@ -41,7 +41,7 @@ func TestManyGroups(t *testing.T) {
 	s.park(g, 9, all+2)
 	s.park(g, 4, all)
 	require.Equal(t, 3, s.parked, "a message is parked once")
-	for i, want := range []uint64{all + 2, all, all + 1} { // by priority, then by sequence
+	for i, want := range []uint64{all + 2, all, all + 1} { // ordered by priority, then by sequence
 		next, lane, more := s.done([]uint64{8, all + 2, all}[i])
 		require.True(t, more)
 		require.Equal(t, want, next)

@@ -60,7 +60,7 @@ func testHigherPrioritiesFirst(t *testing.T) {
 	c := f.attach(4)
 	require.Equal(t, []uint64{3, 6, 2, 4}, sequences(f.take(c, 4)))
 	f.nothing(c)
-	// A new message with a higher priority overtakes all unassigned ones, and a requeued message returns to its
+	// A new message with a higher priority overtakes all unassigned messages. A requeued message returns to its
 	// position.
 	f.prioritized(5)
 	require.Empty(t, f.confirm(c, nil, append(one(4), one(3)...), 1))
@@ -71,8 +71,8 @@ func testHigherPrioritiesFirst(t *testing.T) {
 	f.nothing(c)
 }
 
-// While a consumer always has credit, so that the dispatcher never becomes idle, a new message with the highest
-// priority is delivered next.
+// While a consumer always has credit, the dispatcher never becomes idle. Even then, a new message with the
+// highest priority is delivered next.
 func TestHighPriorityIsNextInBusyQueue(t *testing.T) {
 	synctest.Test(t, testHighPriorityIsNextInBusyQueue)
 }
@@ -98,8 +98,8 @@ func testHighPriorityIsNextInBusyQueue(t *testing.T) {
 	}
 }
 
-// A message published before credit is added is delivered first, even if both happen between the dispatcher's checks of
-// the queue and of the consumers.
+// A message with a high priority that is published before credit is added is delivered first. This applies even
+// if both happen between the dispatcher's checks of the queue and of the consumers.
 func TestHighPriorityBeforeCredit(t *testing.T) { synctest.Test(t, testHighPriorityBeforeCredit) }
 
 func testHighPriorityBeforeCredit(t *testing.T) {
@@ -120,7 +120,7 @@ func testHighPriorityBeforeCredit(t *testing.T) {
 	body := message(t, txn.Attributes{Priority: &high}, "")
 	act := func() {
 		f.queue.publish(body)
-		_ = c.AddCredit(1) // if this fails, no message is delivered
+		_ = c.AddCredit(1) // if this fails, no message is delivered and the test fails
 	}
 	between.Store(&act)
 	require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)})) // triggers the dispatcher
@@ -129,13 +129,13 @@ func testHighPriorityBeforeCredit(t *testing.T) {
 	require.Equal(t, []uint64{2}, sequences(f.take(c, 1)))
 }
 
-// One message of a group is in flight at a time, at the consumer of the group. A requeued message blocks its group, and
-// a rejected one does not.
+// One message of a group is in flight at a time, at the consumer that owns the group. A requeued message blocks
+// its group, and a rejected message does not.
 func TestGroupIsDeliveredInOrder(t *testing.T) { synctest.Test(t, testGroupIsDeliveredInOrder) }
 
 func testGroupIsDeliveredInOrder(t *testing.T) {
 	f := newFixture(t, limits())
-	// Both are attached before the first group arrives, since a single consumer would receive every group.
+	// Attach both consumers before the first group arrives, because a single consumer would receive every group.
 	x, y := f.attach(10), f.attach(10)
 	f.grouped("a", "a", "b", "a", "b")
 	inX, inY := sequences(f.take(x, 1)), sequences(f.take(y, 1))
@@ -144,7 +144,7 @@ func testGroupIsDeliveredInOrder(t *testing.T) {
 	f.nothing(x)
 	f.nothing(y)
 	// A requeued message blocks its group.
-	again := f.confirm(y, nil, one(3), 1) // it may arrive with the confirmation
+	again := f.confirm(y, nil, one(3), 1) // the message may arrive with the confirmation
 	again = append(again, f.take(y, 1-len(again))...)
 	require.Equal(t, []uint64{3}, sequences(again), "the group stays with its consumer")
 	require.NoError(t, x.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)}))
@@ -152,14 +152,14 @@ func testGroupIsDeliveredInOrder(t *testing.T) {
 	// A rejected message does not block its group.
 	require.NoError(t, y.Settle(f.ctx, dispatch.Outcomes{Rejects: one(3)}))
 	require.Equal(t, []uint64{5}, sequences(f.take(y, 1)))
-	// When a consumer is lost, its group moves to the other one, beginning with the message in flight.
+	// When a consumer is lost, its group moves to the other consumer, which first receives the message in flight.
 	x.Close()
 	require.Equal(t, []uint64{2}, sequences(f.take(y, 1)))
 	require.NoError(t, y.Settle(f.ctx, dispatch.Outcomes{Acks: one(2)}))
 	require.Equal(t, []uint64{4}, sequences(f.take(y, 1)))
 }
 
-// A group continues after another transaction acknowledges its message in flight.
+// A group continues when another transaction acknowledges its message in flight.
 func TestGroupContinuesAfterRemoteAck(t *testing.T) {
 	synctest.Test(t, testGroupContinuesAfterRemoteAck)
 }
@@ -176,7 +176,7 @@ func testGroupContinuesAfterRemoteAck(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)), "3 was requeued")
 }
 
-// Messages of other groups are delivered before earlier messages of a group at a consumer without credit.
+// While a group waits for a consumer without credit, later messages of other groups are delivered.
 func TestGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
 	synctest.Test(t, testGroupsContinueWhileOneConsumerIsFull)
 }
@@ -187,7 +187,7 @@ func testGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
 	x, y := f.attach(1), f.attach(1)
 	require.Equal(t, []uint64{1}, sequences(f.take(x, 1)))
 	require.Equal(t, []uint64{2}, sequences(f.take(y, 1)))
-	require.NoError(t, x.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)})) // but it has no more credit
+	require.NoError(t, x.Settle(f.ctx, dispatch.Outcomes{Acks: one(1)})) // x has no more credit
 	require.NoError(t, y.Settle(f.ctx, dispatch.Outcomes{Acks: one(2)}))
 	f.grouped("a", "a", "b", "c")
 	require.NoError(t, y.AddCredit(10))
@@ -197,8 +197,8 @@ func testGroupsContinueWhileOneConsumerIsFull(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequences(f.take(x, 1)))
 }
 
-// Only the first consumer of an exclusive queue receives messages. When it closes, the next consumer becomes active.
-// The setting can be altered at any time.
+// Only the first consumer of an exclusive queue receives messages. When it closes, the next consumer becomes
+// active. The setting can be altered at any time.
 func TestExclusiveConsumer(t *testing.T) { synctest.Test(t, testExclusiveConsumer) }
 
 func testExclusiveConsumer(t *testing.T) {
@@ -224,8 +224,8 @@ func testExclusiveConsumer(t *testing.T) {
 	require.Equal(t, []uint64{6}, sequences(f.take(y, 1)))
 }
 
-// If a queue becomes exclusive before a publish, only the active consumer receives the message, even if both happen
-// between the dispatcher's check of the configuration and its read.
+// If a queue becomes exclusive before a publish, only the active consumer receives the message. This applies even
+// if both happen between the dispatcher's check of the configuration and its read.
 func TestExclusiveBeforePublish(t *testing.T) { synctest.Test(t, testExclusiveBeforePublish) }
 
 func testExclusiveBeforePublish(t *testing.T) {
@@ -241,15 +241,15 @@ func testExclusiveBeforePublish(t *testing.T) {
 			f.queue.records = append(f.queue.records, []byte("2"))
 		}
 	})
-	f.queue.publish() // no message, but the dispatcher checks the queue
+	f.queue.publish() // without a message, but the dispatcher checks the queue
 	require.NoError(t, y.AddCredit(1))
 	f.nothing(y)
 	require.NoError(t, x.AddCredit(1))
 	require.Equal(t, []uint64{2}, sequences(f.take(x, 1)))
 }
 
-// A consumer with a filter receives only matching messages, also those of a lost consumer. Messages that match no
-// filter remain for other consumers.
+// A consumer with a filter receives only matching messages, including those of a lost consumer. Messages that
+// match no filter remain for other consumers.
 func TestConsumersWithFilters(t *testing.T) { synctest.Test(t, testConsumersWithFilters) }
 
 func testConsumersWithFilters(t *testing.T) {
@@ -265,8 +265,8 @@ func testConsumersWithFilters(t *testing.T) {
 	f.nothing(a)
 	require.NoError(t, b.AddCredit(10))
 	require.Equal(t, []uint64{4, 7}, sequences(f.take(b, 2)))
-	// Messages of a lost consumer are delivered only to a consumer that accepts them. Messages that no consumer accepts
-	// stay.
+	// Messages of a lost consumer are delivered only to a consumer that accepts them. Messages that no consumer
+	// accepts remain in the queue.
 	b.Close()
 	f.nothing(a)
 	all := f.attach(10)
@@ -280,19 +280,19 @@ func (q *memoryQueue) set(change func()) {
 	change()
 }
 
-// Consumers attach, leave, acknowledge, reject and nack at random. In each group, a message is delivered only after all
-// preceding ones are acknowledged or rejected.
+// Consumers attach, leave, acknowledge, reject and nack at random. A message of a group is delivered only after
+// all preceding messages of the group are acknowledged or rejected.
 func TestGroupsWithRandomConsumers(t *testing.T) {
 	for seed := range uint64(4) {
 		simulated(t, fmt.Sprint(seed), func(t *testing.T) { groupsWithRandomConsumers(t, seed) })
 	}
 }
 
-// randomConsumers records the messages in flight.
+// randomConsumers records which messages are in flight and which are settled.
 type randomConsumers struct {
 	mu      sync.Mutex
 	group   map[uint64]string
-	out     map[string]uint64 // by group; 0 for none
+	out     map[string]uint64 // by group; 0 if no message is in flight
 	done    map[uint64]bool
 	inOrder map[string][]uint64
 	left    int
@@ -332,7 +332,7 @@ func groupsWithRandomConsumers(t *testing.T, seed uint64) {
 	require.Zero(t, w.left, "all messages are settled")
 }
 
-// consume runs one consumer. It reports whether all messages are settled.
+// consume runs one consumer until it closes. It reports whether all messages are settled.
 func (w *randomConsumers) consume(ctx context.Context, f *fixture, rng *rand.Rand) (end bool) {
 	var accepts func(*dispatch.Message) bool
 	if rng.IntN(4) == 0 {
@@ -348,7 +348,7 @@ func (w *randomConsumers) consume(ctx context.Context, f *fixture, rng *rand.Ran
 	defer func() {
 		w.mu.Lock()
 		for sequence := range held {
-			w.out[w.group[sequence]] = 0 // in flight at this consumer until now
+			w.out[w.group[sequence]] = 0 // it was in flight at this consumer until now
 		}
 		w.mu.Unlock()
 		c.Close()

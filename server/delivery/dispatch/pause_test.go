@@ -19,7 +19,8 @@ func (f *fixture) pause(paused bool) {
 }
 
 // After Altered has returned, no message of a paused subscription is delivered, not even one that was assigned to
-// a consumer before. Messages in flight are settled. After the pause, the messages follow in order (INV-21).
+// a consumer before. Messages in flight can be settled. After the pause, the messages are delivered in order
+// (INV-21).
 func TestPausedSubscriptionDeliversNothing(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "prioritized": true} {
 		simulated(t, name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 )
 
-// hide hides or shows messages of the queue, as if a prepared transaction held them.
+// hide excludes messages from delivery, as if a prepared transaction held them, or includes them again.
 func (q *memoryQueue) hide(hidden bool, sequences ...uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -27,7 +27,8 @@ func (q *memoryQueue) hide(hidden bool, sequences ...uint64) {
 	}
 }
 
-// Return delivers messages that were excluded from delivery once, whether or not the read position has passed them.
+// Return delivers messages that were excluded from delivery exactly once, regardless of whether the read position
+// has passed them.
 func TestReturnDeliversOnce(t *testing.T) { synctest.Test(t, testReturnDeliversOnce) }
 
 func testReturnDeliversOnce(t *testing.T) {
@@ -47,7 +48,7 @@ func testReturnDeliversOnce(t *testing.T) {
 	require.Equal(t, []uint64{2, 5}, sequences(f.take(c, 2)))
 	f.nothing(c)
 
-	// After an error, the message stays excluded.
+	// If free returns an error, the message stays excluded.
 	f.queue.publish("7")
 	f.queue.hide(true, 7)
 	broken := errors.New("broken")
@@ -56,7 +57,7 @@ func testReturnDeliversOnce(t *testing.T) {
 	require.NoError(t, f.registry.Return(key, nil, func() error { return nil }))
 }
 
-// A returned message is delivered once if the first consumer attaches during Return.
+// A returned message is delivered once, even if the first consumer attaches during Return.
 func TestReturnDuringFirstAttach(t *testing.T) { synctest.Test(t, testReturnDuringFirstAttach) }
 
 func testReturnDuringFirstAttach(t *testing.T) {

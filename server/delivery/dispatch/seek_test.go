@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 )
 
-// While a subscription is moved, none of its messages are settled and no consumer attaches. The error that ends its
+// During a Seek, no message of the subscription is settled and no consumer can attach. The error that ends the
 // consumers shows whether their earlier outcomes are valid. Later consumers start at the new position.
 func TestSeek(t *testing.T) {
 	key := dispatch.Key{Queue: 1, Sub: 1}

@@ -21,7 +21,8 @@ func ofBytes(messages, bytes int) []Message {
 	return out
 }
 
-// All dispatchers together use the configured CPU fraction, in equal parts, with large and with small turns.
+// All dispatchers together use the configured CPU fraction, in equal parts. This applies to large and to small
+// turns.
 func TestThrottleShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const share, dispatchers = 0.25, 20
@@ -82,7 +83,7 @@ func TestThrottleKeepsUp(t *testing.T) {
 	})
 }
 
-// A dispatcher with little to deliver does not wait for busy ones.
+// A dispatcher with few messages does not wait for busy dispatchers.
 func TestThrottleSmallTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newThrottle(func() bool { return true }, 0.1)
@@ -95,7 +96,7 @@ func TestThrottleSmallTurn(t *testing.T) {
 				}
 			})
 		}
-		<-time.After(time.Second) // simulated
+		<-time.After(time.Second) // simulated time
 		begin := time.Now()
 		p.wait(ctx, ofBytes(1, 200), 0)
 		little := time.Since(begin)
@@ -107,7 +108,7 @@ func TestThrottleSmallTurn(t *testing.T) {
 	})
 }
 
-// No dispatcher waits while no other work needs the CPU, and a waiting one continues when that is detected.
+// No dispatcher waits while no other work needs the CPU. A waiting dispatcher continues when this is detected.
 func TestThrottleIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool

@@ -28,7 +28,8 @@ func (f *fixture) holdCommits() (release func()) {
 	}
 }
 
-// InFlight includes messages with an uncommitted outcome, so that they are not dead-lettered after processing.
+// InFlight returns messages with an uncommitted outcome, too, so that they are not dead-lettered after they were
+// processed.
 func TestInFlightDuringAck(t *testing.T) {
 	for name, outcome := range map[string]func(uint64) dispatch.Outcomes{
 		"ack":    func(s uint64) dispatch.Outcomes { return dispatch.Outcomes{Acks: one(s)} },
@@ -44,7 +45,7 @@ func TestInFlightDuringAck(t *testing.T) {
 				f.take(c, 3)
 				release := f.holdCommits()
 				require.NoError(t, c.Settle(f.ctx, outcome(1)))
-				synctest.Wait() // it is being committed
+				synctest.Wait() // the outcome is being committed
 				require.NoError(t, c.Settle(f.ctx, outcome(2)))
 				require.ElementsMatch(t, []uint64{1, 2, 3}, f.registry.InFlight(1, []uint64{1, 2, 3, 4}))
 				release()
@@ -55,8 +56,8 @@ func TestInFlightDuringAck(t *testing.T) {
 	}
 }
 
-// Withdraw does not remove messages in flight or with an outcome. Deliveries pause during the removal, and removed
-// messages are not delivered.
+// Withdraw does not remove messages that are in flight or have an outcome. Deliveries pause during the removal,
+// and removed messages are not delivered.
 func TestWithdraw(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "priorities": true} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +100,7 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// Messages that were not removed are delivered in order, even to a consumer that attached in the meantime.
+// Messages that were not removed are delivered in order, even to a consumer that attached during Withdraw.
 func TestWithdrawFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -119,7 +120,7 @@ func TestWithdrawFails(t *testing.T) {
 	})
 }
 
-// Dead letters are moved oldest first, as many as fit, and the rest when there is space.
+// Dead letters are moved oldest first: as many as fit, and the others when there is space.
 func TestRejectsInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -152,7 +153,7 @@ func TestRejectsInBatches(t *testing.T) {
 	})
 }
 
-// After EnablePendingEvents, a pending reject blocks no confirmation, and each reject is reported once.
+// After EnablePendingEvents, a pending reject does not delay confirmations, and each reject is reported once.
 func TestRejectsStayPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -215,7 +216,8 @@ func TestManyPendingDeadLetters(t *testing.T) {
 	})
 }
 
-// Messages of a detached consumer count as delivered only if Detach reports them as seen, even if they were sent.
+// The messages of a detached consumer count as delivered only if they were passed to Detach, even if they were
+// sent.
 func TestDetachCountsSeenMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())

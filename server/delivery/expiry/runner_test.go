@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// fakeTask returns configured results.
+// fakeTask is a task that returns configured results.
 type fakeTask struct {
 	calls atomic.Int64
 	wait  time.Duration
@@ -32,8 +32,8 @@ func (f *fakeTask) RunOnce(context.Context) (time.Duration, error) {
 	return f.wait, f.err
 }
 
-// A task is called again after the time that it returns, immediately when it is woken, after a pause when it fails,
-// and never after Stop.
+// A task is called again after the time that it returns, or immediately when it is woken. After an error, it is
+// called again after a pause. After Stop, it is never called.
 func TestTasksAreRescheduled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		idle := &fakeTask{wait: time.Hour, wake: make(chan struct{}, 1)}

@@ -42,8 +42,8 @@ func (f *fakeCommits) Commit(_ context.Context, payload []byte) (*txn.Result, er
 	return &txn.Result{Op: -1, Ops: []txn.OpResult{{}}}, nil
 }
 
-// A temporary queue with a consumer stays. Without one, it is deleted after its grace period, counted from the last
-// check with a consumer, or from the first check of the queue.
+// A temporary queue with a consumer is not deleted. Without a consumer, it is deleted after its grace period. The
+// period begins at the last check with a consumer, or else at the first check of the queue.
 func TestTemporaryQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queues := []query.TemporaryQueue{

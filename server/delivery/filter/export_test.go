@@ -13,7 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Naive evaluates the expression with all properties and the whole body, as decoded by encoding/json.
+// Naive evaluates the expression for a message with all properties and the whole body, which encoding/json
+// decodes.
 func (f *Filter) Naive(record []byte) bool {
 	m, err := txn.DecodeMessage(record)
 	if err != nil {
@@ -76,7 +77,8 @@ func converted(v any) any {
 	return v
 }
 
-// ParseJSON decodes a JSON text like the variable body. v is nil if text is invalid or exceeds a limit.
+// ParseJSON decodes a JSON text like the variable body. v is nil if the text is invalid or exceeds a limit.
+// limited reports the latter.
 func ParseJSON(text []byte) (v any, limited bool) {
 	d := document{spans: make([]span, 1)}
 	root := &field{whole: true}

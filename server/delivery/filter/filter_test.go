@@ -40,7 +40,8 @@ func order(t testing.TB) []byte {
 	}, map[string]string{"region": "eu", "number": "12"}, "twelve bytes")
 }
 
-// Match evaluates an expression on the fields and properties of a message. An evaluation error is no match.
+// Match evaluates an expression on the fields and properties of a message. If the evaluation fails, the message
+// does not match.
 func TestMatch(t *testing.T) {
 	full, plain := order(t), record(t, nil, nil, "")
 	for _, c := range []struct {
@@ -55,7 +56,7 @@ func TestMatch(t *testing.T) {
 		{`has(properties.region)`, true, false},
 		{`!has(properties.region)`, false, true},
 		{`!has(properties.region) || properties.region != "us"`, true, true},
-		{`properties.region != "us"`, true, false}, // no such property: an error, no match
+		{`properties.region != "us"`, true, false}, // the property is missing: an error, so no match
 		{`!(properties.region == "us")`, true, false},
 		{`properties.amount > 200`, true, false},
 		{`properties.amount > 249.5`, true, false},
@@ -63,9 +64,9 @@ func TestMatch(t *testing.T) {
 		{`properties.amount == "250"`, false, false},
 		{`properties.amount + 1 == 251`, true, false},
 		{`int(properties.number) == 12`, true, false},
-		{`int(properties.region) == 12`, false, false}, // not a number: an error
+		{`int(properties.region) == 12`, false, false}, // the property is not a number: an error
 		{`properties.paid`, true, false},
-		{`properties.region`, false, false}, // dyn, and not a bool
+		{`properties.region`, false, false}, // the value is not a bool
 		{`properties.raw == b"\001\002"`, true, false},
 		{`properties.exists(k, k.startsWith("reg"))`, true, false},
 		{`size(properties) == 6`, true, false},
@@ -79,7 +80,7 @@ func TestMatch(t *testing.T) {
 		{`size < 10`, false, true},
 		{`published_at == timestamp("2023-11-14T22:13:20Z")`, true, true},
 		{`published_at.getHours() == 22`, true, true},
-		{`expires_at - published_at == duration("60s")`, true, false}, // other message: exceeds the maximum duration
+		{`expires_at - published_at == duration("60s")`, true, false}, // plain exceeds the maximum duration
 		{`expires_at > timestamp("2100-01-01T00:00:00Z")`, false, true},
 		{`deliver_at > published_at`, true, false},
 		{`1 / size > 0`, false, false},
@@ -171,7 +172,7 @@ func TestCorruptRecordMatchesFilter(t *testing.T) {
 	require.True(t, f.Match([]byte{1, 2, 3}))
 }
 
-// An expression is either rejected with ErrInvalid, or its evaluation is deterministic and takes limited time.
+// An expression is rejected with ErrInvalid, or its evaluation is deterministic and takes limited time.
 func FuzzCompile(f *testing.F) {
 	for _, text := range []string{
 		`properties.a == "b"`, `size(properties) > 3 && priority in [1, 2]`, `subject.matches("^a|b$")`,

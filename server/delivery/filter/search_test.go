@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A search evaluates expressions on JSON bodies. A body that exceeds a limit is reported as unevaluated.
+// A search evaluates expressions on JSON bodies. If a body exceeds a limit, the result is Unevaluated.
 func TestSearchBody(t *testing.T) {
 	const order = `{"customer": {"id": "4711", "vip": true, "n\u0061me": "M\u00fcller"}, "items": [{"sku": "a", "n": 2},
 		{"sku": "b", "n": 1}], "total": 12.5, "id": 9007199254740993, "big": 18446744073709551615, "none": null, "a.b": 1}`
@@ -105,7 +105,7 @@ func TestInvalidSearchIsRejected(t *testing.T) {
 	}
 }
 
-// random generates expressions and messages from few names and values, so that they often match.
+// random generates expressions and messages from few names and values, so that expressions often match.
 type random struct{ *rand.Rand }
 
 func (r random) of(list ...string) string { return list[r.IntN(len(list))] }
@@ -199,7 +199,7 @@ func (r random) message(t testing.TB) []byte {
 	return record(t, a, props, body)
 }
 
-// The result equals that of an evaluation with the whole message decoded.
+// The result of Evaluate equals that of an evaluation with the whole message decoded.
 func TestEvaluateEqualsNaiveEvaluation(t *testing.T) {
 	seed := uint64(1)
 	r := random{rand.New(rand.NewPCG(seed, 2))}

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// A standby can be in sync before its announcement is visible. A request that requires a feature waits for the
-// announcement, and does not treat the standby as an older release.
+// A standby can be in sync before its announcement is visible. A request that requires a feature then waits for
+// the announcement, and does not treat the standby as a node with an older release.
 func TestRequireWaitsForAnnouncement(t *testing.T) {
 	a := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "a:1", Features: failover.KnownFeatures()}
 	b := failover.NodeInfo{ID: uuid.New(), Name: "b", Address: "b:1", Features: failover.KnownFeatures()}
@@ -25,9 +25,9 @@ func TestRequireWaitsForAnnouncement(t *testing.T) {
 	reported := func(n failover.NodeInfo) []failover.Live { return []failover.Live{{Node: n}} }
 	for _, c := range []struct {
 		name string
-		// announcement of b at first, and later
+		// Announcements that are visible at first, and later.
 		first, later []failover.Live
-		end          bool // of the session
+		end          bool // the session ends during the wait
 		took         time.Duration
 		want         error
 		text         string
@@ -75,7 +75,7 @@ func TestRequireWaitsForAnnouncement(t *testing.T) {
 				if c.end {
 					return
 				}
-				st.Live = nil // a feature once supported by both is not checked again
+				st.Live = nil // a feature that both nodes have supported is not checked again
 				require.Equal(t, c.want == nil, current.Require(session, failover.FeatureQueues) == nil)
 			})
 		})

@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// End returns although each task of the session waits for a commit that requires the missing standby. None of the
+// End returns even if each task of the session waits for a commit that requires a missing standby. None of these
 // commits is applied, and their outcome is unknown.
 func TestEndWhileCommitsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestEndWhileCommitsWait(t *testing.T) {
 		for _, task := range waitingTasks {
 			task.prepare(f)
 		}
-		// From now on no transaction is committed: the required standby never connects.
+		// From here on, no transaction is committed, because the required standby never connects.
 		f.primary.Configure(replication.PrimaryConfig{
 			Config: 2, Serve: true, RequireStandby: true,
 			Standby: replication.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}, Requirement: 1,
@@ -79,14 +79,14 @@ func TestEndWhileCommitsWait(t *testing.T) {
 	})
 }
 
-// waitingTask is work of a session in a goroutine that End waits for.
+// waitingTask is work of a session that runs in a goroutine for which End waits.
 type waitingTask struct {
 	name string
 	// prepare commits the data of the task.
 	prepare func(f *fixture)
-	// begin starts the task in the session; nil for a task of package expiry.
+	// begin starts the task in the session. It is nil for a task of package expiry.
 	begin func(f *fixture, s *Session)
-	// waits is the commit that the task waits for, as named by fixture.logged.
+	// waits is the name, as returned by fixture.logged, of the transaction for which the task waits.
 	waits string
 }
 
@@ -167,12 +167,12 @@ var waitingTasks = []waitingTask{
 
 func nowMS() int64 { return time.Now().UnixMilli() }
 
-// fixture is an active without a standby.
+// fixture is an active node without a standby.
 type fixture struct {
 	t       *testing.T
 	store   *store.Store
 	primary *replication.Primary
-	dead    uint64 // a dead-letter queue
+	dead    uint64 // ID of a dead-letter queue
 	names   map[uint64]string
 }
 
@@ -241,7 +241,7 @@ func (f *fixture) receiveAndSettle(s *Session, name string, outcomes dispatch.Ou
 	}
 }
 
-// logged returns the names of the transactions in the log.
+// logged returns the names of the transactions in the log, starting at an LSN.
 func (f *fixture) logged(from uint64) (all []string) {
 	f.t.Helper()
 	r, err := f.store.ReadLog(from)
@@ -258,7 +258,7 @@ func (f *fixture) logged(from uint64) (all []string) {
 	}
 }
 
-// describe returns the name of a transaction of one operation.
+// describe returns the name of a transaction with one operation.
 func (f *fixture) describe(payload []byte) string {
 	f.t.Helper()
 	var r txn.Reader

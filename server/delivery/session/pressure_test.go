@@ -36,7 +36,7 @@ func TestPressure(t *testing.T) {
 				now = now.Add(sampleInterval)
 			}
 			require.Equal(t, c.want, p.is.Load())
-			for range 2 * idleTime / sampleInterval { // all clients leave, and goroutines still wait
+			for range 2 * idleTime / sampleInterval { // all clients have left, and goroutines still wait
 				p.waiting = func() uint64 { return 1 }
 				p.sample(now)
 				now = now.Add(sampleInterval)
@@ -46,7 +46,7 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// The runtime provides the metric of goroutines that wait for a CPU.
+// The Go runtime provides the number of goroutines that wait for a CPU.
 func TestWaitingGoroutinesAreMeasured(t *testing.T) {
 	p := newPressure(func() uint64 { return 0 })
 	var stop atomic.Bool

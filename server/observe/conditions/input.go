@@ -161,7 +161,7 @@ type SiteReplication struct {
 	HeardAt              time.Time
 	Lag                  time.Duration
 	LagRecords, LagBytes uint64
-	// ReceivedBytes counts since the start of the node. Connections counts since the start of the role.
+	// ReceivedBytes and Connections count since the start of the node.
 	ReceivedBytes, Connections uint64
 }
 

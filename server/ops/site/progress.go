@@ -28,7 +28,7 @@ type Progress struct {
 	// Connected reports whether a stream from the primary is open.
 	Connected bool
 	// HeardAt is the time, by the clock of the primary, at which End was the end of the primary's log. It is zero if
-	// this node has received no end in this role.
+	// this node has received no end in the current epoch.
 	HeardAt time.Time
 	End     lsn.Position
 	// Lag is the age of the oldest record that the replica lacks; 0 if it lacks none. It can be too low while a
@@ -39,7 +39,7 @@ type Progress struct {
 	LagRecords, LagBytes uint64
 	BytesPerSecond       uint64 // rate of received bytes, compressed
 	ReceivedBytes        uint64 // compressed, since the start of the node
-	Connections          uint64 // streams opened since the start of the role
+	Connections          uint64 // streams opened since the start of the node
 }
 
 // progress tracks the progress of a replica. Times are from the primary's clock, except for those in received.
