@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
-// Message IDs survive a failover (INV-23): a publisher without a producer identity that resends to the new active
+// Message IDs survive a failover (INV-23). A publisher without a producer identity that resends to the new active
 // receives the original sequence. The IDs of an idle queue are removed after the dedup window.
 func TestDedupSurvivesFailover(t *testing.T) { simulated(t, testDedupSurvivesFailover) }
 
@@ -63,7 +63,7 @@ func testDedupSurvivesFailover(t *testing.T) {
 	require.Zero(t, stored(standby).GetMessageIds())
 }
 
-// An AMQP client that resends a message with the same message-id on another connection stores it once.
+// If an AMQP client resends a message with the same message-id on another connection, the message is stored once.
 func TestDedupAMQP(t *testing.T) { simulated(t, testDedupAMQP) }
 
 func testDedupAMQP(t *testing.T) {

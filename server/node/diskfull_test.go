@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A standby with a nearly full disk disconnects from the active. The active continues to serve and reports the reason.
-// The standby can be restarted, and reconnects when there is space.
+// A standby with a nearly full disk disconnects from the active. The active continues to serve clients and
+// reports the reason. The standby can be restarted. It reconnects when its disk has space.
 func TestStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	simulated(t, testStandbyDisconnectsBeforeDiskFull)
 }
@@ -40,7 +40,7 @@ func testStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	}
 	setFree(32 << 20)
 	body := strings.Repeat("x", 1<<20)
-	for range 40 { // more than fit
+	for range 40 { // more messages than fit
 		a.publish("q", body)
 	}
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -66,7 +66,7 @@ func testStandbyDisconnectsBeforeDiskFull(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	a.waitCondition(conditions.ReplicationStopped, "b", false)
 	a.waitCondition(conditions.OneCopyOnly, "", false)
-	require.Eventually(t, func() bool { // a standby applies later
+	require.Eventually(t, func() bool { // the standby applies the transactions later
 		return a.status().GetStore().GetMessages() == b.status().GetStore().GetMessages()
 	}, testTimeout, 10*time.Millisecond)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A node that is low on disk space accepts publishes again after messages are purged, although its page file keeps
-// its size.
+// A node that is low on disk space accepts publishes again after messages are purged, even though its page file
+// does not become smaller.
 func TestPurgeFreesDiskSpace(t *testing.T) {
 	disk := memfs.New()
 	c := settings(t, "alone")
@@ -37,7 +37,7 @@ func TestPurgeFreesDiskSpace(t *testing.T) {
 	for range 40 {
 		require.NoError(t, publish(1<<20))
 	}
-	require.Eventually(t, func() bool { // the messages are in pages
+	require.Eventually(t, func() bool { // until the messages are in pages
 		s := n.status().GetStore()
 		return s.GetPages()*uint64(s.GetPageSize()) > 38<<20
 	}, time.Minute, 5*time.Millisecond)

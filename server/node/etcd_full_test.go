@@ -54,8 +54,8 @@ func TestEtcdOutOfSpace(t *testing.T) {
 		testTimeout, 10*time.Millisecond,
 		"the status contains the action")
 
-	// A restarted node has a new process generation, which cannot be written to the record. The node does not become in
-	// sync, and reports the reason.
+	// A restarted node has a new process generation, which cannot be written to the cluster record. Therefore the
+	// node does not become in sync. It reports the reason.
 	restarted := start(t, standby.config)
 	require.Eventually(t, func() bool { return hasCoordinatorErrors(restarted) && hasCoordinatorErrors(active) },
 		testTimeout,
@@ -75,7 +75,8 @@ func TestEtcdOutOfSpace(t *testing.T) {
 			t.Logf("%v %v", r, err)
 		}
 	}()
-	// A write that etcd refused before the compaction can raise the alarm after it was disarmed, so disarm it again.
+	// A write that etcd refused before the compaction can raise the alarm again after it was disarmed, so disarm it
+	// repeatedly.
 	require.Eventually(t, func() bool {
 		_, err := operator.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
 		return err == nil && active.role() == pb.Role_ROLE_ACTIVE
@@ -84,7 +85,7 @@ func TestEtcdOutOfSpace(t *testing.T) {
 	require.NotContains(t, active.status().GetReason(), "NOSPACE")
 }
 
-// hasCoordinatorErrors reports whether a node reports coordinator errors.
+// hasCoordinatorErrors reports whether a node reports coordinator errors because etcd has no space.
 func hasCoordinatorErrors(n *testNode) bool {
 	return slices.ContainsFunc(n.status().GetConditions(), func(c *pb.Condition) bool {
 		return c.GetKind() == string(conditions.CoordinatorErrors) && strings.Contains(c.GetDetails(), "NOSPACE")

@@ -25,15 +25,15 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// rpcCaller is a row of the table: a caller and its rights.
+// rpcCaller is a row of the table: a kind of caller and its rights.
 type rpcCaller struct {
 	name string
-	// shows is the credential that the call carries, or empty.
+	// shows is the credential in the metadata of the call, or empty.
 	shows string
-	// rights contains the rights on the queue q and on the pair; all means every right.
+	// rights contains the rights on the queue q and on the pair. all means that the caller has every right.
 	rights access.Right
 	all    bool
-	// known is true if the caller has any right, even if it has none of the rights above.
+	// known is set if the caller has any right, even if it has none of the rights above.
 	known bool
 }
 
@@ -53,7 +53,7 @@ func rpcCallers() []rpcCaller {
 	}
 }
 
-// may reports whether the table allows a method. It is independent of the code under test.
+// may reports whether the table permits a method. It does not use the code under test.
 func (c *rpcCaller) may(method string, need access.Need) bool {
 	known := c.known || c.all || c.rights != 0
 	switch _, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/"); {
@@ -79,7 +79,7 @@ func (c *rpcCaller) may(method string, need access.Need) bool {
 	}
 }
 
-// requestOf creates a request that names the queue q in each suitable field.
+// requestOf creates a request that contains the queue q in each suitable field.
 func requestOf(t *testing.T, m protoreflect.MethodDescriptor) proto.Message {
 	t.Helper()
 	publish := &pb.PublishOperation{Queue: "q", Messages: []*pb.Message{{}}}
@@ -111,7 +111,7 @@ func requestOf(t *testing.T, m protoreflect.MethodDescriptor) proto.Message {
 	return req
 }
 
-// callOf calls a method and returns its error; for a stream, the result of its first response.
+// callOf calls a method and returns its error. For a stream, it returns the error of the first response.
 func callOf(
 	ctx context.Context, t *testing.T, conn grpc.ClientConnInterface, method string, m protoreflect.MethodDescriptor,
 	may bool,
@@ -119,7 +119,7 @@ func callOf(
 	t.Helper()
 	limit := testTimeout
 	if m.IsStreamingServer() && may {
-		limit = 300 * time.Millisecond // an allowed watch may receive nothing
+		limit = 300 * time.Millisecond // a permitted watch may receive nothing
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -138,7 +138,7 @@ func callOf(
 	if err := s.RecvMsg(resp); err != nil {
 		return err
 	}
-	if m.Name() == "PublishStream" { // the stream continues, and its response refuses the request
+	if m.Name() == "PublishStream" { // the stream continues, and its response contains the error
 		raw, err := proto.Marshal(resp)
 		require.NoError(t, err)
 		response := new(pb.PublishStreamResponse)
@@ -156,7 +156,8 @@ type rpcConn struct {
 	conn grpc.ClientConnInterface
 }
 
-// check calls a method, checks the result against the caller's rights, and returns the result.
+// check calls a method and checks that the result matches the caller's rights. It returns whether the call is
+// permitted.
 func (c *rpcCaller) check(
 	t *testing.T, via rpcConn, method string, m protoreflect.MethodDescriptor, need access.Need,
 ) (may bool) {
@@ -181,8 +182,9 @@ func (c *rpcCaller) check(
 	return may
 }
 
-// Every RPC of every service is called by every kind of caller on a real node: over the network, and in-process as the
-// console and the AMQP port do. The RPCs come from the descriptors, and an RPC without a declared right fails the test.
+// Every kind of caller calls every RPC of every service on a real node: over the network, and in-process like the
+// console and the AMQP port. The RPCs are read from the descriptors. An RPC without a declared right fails the
+// test.
 func TestEveryRPC(t *testing.T) { simulated(t, testEveryRPC) }
 
 func testEveryRPC(t *testing.T) {

@@ -13,8 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// The preferred node becomes active again once it has been in sync for the delay. A pause of the pair, or a rewrite of
-// the node's page file, postpones the failback. The active's status contains the time of the failback.
+// The preferred node becomes active again when it has been in sync for the delay. A pause of the pair, or a
+// rewrite of the node's page file, postpones the failback. The status of the active contains the time of the
+// failback.
 func TestFailback(t *testing.T) { simulated(t, testFailback) }
 
 func testFailback(t *testing.T) {

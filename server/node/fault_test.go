@@ -28,7 +28,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// fails runs a node that cannot start and returns its error.
+// fails runs a node that must fail to start, and returns its error.
 func fails(t *testing.T, c config.Config) error {
 	t.Helper()
 	if w := simpair.Of(t); w != nil {
@@ -41,8 +41,8 @@ func fails(t *testing.T, c config.Config) error {
 	return err
 }
 
-// A node does not start if its port is in use. The test uses real sockets, since the operating system returns the
-// error.
+// A node does not start if its port is in use. The test uses real sockets, because the operating system returns
+// the error.
 func TestPortInUse(t *testing.T) {
 	taken := freePort(t)
 	c := settings(t, "a")
@@ -54,8 +54,8 @@ func TestPortInUse(t *testing.T) {
 	start(t, c).waitFor(pb.Role_ROLE_ACTIVE_ALONE) // the failed start released its resources
 }
 
-// A node does not start if its address belongs to another machine. The test uses real sockets, since the operating
-// system returns the error.
+// A node does not start if its address belongs to another machine. The test uses real sockets, because the
+// operating system returns the error.
 func TestAddressOfAnotherMachine(t *testing.T) {
 	c := settings(t, "a")
 	c.Listen, c.Insecure = "192.0.2.1:7420", true
@@ -63,7 +63,7 @@ func TestAddressOfAnotherMachine(t *testing.T) {
 	require.ErrorIs(t, err, node.ErrListen)
 }
 
-// A node does not start on the data directory of a running node, which is unaffected.
+// A node does not start on the data directory of a running node. The running node is not affected.
 func TestDataDirInUse(t *testing.T) { simulated(t, testDataDirInUse) }
 
 func testDataDirInUse(t *testing.T) {
@@ -73,7 +73,7 @@ func testDataDirInUse(t *testing.T) {
 	err := fails(t, c)
 	require.ErrorIs(t, err, datadir.ErrInUse)
 	require.Contains(t, err.Error(), c.Data.Dir)
-	n.createQueue("q") // the first node still works
+	n.createQueue("q") // the first node still serves clients
 }
 
 // A node does not start on a page file with a newer format version.
@@ -92,7 +92,7 @@ func testNewerFormat(t *testing.T) {
 	require.ErrorIs(t, err, page.ErrNewerVersion)
 }
 
-// A node does not start on a data directory with a page file and without an identity.
+// A node does not start on a data directory that contains a page file but no identity.
 func TestPageFileWithoutIdentity(t *testing.T) { simulated(t, testPageFileWithoutIdentity) }
 
 func testPageFileWithoutIdentity(t *testing.T) {
@@ -103,7 +103,7 @@ func testPageFileWithoutIdentity(t *testing.T) {
 	require.Contains(t, err.Error(), "data.dir")
 }
 
-// A node refuses the store of another pair.
+// A node does not join a pair with the store of another pair.
 func TestDataOfAnotherPair(t *testing.T) { simulated(t, testDataOfAnotherPair) }
 
 func testDataOfAnotherPair(t *testing.T) {
@@ -121,7 +121,7 @@ func testDataOfAnotherPair(t *testing.T) {
 	err := fails(t, c)
 	require.ErrorIs(t, err, failover.ErrOtherPair)
 
-	// A prefix without a pair is also refused (INV-9).
+	// A prefix without a cluster record is also rejected (INV-9).
 	c.Coordinator.Etcd.Prefix = "/lockstep/empty"
 	lost := start(t, c)
 	lost.waitFor(pb.Role_ROLE_RECOVERING)
@@ -129,7 +129,7 @@ func testDataOfAnotherPair(t *testing.T) {
 		testTimeout, 10*time.Millisecond)
 }
 
-// A standalone node refuses the data of a pair, unless the directory contains the file standalone.
+// A standalone node does not start on the data of a pair, unless the directory contains the file standalone.
 func TestStandaloneRefusesDataOfPair(t *testing.T) { simulated(t, testStandaloneRefusesDataOfPair) }
 
 func testStandaloneRefusesDataOfPair(t *testing.T) {
@@ -152,8 +152,8 @@ func testStandaloneRefusesDataOfPair(t *testing.T) {
 	alone.publish("q", "x")
 }
 
-// A node waits for an unreachable etcd, reports the reason, and continues when etcd is reachable. The test uses a real
-// etcd.
+// If etcd is unreachable, a node waits and reports the reason. It continues when etcd is reachable. The test uses
+// a real etcd.
 func TestCoordinatorStartsLater(t *testing.T) {
 	port := freePort(t)
 	address := port.Addr().String()
@@ -204,7 +204,7 @@ func testInvalidSettings(t *testing.T) {
 	require.ErrorIs(t, fails(t, c), config.ErrInvalid)
 }
 
-// Run returns nil after a stop request, with consumers and watchers attached.
+// Run returns nil after a stop request, even if consumers and watchers are attached.
 func TestStopsOnRequest(t *testing.T) { simulated(t, testStopsOnRequest) }
 
 func testStopsOnRequest(t *testing.T) {
@@ -218,7 +218,7 @@ func testStopsOnRequest(t *testing.T) {
 	took(t, 0, start)
 }
 
-// A failed sync (INV-7) stops the node with an error. No message of the failed write is acknowledged, and the other
+// A failed sync (INV-7) stops the node with an error. No message of the failed write is acknowledged. The other
 // node takes over with all acknowledged messages.
 func TestFailedSync(t *testing.T) { simulated(t, testFailedSync) }
 

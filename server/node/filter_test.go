@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/filter"
 )
 
-// subscribe adds a subscription with a filter.
+// subscribe creates a subscription with a filter.
 func (n *testNode) subscribe(queue, name, filter string) error {
 	n.t.Helper()
 	_, err := n.queues.CreateSubscription(n.t.Context(), &pb.CreateSubscriptionRequest{
@@ -39,7 +39,7 @@ func (n *testNode) subscription(queue, name string) *pb.Subscription {
 	return nil
 }
 
-// attach starts a consumer with an attach request.
+// attach starts a consumer with the given attach request and credit.
 func (n *testNode) attach(a *pb.Attach, credit uint32) *consumer {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
@@ -53,7 +53,7 @@ func (n *testNode) attach(a *pb.Attach, credit uint32) *consumer {
 	return &consumer{t: n.t, stream: stream}
 }
 
-// publishRegions publishes messages, every tenth with the region "eu".
+// publishRegions publishes messages. Every tenth message has the region "eu".
 func (n *testNode) publishRegions(queue string, count int) {
 	n.t.Helper()
 	var messages []*pb.Message
@@ -73,8 +73,8 @@ func (n *testNode) publishRegions(queue string, count int) {
 	require.NoError(n.t, err)
 }
 
-// A filtered subscription receives the matching messages, and the others are acknowledged for it. Other subscriptions
-// are not affected. The filter survives a failover and a restart.
+// A filtered subscription receives the matching messages. The other messages are acknowledged for this
+// subscription only. The filter survives a failover and a restart.
 func TestFilteredSubscription(t *testing.T) { simulated(t, testFilteredSubscription) }
 
 func testFilteredSubscription(t *testing.T) {
@@ -114,7 +114,7 @@ func testFilteredSubscription(t *testing.T) {
 	require.Equal(t, uint64(300), standby.subscription("orders", "default").GetBacklog())
 }
 
-// An invalid filter is refused with a reason and a position, and nothing is created.
+// An invalid filter is rejected with a reason and a position, and nothing is created.
 func TestInvalidFilters(t *testing.T) { simulated(t, testInvalidFilters) }
 
 func testInvalidFilters(t *testing.T) {
@@ -139,8 +139,8 @@ func testInvalidFilters(t *testing.T) {
 	require.Len(t, q.GetQueue().GetSubscriptions(), 1)
 }
 
-// A consumer with a filter receives the matching messages, and leaves the others to other consumers. Messages without a
-// matching consumer stay in the queue, even across a failover.
+// A consumer with a filter receives the matching messages. Other messages remain for other consumers. Messages
+// without a matching consumer stay in the queue, even after a failover.
 func TestFilteredConsumers(t *testing.T) { simulated(t, testFilteredConsumers) }
 
 func testFilteredConsumers(t *testing.T) {

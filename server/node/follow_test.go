@@ -17,13 +17,13 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// openWatch is an open stream. recv receives one response.
+// openWatch is a kind of stream. open opens it, and recv receives one response.
 type openWatch struct {
 	name string
 	open func(ctx context.Context, n *testNode) (recv func() error, err error)
-	// silent is true if the stream has nothing to send yet.
+	// silent is set if the stream has nothing to send at first.
 	silent bool
-	// blocked is true if the client reads only the first response: the node then blocks on sending.
+	// blocked is set if the client reads only the first response, so that the node blocks when it sends.
 	blocked bool
 }
 
@@ -60,8 +60,8 @@ func openWatches() []openWatch {
 	}
 }
 
-// Streams other than PublishStream and Consume also end within a second when their caller loses the right. Streams of
-// other callers continue.
+// If a caller loses the right to a stream, the stream ends within a second. This applies to all streams other
+// than PublishStream and Consume. Streams of other callers continue.
 func TestLostRightEndsWatches(t *testing.T) { simulated(t, testLostRightEndsWatches) }
 
 func testLostRightEndsWatches(t *testing.T) {
@@ -87,7 +87,7 @@ func testLostRightEndsWatches(t *testing.T) {
 			require.NoError(t, err)
 			staying, err := w.open(as(ctx, "bob"), n)
 			require.NoError(t, err)
-			if w.silent { // its start cannot be observed
+			if w.silent { // the start of the stream cannot be observed
 				<-time.After(300 * time.Millisecond)
 			} else {
 				require.NoError(t, losing())
@@ -109,7 +109,7 @@ func testLostRightEndsWatches(t *testing.T) {
 			_, err = n.access().Revoke(as(t.Context(), "root"), &pb.RevokeRequest{Rule: all("alice")})
 			require.NoError(t, err)
 			if w.blocked {
-				// responses sent before still arrive
+				// Responses that were sent before still arrive.
 				<-time.After(time.Second)
 				start = time.Now()
 				go drain(losing)

@@ -20,7 +20,7 @@ func (n *testNode) forward(queue string, forwards ...*pb.Forward) error {
 	return err
 }
 
-// bodies returns the bodies of all messages of a queue.
+// bodies returns the bodies of all messages in a queue.
 func (n *testNode) bodies(queue string) (all []string) {
 	n.t.Helper()
 	for _, m := range n.browse(queue) {
@@ -29,8 +29,8 @@ func (n *testNode) bodies(queue string) (all []string) {
 	return all
 }
 
-// Messages published in any of the three ways are forwarded once according to the rules, even if retried. The rules
-// survive a failover.
+// Messages published in each of the three ways are forwarded once according to the rules, even if the publish is
+// retried. The rules survive a failover.
 func TestForwards(t *testing.T) { simulated(t, testForwards) }
 
 func testForwards(t *testing.T) {
@@ -88,7 +88,7 @@ func testForwards(t *testing.T) {
 	require.Len(t, standby.bodies("audit"), 6, "the rules survive the failover")
 }
 
-// Invalid forwards are refused with a reason, and nothing is changed or stored.
+// Invalid forwards are rejected with a reason, and nothing is changed or stored.
 func TestInvalidForwards(t *testing.T) { simulated(t, testInvalidForwards) }
 
 func testInvalidForwards(t *testing.T) {

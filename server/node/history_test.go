@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// afterSample waits until d after the end of the current interval, and returns that end.
+// afterSample waits until d after the end of the current interval, and returns the end of that interval.
 func afterSample(d time.Duration) time.Time {
 	end := time.Now().Truncate(history.Interval).Add(history.Interval)
 	<-time.After(time.Until(end.Add(d)))
@@ -29,7 +29,8 @@ func historyOf(t *testing.T, queues pb.QueueServiceClient, queue string, since t
 	return resp.GetPoints()
 }
 
-// The points of a queue and of the pair contain the traffic of their intervals, including that of detached consumers.
+// The points of a queue and of the pair contain the traffic of their intervals, including the traffic of detached
+// consumers.
 func TestHistory(t *testing.T) { simulated(t, testHistory) }
 
 func testHistory(t *testing.T) {
@@ -70,8 +71,8 @@ func testHistory(t *testing.T) {
 	}
 }
 
-// After the active was killed, the new active has its history, except for at most the last one and a half intervals.
-// The time without an active is a gap.
+// After the active was killed, the new active has its history, except for at most the last one and a half
+// intervals. The time without an active is a gap.
 func TestHistorySurvivesFailover(t *testing.T) {
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 		a, b := w.StartPair()

@@ -46,7 +46,7 @@ func (n *testNode) anotherConn() (*grpc.ClientConn, error) {
 		append(clientOptions(n.t), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 }
 
-// getStatusWith calls GetStatus with an authorization header.
+// getStatusWith calls GetStatus with the given authorization header and transport credentials.
 func getStatusWith(t *testing.T, address, authorization string, creds credentials.TransportCredentials) error {
 	t.Helper()
 	cc, err := grpc.NewClient("passthrough:///"+address,
@@ -62,7 +62,7 @@ func getStatusWith(t *testing.T, address, authorization string, creds credential
 	return err
 }
 
-// A call, unary or stream, is accepted only with valid credentials.
+// A unary call or a stream is accepted only with valid credentials.
 func TestTokenAuthentication(t *testing.T) { simulated(t, testTokenAuthentication) }
 
 func testTokenAuthentication(t *testing.T) {
@@ -119,8 +119,8 @@ func testTokenAuthentication(t *testing.T) {
 	}
 }
 
-// A token created by the pair identifies its owner on both nodes until it expires or is revoked. A stream then ends
-// within a second.
+// A token created by the pair identifies its owner on both nodes until it expires or is revoked. An open stream
+// then ends within a second.
 func TestPairTokens(t *testing.T) { simulated(t, testPairTokens) }
 
 func testPairTokens(t *testing.T) {
@@ -239,8 +239,8 @@ func testStreamsEndWithTheirToken(t *testing.T) {
 	}
 }
 
-// With client-auth require, a call without a token is authenticated by its certificate. A call with a wrong token is
-// refused despite a valid certificate.
+// With client-auth require, a call without a token is authenticated by its certificate. A call with an invalid
+// token is rejected even if its certificate is valid.
 func TestCertificateAuthentication(t *testing.T) { simulated(t, testCertificateAuthentication) }
 
 func testCertificateAuthentication(t *testing.T) {
@@ -281,7 +281,7 @@ func testCertificateAuthentication(t *testing.T) {
 	require.Equal(t, codes.Unauthenticated, status.Code(err), "a wrong token with a valid certificate")
 }
 
-// Publishes and deliveries continue across expiring tokens and a failover, without loss or duplicates.
+// Publishes and deliveries continue when tokens expire and after a failover, without loss or duplicates.
 func TestClientRenewsToken(t *testing.T) { simulated(t, testClientRenewsToken) }
 
 func testClientRenewsToken(t *testing.T) {
@@ -300,7 +300,7 @@ func testClientRenewsToken(t *testing.T) {
 		TokenSource: func(context.Context) (string, time.Time, error) {
 			tokens.Add(1)
 			ends := time.Now().Add(2 * time.Second)
-			// The client uses half of the tokens until the node ends the streams.
+			// The client expects half of the tokens to expire later, so it uses them until the node ends the streams.
 			reported := ends
 			if tokens.Load()%2 == 0 {
 				reported = ends.Add(time.Hour)

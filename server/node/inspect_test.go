@@ -28,8 +28,8 @@ func (n *testNode) verifySet(ctx context.Context, req *pb.VerifyBackupRequest) (
 	}
 }
 
-// The report states whether a backup can be restored. Missing backups, and names outside the backup directory, are
-// errors.
+// The report of VerifyBackup contains whether a backup can be restored. For a missing backup, or a name outside
+// the backup directory, VerifyBackup returns an error.
 func TestVerifyBackup(t *testing.T) { simulated(t, testVerifyBackup) }
 
 func testVerifyBackup(t *testing.T) {
@@ -82,7 +82,7 @@ func testVerifyBackup(t *testing.T) {
 	require.NotEmpty(t, r.GetProblem())
 }
 
-// A node cannot verify its encrypted backups, since it does not have the secret key.
+// A node cannot verify its encrypted backups, because it does not have the secret key.
 func TestVerifyEncrypted(t *testing.T) { simulated(t, testVerifyEncrypted) }
 
 func testVerifyEncrypted(t *testing.T) {
@@ -105,7 +105,7 @@ func testVerifyEncrypted(t *testing.T) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_BACKUP_ENCRYPTED, reasonOf(err))
 }
 
-// The regions of a page map add up to the page file, and the size of the map is bounded.
+// The regions of a page map add up to the whole page file. The number of regions is limited.
 func TestPageMapCall(t *testing.T) { simulated(t, testPageMapCall) }
 
 func testPageMapCall(t *testing.T) {

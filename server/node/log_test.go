@@ -26,7 +26,7 @@ func (n *testNode) seek(req *pb.SeekSubscriptionRequest) (*pb.SeekSubscriptionRe
 	return n.queues.SeekSubscription(n.t.Context(), req)
 }
 
-// seekTo seeks a subscription and returns its new position.
+// seekTo seeks a subscription and returns its new position and backlog.
 func (n *testNode) seekTo(req *pb.SeekSubscriptionRequest) (sequence, backlog uint64) {
 	n.t.Helper()
 	resp, err := n.seek(req)
@@ -48,7 +48,7 @@ func toTime(queue string, t time.Time) *pb.SeekSubscriptionRequest {
 	}
 }
 
-// A queue with retention can be read again from each kind of position, including by new subscriptions.
+// A queue with retention can be read again from each kind of position, also by new subscriptions.
 func TestSeek(t *testing.T) { simulated(t, testSeek) }
 
 func testSeek(t *testing.T) {
@@ -132,7 +132,7 @@ func testSeekIsIdempotent(t *testing.T) {
 	}
 }
 
-// An invalid position is refused with a reason, and nothing is changed.
+// An invalid position is rejected with a reason, and nothing is changed.
 func TestInvalidPositions(t *testing.T) { simulated(t, testInvalidPositions) }
 
 func testInvalidPositions(t *testing.T) {
@@ -209,7 +209,7 @@ func testInvalidPositions(t *testing.T) {
 	require.Equal(t, pb.Overflow_OVERFLOW_UNSPECIFIED, q.GetQueue().GetConfig().GetOverflow())
 }
 
-// A full queue with drop-head accepts new messages and discards old ones.
+// A full queue with overflow drop-head accepts new messages and discards the oldest ones.
 func TestDropHead(t *testing.T) { simulated(t, testDropHead) }
 
 func testDropHead(t *testing.T) {
@@ -233,7 +233,7 @@ func (n *testNode) stored(queue string) uint64 {
 	return q.GetQueue().GetMessages()
 }
 
-// drain acknowledges all messages of a queue.
+// drain acknowledges all messages of a queue. messages is their number.
 func (n *testNode) drain(queue string, messages int) {
 	n.t.Helper()
 	c := n.consume(queue, uint32(messages))
@@ -244,8 +244,8 @@ func (n *testNode) drain(queue string, messages int) {
 	require.NoError(n.t, c.stream.CloseSend())
 }
 
-// Acknowledged messages are retained by number, bytes and age. A message that a subscription has not acknowledged is
-// never removed.
+// The number, the bytes or the age of messages limits which acknowledged messages are retained. A message that a
+// subscription has not acknowledged is never removed.
 func TestRetention(t *testing.T) { simulated(t, testRetention) }
 
 func testRetention(t *testing.T) {
@@ -282,7 +282,8 @@ func testRetention(t *testing.T) {
 	require.Zero(t, n.stored("messages"))
 }
 
-// Retained messages survive a failover, can be read again from the new active, and expire there on time.
+// Retained messages survive a failover. They can be read again from the new active, and are removed there on
+// time.
 func TestRetentionOverFailover(t *testing.T) { simulated(t, testRetentionOverFailover) }
 
 func testRetentionOverFailover(t *testing.T) {
@@ -308,8 +309,9 @@ func testRetentionOverFailover(t *testing.T) {
 	}, testTimeout, 20*time.Millisecond, "the new active applies the retention")
 }
 
-// The oldest messages of a queue over its limit become dead letters, once for each subscription that has not
-// acknowledged them. While they do not fit, the queue refuses publishes that exceed the limit further.
+// The oldest messages of a queue that exceeds its limit become dead letters, once for each subscription that has
+// not acknowledged them. While they do not fit into the dead-letter queue, the queue rejects publishes at its
+// limit.
 func TestDeadLetterHead(t *testing.T) { simulated(t, testDeadLetterHead) }
 
 func testDeadLetterHead(t *testing.T) {
@@ -336,7 +338,7 @@ func testDeadLetterHead(t *testing.T) {
 	require.Len(t, seen, 6, "%v", seen)
 	require.Equal(t, []string{"3", "4", "5", "6", "7"}, bodies(n.browse("q")))
 
-	n.publish("q", "8") // one more fits, and two are needed
+	n.publish("q", "8") // there is room for one more, and two are needed
 	require.Eventually(t, func() bool { return n.stored("dead") == 8 }, testTimeout, 5*time.Millisecond)
 	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: batch("9")})
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull)

@@ -19,7 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// rewriteBarrier blocks rewrites. While it is closed, a rewrite waits before its first write to the new page file.
+// rewriteBarrier blocks rewrites. While it is closed, a rewrite waits before its first write to the new page
+// file.
 type rewriteBarrier struct {
 	fs *faultfs.FS
 
@@ -67,7 +68,7 @@ func (g *rewriteBarrier) release() {
 	}
 }
 
-// maintenancePair is a pair with messages and blockable rewrites.
+// maintenancePair is a pair that stores messages, with a rewriteBarrier for each node.
 type maintenancePair struct {
 	t        *testing.T
 	nodes    [2]*testNode
@@ -101,7 +102,7 @@ func startMaintenancePair(t *testing.T) *maintenancePair {
 	return p
 }
 
-// restart restarts a node at its old address.
+// restart restarts a node at the same address.
 func (p *maintenancePair) restart(i int) {
 	p.t.Helper()
 	c := p.nodes[i].config
@@ -124,7 +125,7 @@ func fill(n *testNode) {
 	}
 }
 
-// same waits until both nodes have the same contents, and returns the number of messages.
+// same waits until both nodes have the same content, and returns the number of messages.
 func (p *maintenancePair) same() (messages uint64) {
 	p.t.Helper()
 	require.Eventually(p.t, func() bool {
@@ -143,7 +144,7 @@ func (n *testNode) pageSize() uint32 {
 	return n.status().GetStore().GetPageSize()
 }
 
-// rewrite starts a rewrite on a node and waits for the result.
+// rewrite requests a rewrite on a node and waits for the result. progress is the number of progress reports.
 func (n *testNode) rewrite(req *pb.RewriteRequest) (result *pb.RewriteResult, progress int, err error) {
 	n.t.Helper()
 	s, err := n.maintenance.Rewrite(n.t.Context(), req)
@@ -173,7 +174,7 @@ func (n *testNode) scan() *pb.ScanResult {
 	}
 }
 
-// load publishes to the active node until stop is called, which returns the acknowledged messages.
+// load publishes to the active node until stop is called. stop returns the acknowledged messages.
 func (p *maintenancePair) load() (stop func() []string) {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	acknowledged := make(chan string, 100_000)
@@ -202,8 +203,8 @@ func (p *maintenancePair) load() (stop func() []string) {
 	return stop
 }
 
-// publishAnywhere tries both nodes with the same producer sequence until one responds. One of them may be permanently
-// lost.
+// publishAnywhere tries both nodes alternately, with the same producer sequence, until one accepts the message.
+// One of the nodes may be permanently lost.
 func publishAnywhere(ctx context.Context, nodes []*testNode, sequence uint64, acknowledged chan<- string) {
 	body := fmt.Sprint(sequence)
 	for try := 0; ctx.Err() == nil; try++ {
@@ -221,7 +222,7 @@ func publishAnywhere(ctx context.Context, nodes []*testNode, sequence uint64, ac
 	}
 }
 
-// checkStored checks that each acknowledged message is stored once, after the messages of fill.
+// checkStored checks that each acknowledged message is stored once, after the messages that fill has published.
 func (n *testNode) checkStored(acknowledged []string) {
 	n.t.Helper()
 	q, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: "q"})

@@ -34,7 +34,7 @@ func (n *testNode) run(job string) *pb.JobRun {
 	return resp.GetRun()
 }
 
-// Jobs run on the node of their kind, are stored on both nodes, and survive a takeover.
+// Jobs run on the node that their kind selects. They are stored on both nodes and survive a failover.
 func TestJobs(t *testing.T) { simulated(t, testJobs) }
 
 func testJobs(t *testing.T) {
@@ -105,7 +105,7 @@ func testJobs(t *testing.T) {
 	require.Len(t, b.job("save").GetHistory(), 2)
 }
 
-// A job that cannot run during a rewrite is skipped. Its result contains the reason.
+// A job that cannot run during a rewrite is skipped. The history contains the reason.
 func TestJobDuringRewriteIsSkipped(t *testing.T) { simulated(t, testJobDuringRewriteIsSkipped) }
 
 func testJobDuringRewriteIsSkipped(t *testing.T) {
@@ -127,7 +127,7 @@ func testJobDuringRewriteIsSkipped(t *testing.T) {
 	done.Wait()
 }
 
-// A standalone node executes an operation requested for its next start once, before it serves.
+// A standalone node executes an operation requested for its next start once, before it serves clients.
 func TestResizeOnStartupAlone(t *testing.T) { simulated(t, testResizeOnStartupAlone) }
 
 func testResizeOnStartupAlone(t *testing.T) {
@@ -175,7 +175,8 @@ func testResizeOnStartupAlone(t *testing.T) {
 	}
 }
 
-// Each node of a pair executes a requested operation at its next start as a standby. The flag is then cleared.
+// Each node of a pair executes a requested operation at its next start as a standby. When both have done so, the
+// request is cleared.
 func TestResizeOnStartupPair(t *testing.T) { simulated(t, testResizeOnStartupPair) }
 
 func testResizeOnStartupPair(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 )
 
-// Settings changed on either node apply to the pair, and survive a takeover and a restart.
+// Settings changed on either node apply to the pair. They survive a failover and a restart.
 func TestSettingsSurviveFailover(t *testing.T) { simulated(t, testSettingsSurviveFailover) }
 
 func testSettingsSurviveFailover(t *testing.T) {
@@ -68,8 +68,8 @@ func testSettingsSurviveFailover(t *testing.T) {
 	check(p.nodes[0])
 }
 
-// A standby stays in sync under load while it rewrites its page file. During the rewrite, a second one and a switchover
-// are refused. An active refuses a rewrite.
+// A standby stays in sync under load while it rewrites its page file. During the rewrite, another rewrite and a
+// switchover are refused. An active refuses to rewrite its page file.
 func TestStandbyRewrites(t *testing.T) { simulated(t, testStandbyRewrites) }
 
 func testStandbyRewrites(t *testing.T) {
@@ -135,7 +135,7 @@ func testStandbyRewrites(t *testing.T) {
 	b.checkStored(acknowledged)
 }
 
-// If the active fails while its standby rewrites, the standby cancels the rewrite and takes over.
+// If the active fails while its standby rewrites its page file, the standby cancels the rewrite and takes over.
 func TestTakeoverDuringRewrite(t *testing.T) { simulated(t, testTakeoverDuringRewrite) }
 
 func testTakeoverDuringRewrite(t *testing.T) {
@@ -168,7 +168,7 @@ func testTakeoverDuringRewrite(t *testing.T) {
 	require.ErrorIs(t, kind(err), maintenance.ErrRole, "it is active now")
 }
 
-// If the caller disconnects, the standby cancels the rewrite and catches up.
+// If the caller of a rewrite disconnects, the standby cancels the rewrite and catches up.
 func TestCancelRewrite(t *testing.T) { simulated(t, testCancelRewrite) }
 
 func testCancelRewrite(t *testing.T) {
@@ -207,7 +207,7 @@ func testRollingResize(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	want := b.scan().GetRecommended()
 	stop := p.load()
-	p.barriers[1].block() // until the test has seen the rewrite
+	p.barriers[1].block() // until the test has observed the rewrite
 	started, err := b.maintenance.StartPlan(t.Context(),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, SwitchBack: true})
 	require.NoError(t, err, "the standby forwards the request")
@@ -248,7 +248,8 @@ func testRollingResize(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
-// A plan survives a stop of the standby during its rewrite, and later of the active during the other rewrite.
+// A plan continues after a restart of the standby during its rewrite, and later of the active during the other
+// rewrite.
 func TestPlanSurvivesRestarts(t *testing.T) { simulated(t, testPlanSurvivesRestarts) }
 
 func testPlanSurvivesRestarts(t *testing.T) {
@@ -261,9 +262,9 @@ func testPlanSurvivesRestarts(t *testing.T) {
 	p.waitForPlan(0, pb.PlanState_PLAN_STATE_REWRITING)
 	require.Equal(t, started.GetPlan().GetId(), p.nodes[1].status().GetMaintenance().GetPlanId())
 	secondReached := p.barriers[0].block()
-	p.restart(1) // the standby, which starts its rewrite again
-	// Now node b finishes, the roles are switched, and node a reaches its barrier. The active fails, and node a takes
-	// over.
+	p.restart(1) // the standby starts its rewrite again
+	// Node b now completes its rewrite, the roles are switched, and the rewrite of node a reaches its barrier. Then
+	// the active fails and node a takes over.
 	<-secondReached
 	p.waitForPlan(1, pb.PlanState_PLAN_STATE_REWRITING)
 	require.Equal(t, uint32(8192), p.nodes[1].pageSize())
@@ -283,7 +284,7 @@ func testPlanSurvivesRestarts(t *testing.T) {
 	require.Equal(t, uint64(200), p.same())
 }
 
-// Cancelling a plan cancels its running rewrite. Another plan can then start.
+// CancelPlan cancels a rewrite in progress. After that, another plan can start.
 func TestCancelPlan(t *testing.T) { simulated(t, testCancelPlan) }
 
 func testCancelPlan(t *testing.T) {

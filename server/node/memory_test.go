@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// The Go memory limit and the memory of the store are derived from the budget. Limits are reduced to fit a small
-// budget. GOMEMLIMIT takes precedence.
+// The Go memory limit and the memory of the store are derived from the budget. Other limits are reduced to fit a
+// small budget. GOMEMLIMIT takes precedence.
 func TestMemoryLimit(t *testing.T) {
 	const mib = 1 << 20
 	require.EqualValues(t, 320*mib, memoryLimit(512*mib, 0))

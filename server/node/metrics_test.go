@@ -26,7 +26,7 @@ func httpClient(t *testing.T, secure *tls.Config) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// scrape reads the metrics of a node: the value of each series, and the types of the names.
+// scrape reads the metrics of a node. It returns the value of each series and the type of each metric.
 func scrape(t *testing.T, address string) (values map[string]float64, types map[string]string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+address+"/metrics", nil)
@@ -53,7 +53,7 @@ func scrape(t *testing.T, address string) (values map[string]float64, types map[
 	return values, types
 }
 
-// A pair exports exactly the metrics of docs/reference/metrics.md, with the values of its traffic.
+// A pair exports exactly the metrics in docs/reference/metrics.md. Their values match its traffic.
 func TestMetricsOfAPair(t *testing.T) { simulated(t, testMetricsOfAPair) }
 
 func testMetricsOfAPair(t *testing.T) {
@@ -145,13 +145,13 @@ func testMetricsOfAPair(t *testing.T) {
 	require.Positive(t, v["lockstep_connections"])
 	age := v[`lockstep_queue_oldest_message_age_seconds{queue="large"}`]
 	require.True(t, age > 0 && age < testTimeout.Seconds(), "%v", age)
-	require.Eventually(t, func() bool { // the standby applies later
+	require.Eventually(t, func() bool { // the standby applies the transactions later
 		standby, _ := scrape(t, addresses[1])
 		return standby["lockstep_messages_published_total"] == 5 &&
 			standby["lockstep_messages_acknowledged_total"] == 2 &&
 			standby["lockstep_messages_delivered_total"] == 0
 	}, testTimeout, 10*time.Millisecond)
-	// A counter counts from the start of the process, without replayed log records.
+	// Counters start at the start of the process. They do not include log records that are replayed.
 	nodes[1].stop()
 	b := start(t, nodes[1].config)
 	b.waitFor(pb.Role_ROLE_STANDBY)

@@ -27,22 +27,22 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// testTimeout is the timeout for conditions: in simulated time, except for the few tests on real sockets.
+// testTimeout is the timeout of polls. It is in simulated time, except in the few tests on real sockets.
 const testTimeout = time.Minute
 
-// simulated runs a test in simulated time: its nodes have an in-memory network, disk and coordinator.
+// simulated runs a test in simulated time. Its nodes have an in-memory network, disk and coordinator.
 func simulated(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	simpair.Test(t, func(t *testing.T, _ *simpair.World) { test(t) })
 }
 
-// took asserts a duration in simulated time, with a small tolerance for network messages.
+// took requires that the given duration has passed since a time, with a small tolerance for network latency.
 func took(t *testing.T, want time.Duration, since time.Time, label ...any) {
 	t.Helper()
 	require.InDelta(t, want, time.Since(since), float64(50*simpair.Latency), label...)
 }
 
-// section runs a part of a simulated test, in which t.Run is not allowed.
+// section runs a part of a simulated test, in which t.Run cannot be used.
 func section(t *testing.T, name string, part func(t *testing.T)) {
 	t.Helper()
 	t.Log("section:", name)
@@ -52,7 +52,7 @@ func section(t *testing.T, name string, part func(t *testing.T)) {
 // coordinatorServer is the coordinator of a pair under test.
 type coordinatorServer interface{ Endpoints() []string }
 
-// simulatedEtcd is the endpoint of a coordinator of simpair.
+// simulatedEtcd is the endpoint of a coordinator that simpair simulates.
 type simulatedEtcd string
 
 func (e simulatedEtcd) Endpoints() []string { return []string{string(e)} }
@@ -65,7 +65,7 @@ func startEtcd(t *testing.T) simulatedEtcd {
 	return simulatedEtcd("etcd" + strings.ReplaceAll(w.Dir(), "/", "-") + ":1")
 }
 
-// startRealEtcd starts an etcd that lives as long as the test.
+// startRealEtcd starts an etcd that runs until the test ends.
 func startRealEtcd(t *testing.T) *embedded.Server {
 	t.Helper()
 	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
@@ -86,7 +86,7 @@ func settings(t *testing.T, name string) config.Config {
 	}
 	c.Listen = "127.0.0.1:0"
 	c.Coordinator.Type = config.CoordinatorNone
-	if simpair.Of(t) == nil { // roles do not change because of a slow machine
+	if simpair.Of(t) == nil { // so that roles do not change because of a slow machine
 		c.Failover.Timeout, c.Failover.DropTimeout = config.Duration(2*time.Minute), config.Duration(time.Minute)
 	}
 	c.WAL.SegmentBytes = 4 << 20
@@ -95,7 +95,8 @@ func settings(t *testing.T, name string) config.Config {
 	return c
 }
 
-// settingsOnDisk uses the operating system's disk, for tests that change files of the store.
+// settingsOnDisk is like settings, but uses the operating system's filesystem. It is for tests that change files
+// of the store.
 func settingsOnDisk(t *testing.T, name string) config.Config {
 	t.Helper()
 	c := settings(t, name)
@@ -119,12 +120,12 @@ type testNode struct {
 	ready       node.Ready
 	cancel      context.CancelFunc
 	done        <-chan struct{}
-	failure     func() error // waits for done
+	failure     func() error // waits for done and returns the error
 	conn        *grpc.ClientConn
 	queues      pb.QueueServiceClient
 	admin       pb.AdminServiceClient
 	maintenance pb.MaintenanceServiceClient
-	failed      bool // its error is expected
+	failed      bool // the error of the node is expected
 }
 
 // start runs a node until the test ends or stop is called.
@@ -133,13 +134,13 @@ func start(t *testing.T, c config.Config) *testNode {
 	return startOn(t, c, nil)
 }
 
-// startOn is like start, with a given filesystem.
+// startOn is like start, but uses the given filesystem.
 func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
 	t.Helper()
 	return startIn(t, c, node.Options{FS: fs})
 }
 
-// startIn is like start, with more options.
+// startIn is like start, but uses the given options.
 func startIn(t *testing.T, c config.Config, o node.Options) *testNode {
 	t.Helper()
 	n := &testNode{t: t, config: c}
@@ -224,7 +225,7 @@ func diskOf(t *testing.T) vfs.FS {
 	return vfs.OS()
 }
 
-// stop stops the node and waits for it. It may be called more than once.
+// stop stops the node and waits until it has stopped. It may be called more than once.
 func (n *testNode) stop() {
 	n.cancel()
 	if err := n.failure(); !n.failed {
@@ -249,14 +250,14 @@ func (n *testNode) waitFor(role pb.Role) {
 	if role != pb.Role_ROLE_ACTIVE {
 		return
 	}
-	// The address of the in-sync standby may not have arrived from the coordinator yet.
+	// The node may not have received the address of the in-sync standby from the coordinator yet.
 	require.Eventually(n.t, func() bool {
 		nodes := n.status().GetPair().GetNodes()
 		return len(nodes) == 2 && nodes[0].GetAddress() != "" && nodes[1].GetAddress() != ""
 	}, testTimeout, 5*time.Millisecond, "%s should receive the other node's address", n.config.Node.Name)
 }
 
-// startAlone starts a node without a coordinator and waits until it serves.
+// startAlone starts a standalone node and waits until it serves clients.
 func startAlone(t *testing.T, change func(*config.Config)) *testNode {
 	t.Helper()
 	c := settings(t, "alone")
@@ -268,7 +269,7 @@ func startAlone(t *testing.T, change func(*config.Config)) *testNode {
 	return n
 }
 
-// startPair starts two nodes and waits until the second is in sync.
+// startPair starts two nodes and waits until the second node is in sync.
 func startPair(t *testing.T, etcd coordinatorServer) (active, standby *testNode) {
 	t.Helper()
 	active = start(t, settingsOfPair(t, "a", etcd))
@@ -323,7 +324,7 @@ func (n *testNode) consume(queue string, credit uint32) *consumer {
 	return &consumer{t: n.t, stream: stream}
 }
 
-// take waits for n messages.
+// take waits until the consumer has received n messages, and returns them.
 func (c *consumer) take(n int) []*pb.StoredMessage {
 	c.t.Helper()
 	got := c.early
@@ -337,8 +338,8 @@ func (c *consumer) take(n int) []*pb.StoredMessage {
 	return got
 }
 
-// confirm sends a request and waits for its confirmation. Messages received while waiting are returned by the next
-// take.
+// confirm sends a request and waits for its confirmation. Messages received before it are returned by the next
+// call of take.
 func (c *consumer) confirm(req *pb.ConsumeRequest) {
 	c.t.Helper()
 	require.NoError(c.t, c.stream.Send(req))
@@ -383,7 +384,7 @@ func testStandalonePublishConsume(t *testing.T) {
 	require.Equal(t, uint32(1), q.GetQueue().GetSubscriptions()[0].GetConsumers())
 }
 
-// Acknowledged messages are present after a restart, and the port is free again.
+// After a restart, the acknowledged messages still exist and the port can be bound again.
 func TestStandaloneRestart(t *testing.T) { simulated(t, testStandaloneRestart) }
 
 func testStandaloneRestart(t *testing.T) {

@@ -35,7 +35,7 @@ func sequencesOf(messages []*pb.StoredMessage) []uint64 {
 func priority(p uint32) *pb.Message { return &pb.Message{Priority: &p} }
 func grouped(g string) *pb.Message  { return &pb.Message{Group: g} }
 
-// A message with a high priority is delivered next, regardless of the backlog before it, even by the next active node.
+// A message with a high priority is delivered next, regardless of the backlog before it, even after a failover.
 // LOCKSTEP_BACKLOG is the number of messages in the backlog.
 func TestPriorities(t *testing.T) { simulated(t, testPriorities) }
 
@@ -75,7 +75,8 @@ func testPriorities(t *testing.T) {
 	require.Equal(t, []uint64{uint64(backlog + 1), 1}, sequencesOf(c.take(2)), "nothing was acknowledged")
 }
 
-// After a takeover, a group continues with its first unacknowledged message, with one message in flight.
+// After a failover, a group continues with its first unacknowledged message. One message of the group is in
+// flight.
 func TestGroupsAcrossTakeover(t *testing.T) { simulated(t, testGroupsAcrossTakeover) }
 
 func testGroupsAcrossTakeover(t *testing.T) {
@@ -100,8 +101,8 @@ func testGroupsAcrossTakeover(t *testing.T) {
 	require.Equal(t, []uint64{3}, sequencesOf(z.take(1)))
 }
 
-// One consumer of an exclusive queue receives the messages. When it detaches, the consumer that attached next takes
-// over. The setting can be altered at any time.
+// Only one consumer of an exclusive queue receives messages. When it detaches, the consumer that attached next
+// becomes active. The setting can be altered at any time.
 func TestSingleActiveConsumer(t *testing.T) { simulated(t, testSingleActiveConsumer) }
 
 func testSingleActiveConsumer(t *testing.T) {
@@ -121,7 +122,8 @@ func testSingleActiveConsumer(t *testing.T) {
 	require.Equal(t, []uint64{6, 7}, sequencesOf(y.take(2)))
 }
 
-// Invalid message and queue settings for ordering are refused with a reason, and nothing is stored.
+// Invalid settings of messages and queues that affect the order are rejected with a reason, and nothing is
+// stored.
 func TestOrderRefusals(t *testing.T) { simulated(t, testOrderRefusals) }
 
 func testOrderRefusals(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// list returns the names on a page of queues, and the number of queues on all pages.
+// list returns the names on one page of queues, and the number of queues on all pages.
 func (n *testNode) list(req *pb.ListQueuesRequest) (names []string, total uint32) {
 	n.t.Helper()
 	resp, err := n.queues.ListQueues(n.t.Context(), req)
@@ -70,7 +70,7 @@ func testListQueuesInOrder(t *testing.T) {
 	}
 }
 
-// Rates are computed from the changes between two calls, and the age from the oldest message.
+// Rates are computed from the changes between two calls. The age is that of the oldest message.
 func TestQueueActivity(t *testing.T) { simulated(t, testQueueActivity) }
 
 func testQueueActivity(t *testing.T) {
@@ -91,7 +91,7 @@ func testQueueActivity(t *testing.T) {
 	var a *pb.QueueActivity
 	require.Eventually(t, func() bool { a = check(); return a.PublishedPerSecond != nil }, testTimeout,
 		20*time.Millisecond)
-	seconds := 100 / a.GetPublishedPerSecond() // between the calls
+	seconds := 100 / a.GetPublishedPerSecond() // time between the two calls
 	require.Greater(t, seconds, 0.9)
 	require.InDelta(t, 40, a.GetDeliveredPerSecond()*seconds, 0.01)
 	require.InDelta(t, 40, a.GetAcknowledgedPerSecond()*seconds, 0.01)
@@ -109,7 +109,7 @@ func testQueueActivity(t *testing.T) {
 	require.Eventually(t, func() bool { return check().GetPublishedPerSecond() == 0 }, testTimeout, 20*time.Millisecond)
 }
 
-// Connections are listed with their traffic, and can be closed.
+// ListConnections returns the connections with their traffic. CloseConnection closes a connection.
 func TestConnections(t *testing.T) { simulated(t, testConnections) }
 
 func testConnections(t *testing.T) {

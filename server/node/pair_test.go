@@ -169,7 +169,7 @@ func testStandbyRedirectsClients(t *testing.T) {
 		"consume":        func() error { return stream(q.Consume(ctx)) },
 		"publish stream": func() error { return stream(q.PublishStream(ctx)) },
 	}
-	const ofAccess = 2 // one change and one read represent the others
+	const ofAccess = 2 // one change and one read, as examples of the service
 	require.Len(t, calls, len(pb.QueueService_ServiceDesc.Methods)+len(pb.QueueService_ServiceDesc.Streams)+
 		len(pb.ScheduleService_ServiceDesc.Methods)+ofAccess)
 	for name, call := range calls {
@@ -186,7 +186,7 @@ func testStandbyRedirectsClients(t *testing.T) {
 	}
 }
 
-// The queue service is SERVING only on the active. Reflection lists the services of each node.
+// The health of the queue service is SERVING only on the active. Reflection lists the services of each node.
 func TestHealthAndReflection(t *testing.T) { simulated(t, testHealthAndReflection) }
 
 func testHealthAndReflection(t *testing.T) {
@@ -248,7 +248,7 @@ func testStatus(t *testing.T) {
 	require.Equal(t, st.GetPair().GetPairId(), other.GetPair().GetPairId())
 }
 
-// A client attached to a node that loses its role is redirected to the new active immediately.
+// If a node loses the active role, its clients are redirected to the new active immediately.
 func TestRoleLossRedirectsClients(t *testing.T) { simulated(t, testRoleLossRedirectsClients) }
 
 func testRoleLossRedirectsClients(t *testing.T) {
@@ -287,14 +287,14 @@ func testRoleLossRedirectsClients(t *testing.T) {
 	again := standby.consume("q", 10).take(2)
 	require.Equal(t, []string{"1", "2"}, bodies(again), "unacknowledged messages are delivered by the new active")
 
-	// Switch back, with the request sent to the active this time.
+	// Switch back. This request is sent to the active.
 	_, err = standby.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 	require.NoError(t, err)
 	active.waitFor(pb.Role_ROLE_ACTIVE)
 	active.publish("q", "3")
 }
 
-// A retry on the new active returns the result committed by the old one (INV-10).
+// A retry on the new active returns the result that the old active has committed (INV-10).
 func TestRetryAcrossTakeover(t *testing.T) { simulated(t, testRetryAcrossTakeover) }
 
 func testRetryAcrossTakeover(t *testing.T) {
@@ -344,7 +344,7 @@ func testCheckpointAndCheck(t *testing.T) {
 	}
 }
 
-// A switchover is refused on a standalone node, on a pair without a standby, and with an invalid timeout.
+// A switchover is refused on a standalone node, without a standby, and with an invalid timeout.
 func TestSwitchoverRefused(t *testing.T) { simulated(t, testSwitchoverRefused) }
 
 func testSwitchoverRefused(t *testing.T) {
@@ -363,7 +363,7 @@ func testSwitchoverRefused(t *testing.T) {
 	require.Error(t, err)
 }
 
-// With min_in_sync 2, a single node refuses writes with a reason. It serves as soon as two nodes are in sync.
+// With min_in_sync 2, a single node refuses writes with a reason. It accepts writes when two nodes are in sync.
 func TestMinInSyncOfTwo(t *testing.T) { simulated(t, testMinInSyncOfTwo) }
 
 func testMinInSyncOfTwo(t *testing.T) {
@@ -393,7 +393,7 @@ func testMinInSyncOfTwo(t *testing.T) {
 	a.waitFor(pb.Role_ROLE_BLOCKED)
 	_, err = a.queues.Publish(ctx, &pb.PublishRequest{Queue: "q", Messages: batch("x")})
 	require.Equal(t, codes.Unavailable, status.Code(err))
-	// A stream reports the first publish that was not submitted.
+	// The status of a stream contains the last publish that was submitted.
 	require.NoError(t, before.Send(publishAs(8)))
 	requireSubmitted(t, before, 7)
 	another := publishing(t, a)

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// A pause survives a failover, with its reason and time. Until the queue is resumed, its publishes are refused and its
-// consumers receive nothing. A subscription with its own pause remains paused (INV-21).
+// A pause survives a failover, with its reason and time. Until the queue is resumed, publishes are rejected and
+// consumers receive nothing. If a subscription was paused separately, it remains paused (INV-21).
 func TestPauseSurvivesFailover(t *testing.T) { simulated(t, testPauseSurvivesFailover) }
 
 func testPauseSurvivesFailover(t *testing.T) {
@@ -74,7 +74,7 @@ func testPauseSurvivesFailover(t *testing.T) {
 	standby.waitCondition(conditions.QueuesPaused, "", false)
 }
 
-// An invalid pause is refused with a reason.
+// An invalid pause is rejected with a reason.
 func TestInvalidPauses(t *testing.T) { simulated(t, testInvalidPauses) }
 
 func testInvalidPauses(t *testing.T) {

@@ -33,7 +33,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// peerCalls makes each call between the nodes and returns the errors.
+// peerCalls makes each kind of call that is reserved for the other node. It returns the errors by the name of the
+// call.
 func peerCalls(ctx context.Context, conn *grpc.ClientConn) map[string]error {
 	c := pb.NewReplicationServiceClient(conn)
 	firstResponse := func(stream interface{ RecvMsg(any) error }, m any, err error) error {
@@ -68,7 +69,7 @@ func reasonOf(err error) pb.ErrorReason {
 	return pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 }
 
-// requireNonPeersRefused requires that each call is refused, with an error that contains all texts.
+// requireNonPeersRefused requires that each of these calls is rejected with an error that contains all texts.
 func requireNonPeersRefused(t *testing.T, conn *grpc.ClientConn, texts ...string) {
 	t.Helper()
 	for name, err := range peerCalls(t.Context(), conn) {
@@ -80,7 +81,7 @@ func requireNonPeersRefused(t *testing.T, conn *grpc.ClientConn, texts ...string
 	}
 }
 
-// requirePeersAccepted requires that no call is refused because of the caller.
+// requirePeersAccepted requires that none of these calls is rejected because of the caller.
 func requirePeersAccepted(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	for name, err := range peerCalls(t.Context(), conn) {
@@ -88,7 +89,7 @@ func requirePeersAccepted(t *testing.T, conn *grpc.ClientConn) {
 	}
 }
 
-// connect opens a connection that presents the certificate in files.
+// connect opens a connection that presents the certificate in f.
 func connect(t *testing.T, address string, f tlsfiles.Files) *grpc.ClientConn {
 	t.Helper()
 	creds := insecure.NewCredentials()
@@ -104,14 +105,15 @@ func connect(t *testing.T, address string, f tlsfiles.Files) *grpc.ClientConn {
 	return conn
 }
 
-// issued returns the files of a new certificate with the names of the template.
+// issued returns the files of a new certificate that contains the names in template.
 func issued(t *testing.T, ca *certs.CA, name string, template x509.Certificate) tlsfiles.Files {
 	t.Helper()
 	_, cert, key := ca.IssueFrom(t, name, &template)
 	return tlsfiles.Files{CA: ca.File, Cert: cert, Key: key}
 }
 
-// A certificate of the pair's CA does not authenticate a peer: it must contain a name of the pair.
+// A certificate issued by the pair's CA is not sufficient to authenticate a node: it must contain a name of the
+// pair.
 func TestPeerCertificateNames(t *testing.T) { simulated(t, testPeerCertificateNames) }
 
 func testPeerCertificateNames(t *testing.T) {
@@ -131,7 +133,7 @@ func testPeerCertificateNames(t *testing.T) {
 	requireNonPeersRefused(t, connect(t, b.ready.Address, client))
 	require.LessOrEqual(t, time.Until(a.status().GetCertificates()[0].GetEnds().AsTime()), time.Hour)
 
-	// A setting with the names of the pair's nodes replaces their hosts.
+	// The setting tls.peer-names replaces the hosts of the pair's nodes as accepted names.
 	c := secured(t, settings(t, "c"), ca)
 	c.TLS.PeerNames = []string{uri.String()}
 	named := start(t, c)
@@ -139,8 +141,8 @@ func testPeerCertificateNames(t *testing.T) {
 	requireNonPeersRefused(t, connect(t, named.ready.Address, c.TLS.Files()), "spiffe://pair/node")
 }
 
-// A connecting node accepts only a peer with a name of the pair. A certificate that is valid for the address is not
-// sufficient.
+// A node that connects to the other node accepts only a certificate with a name of the pair. A certificate that
+// is valid for the address is not sufficient.
 func TestPeerNamesOfListener(t *testing.T) { simulated(t, testPeerNamesOfListener) }
 
 func testPeerNamesOfListener(t *testing.T) {
@@ -154,7 +156,8 @@ func testPeerNamesOfListener(t *testing.T) {
 	b.stop()
 }
 
-// Without TLS, both nodes share a secret, and callers without it are not peers. The file is reloaded when it changes.
+// Without TLS, both nodes share a secret. Callers without it are not accepted as the other node. The file is read
+// again when it changes.
 func TestPeerToken(t *testing.T) { simulated(t, testPeerToken) }
 
 func testPeerToken(t *testing.T) {
@@ -195,7 +198,7 @@ func testPeerToken(t *testing.T) {
 	b.waitCondition(conditions.PeerRejected, "b", false)
 }
 
-// The metrics port returns metrics and profiles only to authorized callers. The probes require no authorization.
+// The metrics port returns metrics and profiles only to authorized callers. Its probes require no authorization.
 func TestMetricsRights(t *testing.T) { simulated(t, testMetricsRights) }
 
 func testMetricsRights(t *testing.T) {
@@ -263,8 +266,8 @@ func testMetricsRights(t *testing.T) {
 	}
 }
 
-// New connections use a replaced certificate, and open connections continue. An invalid certificate has no effect, and
-// is reported.
+// New connections use a replaced certificate, and open connections continue. An invalid certificate is reported
+// and not used.
 func TestCertificateReload(t *testing.T) { simulated(t, testCertificateReload) }
 
 func testCertificateReload(t *testing.T) {
@@ -312,7 +315,7 @@ func copyFile(t *testing.T, from, to string) {
 	require.NoError(t, os.WriteFile(to, raw, 0o600))
 }
 
-// A client with an expired certificate is refused.
+// A client with an expired certificate is rejected.
 func TestExpiredClientCertificate(t *testing.T) { simulated(t, testExpiredClientCertificate) }
 
 func testExpiredClientCertificate(t *testing.T) {
@@ -334,7 +337,8 @@ func testExpiredClientCertificate(t *testing.T) {
 	require.Contains(t, err.Error(), "expired certificate")
 }
 
-// A node that remote clients can reach without TLS reports not-encrypted. It does not authenticate calls of peers.
+// A node that remote clients can reach without TLS reports not-encrypted. It does not authenticate calls of the
+// other node.
 func TestUnencryptedListenerCondition(t *testing.T) { simulated(t, testUnencryptedListenerCondition) }
 
 func testUnencryptedListenerCondition(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// sitePlane is the data plane of an active at a replica site.
+// sitePlane is the data plane of an active node at a replica site.
 type sitePlane struct {
 	*dataPlane
 
@@ -72,7 +72,7 @@ func (p *sitePlane) promote() {
 	p.change(txn.SiteChange{Action: txn.SitePromote, Expected: 1, Epoch: 2, Lossy: true})
 }
 
-// duringNext calls change after the next read of the role, and before the caller acts on it.
+// duringNext calls change between the next read of the role and the action of its caller.
 func (p *sitePlane) duringNext(change func()) {
 	p.siteRefusal = func() *apierror.NotActiveError {
 		p.siteRefusal = p.node.site.Refusal
@@ -82,16 +82,16 @@ func (p *sitePlane) duringNext(change func()) {
 	}
 }
 
-// If the role of the site changes after serveByRole has read it, a promoted site still has a session, and a stopped
-// site has none.
+// If the role of the site changes after serveByRole has read it, the result is still correct: a promoted site has
+// a session, and a stopped site has none.
 func TestConcurrentSiteRoles(t *testing.T) {
 	p := newSitePlane(t)
 	p.duringNext(func() {
 		p.promote()
-		p.serveByRole() // as runSite does
+		p.serveByRole() // like runSite
 		require.NotNil(t, p.node.serving.Get())
 	})
-	p.serveByRole() // as beginServing does
+	p.serveByRole() // like beginServing
 	require.NotNil(t, p.node.serving.Get(), "session of the primary")
 	payload, err := txn.Build(time.Now(), func(b *txn.Builder) { b.PutMeta("k", nil) })
 	require.NoError(t, err)

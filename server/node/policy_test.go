@@ -14,8 +14,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Policies apply to existing queues and, after a failover, to new ones. Explicit options take precedence over defaults,
-// and limits over both (INV-25).
+// Policies apply to existing queues and, after a failover, to new queues. Options set on a queue take precedence
+// over defaults, and limits take precedence over both (INV-25).
 func TestPoliciesSurviveFailover(t *testing.T) { simulated(t, testPoliciesSurviveFailover) }
 
 func testPoliciesSurviveFailover(t *testing.T) {
@@ -99,7 +99,7 @@ func testPoliciesSurviveFailover(t *testing.T) {
 	require.Nil(t, queue("orders.us").GetSources())
 }
 
-// An invalid policy or reset of fields is refused with a reason.
+// An invalid policy, and an invalid reset of fields, is rejected with a reason.
 func TestInvalidPolicies(t *testing.T) { simulated(t, testInvalidPolicies) }
 
 func testInvalidPolicies(t *testing.T) {

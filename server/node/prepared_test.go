@@ -48,7 +48,8 @@ func (n *testNode) listPrepared() *pb.ListPreparedResponse {
 	return resp
 }
 
-// Prepared messages are hidden, and messages with prepared acknowledgements are not delivered, until the decision.
+// Until the decision, prepared messages are not visible, and messages with prepared acknowledgements are not
+// delivered.
 func TestPrepared(t *testing.T) { simulated(t, testPrepared) }
 
 func testPrepared(t *testing.T) {
@@ -72,7 +73,8 @@ func testPrepared(t *testing.T) {
 	require.WithinDuration(t, before, a.GetPreparedAt().AsTime(), time.Minute)
 	require.NotZero(t, a.GetBytes())
 
-	// Prepared messages no longer belong to the consumer: they are not requeued when it detaches.
+	// Messages with prepared acknowledgements no longer belong to the consumer, so they are not requeued when it
+	// detaches.
 	require.NoError(t, c.stream.CloseSend())
 	_, err := c.stream.Recv()
 	require.Error(t, err)
@@ -90,7 +92,7 @@ func testPrepared(t *testing.T) {
 	require.Empty(t, n.listPrepared().GetTransactions())
 }
 
-// Invalid requests are refused with a reason and a description, and nothing is stored.
+// Invalid requests are rejected with a reason and a description, and nothing is stored.
 func TestPreparedLimits(t *testing.T) { simulated(t, testPreparedLimits) }
 
 func testPreparedLimits(t *testing.T) {
@@ -161,7 +163,7 @@ func testPreparedLimits(t *testing.T) {
 	require.NoError(t, n.commitPrepared("used"))
 }
 
-// A coordinator is notified of a heuristic decision of an operator, even if it equals the decision of the coordinator.
+// A coordinator is notified of a heuristic decision by an operator, even if it equals the coordinator's decision.
 func TestPreparedHeuristics(t *testing.T) { simulated(t, testPreparedHeuristics) }
 
 func testPreparedHeuristics(t *testing.T) {
@@ -183,7 +185,7 @@ func testPreparedHeuristics(t *testing.T) {
 	require.Equal(t, []string{"a"}, bodies(n.browse("q")))
 }
 
-// A retried Prepare returns the original result. A different Prepare with the same sequence is refused.
+// A retried Prepare returns the original result. A different Prepare with the same sequence is rejected.
 func TestPreparedRetry(t *testing.T) { simulated(t, testPreparedRetry) }
 
 func testPreparedRetry(t *testing.T) {
@@ -251,7 +253,7 @@ func testPreparedSurvivesFailover(t *testing.T) {
 	require.ErrorIs(t, kind(leader.commitPrepared("b")), txn.ErrCommitted, "rolled back by the timeout")
 }
 
-// A transaction that is not decided in time is rolled back, and its coordinator is notified.
+// A transaction that is not decided within the timeout is rolled back. Its coordinator is notified.
 func TestPreparedTimeout(t *testing.T) { simulated(t, testPreparedTimeout) }
 
 func testPreparedTimeout(t *testing.T) {
@@ -269,7 +271,7 @@ func testPreparedTimeout(t *testing.T) {
 	require.True(t, resp.GetHeuristic())
 }
 
-// acknowledge receives n messages, and acknowledges each before it waits for the next.
+// acknowledge receives n messages. It acknowledges each message before it waits for the next one.
 func (c *consumer) acknowledge(n int) (got []string) {
 	c.t.Helper()
 	for len(got) < n {
@@ -284,7 +286,8 @@ func (c *consumer) acknowledge(n int) (got []string) {
 	return got
 }
 
-// Rolled-back acknowledgements are redelivered once, even in queues with priorities or groups.
+// After a rollback, messages with prepared acknowledgements are redelivered once, even in queues with priorities
+// or groups.
 func TestPreparedRollbackInOrderedQueues(t *testing.T) {
 	simulated(t, testPreparedRollbackInOrderedQueues)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Invalid publishes are refused before they reach the log, and the error contains the cause and the limit.
+// Invalid publishes are rejected before they are logged. The error contains the cause and the limit.
 func TestPublishRefusals(t *testing.T) { simulated(t, testPublishRefusals) }
 
 func testPublishRefusals(t *testing.T) {
@@ -184,7 +184,7 @@ func releaseOp(queue string, first, last uint64) *pb.Operation {
 	}}}
 }
 
-// A transaction commits all of its operations or none. Messages that it releases are redelivered.
+// A transaction commits all of its operations, or none. Messages that it releases are redelivered.
 func TestCommit(t *testing.T) { simulated(t, testCommit) }
 
 func testCommit(t *testing.T) {
@@ -206,7 +206,7 @@ func testCommit(t *testing.T) {
 	require.Equal(t, uint64(2), again[0].GetSequence(), "messages released by the transaction are redelivered")
 	require.Equal(t, uint32(1), again[0].GetDeliveryCount())
 
-	// The second operation is refused, so that the first one has no effect.
+	// The second operation is rejected, so the first one has no effect.
 	_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{
 		publishOp("out", "c"),
 		ackOp("in", 9, 9),
@@ -229,8 +229,8 @@ func testCommit(t *testing.T) {
 	require.ErrorIs(t, kind(err), txn.ErrQueueNotFound)
 }
 
-// A stream responds to each publish in order, whether publishes are sent one by one or combined. An invalid publish
-// does not end the stream.
+// A stream responds to each publish in order, regardless of whether publishes are sent individually or combined.
+// An invalid publish does not end the stream.
 func TestPublishStream(t *testing.T) {
 	for _, concurrent := range []uint64{1, 7} {
 		t.Run(fmt.Sprint(concurrent, " together"), func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestPublishStream(t *testing.T) {
 	}
 }
 
-// An invalid combined request ends the stream, and none of its publishes are committed.
+// An invalid combined request ends the stream, and none of its publishes is committed.
 func TestPublishStreamRefuses(t *testing.T) { simulated(t, testPublishStreamRefuses) }
 
 func testPublishStreamRefuses(t *testing.T) {

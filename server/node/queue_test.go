@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Queues are created, altered, purged and deleted. The number of queues is limited.
+// Queues can be created, altered, purged and deleted. The number of queues is limited.
 func TestQueueAdministration(t *testing.T) { simulated(t, testQueueAdministration) }
 
 func testQueueAdministration(t *testing.T) {
@@ -64,7 +64,7 @@ func testQueueAdministration(t *testing.T) {
 	require.ErrorIs(t, kind(err), txn.ErrTooManyQueues)
 }
 
-// ListQueues returns all queues with a prefix, in pages.
+// ListQueues returns the queues with a given prefix, in pages.
 func TestListQueues(t *testing.T) { simulated(t, testListQueues) }
 
 func testListQueues(t *testing.T) {
@@ -92,8 +92,8 @@ func testListQueues(t *testing.T) {
 	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 }
 
-// A subscription starts at the earliest or the next message. Subscriptions can be created and deleted, and a topic
-// starts without one.
+// A subscription starts at the earliest or at the next message. Subscriptions can be created and deleted. A queue
+// can be created without a subscription.
 func TestSubscriptions(t *testing.T) { simulated(t, testSubscriptions) }
 
 func testSubscriptions(t *testing.T) {
@@ -140,7 +140,7 @@ func testSubscriptions(t *testing.T) {
 	require.ErrorIs(t, kind(err), apierror.ErrInvalid)
 }
 
-// A queue at its limit of messages or bytes refuses publishes until messages are acknowledged.
+// A queue at its limit of messages or bytes rejects publishes until messages are acknowledged.
 func TestQueueLimits(t *testing.T) { simulated(t, testQueueLimits) }
 
 func testQueueLimits(t *testing.T) {
@@ -163,7 +163,8 @@ func testQueueLimits(t *testing.T) {
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull)
 }
 
-// While the disk is low on space, publishes are refused. Acknowledgements and retries of committed requests are not.
+// While the disk is low on space, publishes are rejected. Acknowledgements, and retries of committed requests,
+// are accepted.
 func TestDiskLow(t *testing.T) { simulated(t, testDiskLow) }
 
 func testDiskLow(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// A log line with a queue number also contains the queue name.
+// A log line that contains a queue ID also contains the queue name.
 func TestQueueNames(t *testing.T) {
 	core, logged := observer.New(zapcore.InfoLevel)
 	names := new(queueNames)

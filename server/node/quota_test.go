@@ -21,8 +21,8 @@ func (n *testNode) quota(q *pb.AccessQuota) {
 	require.NoError(n.t, err)
 }
 
-// refused publishes messages until one is refused, and returns the error. The usage is sampled four times a second, and
-// requests in progress during a sample count in the next one.
+// refused publishes messages until one is rejected, and returns the error. The usage is sampled four times per
+// second. Requests in progress during a sample are counted in the next sample.
 func (n *testNode) refused(queue, body string) (err error) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool {
@@ -56,7 +56,7 @@ func exceeded(t *testing.T, err error, reports ...string) {
 	require.Len(t, failure.GetViolations(), 1)
 }
 
-// Requests beyond a limit of a quota are refused with an error that names the limit. Requests within it are allowed.
+// Requests that exceed a quota are rejected with an error that contains the limit. Other requests are permitted.
 func TestQuotas(t *testing.T) { simulated(t, testQuotas) }
 
 func testQuotas(t *testing.T) {
@@ -105,7 +105,7 @@ func testQuotas(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := attach(); return err == nil }, 5*time.Second, 10*time.Millisecond)
 }
 
-// A publisher that exceeds the rate quota is delayed. If it exceeds the quota by far, it is refused.
+// A publisher that exceeds its rate quota is delayed. If it exceeds the quota by far, its publishes are rejected.
 func TestRateQuota(t *testing.T) { simulated(t, testRateQuota) }
 
 func testRateQuota(t *testing.T) {

@@ -27,10 +27,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/issuer"
 )
 
-// grpcurlEnv names the program grpcurl; .ci/run builds it.
+// grpcurlEnv is the environment variable with the path of grpcurl, which .ci/run builds.
 const grpcurlEnv = "LOCKSTEP_GRPCURL"
 
-// services returns the services of a node by reflection.
+// services returns the services of a node, as reported by reflection.
 func services(ctx context.Context, cc *grpc.ClientConn) ([]string, error) {
 	stream, err := reflectionpb.NewServerReflectionClient(cc).ServerReflectionInfo(ctx)
 	if err != nil {
@@ -52,16 +52,16 @@ func services(ctx context.Context, cc *grpc.ClientConn) ([]string, error) {
 	return names, stream.CloseSend()
 }
 
-// Reflection is available to every caller with any right, by certificate, JWT or token, including the real grpcurl.
-// Other callers are refused.
+// Reflection is permitted for each caller that has any right, by certificate, JWT or token. This includes the
+// real grpcurl. Other callers are rejected.
 //
-// The test uses real sockets, since grpcurl is another process.
+// The test uses real sockets, because grpcurl is another process.
 func TestReflection(t *testing.T) {
 	i, ca := issuer.New(t), certs.New(t, "ours")
 	c := trustIssuer(secured(t, settings(t, "a"), ca), i)
 	c.TLS.ClientAuth = config.ClientAuthNone
 	n := start(t, c)
-	// The helpers of this package send no credentials. Therefore this test waits with its own client.
+	// The helpers of this package send no credentials, so this test uses a separate client to wait.
 	cert, certFile, keyFile := ca.Issue(t, "operator")
 	open, err := client.OpenWith(t.Context(), client.Options{
 		Addresses: []string{n.ready.Address},

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// An empty node that starts before a restored one creates the pair. The restored node does not join it, keeps
-// responding, and reports the reason.
+// If an empty node starts before a restored node, the empty node creates the pair. The restored node does not
+// join that pair. It continues to respond and reports the reason.
 func TestRestoreWithEmptyPeer(t *testing.T) { simulated(t, testRestoreWithEmptyPeer) }
 
 func testRestoreWithEmptyPeer(t *testing.T) {

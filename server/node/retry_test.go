@@ -25,8 +25,8 @@ func settled(err error) bool {
 	return false
 }
 
-// A request marked as a retry may already be in the log. Its refusal is recorded in the log, and no later attempt with
-// that sequence is executed (INV-10).
+// An earlier attempt of a request marked as a retry may be in the log. If such a request is refused, the refusal
+// is recorded in the log, and no later attempt with that sequence is executed (INV-10).
 func TestRetryIsDecidedByTheLog(t *testing.T) { simulated(t, testRetryIsDecidedByTheLog) }
 
 func testRetryIsDecidedByTheLog(t *testing.T) {
@@ -83,7 +83,8 @@ func testRetryIsDecidedByTheLog(t *testing.T) {
 		})
 	}
 
-	// Now each request could succeed, but a refused one stays refused, whether it is marked as a retry or not.
+	// Now each request could succeed. But a refused request stays refused, regardless of whether it is marked as a
+	// retry.
 	n.createQueue("later")
 	_, err = n.queues.AlterQueue(ctx, &pb.AlterQueueRequest{Name: "full"})
 	require.NoError(t, err)
@@ -117,7 +118,8 @@ func testAdministrationRetries(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	sequence := uint64(0)
-	// twice sends a request, calls during, and repeats the request, first marked as a retry and then unmarked.
+	// twice sends a request and calls during. It then repeats the request, first marked as a retry and then not
+	// marked.
 	twice := func(send func(p *pb.Producer) (any, error), during func()) {
 		t.Helper()
 		sequence++
@@ -205,8 +207,8 @@ func testAdministrationRetries(t *testing.T) {
 	require.Zero(t, messages("q"))
 }
 
-// A different request with the sequence of an earlier one is refused and has no effect. Values that differ between
-// attempts, such as the time, are ignored.
+// A different request with the sequence of an earlier request is rejected and has no effect. Values that differ
+// between attempts, such as the time, are not compared.
 func TestRetryWithAnotherBody(t *testing.T) { simulated(t, testRetryWithAnotherBody) }
 
 func testRetryWithAnotherBody(t *testing.T) {
@@ -215,7 +217,7 @@ func testRetryWithAnotherBody(t *testing.T) {
 	n.createQueue("q")
 	n.publish("q", "0")
 	sequence := uint64(0)
-	// both sends one request, its retry, and then a different request with the same sequence.
+	// both sends a request, its retry, and then a different request with the same sequence.
 	both := func(name string, send func(p *pb.Producer, other bool) error) {
 		section(t, name, func(t *testing.T) {
 			sequence++
@@ -297,8 +299,8 @@ func testRetryWithAnotherBody(t *testing.T) {
 	}
 }
 
-// A different request with the sequence of an earlier one is also refused after a restart, when the checksum of the
-// original request is read from the log.
+// A different request with the sequence of an earlier request is also rejected after a restart. The checksum of
+// the earlier request is then read from the log.
 func TestRetryWithAnotherBodyAfterARestart(t *testing.T) {
 	simulated(t, testRetryWithAnotherBodyAfterARestart)
 }
@@ -326,7 +328,7 @@ func testRetryWithAnotherBodyAfterARestart(t *testing.T) {
 	require.ErrorIs(t, kind(err), apierror.ErrSequenceReused)
 }
 
-// A delivery from a deleted queue does not acknowledge messages of a new queue with the same name.
+// An acknowledgement of a delivery from a deleted queue does not apply to a new queue with the same name.
 func TestAcksOfAnotherQueue(t *testing.T) { simulated(t, testAcksOfAnotherQueue) }
 
 func testAcksOfAnotherQueue(t *testing.T) {

@@ -41,7 +41,7 @@ func newCertHolder(t *testing.T, name string) *certHolder {
 	return &certHolder{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
 }
 
-// issue installs a certificate of one CA and a set of trusted CAs.
+// issue installs a certificate that a CA has issued, and a set of trusted CAs.
 func (p *certHolder) issue(by *certs.CA, trusted ...*certs.CA) {
 	p.t.Helper()
 	template := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
@@ -60,12 +60,12 @@ func (p *certHolder) issue(by *certs.CA, trusted ...*certs.CA) {
 	copyFile(p.t, key, p.Key)
 }
 
-// rotation is a pair with its coordinator and a load, with TLS on every connection.
+// rotation is a pair under load, with its coordinator. All connections use TLS.
 type rotation struct {
 	t              *testing.T
 	older, newer   *certs.CA
 	a, b, client   *certHolder
-	others         []*certHolder // etcd, or the voters
+	others         []*certHolder // etcd or the voters
 	nodeA, nodeB   *testNode
 	configB        config.Config
 	raft           bool
@@ -79,7 +79,7 @@ func (r *rotation) certHolder(name string) *certHolder {
 	return p
 }
 
-// all returns all processes with certificates.
+// all returns all processes that have certificates.
 func (r *rotation) all() []*certHolder { return append([]*certHolder{r.a, r.b, r.client}, r.others...) }
 
 func startRotation(t *testing.T, withRaft bool) *rotation {
@@ -127,7 +127,7 @@ func startRotation(t *testing.T, withRaft bool) *rotation {
 	return r
 }
 
-// voters uses three voters as the coordinator: the two nodes and a witness.
+// voters configures a quorum of three voters as the coordinator: the two nodes and a witness.
 func (r *rotation) voters(ca, cb *config.Config) {
 	t := r.t
 	witness := r.certHolder("witness")
@@ -182,8 +182,8 @@ func (r *rotation) fail(format string, args ...any) {
 	}
 }
 
-// streams publishes and consumes over streams of one connection. It does not reconnect: the end of a stream is a
-// failure.
+// streams publishes and consumes over streams of one connection. It does not reconnect, so the end of a stream is
+// a failure.
 func (r *rotation) streams(ctx context.Context, running *sync.WaitGroup) {
 	active := r.nodeA
 	if active.role() != pb.Role_ROLE_ACTIVE {
@@ -242,7 +242,7 @@ func (r *rotation) streams(ctx context.Context, running *sync.WaitGroup) {
 	})
 }
 
-// connections opens new connections continuously: each must be accepted.
+// connections opens new connections continuously. Each connection must be accepted.
 func (r *rotation) connections(ctx context.Context, running *sync.WaitGroup) (count *atomic.Uint64) {
 	count = new(atomic.Uint64)
 	running.Go(func() {
@@ -262,7 +262,7 @@ func (r *rotation) connections(ctx context.Context, running *sync.WaitGroup) (co
 	return count
 }
 
-// roles polls both nodes continuously: the standby must stay in sync, and the coordinator must be reachable.
+// roles polls both nodes continuously. The standby must stay in sync, and the coordinator must stay reachable.
 func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 	term := r.nodeA.status().GetPair().GetTerm()
 	running.Go(func() {
@@ -288,7 +288,7 @@ func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 	})
 }
 
-// used waits until both nodes use at least count certificates, and all CA certificates have the subject.
+// used waits until both nodes report at least count certificates and all CA certificates have the given subject.
 func (r *rotation) used(subject string, count int) {
 	r.t.Helper()
 	for _, n := range []*testNode{r.nodeA, r.nodeB} {
@@ -304,7 +304,7 @@ func (r *rotation) used(subject string, count int) {
 	}
 }
 
-// A node reports the certificate of the witness and its expiry, also after the certificate is replaced.
+// A node reports the certificate of the witness and its expiry time, even after the certificate was replaced.
 func TestCertificateOfWitness(t *testing.T) { simulated(t, testCertificateOfWitness) }
 
 func testCertificateOfWitness(t *testing.T) {
@@ -333,8 +333,8 @@ func testCertificateOfWitness(t *testing.T) {
 	require.Contains(t, reported().GetSubject(), "witness-2")
 }
 
-// All certificates, keys and CAs of a pair, its coordinator and its clients can be replaced under load: no stream ends,
-// no new connection is refused, and the standby and the coordinator stay connected.
+// All certificates, keys and CAs of a pair, its coordinator and its clients can be replaced under load. No stream
+// ends and no new connection is rejected. The standby and the coordinator stay connected.
 func TestRotationUnderLoad(t *testing.T) {
 	for name, withRaft := range map[string]bool{"pair": false, "raft": true} {
 		t.Run(name, func(t *testing.T) {
@@ -353,7 +353,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 	progress := func() {
 		t.Helper()
 		published, got, made := r.published.Load(), r.got.Load(), connections.Load()
-		// Each process checks its files at most once a second.
+		// Each process checks its files at most once per second.
 		time.Sleep(1500 * time.Millisecond) //nolint:forbidigo // simulated time
 		require.Greater(t, r.published.Load(), published+50)
 		require.Greater(t, r.got.Load(), got+50)
@@ -375,7 +375,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 	r.restartB()
 }
 
-// replace replaces all certificates in three steps, and calls settle after each.
+// replace replaces all certificates in three steps. It calls settle after each step.
 func (r *rotation) replace(settle func()) {
 	r.t.Helper()
 	for _, p := range r.all() { // both CAs
@@ -396,7 +396,7 @@ func (r *rotation) replace(settle func()) {
 	settle()
 }
 
-// restartB restarts a node with only the new certificates.
+// restartB restarts node b when it has only certificates of the new CA.
 func (r *rotation) restartB() {
 	r.t.Helper()
 	r.nodeB.stop()

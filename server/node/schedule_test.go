@@ -33,8 +33,8 @@ func (n *testNode) schedule(name string) *pb.Schedule {
 	return resp.GetSchedule()
 }
 
-// Every occurrence is published exactly once although the active is killed every 30 seconds (INV-24). The failovers are
-// too short for missed occurrences.
+// Every occurrence is published exactly once, even if the active is killed every 30 seconds (INV-24). The
+// failovers are so short that no occurrence is missed.
 func TestScheduleAcrossFailovers(t *testing.T) {
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 		const failovers = 40
@@ -77,8 +77,8 @@ func TestScheduleAcrossFailovers(t *testing.T) {
 	})
 }
 
-// A schedule survives a failover with its history. Occurrences that the queue refuses are retried and recorded. A run,
-// a pause and a deletion take effect.
+// A schedule and its history survive a failover. Occurrences that the queue refuses are recorded and retried. A
+// schedule can be run, paused and deleted.
 func TestSchedules(t *testing.T) { simulated(t, testSchedules) }
 
 func testSchedules(t *testing.T) {
@@ -93,7 +93,7 @@ func testSchedules(t *testing.T) {
 	again := active.putSchedule(put)
 	require.Equal(t, put.GetStartedAt().AsTime(), again.GetStartedAt().AsTime(), "a request that changes nothing")
 
-	// The queue does not exist: the occurrence fails, and is published once the queue exists.
+	// The queue does not exist, so the occurrence fails. It is published when the queue exists.
 	<-time.After(time.Until(next.Add(90 * time.Second)))
 	s := active.schedule("nightly")
 	require.Len(t, s.GetHistory(), 1)
@@ -156,7 +156,7 @@ func testSchedules(t *testing.T) {
 	require.Len(t, standby.browse("jobs"), 3)
 }
 
-// After a long outage, missed occurrences are published or skipped according to the rule of the schedule.
+// After a long outage, missed occurrences are published or skipped according to the policy of the schedule.
 func TestMissedOccurrences(t *testing.T) { simulated(t, testMissedOccurrences) }
 
 func testMissedOccurrences(t *testing.T) {
@@ -188,7 +188,7 @@ func testMissedOccurrences(t *testing.T) {
 		require.Equal(t, uint64(5-published), skipped, rule)
 		require.Equal(t, time.Hour, s.GetNextAt().AsTime().Sub(s.GetStartedAt().AsTime()), rule)
 	}
-	// If the queue stays full, each occurrence is tried and recorded, and the history is bounded.
+	// While the queue is full, each occurrence is tried and recorded. The size of the history is limited.
 	_, err := n.queues.AlterQueue(t.Context(), &pb.AlterQueueRequest{
 		Name: rules[2].String(), Config: &pb.QueueConfig{MaxMessages: 5},
 	})
@@ -203,7 +203,7 @@ func testMissedOccurrences(t *testing.T) {
 	require.Len(t, n.browse(rules[2].String()), 5)
 }
 
-// An invalid schedule is refused with a reason, and the number of schedules is limited.
+// An invalid schedule is rejected with a reason. The number of schedules is limited.
 func TestInvalidSchedules(t *testing.T) { simulated(t, testInvalidSchedules) }
 
 func testInvalidSchedules(t *testing.T) {
@@ -250,7 +250,7 @@ func testInvalidSchedules(t *testing.T) {
 	n.putSchedule(valid(func(s *pb.Schedule) { s.Name, s.Queue = "s0", "other" }))
 }
 
-// A delayed message is canceled by its sequence, even after a failover.
+// A delayed message can be canceled by its sequence, even after a failover.
 func TestCancelDelayedMessage(t *testing.T) { simulated(t, testCancelDelayedMessage) }
 
 func testCancelDelayedMessage(t *testing.T) {
@@ -275,8 +275,8 @@ func testCancelDelayedMessage(t *testing.T) {
 	require.Empty(t, standby.browse("q")[1:])
 }
 
-// Creating a schedule requires the rights to manage its queue and to publish to it. A schedule is visible to callers
-// with a right on its queue.
+// The creation of a schedule requires the manage and publish rights on its queue. A schedule is visible to
+// callers that have any right on its queue.
 func TestScheduleRights(t *testing.T) { simulated(t, testScheduleRights) }
 
 func testScheduleRights(t *testing.T) {
@@ -319,7 +319,7 @@ func testScheduleRights(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Snapshots contain schedules: a node that joined with an empty store continues them.
+// A snapshot contains the schedules. A node that joined with an empty store continues them.
 func TestScheduleInSnapshot(t *testing.T) { simulated(t, testScheduleInSnapshot) }
 
 func testScheduleInSnapshot(t *testing.T) {

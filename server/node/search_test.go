@@ -23,7 +23,8 @@ import (
 
 const everyTenth = `properties.kind == "c3" && body.customer.id == "4711"`
 
-// publishOrders publishes messages in batches. Every tenth one matches everyTenth, and every seventh is large.
+// publishOrders publishes messages in batches. Every tenth message matches everyTenth, and every seventh message
+// is large.
 func (n *testNode) publishOrders(queue string, first, count int) {
 	n.t.Helper()
 	for begin := first; begin < first+count; begin += 50 {
@@ -43,7 +44,8 @@ func (n *testNode) publishOrders(queue string, first, count int) {
 	}
 }
 
-// search repeats a request until the search is complete. It returns the found sequences and the number of calls.
+// search repeats a request until the search is complete. It returns the found sequences, the number of calls, and
+// the last progress.
 func (n *testNode) search(req *pb.BrowseRequest) (found []uint64, calls int, last *pb.SearchProgress) {
 	n.t.Helper()
 	for limit := req.GetLimit(); ; {
@@ -150,7 +152,7 @@ func testSearch(t *testing.T) {
 	}
 }
 
-// One call reads a limited number of messages, and reports its position.
+// One call reads a limited number of messages. It reports the position at which the next call can continue.
 func TestSearchLimits(t *testing.T) { simulated(t, testSearchLimits) }
 
 func testSearchLimits(t *testing.T) {
@@ -186,8 +188,9 @@ func testSearchLimits(t *testing.T) {
 	}
 }
 
-// The result of a search is a snapshot: it contains no messages that are published later, and may contain those that
-// are acknowledged in the meantime. After a failover, a client continues without duplicate or missing messages.
+// A search does not return messages that are published after its start. It may return messages that are
+// acknowledged in the meantime. After a failover, a client can continue the search without duplicate or missing
+// messages.
 func TestSearchSnapshotAndFailover(t *testing.T) { simulated(t, testSearchSnapshotAndFailover) }
 
 func testSearchSnapshotAndFailover(t *testing.T) {
@@ -211,13 +214,13 @@ func testSearchSnapshotAndFailover(t *testing.T) {
 		published := 0
 		o := client.BrowseOptions{Filter: everyTenth, Newest: newest, Before: 601, HeadersOnly: true}
 		if !newest {
-			o.Before = 0 // the end is that of the first call
+			o.Before = 0 // the search keeps the end of the first call
 		}
 		for m, err := range c.Browse(t.Context(), "q", o) {
 			require.NoError(t, err)
 			got = append(got, m.Sequence)
 			if published < 3 {
-				active.publishOrders("q", 1001+10*published, 10) // one matches
+				active.publishOrders("q", 1001+10*published, 10) // one of them matches
 				published++
 			}
 			if len(got) == 5 {
@@ -237,7 +240,8 @@ func testSearchSnapshotAndFailover(t *testing.T) {
 	}
 }
 
-// Only matching messages are moved, removed and replayed, each once, while others are published and acknowledged.
+// Only matching messages are moved, removed and replayed, each once, while other messages are published and
+// acknowledged.
 func TestMoveMatching(t *testing.T) { simulated(t, testMoveMatching) }
 
 func testMoveMatching(t *testing.T) {
@@ -258,7 +262,7 @@ func testMoveMatching(t *testing.T) {
 		Filter: everyTenth, Progress: func(p client.SearchProgress) {
 			require.Equal(t, uint64(3001), p.Before)
 			if parts++; parts == 1 {
-				active.publishOrders("q", 3001, 20) // not part of the search
+				active.publishOrders("q", 3001, 20) // published after the start of the search
 				_, err := active.queues.PurgeQueue(t.Context(), &pb.PurgeQueueRequest{Name: "to"})
 				require.NoError(t, err)
 				active.stop()
@@ -305,7 +309,7 @@ func testMoveMatching(t *testing.T) {
 	}
 }
 
-// A search ends after a time limit if its client does not read. The client can continue it.
+// If the client does not read, a search ends after a time limit. The client can continue it.
 func TestSearchTimeLimit(t *testing.T) { simulated(t, testSearchTimeLimit) }
 
 func testSearchTimeLimit(t *testing.T) {

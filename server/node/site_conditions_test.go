@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// waitSiteCondition waits until a node reports a condition, or no longer reports it.
+// waitSiteCondition waits until a node reports a condition or, if want is false, no longer reports it.
 func waitSiteCondition(w *simpair.World, n *simpair.Node, k conditions.Kind, want bool) {
 	w.T.Helper()
 	w.Eventually(func() bool {
@@ -29,8 +29,8 @@ func waitSiteCondition(w *simpair.World, n *simpair.Node, k conditions.Kind, wan
 	}, "%s on %s, wanted: %v", k, n.Config.Node.Name, want)
 }
 
-// Each site reports that the other one does not respond. A former primary with transactions that the promoted site
-// lacks reports that it is superseded.
+// Each site reports if the other site does not respond. A former primary reports that it is superseded if it has
+// transactions that the promoted site lacks.
 func TestSiteConditions(t *testing.T) { simpair.Test(t, testSiteConditions) }
 
 func testSiteConditions(t *testing.T, w *simpair.World) {

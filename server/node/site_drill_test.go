@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// drillNode copies the pair of a node, and starts a standalone node with the copy.
+// drillNode copies the pair of a node, and starts a standalone node on the copy.
 func drillNode(t *testing.T, w *simpair.World, from *simpair.Node, name string) *simpair.Node {
 	t.Helper()
 	c := w.Config(name)
@@ -34,7 +34,7 @@ func drillNode(t *testing.T, w *simpair.World, from *simpair.Node, name string) 
 	return n
 }
 
-// messagesIn returns the number of messages of queue q.
+// messagesIn returns the number of messages in queue q.
 func messagesIn(t *testing.T, n *simpair.Node) uint64 {
 	t.Helper()
 	resp, err := n.Admin().GetQueueDigests(t.Context(), &pb.GetQueueDigestsRequest{})
@@ -43,7 +43,7 @@ func messagesIn(t *testing.T, n *simpair.Node) uint64 {
 	return resp.GetQueues()[0].GetMessages()
 }
 
-// A drill copies the pair of a site. The copy accepts writes and does not affect the sites, even after a restart.
+// Drill copies the pair of a site. The copy accepts writes and does not affect the sites, even after a restart.
 func TestDrill(t *testing.T) { simpair.Test(t, testDrill) }
 
 func testDrill(t *testing.T, w *simpair.World) {
@@ -95,7 +95,8 @@ func testDrillWithoutSites(t *testing.T, w *simpair.World) {
 	require.Empty(t, siteOf(t, alone).GetSite().GetLineage(), "the copy does not change the lineage of the pair")
 }
 
-// A copy cannot become a replica of a site. No site becomes a replica of the copy or stops because of it.
+// A copy cannot become a replica of a site. No site becomes a replica of the copy, and no site stops because of
+// it.
 func TestDrillStaysDetached(t *testing.T) { simpair.Test(t, testDrillStaysDetached) }
 
 func testDrillStaysDetached(t *testing.T, w *simpair.World) {
@@ -110,7 +111,7 @@ func testDrillStaysDetached(t *testing.T, w *simpair.World) {
 	waitReplicated(w, east, west)
 	c := drillNode(t, w, west, "d")
 	require.NoError(t, c.Stop())
-	// An operator starts it with the settings of a site.
+	// The node is started on the copy with the settings of a site.
 	settings := siteNodes(w, "drill", []string{"d"}, []string{"e", "w"})[0]
 	settings.Data.Dir = c.Config.Data.Dir
 	drill := w.Start(settings, node.Options{})
@@ -123,7 +124,7 @@ func testDrillStaysDetached(t *testing.T, w *simpair.World) {
 	}
 	_, err = siteService(drill).PromoteSite(t.Context(), &pb.PromoteSiteRequest{Reason: "test", Force: true})
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_ROLE, reasonOf(err), err)
-	<-time.After(time.Minute) // east and the copy query the state of each other
+	<-time.After(time.Minute) // east and the copy query each other's state
 	_, err = siteService(east).SwitchSite(t.Context(), &pb.SwitchSiteRequest{To: "drill"})
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_ROLE, reasonOf(err), err)
 	require.NoError(t, sitePublish(t.Context(), east, "q", "one"))

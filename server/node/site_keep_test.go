@@ -48,7 +48,7 @@ func testSiteKeepBytes(t *testing.T, w *simpair.World, keep config.Size) {
 		}
 	}
 	cut(true)
-	for range 8 { // several segments, which later checkpoints do not need
+	for range 8 { // several segments that later checkpoints do not need
 		require.NoError(t, sitePublish(t.Context(), east[0], "q", strings.Repeat("x", 900<<10)))
 		for _, n := range east {
 			_, err := n.Admin().Checkpoint(t.Context(), &pb.CheckpointRequest{})

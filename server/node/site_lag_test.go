@@ -18,7 +18,7 @@ import (
 
 const testMaxLag = 2 * time.Second
 
-// limitedSites starts two standalone nodes with a limit of the lag, east as the primary and west as its replica.
+// limitedSites starts two standalone nodes with a lag limit: east as the primary, and west as its replica.
 func limitedSites(t *testing.T, w *simpair.World, limit time.Duration) (east, west *simpair.Node) {
 	t.Helper()
 	var nodes []*simpair.Node
@@ -42,8 +42,8 @@ func reasonOfPublish(ctx context.Context, n *simpair.Node) pb.ErrorReason {
 	return reasonOf(sitePublish(ctx, n, "q", "a message"))
 }
 
-// A primary accepts writes for at most site.max-lag without a confirmation of the replica. Later writes wait until the
-// replica has caught up, and are refused after 5 s.
+// A primary accepts writes for at most site.max-lag without a confirmation by the replica. Later writes wait
+// until the replica has caught up. They are refused after 5 s.
 func TestSiteMaxLag(t *testing.T) { simpair.Test(t, testSiteMaxLag) }
 
 func testSiteMaxLag(t *testing.T, w *simpair.World) {
@@ -53,7 +53,7 @@ func testSiteMaxLag(t *testing.T, w *simpair.World) {
 		require.Equal(t, accepted, reasonOfPublish(t.Context(), east))
 		<-time.After(100 * time.Millisecond)
 	}
-	<-time.After(time.Second) // until the last one is confirmed
+	<-time.After(time.Second) // until the last write is confirmed
 	w.Net.SetCut(east.Host(), west.Host(), true)
 	<-time.After(time.Minute)
 	require.Equal(t, accepted, reasonOfPublish(t.Context(), east), "the replica has all records")
@@ -94,7 +94,8 @@ func testSiteMaxLag(t *testing.T, w *simpair.World) {
 	require.Equal(t, contentOf(t, east), contentOf(t, west))
 }
 
-// A restarted primary counts the lag from its start. The setting can be changed while writes are refused.
+// After a restart, a primary measures the lag from its start. The setting can be changed while writes are
+// refused.
 func TestSiteMaxLagWithoutReport(t *testing.T) { simpair.Test(t, testSiteMaxLagWithoutReport) }
 
 func testSiteMaxLagWithoutReport(t *testing.T, w *simpair.World) {
@@ -112,7 +113,7 @@ func testSiteMaxLagWithoutReport(t *testing.T, w *simpair.World) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_UNSPECIFIED, reasonOfPublish(t.Context(), east))
 }
 
-// After an unplanned promotion, the limit applies once the former primary is the replica.
+// After an unplanned promotion, the limit applies when the former primary has become the replica.
 func TestSiteMaxLagAfterPromotion(t *testing.T) { simpair.Test(t, testSiteMaxLagAfterPromotion) }
 
 func testSiteMaxLagAfterPromotion(t *testing.T, w *simpair.World) {

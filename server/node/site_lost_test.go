@@ -22,7 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// lostFiles returns the paths of the files with truncated records that a node reports.
+// lostFiles returns the paths of the files with lost records that a node reports.
 func lostFiles(t *testing.T, n *simpair.Node) (paths []string) {
 	t.Helper()
 	st, err := n.Admin().GetStatus(t.Context(), &pb.GetStatusRequest{})
@@ -35,7 +35,7 @@ func lostFiles(t *testing.T, n *simpair.Node) (paths []string) {
 	return paths
 }
 
-// lostBodies returns the bodies of the messages in a file.
+// lostBodies returns the bodies of the messages in a file, and information about the file.
 func lostBodies(t *testing.T, w *simpair.World, path string) (bodies []string, info wal.SegmentInfo) {
 	t.Helper()
 	info, err := wal.InspectFile(w.Disk, path, func(it wal.Item) error {
@@ -75,7 +75,8 @@ func metadataOf(err error) map[string]string {
 	return nil
 }
 
-// demoteDiverged demotes a former primary with lost transactions, and returns the metadata of the refusal.
+// demoteDiverged requests the demotion of a former primary with lost transactions. It returns the metadata of the
+// error.
 func demoteDiverged(w *simpair.World, n *simpair.Node) map[string]string {
 	w.T.Helper()
 	var err error
@@ -86,8 +87,8 @@ func demoteDiverged(w *simpair.World, n *simpair.Node) map[string]string {
 	return metadataOf(err)
 }
 
-// The transactions of a former primary after the origin of the promoted site are written to one file on each node that
-// becomes active. This applies whether the site stops automatically or is demoted.
+// The transactions of a former primary after the origin of the promoted site are written to one file on each node
+// that becomes active. This applies if the site stops automatically, and if it is demoted.
 func TestLostTransactionsAreSaved(t *testing.T) {
 	for name, demote := range map[string]bool{"stops automatically": false, "demoted first": true} {
 		t.Run(name, func(t *testing.T) {
@@ -155,8 +156,8 @@ func supersededDetails(t *testing.T, n *simpair.Node) string {
 	return ""
 }
 
-// The refusal of a demotion reports that the file with lost transactions is incomplete, since the log begins after the
-// origin, or missing, since the disk has no space.
+// The error of a demotion reports that the file with lost transactions is incomplete, because the log begins
+// after the origin, or that it is missing, because the disk has no space.
 func TestLostTransactionsIncomplete(t *testing.T) { simpair.Test(t, testLostTransactionsIncomplete) }
 
 func testLostTransactionsIncomplete(t *testing.T, w *simpair.World) {

@@ -30,7 +30,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// seedOptions returns the options that seed the data directory of a node.
+// seedOptions returns the options to seed the data directory of a node.
 func seedOptions(w *simpair.World, c *config.Config) site.SeedOptions {
 	return site.SeedOptions{
 		Name: c.Site.Name, From: c.Site.Remote, Dir: c.Data.Dir, FS: w.Disk, SegmentBytes: c.WAL.SegmentBytes.Bytes(),
@@ -38,8 +38,8 @@ func seedOptions(w *simpair.World, c *config.Config) site.SeedOptions {
 	}
 }
 
-// seedPrimary starts a primary that trims its log at each checkpoint. It has delayed and expiring messages, a schedule
-// and a prepared transaction.
+// seedPrimary starts a primary that trims its log at each checkpoint. Its store contains delayed and expiring
+// messages, a schedule and a prepared transaction.
 func seedPrimary(t *testing.T, w *simpair.World) *simpair.Node {
 	t.Helper()
 	c := siteNodes(w, "east", []string{"e"}, []string{"w"})[0]
@@ -71,7 +71,7 @@ func seedPrimary(t *testing.T, w *simpair.World) *simpair.Node {
 	return east
 }
 
-// trimLog publishes several segments of log, and writes checkpoints that do not need them.
+// trimLog publishes several segments of log and writes checkpoints, so that these segments are removed.
 func trimLog(t *testing.T, n *simpair.Node) {
 	t.Helper()
 	body := make([]byte, 900<<10) // incompressible
@@ -84,8 +84,8 @@ func trimLog(t *testing.T, n *simpair.Node) {
 	}
 }
 
-// A seeded node starts as a replica. The primary retains the log after the snapshot, and both sites reach the same
-// contents. The second node of the pair synchronizes with the seeded one.
+// A seeded node starts as a replica. The primary retains its log after the snapshot, so that both sites reach the
+// same content. The second node of the replica's pair receives its store from the seeded node.
 func TestSeed(t *testing.T) { simpair.Test(t, testSeed) }
 
 func testSeed(t *testing.T, w *simpair.World) {
@@ -136,7 +136,7 @@ func testSeed(t *testing.T, w *simpair.World) {
 	require.Equal(t, contentOf(t, east), contentOf(t, west))
 }
 
-// The primary releases its log when the replica has received it, or does not connect in time.
+// The primary releases its log when the replica has received it, or when the replica does not connect in time.
 func TestSeedRetention(t *testing.T) {
 	for name, connects := range map[string]bool{"replica connects": true, "too late": false} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func testSeedRetention(t *testing.T, w *simpair.World, connects bool) {
 	at := &pb.Position{Term: seeded.Upstream.Term, Lsn: seeded.Upstream.LSN, Chain: seeded.Upstream.Chain}
 	trimLog(t, east)
 	<-time.After(9 * time.Minute)
-	require.NoError(t, pull(at)) // ends before the replica has received everything
+	require.NoError(t, pull(at)) // ends before the replica has received all records
 	<-time.After(9 * time.Minute)
 	if connects {
 		west := w.Start(c, node.Options{})
@@ -233,7 +233,7 @@ func testSeedFromPromoted(t *testing.T, w *simpair.World) {
 	require.Equal(t, contentOf(t, west[0]), contentOf(t, replica))
 }
 
-// Seed refuses a replica as the source, a source with the same site name, and a directory with files.
+// Seed rejects a replica as the source, a source with the same site name, and a directory that contains files.
 func TestSeedRefused(t *testing.T) { simpair.Test(t, testSeedRefused) }
 
 func testSeedRefused(t *testing.T, w *simpair.World) {
@@ -254,7 +254,7 @@ func testSeedRefused(t *testing.T, w *simpair.World) {
 	require.ErrorIs(t, err, datadir.ErrNotEmpty)
 }
 
-// cutReader fails a stream of a snapshot after some responses, or changes one of them.
+// cutReader is a snapshot stream that fails after some responses, or in which one response is changed.
 type cutReader struct {
 	grpc.ClientStream
 
@@ -278,7 +278,7 @@ func (c *cutReader) RecvMsg(m any) error {
 	return err
 }
 
-// A stream that breaks or has a corrupt chunk leaves an empty directory, and the next attempt succeeds.
+// If the stream breaks or contains corrupt data, Seed leaves an empty directory, and the next attempt succeeds.
 func TestSeedAfterBrokenStream(t *testing.T) { simpair.Test(t, testSeedAfterBrokenStream) }
 
 func testSeedAfterBrokenStream(t *testing.T, w *simpair.World) {
@@ -332,7 +332,7 @@ func testSeedAfterBrokenStream(t *testing.T, w *simpair.World) {
 	require.NoError(t, err)
 }
 
-// Only a caller with a secret of the sites, or with the right to operate, receives a snapshot.
+// Only a caller with a secret of the sites or with the operate right receives a snapshot.
 func TestSeedToken(t *testing.T) { simpair.Test(t, testSeedToken) }
 
 func testSeedToken(t *testing.T, w *simpair.World) {

@@ -21,10 +21,11 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// sitePort is the port of all nodes in tests of sites: the other site must know it before they start.
+// sitePort is the port of all nodes in tests of sites. It is fixed, because the other site must know it before
+// the nodes start.
 const sitePort = 7420
 
-// siteNodes returns the settings of the nodes of a site. A single name is a standalone node.
+// siteNodes returns the settings of the nodes of a site. If there is a single name, its node is standalone.
 func siteNodes(w *simpair.World, site string, names, remote []string) []config.Config {
 	var all []config.Config
 	for _, name := range names {
@@ -52,7 +53,7 @@ func siteOf(t *testing.T, n *simpair.Node) *pb.GetSiteResponse {
 	return resp
 }
 
-// waitSite waits until a node reports the role of its site.
+// waitSite waits until a node reports that its site has the given role.
 func waitSite(w *simpair.World, n *simpair.Node, role pb.SiteRole) {
 	w.T.Helper()
 	w.Eventually(func() bool {
@@ -83,7 +84,8 @@ func contentOf(t *testing.T, n *simpair.Node) string {
 	return fmt.Sprint(resp.GetDigest(), resp.GetQueues())
 }
 
-// A demoted site becomes a replica of the primary. A switch exchanges the roles, and both sites have the same contents.
+// A demoted site becomes a replica of the primary. A switch exchanges the roles. Both sites then have the same
+// content.
 func TestSwitchSite(t *testing.T) { simpair.Test(t, testSwitchSite) }
 
 func testSwitchSite(t *testing.T, w *simpair.World) {
@@ -118,7 +120,8 @@ func testSwitchSite(t *testing.T, w *simpair.World) {
 	require.Equal(t, contentOf(t, east), contentOf(t, west))
 }
 
-// pairsOfSites starts a pair at each of two sites, with the second one as the replica. Node a of a site is its active.
+// pairsOfSites starts a pair at each of two sites. The second site is the replica. The first node of each pair is
+// its active.
 func pairsOfSites(t *testing.T, w *simpair.World) (east, west [2]*simpair.Node) {
 	t.Helper()
 	names := [2][]string{{"east-a", "east-b"}, {"west-a", "west-b"}}
@@ -156,7 +159,8 @@ func cutSites(w *simpair.World, east, west [2]*simpair.Node, cut bool) {
 	}
 }
 
-// The role of a site and its position survive failovers at both sites. No transaction is lost or applied twice.
+// The role of a site and the position of a replica survive failovers at both sites. No transaction is lost or
+// applied twice.
 func TestSitesSurviveFailovers(t *testing.T) { simpair.Test(t, testSitesSurviveFailovers) }
 
 func testSitesSurviveFailovers(t *testing.T, w *simpair.World) {
@@ -187,7 +191,7 @@ func testSitesSurviveFailovers(t *testing.T, w *simpair.World) {
 	}
 }
 
-// A switch that the replica cannot complete in time is rolled back, and the primary continues.
+// If the replica cannot complete a switch in time, the switch is rolled back and the primary continues.
 func TestSwitchRolledBack(t *testing.T) { simpair.Test(t, testSwitchRolledBack) }
 
 func testSwitchRolledBack(t *testing.T, w *simpair.World) {
@@ -212,11 +216,12 @@ func testSwitchRolledBack(t *testing.T, w *simpair.World) {
 	require.Equal(t, contentOf(t, east[0]), contentOf(t, west[1]))
 }
 
-// A switch with an unknown outcome leaves the primary stopped until the other site responds, even after a failover. The
-// site becomes a replica if the other site was promoted, and continues as the primary otherwise.
+// If the outcome of a switch is unknown, the primary stays stopped until the other site responds, even after a
+// failover. If the other site was promoted, the stopped site becomes its replica. Otherwise it continues as the
+// primary.
 func TestSwitchResolved(t *testing.T) {
 	for name, after := range map[string]time.Duration{
-		// Two requests for the state of the replica take 80 ms, the takeover request another 20 ms.
+		// The two requests for the state of the replica take 80 ms, and the takeover request takes 20 ms.
 		"before the promotion": 90 * time.Millisecond, "after the promotion": 110 * time.Millisecond,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -257,8 +262,9 @@ func testSwitchResolved(t *testing.T, w *simpair.World, after time.Duration) {
 	require.Equal(t, contentOf(t, primary), contentOf(t, replica))
 }
 
-// An unplanned promotion is refused while the primary responds. The old primary stops when it detects the promotion. It
-// becomes a replica if the new primary has all of its transactions, and remains stopped otherwise.
+// An unplanned promotion is refused while the primary responds. The old primary stops when it detects the
+// promotion. If the new primary has all of its transactions, the old primary becomes a replica. Otherwise it
+// remains stopped.
 func TestUnplannedPromotion(t *testing.T) {
 	for name, lost := range map[string]bool{"nothing lost": false, "one lost": true} {
 		t.Run(name, func(t *testing.T) {
@@ -295,8 +301,8 @@ func testUnplannedPromotion(t *testing.T, w *simpair.World, lost bool) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_DIVERGED, reasonOf(err))
 }
 
-// A restored backup of the primary becomes a replica that continues after the backup. If the primary's log begins after
-// the backup, the demotion is refused.
+// A pair that was restored from a backup of the primary can become a replica. It continues after the backup. If
+// the log of the primary begins later, the demotion is refused.
 func TestReplicaFromBackup(t *testing.T) {
 	for name, trimmed := range map[string]bool{"log complete": false, "log trimmed": true} {
 		t.Run(name, func(t *testing.T) {
@@ -324,7 +330,7 @@ func testReplicaFromBackup(t *testing.T, w *simpair.World, trimmed bool) {
 	}
 	require.NoError(t, sitePublish(t.Context(), east, "q", "after the backup"))
 	if trimmed {
-		for range 8 { // several segments, which later checkpoints do not need
+		for range 8 { // several segments that later checkpoints do not need
 			require.NoError(t, sitePublish(t.Context(), east, "q", strings.Repeat("x", 900<<10)))
 			_, err := east.Admin().Checkpoint(t.Context(), &pb.CheckpointRequest{})
 			require.NoError(t, err)
@@ -348,8 +354,8 @@ func testReplicaFromBackup(t *testing.T, w *simpair.World, trimmed bool) {
 	require.Equal(t, contentOf(t, east), contentOf(t, west))
 }
 
-// Settlements of deliveries from before an unplanned promotion are refused, since their sequences may belong to other
-// messages.
+// Settlements of deliveries made before an unplanned promotion are refused, because their sequences may belong to
+// other messages.
 func TestSettlementOfEarlierSiteEpoch(t *testing.T) {
 	simpair.Test(t, testSettlementOfEarlierSiteEpoch)
 }
@@ -380,8 +386,8 @@ func testSettlementOfEarlierSiteEpoch(t *testing.T, w *simpair.World) {
 	}
 }
 
-// settleAt attaches a consumer, and commits and prepares acknowledgements and releases, for deliveries of an epoch. All
-// of them return the same reason, which it returns.
+// settleAt attaches a consumer, and commits and prepares settlements, all for deliveries of the given epoch. It
+// requires that all calls return the same reason, and returns an error with it.
 func settleAt(t *testing.T, n *simpair.Node, epoch uint64) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

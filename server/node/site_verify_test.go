@@ -19,14 +19,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// A comparison, requested at either site, finds no differences while clients publish. The primary is not paused.
+// A comparison requested at either site finds no differences while clients publish. The primary is not paused.
 func TestVerifySites(t *testing.T) { simpair.Test(t, testVerifySites) }
 
 func testVerifySites(t *testing.T, w *simpair.World) {
 	const delay = 30 * time.Millisecond
 	east, west := pairsOfSites(t, w)
 	delaySites(w, east, west, delay)
-	// The digests take longer than records that are sent after them.
+	// The transfer of the digests takes longer than that of records that are sent after them.
 	for _, direction := range simnet.Both(east[0].Host(), west[0].Host()) {
 		w.Net.Change(direction, func(l *simnet.Link) { l.BytesPerSecond = 1 << 20 })
 	}
@@ -88,7 +88,8 @@ func reports(t *testing.T, n *simpair.Node, condition string) bool {
 	return slices.ContainsFunc(st.GetConditions(), func(c *pb.Condition) bool { return c.GetKind() == condition })
 }
 
-// A difference is detected, and reported by the replica until a comparison succeeds or the site is no longer a replica.
+// A difference is detected. The replica reports it until a comparison finds none or the site is no longer a
+// replica.
 func TestVerifySitesDiffer(t *testing.T) { simpair.Test(t, testVerifySitesDiffer) }
 
 func testVerifySitesDiffer(t *testing.T, w *simpair.World) {
@@ -130,7 +131,7 @@ func testVerifySitesDiffer(t *testing.T, w *simpair.World) {
 		var resp *pb.VerifySitesResponse
 		w.Eventually(func() bool {
 			resp, err = verify(n)
-			return err == nil // the primary must connect to the restarted node
+			return err == nil // until the primary has connected to the restarted node
 		}, "comparison")
 		require.Len(t, resp.GetDifferences(), 1)
 		d := resp.GetDifferences()[0]
@@ -145,7 +146,7 @@ func testVerifySitesDiffer(t *testing.T, w *simpair.World) {
 	w.Eventually(func() bool { return !reports(t, west, "digests-differ") }, "the former replica is the primary")
 }
 
-// Without a stream from the primary, a comparison fails with the reason.
+// If the replica has no stream from the primary, a comparison fails with the reason.
 func TestVerifySitesCut(t *testing.T) { simpair.Test(t, testVerifySitesCut) }
 
 func testVerifySitesCut(t *testing.T, w *simpair.World) {

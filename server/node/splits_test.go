@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// producer creates a producer. Publishes that are made before it connects are sent in one request.
+// producer creates a client with a producer. Publishes made before the client connects are sent in one request.
 func (n *testNode) producer() (*client.Producer, func()) {
 	n.t.Helper()
 	c, err := client.OpenWith(n.t.Context(), client.Options{
@@ -24,7 +24,7 @@ func (n *testNode) producer() (*client.Producer, func()) {
 	return p, func() { require.NoError(n.t, c.Close()) }
 }
 
-// outcomes publishes messages in order, without waiting, and returns their outcomes.
+// outcomes publishes messages in order without waiting for each, and returns their outcomes.
 func outcomes(t *testing.T, p *client.Producer, queue string, ms []client.Message) []error {
 	t.Helper()
 	pending := make([]*client.Pending, len(ms))
@@ -45,8 +45,8 @@ func numbered(n int) (ms []client.Message) {
 	return ms
 }
 
-// Publishes in one request have separate outcomes. A full queue accepts as many as fit, in order. A drop-head queue
-// accepts all of them and keeps the newest.
+// Publishes in one request have separate outcomes. A full queue accepts as many as fit, in order. A queue with
+// overflow drop-head accepts all of them and keeps the newest.
 func TestIndependentPublishes(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("five", &pb.QueueConfig{MaxMessages: 5}))
@@ -69,7 +69,7 @@ func TestIndependentPublishes(t *testing.T) {
 	require.Equal(t, []string{"50"}, n.bodiesIn("ring"))
 }
 
-// A refused publish does not fail the other publishes of its request.
+// If a publish is refused, the other publishes of its request are still accepted.
 func TestInvalidPublishInBatch(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")

@@ -35,8 +35,9 @@ func (n *testNode) alterSubscription(
 	return resp.GetSubscription(), err
 }
 
-// The policy of a subscription overrides the delivery limit, the dead-letter queue (also for expired messages) and the
-// redelivery delay of its queue. Unset fields use the queue's values. The policy survives a failover.
+// The policy of a subscription overrides the delivery limit, the dead-letter queue (also for expired messages)
+// and the redelivery delay of its queue. Fields that it does not set have the values of the queue. The policy
+// survives a failover.
 func TestSubscriptionPolicy(t *testing.T) { simulated(t, testSubscriptionPolicy) }
 
 func testSubscriptionPolicy(t *testing.T) {
@@ -80,7 +81,7 @@ func testSubscriptionPolicy(t *testing.T) {
 	require.Eventually(t, func() bool { return len(standby.browse("own.dead")) == 2 && len(standby.browse("dead")) == 1 },
 		testTimeout, 5*time.Millisecond)
 
-	// A subscription's dead-letter queue cannot be deleted until the subscription no longer refers to it.
+	// A queue cannot be deleted while it is the dead-letter queue of a subscription.
 	_, err := standby.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "own.dead"})
 	require.ErrorIs(t, kind(err), txn.ErrQueueInUse)
 	s, err := standby.alterSubscription("q", "strict", "", &pb.RedeliveryPolicy{MaxDeliveries: proto.Uint32(0)},
@@ -93,8 +94,8 @@ func testSubscriptionPolicy(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// An altered filter applies to later publishes, even for attached consumers. Messages that did not match before do not
-// reappear.
+// An altered filter applies to later publishes, also for attached consumers. Messages that did not match the
+// previous filter are not delivered later.
 func TestAlterFilter(t *testing.T) { simulated(t, testAlterFilter) }
 
 func testAlterFilter(t *testing.T) {
@@ -121,7 +122,7 @@ func testAlterFilter(t *testing.T) {
 	require.Empty(t, n.subscription("orders", "s").GetFilter())
 }
 
-// An invalid policy is refused with a reason, and nothing is changed.
+// An invalid policy is rejected with a reason, and nothing is changed.
 func TestInvalidSubscriptionPolicies(t *testing.T) { simulated(t, testInvalidSubscriptionPolicies) }
 
 func testInvalidSubscriptionPolicies(t *testing.T) {
@@ -188,7 +189,8 @@ func testInvalidSubscriptionPolicies(t *testing.T) {
 	require.ErrorIs(t, kind(n.alter("end", &pb.QueueConfig{DeadLetter: "q"}, "dead_letter")), txn.ErrDeadLetterCycle)
 }
 
-// The status of an exclusive queue contains the active consumer and its start time.
+// The status of an exclusive queue contains its active consumer and the time at which that consumer became
+// active.
 func TestActiveConsumer(t *testing.T) { simulated(t, testActiveConsumer) }
 
 func testActiveConsumer(t *testing.T) {

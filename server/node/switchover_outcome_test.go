@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// The switchover of a rolling compact succeeds, and neither node reports a failure.
+// The switchover of a rolling compaction succeeds, and neither node reports a failed switchover.
 func TestPlanLeavesNoCondition(t *testing.T) { simulated(t, testPlanLeavesNoCondition) }
 
 func testPlanLeavesNoCondition(t *testing.T) {
@@ -31,7 +31,8 @@ func testPlanLeavesNoCondition(t *testing.T) {
 	}
 }
 
-// The condition switchover-failed is cleared when the role changes, regardless of the node that received the request.
+// The condition switchover-failed is cleared when the roles change, regardless of the node that received the
+// request.
 func TestFailedSwitchoverEnds(t *testing.T) { simulated(t, testFailedSwitchoverEnds) }
 
 func testFailedSwitchoverEnds(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// reports waits until the reason in a node's status contains all texts.
+// reports waits until the reason in the node's status contains all texts.
 func (n *testNode) reports(texts ...string) {
 	n.t.Helper()
 	var reason string
@@ -36,8 +36,9 @@ func (n *testNode) reports(texts ...string) {
 	require.NotContains(n.t, reason, "--force")
 }
 
-// A node started with the prefix of a complete pair reports that the pair has two nodes, and the active reports the
-// third node. Neither advises a forced failover. When one of the two nodes has stopped, the third replaces it.
+// If a third node is started with the prefix of a complete pair, it reports that the pair has two nodes, and the
+// active reports the third node. Neither advises a forced failover. When one of the two nodes has stopped, the
+// third node replaces it.
 func TestThirdNode(t *testing.T) { simulated(t, testThirdNode) }
 
 func testThirdNode(t *testing.T) {
@@ -58,9 +59,9 @@ func testThirdNode(t *testing.T) {
 	require.Eventually(t, func() bool { return a.status().GetReason() == "" }, testTimeout, 5*time.Millisecond)
 }
 
-// If the data directory of the only in-sync node is lost and an empty node starts in its place, neither node becomes
-// active, and each reports advice for its situation. While the empty node runs, a forced failover to the other one is
-// refused.
+// The data directory of the only in-sync node is lost, and an empty node starts in its place. Neither node
+// becomes active, and each reports advice for its situation. While the empty node runs, a forced failover to the
+// other node is refused.
 func TestWipedActive(t *testing.T) { simulated(t, testWipedActive) }
 
 func testWipedActive(t *testing.T) {

@@ -26,8 +26,8 @@ func (n *testNode) queue(name string) *pb.Queue {
 	return resp.GetQueue()
 }
 
-// Delayed messages are delivered when due, not earlier, in the order of their due times. The default delay of the queue
-// applies to messages without a delay, even in a transaction.
+// Delayed messages are delivered when they are due, not earlier, in the order of their due times. The default
+// delay of the queue applies to messages without a delay, also in a transaction.
 func TestDelay(t *testing.T) { simulated(t, testDelay) }
 
 func testDelay(t *testing.T) {
@@ -55,7 +55,7 @@ func testDelay(t *testing.T) {
 	require.Zero(t, n.queue("q").GetMessages())
 }
 
-// Messages expire after their TTL or the queue's TTL. Messages in flight do not expire.
+// Messages expire after their own TTL or the TTL of their queue. Messages in flight do not expire.
 func TestExpiry(t *testing.T) { simulated(t, testExpiry) }
 
 func testExpiry(t *testing.T) {
@@ -78,8 +78,8 @@ func testExpiry(t *testing.T) {
 	require.Equal(t, uint64(3), n.queue("q").GetExpired())
 }
 
-// All messages that expire at the same time are removed, even if they exceed one batch and messages with an earlier
-// expiry are published in the meantime. Delayed messages that become due are delivered concurrently.
+// All messages that expire at the same time are removed, even if they exceed one batch and messages with an
+// earlier expiry are published in the meantime. Delayed messages are delivered concurrently.
 func TestManyMessagesExpire(t *testing.T) { simulated(t, testManyMessagesExpire) }
 
 func testManyMessagesExpire(t *testing.T) {
@@ -112,8 +112,8 @@ func testManyMessagesExpire(t *testing.T) {
 	require.Equal(t, uint64(1), n.queue("b").GetMessages())
 }
 
-// With dead_letter_expired, the expired messages of each subscription are moved once. While the dead-letter queue is
-// full, they stay in their queue and are not delivered.
+// With dead_letter_expired, an expired message is moved once for each subscription that needs it. While the
+// dead-letter queue is full, expired messages stay in their queue and are not delivered.
 func TestExpiredDeadLetters(t *testing.T) { simulated(t, testExpiredDeadLetters) }
 
 func testExpiredDeadLetters(t *testing.T) {
@@ -146,7 +146,7 @@ func testExpiredDeadLetters(t *testing.T) {
 	require.Zero(t, n.queue("q").GetExpired(), "no message was dropped")
 }
 
-// A nack can contain a delay. An invalid delay ends the stream, and nothing is requeued.
+// A nack can contain a delay. An invalid delay ends the stream, and the nack has no effect.
 func TestNackDelay(t *testing.T) { simulated(t, testNackDelay) }
 
 func testNackDelay(t *testing.T) {
@@ -200,8 +200,8 @@ func testDelaySurvivesFailover(t *testing.T) {
 	require.Zero(t, standby.queue("q").GetDelayed())
 }
 
-// TestDueIsPrompt measures the delivery latency of messages that become due at a steady rate, on a pair.
-// LOCKSTEP_DUE_RATE is the rate per second. The test lasts 5 s with it, and 1 s by default.
+// TestDueIsPrompt measures the delivery latency of messages that become due at a steady rate on a pair.
+// LOCKSTEP_DUE_RATE is the rate per second. If it is set, the test lasts 5 s; otherwise, it lasts 1 s.
 func TestDueIsPrompt(t *testing.T) { simulated(t, testDueIsPrompt) }
 
 func testDueIsPrompt(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// secured configures TLS for a node, with a certificate for its name.
+// secured configures TLS for a node, with a certificate that contains its name.
 func secured(t *testing.T, c config.Config, ca *certs.CA) config.Config {
 	t.Helper()
 	_, cert, key := ca.Issue(t, c.Node.Name)
@@ -27,7 +27,7 @@ func secured(t *testing.T, c config.Config, ca *certs.CA) config.Config {
 }
 
 // Clients and nodes authenticate with certificates. A process without a certificate, or with a certificate of
-// another CA, is rejected, even as the other node.
+// another CA, is rejected. This also applies to the other node.
 func TestMutualTLS(t *testing.T) { simulated(t, testMutualTLS) }
 
 func testMutualTLS(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// collector counts the connections and spans of a node.
+// collector is a trace collector that counts connections and records the names of spans.
 type collector struct {
 	collectorpb.UnimplementedTraceServiceServer
 	net.Listener
@@ -26,7 +26,7 @@ type collector struct {
 	connections atomic.Int64
 
 	mu    sync.Mutex // guards the fields below
-	names []string   // of the spans
+	names []string   // names of the received spans
 }
 
 // Accept counts connections.
@@ -79,7 +79,7 @@ const (
 	unsampledParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 )
 
-// publishIn publishes a message with a parent span, by a unary call and on a stream.
+// publishIn publishes a message with a parent span twice: by a unary call and on a stream.
 func publishIn(t *testing.T, n *testNode, parent string) {
 	t.Helper()
 	req := &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Body: []byte("x")}}}
@@ -97,8 +97,8 @@ func publishIn(t *testing.T, n *testNode, parent string) {
 	require.NoError(t, stream.CloseSend())
 }
 
-// The node does not connect to the collector if tracing is not configured, if the environment disables it, or if no
-// request is sampled.
+// The node does not connect to the collector if tracing is not configured, if the environment disables it, or if
+// no request is sampled.
 func TestTracingIsOff(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env, parent string
@@ -126,15 +126,15 @@ func TestTracingIsOff(t *testing.T) {
 				n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 				n.createQueue("q")
 				publishIn(t, n, tt.parent)
-				n.stop() // pending spans would be sent now
+				n.stop() // pending spans would be sent at the stop
 				require.Zero(t, c.connections.Load())
 			})
 		})
 	}
 }
 
-// The environment enables tracing. A sampled publish has its spans, by a unary call and on a stream. A collector that
-// does not respond does not prevent the node from stopping.
+// The environment can enable tracing. A sampled publish has its spans, both by a unary call and on a stream. A
+// collector that does not respond does not prevent the node from stopping.
 func TestTracingStandalone(t *testing.T) { simulated(t, testTracingStandalone) }
 
 func testTracingStandalone(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// flipNodes flips a bit of each node of the tree in page.db.
+// flipNodes flips a bit in each node of the tree in a page file.
 func flipNodes(t *testing.T, name string, pageSize int) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
@@ -34,8 +34,8 @@ func flipNodes(t *testing.T, name string, pageSize int) {
 	require.Positive(t, found)
 }
 
-// A deep comparison that finds the standby's index corrupt waits until the standby's store is replaced, and then
-// compares the nodes.
+// If a deep comparison detects that the standby's index is corrupt, it waits until the standby's store is
+// replaced. It then compares the nodes.
 func TestVerifyWhileIndexIsReplaced(t *testing.T) { simulated(t, testVerifyWhileIndexIsReplaced) }
 
 func testVerifyWhileIndexIsReplaced(t *testing.T) {

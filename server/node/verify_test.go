@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// changeDigest changes the digest of a queue in the checkpoint of a stopped node. The checksums remain valid, so that
-// the node does not detect the change as a disk error.
+// changeDigest changes the digest of a queue in the checkpoint of a stopped node. The checksums remain valid, so
+// the node does not detect corruption.
 func changeDigest(t *testing.T, dir string, queue uint64) {
 	t.Helper()
 	f, err := page.Open(vfs.OS(), datadir.PageFile(dir), page.Options{})
@@ -45,8 +45,8 @@ func changeDigest(t *testing.T, dir string, queue uint64) {
 	require.NoError(t, f.Close())
 }
 
-// Two nodes with the same contents compare equal. The scheduled comparison detects a difference, and status and health
-// report it. The pair continues to serve.
+// A comparison of two nodes with the same content finds no difference. The scheduled comparison detects a
+// difference, and the status and the health service report it. The pair continues to serve clients.
 func TestVerify(t *testing.T) { simulated(t, testVerify) }
 
 func testVerify(t *testing.T) {
@@ -93,7 +93,7 @@ func testVerify(t *testing.T) {
 	standby = start(t, standbyConfig)
 	standby.waitFor(pb.Role_ROLE_STANDBY)
 	active.waitFor(pb.Role_ROLE_ACTIVE)
-	// Without client requests, the scheduled comparison finds the difference.
+	// The scheduled comparison finds the difference without a request of a client.
 	require.Eventually(t, func() bool { return len(active.status().GetAlarms()) == 1 }, testTimeout, 10*time.Millisecond)
 	require.Equal(t, "differ", active.status().GetAlarms()[0].GetKind(),
 		"the old name of the condition")

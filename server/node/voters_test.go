@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A voter is up if it is a member, responds with the expected identity and is not fenced. Only the lag of such voters
-// is reported.
+// A voter is up if it responds with the expected identity and is a member that is not fenced. The lag is reported
+// only for such voters.
 func TestVoterMetrics(t *testing.T) {
 	m := func(id string) raft.Member {
 		return raft.Member{ID: id, Address: id + ":1", Kind: raft.KindNode}
@@ -40,7 +40,7 @@ func TestVoterMetrics(t *testing.T) {
 	}, got)
 }
 
-// noDirect is a disk without support for O_DIRECT.
+// noDirect is a filesystem that does not support O_DIRECT.
 type noDirect struct{ vfs.FS }
 
 func (noDirect) TakesDirect(string) bool { return false }

@@ -28,7 +28,7 @@ func (garbage) Marshal(any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer([]byte{0x0a, 0xff, 0xff, 0xff})}, nil
 }
 
-// An undecodable request is a client error, in a unary call and in a stream.
+// For a request that cannot be decoded, the error is a client error, both in a unary call and in a stream.
 func TestUndecodableRequest(t *testing.T) { simulated(t, testUndecodableRequest) }
 
 func testUndecodableRequest(t *testing.T) {
@@ -52,8 +52,8 @@ func testUndecodableRequest(t *testing.T) {
 	}
 }
 
-// Browse splits responses at the client's receive limit, like Consume. A single message over the limit fails with an
-// error that contains its sequence. Its headers can be read.
+// Like Consume, Browse splits responses at the client's receive limit. If a single message exceeds the limit, the
+// call fails with an error that contains its sequence. The headers of that message can still be read.
 func TestBrowseLimit(t *testing.T) { simulated(t, testBrowseLimit) }
 
 func testBrowseLimit(t *testing.T) {
@@ -92,9 +92,9 @@ func testBrowseLimit(t *testing.T) {
 	}
 }
 
-// Messages that exceed the consumer's receive limit together are split into several responses. A single message over
-// the limit fails with an error of the node that contains its sequence, not with an error of the consumer's gRPC
-// library.
+// Messages that together exceed the consumer's receive limit are split into several responses. If a single
+// message exceeds the limit, the stream fails with an error of the node that contains its sequence, and not with
+// an error of the consumer's gRPC library.
 func TestConsumeLimit(t *testing.T) { simulated(t, testConsumeLimit) }
 
 func testConsumeLimit(t *testing.T) {

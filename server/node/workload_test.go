@@ -28,7 +28,7 @@ type workload struct {
 
 	mu           sync.Mutex // guards the fields below
 	acknowledged []string
-	publishers   map[string]bool // publishers that received a response
+	publishers   map[string]bool // publishers that have received a response
 	consumed     map[string]bool
 }
 
@@ -45,7 +45,7 @@ func startWorkload(t *testing.T, publishers, consumers int, nodes ...*testNode) 
 		id := fmt.Sprint("p", i)
 		c.working.Go(func() {
 			for n := uint64(1); ctx.Err() == nil; n++ {
-				c.publish(id, n) // retry until it succeeds: an abandoned publish may still be stored
+				c.publish(id, n) // retry until it succeeds, because an abandoned publish may still be stored
 			}
 		})
 	}
@@ -67,7 +67,7 @@ func (c *workload) recordPublished(id, body string) {
 	c.publishers[id] = true
 }
 
-// publish tries both nodes, with the same producer sequence, until one responds.
+// publish tries both nodes alternately, with the same producer sequence, until one accepts the message.
 func (c *workload) publish(id string, sequence uint64) {
 	body := fmt.Sprint(id, "/", sequence)
 	for try := 0; c.t.Context().Err() == nil; try++ {
@@ -89,7 +89,7 @@ func (c *workload) publish(id string, sequence uint64) {
 	}
 }
 
-// consume acknowledges the deliveries of subscription work until the stream ends.
+// consume acknowledges the deliveries of the subscription work until the stream ends.
 func (c *workload) consume(ctx context.Context, n *testNode) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -119,7 +119,7 @@ func (c *workload) consume(ctx context.Context, n *testNode) {
 	}
 }
 
-// waitAcks waits for this number of additional acknowledgements.
+// waitAcks waits for the given number of additional acknowledged publishes.
 func (c *workload) waitAcks(more int) {
 	c.t.Helper()
 	count := func() int {
@@ -131,7 +131,7 @@ func (c *workload) waitAcks(more int) {
 	require.Eventually(c.t, func() bool { return count() > before+more }, testTimeout, time.Millisecond)
 }
 
-// inSync waits until one node is active and the other its standby, and returns their indexes.
+// inSync waits until one node is active and the other is its standby. It returns their indexes.
 func (c *workload) inSync() (active, standby int) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
@@ -152,8 +152,8 @@ func (c *workload) restart(location int) {
 	c.nodes[location].Store(start(c.t, n.config))
 }
 
-// Publishers and consumers keep running through switchovers and restarts of both nodes. No acknowledged message is
-// lost or duplicated, and both stores end with the same contents.
+// Publishers and consumers continue during switchovers and restarts of both nodes. No acknowledged message is
+// lost or duplicated. Both stores have the same content at the end.
 func TestPublishersAndConsumersAcrossRoles(t *testing.T) {
 	simulated(t, testPublishersAndConsumersAcrossRoles)
 }
@@ -173,7 +173,7 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 			c.waitAcks(50)
 			c.inSync()
 		}
-		require.Eventually(t, func() bool { // refused until the standby is in sync and has registered
+		require.Eventually(t, func() bool { // refused until the standby is in sync and announced
 			_, err := c.nodes[0].Load().admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
 			return err == nil
 		}, testTimeout, 2*time.Millisecond)
@@ -187,7 +187,7 @@ func testPublishersAndConsumersAcrossRoles(t *testing.T) {
 	c.check()
 }
 
-// check compares the acknowledged messages with the stored ones.
+// check compares the acknowledged messages with the stored messages.
 func (c *workload) check() {
 	t := c.t
 	t.Helper()
@@ -231,7 +231,8 @@ func publishAs(correlation uint64) *pb.PublishStreamRequest {
 	}
 }
 
-// requireSubmitted reads the status that ends a publish stream.
+// requireSubmitted reads the status that ends a publish stream. It requires that through is the last submitted
+// request.
 func requireSubmitted(t *testing.T, s pb.QueueService_PublishStreamClient, through uint64) {
 	t.Helper()
 	_, err := s.Recv()

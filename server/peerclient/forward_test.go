@@ -31,7 +31,7 @@ func from(t *testing.T, cert *x509.Certificate, headers ...string) context.Conte
 	return metadata.NewIncomingContext(ctx, metadata.MD{"authorization": headers})
 }
 
-// header returns the header written by Forward.
+// header returns the authorization header that Forward adds.
 func header(t *testing.T, principal string, groups ...string) string {
 	t.Helper()
 	ctx, err := peerclient.Forward(t.Context(), principal, groups)
@@ -41,8 +41,8 @@ func header(t *testing.T, principal string, groups ...string) string {
 	return md.Get("authorization")[0]
 }
 
-// A forwarded call has the identity of its principal, and never that of the node, if the connection's certificate
-// belongs to a node of the pair. Otherwise it is refused.
+// If the connection's certificate belongs to a node of the pair, a forwarded call has the identity of its
+// principal, and never that of the node. Otherwise the call is rejected.
 func TestForwarded(t *testing.T) {
 	node := &x509.Certificate{DNSNames: []string{"b.example"}}
 	client := &x509.Certificate{Subject: pkix.Name{CommonName: "mallory"}, DNSNames: []string{"mallory.example"}}

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 )
 
-// A condition is raised once, when it has lasted as long as its definition requires, and cleared when no node reports
-// it.
+// A condition is raised once, when it has existed for the time that its definition requires. It is cleared when
+// it is no longer reported.
 func TestBookRaisesAndClears(t *testing.T) {
 	var changes []string
 	b := conditions.NewBook(func(c conditions.Condition, raised bool) {
@@ -44,7 +44,7 @@ func TestBookRaisesAndClears(t *testing.T) {
 	b.Set(at(after+1), nil)
 	require.Empty(t, b.Now())
 	require.Len(t, changes, 4)
-	// An interruption restarts the wait; a condition that was never raised is not cleared.
+	// An interruption restarts the required time. A condition that was not raised is not cleared.
 	b.Set(at(after+2), []conditions.Report{absent})
 	b.Set(at(after+3), nil)
 	b.Set(at(2*after+2), []conditions.Report{absent})
@@ -52,7 +52,7 @@ func TestBookRaisesAndClears(t *testing.T) {
 	require.Len(t, changes, 4)
 }
 
-// Conditions reported by the other node keep their start time, and are raised per node.
+// Conditions that the other node reports keep their start time. They are raised separately for each node.
 func TestBookOfTwoNodes(t *testing.T) {
 	b := conditions.NewBook(nil)
 	now := time.Unix(1_700_000_000, 0)
@@ -88,7 +88,7 @@ func TestTable(t *testing.T) {
 	require.Nil(t, conditions.Find("no-such-kind"))
 }
 
-// docs/how-to/respond-to-conditions.md has one section for each kind, with its severity and a command.
+// docs/how-to/respond-to-conditions.md has a section for each kind, with its severity and a command.
 func TestConditionsAreDocumented(t *testing.T) {
 	const page = "docs/how-to/respond-to-conditions.md"
 	raw, err := os.ReadFile("../../../" + page)
@@ -148,8 +148,8 @@ func TestShortStatesAreNotReported(t *testing.T) {
 	}
 }
 
-// The announcement of a stopped node expires with its lease before the node can be reported as a foreign node.
+// The announcement of a stopped node expires before the node could be reported as a foreign node.
 func TestForeignNodeHoldTime(t *testing.T) {
-	const lease = 3*time.Second + time.Second // of the coordinators, including rounding
+	const lease = 3*time.Second + time.Second // lease of the coordinators, including rounding
 	require.Greater(t, conditions.Find(conditions.ForeignNode).After, lease)
 }

@@ -78,7 +78,7 @@ func TestFromFailover(t *testing.T) {
 	require.Len(t, conditions.FromFailover(st), 2, "one-copy-only and min-in-sync-not-met")
 }
 
-// Each condition of package failover is a kind.
+// Each condition name in package failover is a kind.
 func TestFailoverConditionsAreKinds(t *testing.T) {
 	for _, name := range []string{
 		failover.ConditionSuperseded, failover.ConditionDuplicateProcess, failover.ConditionStoreRolledBack,

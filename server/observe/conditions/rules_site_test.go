@@ -15,14 +15,14 @@ import (
 
 var errNoResponse = errors.New("no response")
 
-// siteConditions returns the kinds that the rules report for a status.
+// siteConditions returns the kinds that the rules report for the status of a site.
 func siteConditions(r *Rules, s *Site) []Kind {
 	var f findings
 	r.site(&f, s)
 	return kinds(&f)
 }
 
-// A primary reports a replica that does not respond, a site that was promoted, and a second primary.
+// A primary reports a replica that does not respond, the promotion of the other site, and a second primary.
 func TestPrimarySiteConditions(t *testing.T) {
 	const none, primary, replica, stopped = queue.SiteNone, queue.SitePrimary, queue.SiteReplica, queue.SiteStopped
 	other := func(role queue.SiteRole, epoch uint64) *RemoteSite { return &RemoteSite{"west", role, epoch} }
@@ -106,7 +106,7 @@ func TestReplicaSiteConditions(t *testing.T) {
 	require.Equal(t, []Kind{SiteUnreachable}, report(SiteReplication{}, "", nil), "after a change of role")
 }
 
-// The details of a replica that is not connected contain the last known error.
+// If a replica is not connected, the details of the condition contain the last known error.
 func TestSiteUnreachableDetails(t *testing.T) {
 	var r Rules
 	s := Site{Active: true, Role: queue.SiteReplica}

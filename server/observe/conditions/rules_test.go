@@ -26,7 +26,7 @@ func kinds(f *findings) []Kind {
 	return out
 }
 
-// Failed and stalled jobs and old backups are reported. Successful and paused jobs are not.
+// Failed jobs, stalled jobs and old backups are reported. Successful jobs and paused jobs are not.
 func TestJobConditions(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	ran := func(hoursAgo int, outcome string) maintenance.Run {
@@ -35,7 +35,7 @@ func TestJobConditions(t *testing.T) {
 	for name, tt := range map[string]struct {
 		kind   string
 		paused bool
-		put    int // hours ago
+		put    int // hours since the last change of the job
 		runs   []maintenance.Run
 		want   []Kind
 	}{
@@ -90,7 +90,8 @@ func TestJobConditions(t *testing.T) {
 	}
 }
 
-// A plan without progress for planStuckAfter, or with repeated failures, is reported. A plan with progress is not.
+// A plan is reported if it makes no progress for planStuckAfter or fails repeatedly. A plan that makes progress
+// is not reported.
 func TestPlanConditions(t *testing.T) {
 	var r Rules
 	now := time.Unix(1_700_000_000, 0)
@@ -114,7 +115,7 @@ func TestPlanConditions(t *testing.T) {
 	require.Empty(t, report(time.Hour, p))
 }
 
-// A certificate is reported two weeks before its expiry, and after it.
+// A certificate is reported from two weeks before its expiry, and after its expiry.
 func TestCertificateConditions(t *testing.T) {
 	now := time.Now()
 	c := config.Default()
@@ -161,7 +162,7 @@ func TestPreparedCondition(t *testing.T) {
 	require.Contains(t, f.all[0].Details, `"order/1"`)
 }
 
-// The conditions for full dead-letter queues and stuck consumers name the queues.
+// The details of the conditions for full dead-letter queues and stuck consumers contain the names of the queues.
 func TestQueueConditions(t *testing.T) {
 	var f findings
 	f.work(&Input{})
@@ -190,7 +191,7 @@ func TestQueuesPausedCondition(t *testing.T) {
 	require.Equal(t, `"orders"; "payments"`, f.all[0].Details)
 }
 
-// A clock difference is reported if it exceeds the limit and the part that network latency can cause.
+// A clock difference is reported if it exceeds the limit plus the part that network latency may have caused.
 func TestClockConditions(t *testing.T) {
 	now := time.Now()
 	for name, tt := range map[string]struct {
@@ -226,7 +227,8 @@ func TestConditionsOfAnOlderRelease(t *testing.T) {
 	require.Equal(t, node, f.all[0].Node)
 }
 
-// While this node can read the cluster record, the record takes precedence over an older response of the active.
+// While this node can read the cluster record, the record takes precedence over an earlier response of the
+// active.
 func TestRecordTakesPrecedence(t *testing.T) {
 	a, b := uuid.New(), uuid.New()
 	o := &Other{Node: Node{ID: a.String(), Name: "a"}, Reports: []Report{

@@ -72,7 +72,7 @@ func sample(t *testing.T, r *Recorder, s Source, at time.Time) {
 
 func nan() float64 { return math.NaN() }
 
-// equal compares points; NaN equals NaN.
+// equal compares points. NaN is equal to NaN.
 func equal(t *testing.T, want, got []Point) {
 	t.Helper()
 	require.Len(t, got, len(want))
@@ -85,8 +85,8 @@ func equal(t *testing.T, want, got []Point) {
 	}
 }
 
-// A point contains the rates since the previous sample, and the depth and age at the sample. Its time is the multiple
-// of the interval that is nearest to the sample.
+// A point contains the rates since the previous sample, and the depth and age at the time of the sample. Its time
+// is the multiple of the interval that is nearest to the sample.
 func TestPoints(t *testing.T) {
 	r, s := New(), withQueues(1)
 	sample(t, r, s, start)
@@ -122,7 +122,7 @@ func TestPoints(t *testing.T) {
 	equal(t, []Point{{start, nan(), nan(), nan(), 0, 0, 0}}, got) // the next minute is incomplete
 }
 
-// A queue that was created between two samples is compared with an empty one.
+// A queue that was created between two samples is compared with an empty queue.
 func TestCreatedQueue(t *testing.T) {
 	r, s := New(), withQueues(0)
 	require.NoError(t, r.Sample(t.Context(), s, start.Add(5*time.Second), false))
@@ -178,7 +178,7 @@ func TestMinutesAndGaps(t *testing.T) {
 	require.Len(t, got, 1)
 }
 
-// The recorder keeps an hour of samples and a day of minutes.
+// The recorder retains an hour of samples and a day of minutes.
 func TestRecordsWholeDay(t *testing.T) {
 	r, s := New(), withQueues(1)
 	n := int(Day/Interval) + 500
@@ -200,7 +200,7 @@ func TestRecordsWholeDay(t *testing.T) {
 	}
 }
 
-// A queue with more traffic replaces the recorded queue with the least traffic.
+// A queue with more traffic replaces the recorded queue that has the least traffic.
 func TestMostActiveQueues(t *testing.T) {
 	r, s := New(), withQueues(MaxQueues+50)
 	recorded := func(id int) bool {
@@ -241,8 +241,8 @@ func TestMostActiveQueues(t *testing.T) {
 	require.Empty(t, r.others)
 }
 
-// A copy that is updated repeatedly contains the same points as the original. Recording continues when the node of the
-// copy becomes active.
+// A copy that is updated repeatedly contains the same points as the original. When the node with the copy becomes
+// active, it continues the recording.
 func TestCopy(t *testing.T) {
 	from, to, s := New(), New(), withQueues(3)
 	since := to.Paste(from.Copy(time.Time{}))
@@ -322,7 +322,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// The history of MaxQueues queues and the counters of all other queues use at most 8 MiB. Few queues use less.
+// The history of MaxQueues queues and the counters of all other queues use at most 8 MiB. With few queues, the
+// recorder uses less.
 func TestMemory(t *testing.T) {
 	for name, c := range map[string]struct {
 		queues  int
@@ -360,7 +361,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// The number of allocations of a sample does not depend on queues that are not recorded.
+// The number of allocations in a sample does not depend on the number of queues that are not recorded.
 func TestSampleAllocations(t *testing.T) {
 	r, s := New(), withQueues(100_000)
 	at := start

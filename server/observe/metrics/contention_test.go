@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Lock waits are recorded only during a profile request with a duration.
+// Lock waits are recorded only during a profile request that has a duration.
 func TestMutexProfileIsOnDemand(t *testing.T) {
 	c := newContention()
 	rate := func() int { return runtime.SetMutexProfileFraction(-1) }
@@ -36,7 +36,7 @@ func TestMutexProfileIsOnDemand(t *testing.T) {
 			}
 		})
 	}
-	// One in ten waits is recorded, so more than one request may be required.
+	// Only one in ten waits is recorded, so several requests may be required.
 	require.Eventually(t, func() bool {
 		w := httptest.NewRecorder()
 		done := make(chan struct{})
@@ -47,7 +47,7 @@ func TestMutexProfileIsOnDemand(t *testing.T) {
 		for recorded := false; !recorded; {
 			select {
 			case <-done:
-				return false // recording was off during this attempt
+				return false // the other goroutine did not wait in time
 			default:
 				recorded = rate() == recordedWaits
 			}

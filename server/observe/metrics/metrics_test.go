@@ -45,7 +45,7 @@ func serve(t *testing.T, st *nodestatus.Node) func(path string) (int, string) {
 	}
 }
 
-// listen serves the metrics of a node with state st, and returns the address.
+// listen serves the metrics of a node with status st, and returns the address of the port.
 func listen(t *testing.T, st *nodestatus.Node, l *metrics.Latencies) string {
 	s, err := store.Open(store.Options{FS: vfs.OS(), Dir: t.TempDir()})
 	require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// siteSamples returns the exported values of sites by series.
+// siteSamples returns the values of the exported site metrics, by series.
 func siteSamples(body string) map[string]string {
 	out := make(map[string]string)
 	for _, m := range regexp.MustCompile(`(?m)^lockstep_site_(\S+) (\S+)$`).FindAllStringSubmatch(body, -1) {
@@ -92,8 +92,8 @@ func siteSamples(body string) map[string]string {
 	return out
 }
 
-// A replica exports its role and lag. The lag grows while it is not connected. A pair without sites exports no site
-// metrics.
+// A replica exports its role and its lag. While it is not connected, the lag grows. A pair without sites exports
+// no site metrics.
 func TestSiteMetrics(t *testing.T) {
 	src := &nodestatus.Node{}
 	get := serve(t, src)
@@ -128,7 +128,7 @@ func TestSiteMetrics(t *testing.T) {
 	require.Len(t, samples(), 5, "a primary exports role and epoch, without progress")
 }
 
-// A certificate file with several purposes is exported once for each label value.
+// A certificate file that is used for several purposes is exported once for each set of labels.
 func TestSharedCertificateFile(t *testing.T) {
 	ca := conditions.Certificate{Use: "node", File: "/ca.pem", CA: true, Ends: time.Unix(2_000_000_000, 0)}
 	own, etcd := ca, ca
@@ -172,7 +172,7 @@ func TestTable(t *testing.T) {
 		"./server/observe/metrics -run TestTable")
 }
 
-// An observation does not allocate: it is on the commit path of each batch.
+// An observation does not allocate memory, because it is made for each batch on the commit path.
 func TestLatenciesAllocateNothing(t *testing.T) {
 	l := metrics.NewLatencies()
 	took := time.Microsecond
@@ -192,8 +192,8 @@ func TestLatenciesAllocateNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, observe))
 }
 
-// A Prometheus server that supports native histograms requests protobuf, and receives native histograms in addition to
-// the classic buckets.
+// A Prometheus server that supports native histograms requests protobuf. It receives native histograms in
+// addition to the classic buckets.
 func TestNativeHistograms(t *testing.T) {
 	l := metrics.NewLatencies()
 	l.Committed(3 * time.Millisecond)
@@ -249,8 +249,8 @@ func TestNamesPassLint(t *testing.T) {
 	require.Empty(t, problems)
 }
 
-// /healthz returns 200 while the node runs. /readyz returns 200 only with a ready role, and otherwise the reason.
-// Profiles are available, except for the command line.
+// /healthz returns 200 while the node runs. /readyz returns 200 only if the role is ready, and otherwise contains
+// the reason. All profiles except the command line are available.
 func TestProbes(t *testing.T) {
 	src := &nodestatus.Node{}
 	src.Pair.Role, src.Pair.Reason = failover.RoleCatchingUp, "was disconnected"
@@ -273,7 +273,7 @@ func TestProbes(t *testing.T) {
 	require.Equal(t, "ACTIVE\n", body, "no reason")
 }
 
-// /activez returns 200 only on the active, and only while it serves: a standby is ready but not active.
+// /activez returns 200 only on the active, and only while it serves clients. A standby is ready but not active.
 func TestActiveProbe(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pair          failover.Status

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The upper bound of the bucket of a duration exceeds the duration, by at most an eighth.
+// The upper bound of the bucket for a duration exceeds the duration by at most one eighth.
 func TestLatencyBuckets(t *testing.T) {
 	for us := int64(0); us < 1<<latencyBits; us += us/7 + 1 {
 		d := time.Duration(us) * time.Microsecond
@@ -24,7 +24,7 @@ func TestLatencyBuckets(t *testing.T) {
 	require.Equal(t, 0, latencyBucket(-time.Second), "negative: the clock was set back")
 }
 
-// Observations are counted in buckets without allocation.
+// Observe counts durations in buckets and does not allocate memory.
 func TestLatencies(t *testing.T) {
 	var l Latencies
 	require.Empty(t, l.Buckets())

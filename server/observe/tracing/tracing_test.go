@@ -33,8 +33,8 @@ func message(n int, sampled bool) *pb.Message {
 	}}
 }
 
-// A request creates a span for each trace of its messages, up to a limit. It ignores malformed and unsampled trace
-// contexts.
+// A request has a span in each trace of its messages, up to a limit. Malformed and unsampled trace contexts are
+// ignored.
 func TestRequestOfManyTraces(t *testing.T) {
 	tracer, recorder := newTracer(0)
 	messages := []*pb.Message{{}, message(100, false), {Properties: map[string]string{traceparent: "nonsense"}}}
@@ -59,7 +59,8 @@ func TestRequestOfManyTraces(t *testing.T) {
 	require.Nil(t, always.Publish(t.Context(), "q", []*pb.Message{message(1, false)}), "the publisher did not sample it")
 }
 
-// A batch is a child of its first request, and linked with all others in both directions.
+// The span of a batch is a child of the span of its first request. It is linked with the spans of the other
+// requests in both directions.
 func TestBatchOfManyRequests(t *testing.T) {
 	tracer, recorder := newTracer(0)
 	of := make([]replication.Span, 3)
@@ -93,7 +94,7 @@ func TestBatchOfManyRequests(t *testing.T) {
 	require.Nil(t, tracer.Append(replication.TraceContext{Parent: "nonsense"}, time.Now(), 7, 512))
 }
 
-// A transaction without a trace does not allocate in a node with tracing.
+// On a node with tracing, a transaction without a trace causes no allocation.
 func TestUntracedAllocatesNothing(t *testing.T) {
 	tracer, _ := newTracer(0)
 	ctx := t.Context()

@@ -24,16 +24,16 @@ import (
 
 const testTimeout = time.Minute
 
-// pair is a real store with the pair's entries, and two simulated nodes: self, where the Manager runs, and the other
-// node, with functions as its operations. After a switchover, the Manager belongs to the other node and continues with
-// the contents of the store.
+// pair is a real store with the pair's entries and two simulated nodes. The Manager runs on one of them; the
+// operations of the other node are functions. After a switchover, the Manager runs on the other node and
+// continues with the content of the store.
 type pair struct {
 	t     *testing.T
 	store *store.Store
 
 	mu      sync.Mutex // guards the fields below
 	nodes   [2]failover.NodeInfo
-	active  int // index in nodes: where the Manager runs, while it serves
+	active  int // index in nodes of the node on which the Manager runs, while it serves
 	term    uint64
 	role    failover.Role
 	serving bool
@@ -161,7 +161,7 @@ func (p *pair) Standby() (Standby, bool) {
 	return Standby{Node: p.nodes[1-p.active].ID, Required: true, AppliedLSN: applied, CommitLSN: applied}, p.inSync
 }
 
-// HandOver assigns the Manager to the other node.
+// HandOver moves the Manager to the other node.
 func (p *pair) HandOver(context.Context) error {
 	p.set(func() {
 		p.active = 1 - p.active
@@ -173,7 +173,7 @@ func (p *pair) HandOver(context.Context) error {
 
 func (p *pair) At(string) Operations { return p }
 
-func (p *pair) Activity(context.Context, string) (*Activity, error) { return nil, nil } // nothing runs
+func (p *pair) Activity(context.Context, string) (*Activity, error) { return nil, nil } // no operation is in progress
 
 func (p *pair) Report(context.Context, string, Report) error { return nil }
 
@@ -202,7 +202,7 @@ func (p *pair) Digest(ctx context.Context, at uint64) (checkpoint.Digest, error)
 	return digestAt(ctx, p.store, store.ReadOptions{At: at, MaxWait: time.Second})
 }
 
-// planIs waits for a state of the plan.
+// planIs waits until the plan has the given state, and returns the plan.
 func (p *pair) planIs(m *Manager, state PlanState) *Plan {
 	p.t.Helper()
 	var plan *Plan

@@ -18,7 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// The run of a job that starts a rolling plan ends with the plan and has its outcome, regardless of the active node.
+// If a job starts a rolling plan, its run ends with the plan and has the outcome of the plan, regardless of which
+// node is active.
 func TestCompactRunEndsWithItsPlan(t *testing.T) { synctest.Test(t, testCompactRunEndsWithItsPlan) }
 
 func testCompactRunEndsWithItsPlan(t *testing.T) {
@@ -76,7 +77,7 @@ func testCompactRunEndsWithItsPlan(t *testing.T) {
 	require.Contains(t, find().Detail, "cancelled")
 }
 
-// An unfinished plan restored from a backup is not continued.
+// An unfinished plan that was restored from a backup is not continued.
 func TestPlanOfAnotherPair(t *testing.T) { synctest.Test(t, testPlanOfAnotherPair) }
 
 func testPlanOfAnotherPair(t *testing.T) {
@@ -111,7 +112,7 @@ func testBackupPaths(t *testing.T) {
 	}
 }
 
-// A backup path inside the data directory is refused, regardless of its name and whether it exists.
+// A backup path inside the data directory is rejected, regardless of its name and of whether it exists.
 func TestBackupPathInDataDir(t *testing.T) { synctest.Test(t, testBackupPathInDataDir) }
 
 func testBackupPathInDataDir(t *testing.T) {
@@ -138,7 +139,7 @@ func testBackupPathInDataDir(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Each node restarts once. The plan waits for it, and the role moves to the other node and back.
+// Each node restarts once. The plan waits for each restart, and the active role moves to the other node and back.
 func TestRestartPlan(t *testing.T) { synctest.Test(t, testRestartPlan) }
 
 func testRestartPlan(t *testing.T) {
@@ -147,9 +148,9 @@ func testRestartPlan(t *testing.T) {
 	p.restart = func() (bool, error) {
 		switch asked.Add(1) % 3 {
 		case 1:
-			return false, nil // restart pending
+			return false, nil // the restart is pending
 		case 2:
-			return false, ErrUnreachable // it is restarting
+			return false, ErrUnreachable // the node is restarting
 		}
 		return true, nil
 	}
@@ -164,7 +165,7 @@ func testRestartPlan(t *testing.T) {
 	require.Equal(t, 2, p.handovers)
 }
 
-// A requested restart is done only when another process runs.
+// A requested restart counts as done only when another process runs.
 func TestRestartOnce(t *testing.T) { synctest.Test(t, testRestartOnce) }
 
 func testRestartOnce(t *testing.T) {
@@ -199,7 +200,7 @@ func testRestartOnce(t *testing.T) {
 	require.ErrorIs(t, err, ErrSetting)
 }
 
-// On a node that cannot restart itself, a process that was started manually after the request counts as the restart.
+// On a node that cannot restart itself, a manual restart after the request counts as the requested restart.
 func TestManualRestart(t *testing.T) { synctest.Test(t, testManualRestart) }
 
 func testManualRestart(t *testing.T) {

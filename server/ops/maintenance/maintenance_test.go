@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A new operation creates a new request, which no node has done.
+// A newly requested operation creates a new request, which no node has executed.
 func TestStartupRequests(t *testing.T) {
 	yes, no := true, false
 	var p pairSettings
@@ -46,7 +46,7 @@ func TestStartupRequests(t *testing.T) {
 	require.Nil(t, p.Startup)
 }
 
-// Completed steps survive a restart unless the store is replaced. An invalid file is ignored.
+// Completed steps survive a restart, unless the store is replaced. An invalid file is ignored.
 func TestLocalState(t *testing.T) {
 	fs := memfs.New()
 	require.NoError(t, fs.MkdirAll("/d", 0o700))
@@ -89,7 +89,7 @@ func TestLocalState(t *testing.T) {
 	require.False(t, l.done("19", 1))
 }
 
-// A permanent error fails the plan, and its reason contains the required and the available space.
+// A permanent error fails the plan. The reason contains the required and the available space.
 func TestPlanFailsPermanently(t *testing.T) { synctest.Test(t, testPlanFailsPermanently) }
 
 func testPlanFailsPermanently(t *testing.T) {
@@ -108,7 +108,7 @@ func testPlanFailsPermanently(t *testing.T) {
 	_, err = m.CancelPlan(t.Context())
 	require.ErrorIs(t, err, ErrNoPlan)
 
-	// An unknown error also ends the plan, after attempts with increasing delays.
+	// An error that is not known to be transient also fails the plan, after several attempts with increasing delays.
 	var delays []time.Duration
 	last := time.Now()
 	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
@@ -123,7 +123,8 @@ func testPlanFailsPermanently(t *testing.T) {
 	require.Equal(t, []time.Duration{1, 2, 4, 8, 16, 30, 30, 30, 30}, delays[1:])
 }
 
-// Transient errors are retried and counted. Each node executes its own step, and at the end the role moves back.
+// Transient errors are retried and counted. Each node executes its step, and the active role moves back at the
+// end.
 func TestPlanResumes(t *testing.T) { synctest.Test(t, testPlanResumes) }
 
 func testPlanResumes(t *testing.T) {
@@ -169,7 +170,7 @@ func testPlanWithoutTheActiveRole(t *testing.T) {
 	require.ErrorIs(t, m.DeleteJob(t.Context(), "x"), replication.ErrNotActive)
 }
 
-// Between StopFollower and StartFollower no rewrite can start, regardless of the reported role.
+// Between StopFollower and StartFollower, no rewrite can start, regardless of the reported role.
 func TestRewriteRequiresFollower(t *testing.T) { synctest.Test(t, testRewriteRequiresFollower) }
 
 func testRewriteRequiresFollower(t *testing.T) {
@@ -204,7 +205,7 @@ func (p *pair) history(m *Manager, name string) []Run {
 	return j.History
 }
 
-// A job name that is too long for a key is rejected, and the error contains the limit.
+// A job name that is too long is rejected. The error contains the limit.
 func TestLongJobName(t *testing.T) {
 	j := Job{Name: strings.Repeat("x", maxJobNameBytes), Schedule: "@daily", Kind: JobScan}
 	require.NoError(t, j.check())
@@ -213,8 +214,8 @@ func TestLongJobName(t *testing.T) {
 	require.Regexp(t, `201 bytes.* 200$`, j.check().Error())
 }
 
-// A running job is not started again, by the schedule or on request. Runs that become due in the meantime are
-// skipped.
+// A job that is running is not started a second time, neither by the schedule nor on request. Runs that become
+// due in the meantime are skipped.
 func TestJobRunsOnce(t *testing.T) { synctest.Test(t, testJobRunsOnce) }
 
 func testJobRunsOnce(t *testing.T) {
@@ -266,7 +267,8 @@ func (m *Manager) isDue(t *testing.T, name string) bool {
 	return due
 }
 
-// A recently missed run is started late, once; an older one is recorded as skipped, and an interrupted one as failed.
+// A recently missed run is started late, and only once. An older missed run is recorded as skipped, and an
+// interrupted run as failed.
 func TestMissedRunsAfterTakeover(t *testing.T) { synctest.Test(t, testMissedRunsAfterTakeover) }
 
 func testMissedRunsAfterTakeover(t *testing.T) {
@@ -276,7 +278,7 @@ func testMissedRunsAfterTakeover(t *testing.T) {
 	p.put(m, Job{Name: "nightly", Schedule: "30 1 * * *", Kind: JobBackup})
 	running := m.newRun(1, time.Time{})
 	require.NoError(t, m.recordRun(t.Context(), "nightly", running))
-	p.set(func() { p.serving = false }) // it is 1 o'clock
+	p.set(func() { p.serving = false }) // at 1 o'clock, this node stops serving
 	p.pass(4*time.Hour + 5*time.Minute) // no node is active until 5:05
 	require.Empty(t, p.history(m, "hourly"))
 	p.set(func() { p.serving, p.term = true, 2 })
@@ -334,8 +336,8 @@ func testClockSetBack(t *testing.T) {
 	runs(5)
 }
 
-// Concurrent readers of the clock do not detect that it was set back. A reader waits until the previous one has
-// finished.
+// If the clock is read concurrently, it does not seem to have been set back, because a reader waits until the
+// previous reader has finished.
 func TestClockIsReadInOrder(t *testing.T) {
 	var reads atomic.Int64
 	m, other := &Manager{}, make(chan struct{})
@@ -361,7 +363,7 @@ func TestClockIsReadInOrder(t *testing.T) {
 	require.Equal(t, first, steady, "the clock was never set back")
 }
 
-// A run that was interrupted by a switchover is restarted by the new active, a limited number of times.
+// If a switchover interrupts a run, the new active restarts it. The number of restarts is limited.
 func TestJobRunDuringSwitchover(t *testing.T) { synctest.Test(t, testJobRunDuringSwitchover) }
 
 func testJobRunDuringSwitchover(t *testing.T) {
@@ -391,7 +393,7 @@ func testJobRunDuringSwitchover(t *testing.T) {
 	require.Len(t, p.history(m, "nightly"), 3)
 }
 
-// A verify job fails if the contents of the nodes differ.
+// A verify job fails if the content of the nodes differs.
 func TestVerifyJobReportsDifference(t *testing.T) { synctest.Test(t, testVerifyJobReportsDifference) }
 
 func testVerifyJobReportsDifference(t *testing.T) {
@@ -408,7 +410,7 @@ func testVerifyJobReportsDifference(t *testing.T) {
 	require.Contains(t, run.Detail, "differ")
 }
 
-// wrongPeer is a peer with other content.
+// wrongPeer is a node with content that differs.
 type wrongPeer struct{ *pair }
 
 func (l wrongPeer) At(string) Operations { return l }
@@ -419,7 +421,7 @@ func (l wrongPeer) Digest(ctx context.Context, at uint64) (checkpoint.Digest, er
 	return d, err
 }
 
-// A change that waits for the commit of the previous one ends with its own context.
+// A change that waits for the commit of the previous change ends when its own context ends.
 func TestChangeEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, testChangeEndsWithItsContext)
 }

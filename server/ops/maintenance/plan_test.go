@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// A step is no longer done after the store of its node was replaced, regardless of the active node. The step of a node
-// that is missing in the record remains done.
+// If the store of a node is replaced, its step no longer counts as done, regardless of which node is active. If a
+// node is not connected, its step remains done.
 func TestReplacedStoreIsNotDone(t *testing.T) {
 	a, b := failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1},
 		failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}

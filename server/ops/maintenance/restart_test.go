@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A node that could not start again is not stopped. A restart plan does not start if this applies to the active.
+// A node is not stopped if it would fail to start again. If that is the active, a restart plan does not start.
 func TestRestartIsChecked(t *testing.T) {
 	p, restarts := newPair(t), 0
 	invalid := errors.New("limts is not a setting")
@@ -44,7 +44,7 @@ func TestRestartIsChecked(t *testing.T) {
 	require.Equal(t, 1, restarts)
 }
 
-// A restart plan fails immediately if the other node could not start again.
+// A restart plan fails immediately if the other node would fail to start again.
 func TestRestartRefused(t *testing.T) {
 	p := newPair(t)
 	p.restart = func() (bool, error) { return false, ErrSetting }

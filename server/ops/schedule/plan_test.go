@@ -16,7 +16,7 @@ func at(t *testing.T, text string) time.Time {
 	return v
 }
 
-// occurrences returns the occurrences after from, up to and including until, in the zone.
+// occurrences returns the occurrences after from, up to and including until, formatted in the given zone.
 func occurrences(t *testing.T, p *Plan, zone, from, until string) (texts []string) {
 	t.Helper()
 	location, err := time.LoadLocation(zone)
@@ -27,8 +27,9 @@ func occurrences(t *testing.T, p *Plan, zone, from, until string) (texts []strin
 	return texts
 }
 
-// A fixed hour occurs once on a day on which the clock changes. Other hours follow the clock. In 2026, the clocks of
-// Berlin skip 02:00 to 03:00 on March 29, and repeat 02:00 to 03:00 on October 25.
+// An expression with a fixed hour has one occurrence on a day on which the clock changes. Other expressions
+// follow the clock. In 2026, the clocks of Berlin skip 02:00 to 03:00 on March 29, and repeat 02:00 to 03:00 on
+// October 25.
 func TestDaylightSaving(t *testing.T) {
 	const spring, springEnd = "2026-03-28T12:00:00Z", "2026-03-30T06:00:00Z"
 	const autumn, autumnEnd = "2026-10-24T12:00:00Z", "2026-10-26T06:00:00Z"
@@ -48,7 +49,7 @@ func TestDaylightSaving(t *testing.T) {
 		{"30 2 * * *", "Europe/Berlin", autumn, autumnEnd, []string{
 			"2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00",
 		}},
-		// From the second of the repeated hours, the next occurrence is that of the next day.
+		// After the first of the repeated hours, the next occurrence is that of the next day.
 		{"30 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z", autumnEnd, []string{"2026-10-26T02:30:00+01:00"}},
 		{"0 * * * *", "Europe/Berlin", "2026-03-29T00:30:00Z", "2026-03-29T02:00:00Z", []string{
 			"2026-03-29T03:00:00+02:00", "2026-03-29T04:00:00+02:00",
@@ -82,8 +83,8 @@ func TestDaylightSaving(t *testing.T) {
 	}
 }
 
-// An expression with a wildcard hour occurs exactly when the clock of its zone matches, even on days on which the clock
-// changes: at 2 o'clock, at midnight, or by half an hour.
+// An expression with a wildcard hour has an occurrence exactly when the clock of its zone matches. This applies
+// on days on which the clock changes: at 2 o'clock, at midnight, or by half an hour.
 func TestWildcardHours(t *testing.T) {
 	for zone, days := range map[string][]string{
 		"Europe/Berlin": {"2026-03-28", "2026-10-24"}, "Africa/Cairo": {"2026-04-23", "2026-10-29"},
@@ -122,7 +123,8 @@ func TestWildcardHours(t *testing.T) {
 	}
 }
 
-// Invalid expressions, time zones and intervals are rejected. A plan that never occurs has no next time.
+// Invalid expressions, time zones and intervals are rejected. If a plan has no occurrence, Next returns the zero
+// time.
 func TestInvalidPlans(t *testing.T) {
 	for _, expression := range []string{
 		"", "* * * *", "* * * * * *", "60 * * * *", "@every 5s", "TZ=UTC 0 0 * * *", "CRON_TZ=UTC 0 0 * * *", "@reboot", "x",
@@ -143,7 +145,7 @@ func TestInvalidPlans(t *testing.T) {
 	require.True(t, p.Next(at(t, "2026-01-01T00:00:00Z")).IsZero(), "February 30")
 }
 
-// A plan with an interval occurs at multiples of the interval after its start.
+// The occurrences of a plan with an interval are at multiples of the interval after its start.
 func TestEvery(t *testing.T) {
 	p, err := Every(90*time.Second, at(t, "2026-01-01T00:00:10Z"))
 	require.NoError(t, err)
@@ -153,7 +155,8 @@ func TestEvery(t *testing.T) {
 		occurrences(t, p, "", "2025-12-01T00:00:00Z", "2026-01-01T00:03:00Z"))
 }
 
-// Occurrences up to a minute ago are published one by one under each rule; earlier ones are missed.
+// Occurrences of the last minute are published individually under each policy. Earlier occurrences count as
+// missed.
 func TestMissedOccurrences(t *testing.T) {
 	minutely, err := Cron("*/10 * * * *", "")
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func TestEffects(t *testing.T) {
 		cancel: txn.SiteCancel,
 	}
 	for name, c := range map[string]struct {
-		role    queue.SiteRole // at the end
+		role    queue.SiteRole // role at the end of the log
 		records []int
 		n, last uint64
 	}{

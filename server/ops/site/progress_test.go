@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// The lag is the age of the oldest missing record. It includes an outage, during which the replica receives no position
-// from the primary.
+// The lag is the age of the oldest missing record. During an outage, the replica receives no position from the
+// primary. The lag after the outage includes its duration.
 func TestLag(t *testing.T) {
 	var p progress
 	start := time.Unix(1_700_000_000, 0)
@@ -31,7 +31,7 @@ func TestLag(t *testing.T) {
 	p.reached(20, 0)
 	receive(20, 4)
 
-	receive(30, 64) // after an outage of a minute
+	receive(30, 64) // the first position after an outage of a minute
 	require.Equal(t, time.Minute, lag())
 	require.Equal(t, uint64(10), p.now(start).LagRecords)
 	receive(40, 65)

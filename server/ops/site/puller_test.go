@@ -16,7 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// records returns a response with n records without transactions after a position.
+// records returns a response with n records after a position that contain no transactions, and the position of
+// the last one.
 func records(after lsn.Position, n int) (*pb.PullLogResponse, lsn.Position) {
 	resp := &pb.PullLogResponse{}
 	for range n {
@@ -33,7 +34,8 @@ func testPuller(t *testing.T) *puller {
 	return p
 }
 
-// A hold stops a stream within a response, at the last record submitted. Heartbeats continue.
+// A hold stops the puller within a response, after the last record that was submitted before. Heartbeats are
+// still processed.
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := testPuller(t)
@@ -60,7 +62,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// A hold ends with the end of the stream and with a takeover.
+// A hold ends when the stream ends, and at a takeover.
 func TestHoldEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := testPuller(t)
@@ -79,7 +81,7 @@ func TestHoldEnds(t *testing.T) {
 	})
 }
 
-// await reports the end of its stream, unless the record was reached.
+// await returns errEnded when the stream has ended, unless the record was received.
 func TestAwaitEnd(t *testing.T) {
 	p := testPuller(t)
 	resp, _ := records(lsn.Position{}, 2)

@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// named is a node of the site with this name.
+// named is a node of the site with the given name.
 type named struct {
 	pb.UnimplementedSiteServiceServer
 

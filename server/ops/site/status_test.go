@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// A site is superseded by a higher epoch of the same lineage only.
+// A site is superseded only by a higher epoch of the same lineage.
 func TestSuperseded(t *testing.T) {
 	own := uuid.New()
 	for name, tt := range map[string]struct {
@@ -30,7 +30,7 @@ func TestSuperseded(t *testing.T) {
 	}
 }
 
-// The role of the other site is converted back to the one that it was converted from.
+// RemoteRole is the inverse of roleToProto.
 func TestRemoteRole(t *testing.T) {
 	for r := queue.SiteNone; r <= queue.SiteStopped; r++ {
 		st := Status{Remote: &pb.SiteState{Role: roleToProto(r)}}

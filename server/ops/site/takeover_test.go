@@ -23,7 +23,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// pair is a pair without a standby, with the manager of its site.
+// pair is a pair with one node and the Manager of its site.
 type pair struct {
 	t       *testing.T
 	fs      *memfs.FS
@@ -73,14 +73,14 @@ func (p *pair) stop() {
 	require.NoError(p.t, p.store.Close())
 }
 
-// restart simulates another process with the same disk.
+// restart simulates a new process on the same disk.
 func (p *pair) restart() {
 	p.t.Helper()
 	p.stop()
 	p.start()
 }
 
-// setServing sets whether the pair commits transactions.
+// setServing sets whether the pair accepts transactions.
 func (p *pair) setServing(serving bool) {
 	p.primary.Configure(replication.PrimaryConfig{Config: p.term, Serve: serving})
 }
@@ -99,7 +99,7 @@ func (p *pair) write() {
 	require.NoError(p.t, r.Err())
 }
 
-// framesAfter returns the applied log after a position.
+// framesAfter returns a response with the applied log after a position.
 func (p *pair) framesAfter(at lsn.Position) *pb.PullLogResponse {
 	p.t.Helper()
 	r, err := p.store.ReadLog(at.LSN + 1)
@@ -110,7 +110,7 @@ func (p *pair) framesAfter(at lsn.Position) *pb.PullLogResponse {
 	return &pb.PullLogResponse{Frames: frames}
 }
 
-// pull creates the puller of a replica at its stored position.
+// pull creates a puller that continues at the stored position of a replica.
 func (p *pair) pull() *puller {
 	p.t.Helper()
 	st := p.store.Site()
@@ -120,7 +120,8 @@ func (p *pair) pull() *puller {
 	return pull
 }
 
-// twoPairs returns a primary and its replica, which has applied the whole log of the primary, with its puller.
+// twoPairs returns a primary, a replica that has applied the whole log of the primary, and the puller of the
+// replica.
 func twoPairs(t *testing.T) (primary, replica *pair, pull *puller) {
 	t.Helper()
 	primary, replica = newPair(t), newPair(t)
@@ -144,7 +145,7 @@ func cancelTakeover(end lsn.Position) *pb.CancelTakeoverRequest {
 	return &pb.CancelTakeoverRequest{Lineage: uuid.Max.String(), Epoch: 1, End: positionToProto(end)}
 }
 
-// Transactions that the pair of a replica rejects are not applied. A takeover that waits for them fails.
+// Transactions that the replica's pair rejects do not count as applied. A takeover that waits for them fails.
 func TestRejectedTransactionsAreNotApplied(t *testing.T) {
 	synctest.Test(t, testRejectedTransactionsAreNotApplied)
 }
@@ -165,7 +166,8 @@ func testRejectedTransactionsAreNotApplied(t *testing.T) {
 	require.ErrorIs(t, pull.awaitRecord(t.Context(), end), replication.ErrBlocked)
 }
 
-// A takeover that waits for the stop of the primary fails if the replica's pair rejects it, and succeeds later.
+// A takeover waits for the stop of the primary. It fails if the replica's pair rejects that record, and succeeds
+// later.
 func TestTakeoverOfBlockedPair(t *testing.T) { synctest.Test(t, testTakeoverOfBlockedPair) }
 
 func testTakeoverOfBlockedPair(t *testing.T) {
@@ -183,7 +185,7 @@ func testTakeoverOfBlockedPair(t *testing.T) {
 	replica.setServing(false)
 	require.ErrorIs(t, pull.take(t.Context(), primary.framesAfter(before)), replication.ErrBlocked)
 	synctest.Wait()
-	replica.setServing(true) // the stop is still missing
+	replica.setServing(true) // the stop is still not applied
 	cancel()
 	require.Error(t, <-failed)
 	require.Equal(t, queue.SiteReplica, replica.store.Site().Role)
@@ -196,7 +198,7 @@ func testTakeoverOfBlockedPair(t *testing.T) {
 	require.Equal(t, queue.SitePrimary, replica.store.Site().Role)
 }
 
-// A takeover is refused unless its record is the stop that the store applied last.
+// A takeover is refused unless its record is the last stop that the store has applied.
 func TestTakeoverOfOtherRecord(t *testing.T) {
 	primary, replica, pull := twoPairs(t)
 	refused := func(end lsn.Position) {
@@ -206,25 +208,25 @@ func TestTakeoverOfOtherRecord(t *testing.T) {
 		require.Equal(t, queue.SiteReplica, replica.store.Site().Role)
 	}
 	at := primary.store.Applied()
-	refused(at) // not a stop
+	refused(at) // the record is not a stop
 	primary.change(txn.SiteChange{Action: txn.SiteStop})
 	first := primary.store.Applied()
 	primary.change(txn.SiteChange{Action: txn.SiteResume})
 	require.NoError(t, pull.take(t.Context(), primary.framesAfter(at)))
 	require.NoError(t, pull.awaitRecord(t.Context(), primary.store.Applied()))
-	refused(first)                   // resumed
-	refused(primary.store.Applied()) // the resume itself
+	refused(first)                   // the primary has resumed
+	refused(primary.store.Applied()) // the record is the resume itself
 	at = primary.store.Applied()
 	primary.change(txn.SiteChange{Action: txn.SiteStop})
 	require.NoError(t, pull.take(t.Context(), primary.framesAfter(at)))
 	require.NoError(t, pull.awaitRecord(t.Context(), primary.store.Applied()))
-	refused(first) // of the earlier stop
+	refused(first) // the record is an earlier stop
 	_, err := replica.m.Takeover(t.Context(), takeover(primary.store.Applied()))
 	require.NoError(t, err)
 }
 
-// A takeover request that arrives after its cancellation is refused, even by a later process of the replica that has
-// not received the resume of the primary.
+// A takeover request that arrives after its cancellation is refused. This also applies to a later process of the
+// replica that has not received the resume of the primary.
 func TestDelayedTakeover(t *testing.T) {
 	for name, c := range map[string]struct{ canceled, early, resumed bool }{
 		"not canceled":                         {},
@@ -274,8 +276,8 @@ func TestDelayedTakeover(t *testing.T) {
 	}
 }
 
-// A cancellation is not confirmed before the replica's pair has committed it, and not for an epoch that the pair does
-// not follow yet.
+// A cancellation is confirmed only when the replica's pair has committed it. It is not confirmed for an epoch
+// that the pair does not follow yet.
 func TestCancelIsDurable(t *testing.T) {
 	primary, replica, _ := twoPairs(t)
 	primary.change(txn.SiteChange{Action: txn.SiteStop})
