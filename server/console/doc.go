@@ -6,14 +6,14 @@
 // (server/api/inprocgrpc) with the credentials of the browser. Access rules, quotas, limits and the audit log therefore
 // apply as for any client. The package imports proto/lockstep/v1 and no service.
 //
-// http.go checks every request: headers, origin, session, CSRF. page.go has pages and actions, hub.go the live parts,
-// errors.go the texts for gRPC statuses, view.go the connections.
+// http.go checks every request: its headers, origin, session and CSRF token. page.go contains the pages and actions,
+// hub.go the live parts, errors.go the texts for gRPC statuses, and view.go the connections.
 //
 // # A new page
 //
 // A page consists of a function in a file page_name.go that returns a Page, an entry in pages (page.go), and a file
 // templates/name.html. The file defines "content", with .D (the result of Load), .Query and the fields of Layout. If
-// the page is Live, the file also defines "live", which gets only the result of Load. It is rendered once per second
+// the page is Live, the file also defines "live", which receives only the result of Load. It is rendered once per second
 // for all browsers that show the page to the same identity:
 //
 //	{{define "content"}}
@@ -23,7 +23,7 @@
 //	{{end}}
 //	{{define "live"}}…{{end}}
 //
-// The browser replaces only the differences (console.js). Rows that can appear and disappear need a data-key. All
+// The browser replaces only the differences (console.js). Rows that can be added or removed need a data-key. All
 // parameters of a page, such as names of queues, are in its query: Load reads them with View.Get.
 //
 // For queues, Load and Do use pb.NewQueueServiceClient(conn) with the conn of View.Active. View.Own connects to this
@@ -34,14 +34,14 @@
 //
 //	<a class="button" {{dialog "/queue/purge" "name" .Name}}>Purge</a>
 //
-// and the template that Action.Dialog names (in the page's file) has the fields, no form and no buttons:
+// and the template that Action.Dialog names (in the page's file) contains the fields, but no form and no buttons:
 //
 //	{{define "purge"}}<p>All {{number .D.Messages}} messages are deleted.</p>
 //	<div class="field"><label for="confirm">Type {{.D.Name}}</label><input id="confirm" name="confirm"
 //	 data-confirm="{{.D.Name}}" required></div>{{end}}
 //
-// data-confirm keeps the button disabled until the text was typed; Do must check the text again. Submitted values are
-// in .Form ({{.Form.Get "name"}}). An action without a dialog is a form of the page with method=post and
+// data-confirm disables the button until the text was typed. Do must check the text again. Submitted values are in
+// .Form ({{.Form.Get "name"}}). An action without a dialog is a form of the page with method=post and
 //
 //	<input type="hidden" name="csrf" value="{{.CSRF}}">
 //

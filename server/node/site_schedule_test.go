@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// A schedule runs only at the primary, and continues at the other site after a switch.
+// A schedule runs only at the primary. After a switch, it continues at the new primary.
 func TestScheduleOfSites(t *testing.T) { simpair.Test(t, testScheduleOfSites) }
 
 func testScheduleOfSites(t *testing.T, w *simpair.World) {

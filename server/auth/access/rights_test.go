@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// Rights returns exactly the rights that May allows.
+// Rights returns exactly the rights that May grants.
 func TestRights(t *testing.T) {
 	const all = access.QueueRights | access.Operate | access.Audit
 	alice, root := &access.Identity{Principal: "alice"}, &access.Identity{Principal: "root"}

@@ -4,7 +4,7 @@
   const box = document.getElementById("dialog-box");
   const inner = document.getElementById("dialog");
 
-  // Live parts: only differences are replaced, so that focus, selection and open details stay.
+  // Updates of live parts replace only what differs, so that the focus, the selection and open details are retained.
 
   function same(a, b) {
     return a.nodeType === b.nodeType && a.nodeName === b.nodeName && (a.nodeType !== 1 || (a.id === b.id && a.dataset.key === b.dataset.key));
@@ -27,7 +27,7 @@
       return;
     }
     patchAttributes(from, to);
-    if (from.classList.contains("chart")) { // drawn by draw
+    if (from.classList.contains("chart")) { // draw creates its content
       draw(from);
       return;
     }
@@ -73,7 +73,7 @@
     },
   });
 
-  // Tables: on a narrow screen each row is a block, and each cell has the name of its column.
+  // Tables: on a narrow screen, each row is a block, and each cell contains the name of its column.
 
   function relabel(root) {
     root.querySelectorAll(".table table").forEach(function (t) {
@@ -96,7 +96,7 @@
 
   const scale = { bytes: ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], number: ["", "k", "M", "G", "T"], count: ["", "k", "M", "G", "T"] };
 
-  // Times are written in UTC, in ISO 8601.
+  // Times are displayed in UTC in ISO 8601 format.
   function iso(seconds) { return new Date(seconds * 1000).toISOString().replace(/\.\d+Z$/, "Z"); }
   function isoTime(seconds) { return iso(seconds).slice(11, 19); }
 
@@ -195,7 +195,7 @@
   document.addEventListener("htmx:sseOpen", function () { document.body.classList.remove("lost"); });
   document.addEventListener("htmx:sseError", function () { document.body.classList.add("lost"); });
 
-  // The submit button of a dialog with data-confirm is disabled until the text was typed.
+  // The submit button of a dialog with data-confirm is disabled until its input contains that text.
   function confirmed(input) {
     const form = input.closest("form");
     form.querySelector("button[type=submit]").disabled = input.value.trim() !== input.dataset.confirm;
