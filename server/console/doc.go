@@ -3,8 +3,8 @@
 // Package console implements the web console for operators, which a node serves on console.listen.
 //
 // The console is a client of the node: it uses the node's gRPC services over an in-process connection
-// (server/api/inprocgrpc) with the credentials of the browser. Access rules, quotas, limits and the audit log therefore
-// apply as for any client. The package imports proto/lockstep/v1 and no service.
+// (server/api/inprocgrpc) with the credentials of the browser. Access rules, quotas, limits and the audit log
+// therefore apply as for any client. The package imports proto/lockstep/v1 and no service.
 //
 // http.go checks every request: its headers, origin, session and CSRF token. page.go contains the pages and actions,
 // hub.go the live parts, errors.go the texts for gRPC statuses, and view.go the connections.
@@ -13,8 +13,8 @@
 //
 // A page consists of a function in a file page_name.go that returns a Page, an entry in pages (page.go), and a file
 // templates/name.html. The file defines "content", with .D (the result of Load), .Query and the fields of Layout. If
-// the page is Live, the file also defines "live", which receives only the result of Load. It is rendered once per second
-// for all browsers that show the page to the same identity:
+// the page is Live, the file also defines "live", which receives only the result of Load. It is rendered once per
+// second for all browsers that show the page to the same identity:
 //
 //	{{define "content"}}
 //	<h1>Queues</h1>

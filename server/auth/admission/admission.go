@@ -292,8 +292,8 @@ func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	return s
 }
 
-// charge charges the address 1/share of its attempts. The balance may become negative, but only so far that twice
-// refillTime refills it.
+// charge charges the address 1/share of its attempts. The balance may become negative, but not lower than -PerAddress.
+// Therefore twice refillTime is always sufficient to refill it.
 func (s *source) charge(share float64, limits Limits) {
 	all := float64(limits.PerAddress)
 	s.tries = max(s.tries-all/share, -all)
