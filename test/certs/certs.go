@@ -30,7 +30,7 @@ type CA struct {
 	File string
 }
 
-// New creates a CA. Its file is removed when the test ends.
+// New creates a CA. Its certificate file is removed when the test ends.
 func New(t *testing.T, name string) *CA {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -62,7 +62,8 @@ func (a *CA) Issue(t *testing.T, name string, hosts ...string) (cert tls.Certifi
 	})
 }
 
-// IssueURI creates a certificate that contains only URIs: valid for a client or peer, but not for a server.
+// IssueURI creates a certificate with URIs as its only alternative names. The certificate is valid for a client or
+// peer, but not for a server.
 func (a *CA) IssueURI(t *testing.T, name string, uris ...string) (
 	cert tls.Certificate, certFile, keyFile string,
 ) {
@@ -76,7 +77,8 @@ func (a *CA) IssueURI(t *testing.T, name string, uris ...string) (
 	return a.IssueFrom(t, name, template)
 }
 
-// IssueFrom creates a certificate with the alternative names and times of a template. Without times, it is valid now.
+// IssueFrom creates a certificate with the alternative names and the validity period of template. If
+// template.NotAfter is zero, the certificate is valid from an hour ago for two hours.
 func (a *CA) IssueFrom(t *testing.T, name string, template *x509.Certificate) (
 	cert tls.Certificate, certFile, keyFile string,
 ) {

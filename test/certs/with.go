@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Client creates a certificate that is valid for clients only, after applying change to the template. The common name
-// is its only name, unless change adds others.
+// Client creates a certificate that is valid only for clients. change, if not nil, modifies the template. The
+// certificate contains no name other than the common name, unless change adds one.
 func (a *CA) Client(t *testing.T, name string, change func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -21,11 +21,12 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// A wall clock jumps when an operator or NTP sets it; the monotonic clock of a process is not affected. Go programs do
-// not read the clock through a replaceable library, so the nodes of these tests are built with another time.Now. It
-// adds an offset in seconds, which each call reads from a file that the test writes. No other change is required.
+// A wall clock jumps when an operator or NTP sets it; the monotonic clock of a process is not affected. Go programs
+// do not read the clock through a replaceable library, so the nodes of these tests are built with a modified
+// time.Now. It adds an offset in seconds, which each call reads from a file that the test writes.
 const (
-	// clockTag identifies a build with an adjustable clock. It is no build constraint.
+	// clockTag is the build tag that identifies a binary with an adjustable clock. No source file has it as a build
+	// constraint.
 	clockTag = "faultclock"
 	// clockVariable is the environment variable with the path of the offset file: 8 bytes, in native byte order.
 	clockVariable = "FAULTCLOCK"
@@ -109,7 +110,7 @@ func clockOverlay(ctx context.Context, dir string) (string, error) {
 // LOCKSTEP_BINARY may have been built without it.
 func CanBreakDisks(binary string) bool { return builtWith(binary, faultdisk.Tag) }
 
-// CanSetClocks reports whether a binary supports Options.Clock, as those built by BuildWithClock do.
+// CanSetClocks reports whether a binary supports Options.Clock, as the binaries built by BuildWithClock do.
 func CanSetClocks(binary string) bool { return builtWith(binary, clockTag) }
 
 func builtWith(binary, tag string) bool {
@@ -136,7 +137,7 @@ func newClock(dir string) (clock, error) {
 	return c, c.set(0)
 }
 
-// set sets the offset, in whole seconds. With a negative offset, the clock is behind.
+// set writes the offset, truncated to whole seconds, to the file. With a negative offset, the clock is behind.
 func (c clock) set(offset time.Duration) error {
 	if c == "" {
 		return ErrNoFaultClock

@@ -19,12 +19,12 @@ import (
 const (
 	// rawCredit is the credit of the raw consumer, in messages.
 	rawCredit = 256
-	// On average, one in rawNack messages is nacked, and the stream is closed with all its messages in flight after one
-	// in rawDrop batches.
+	// On average, one in rawNack messages is nacked. After one in rawDrop batches, on average, the stream is closed
+	// before the batch is acknowledged.
 	rawNack = 200
 	rawDrop = 400
-	// activeCheck is the interval at which a consumer checks that its node is still active. A suspended node does not
-	// respond.
+	// activeCheck is the interval at which a consumer checks that its node is still active. The check is required
+	// because a suspended node does not end the stream.
 	activeCheck = 50 * time.Millisecond
 )
 
@@ -44,7 +44,7 @@ func (c *rawConsumer) run(ctx context.Context) {
 			return
 		}
 		c.stream(ctx, address)
-		// The next attempt may find the same node.
+		// Wait, because the next attempt may find the same node.
 		wait(ctx, pollInterval)
 	}
 }
@@ -139,7 +139,7 @@ func (s *rawStream) confirmed(upTo uint64) {
 }
 
 const (
-	// clientBatch is the number of messages that the consumer of the client package acknowledges together.
+	// clientBatch is the maximum number of messages that the consumer of the client package acknowledges together.
 	clientBatch = 32
 	// clientReopen is the average number of batches after which the consumer is reopened, so that the client's state does
 	// not hide a redelivery.
@@ -170,7 +170,8 @@ func (c *clientConsumer) run(ctx context.Context) {
 	}
 }
 
-// batch receives some messages and waits until their acknowledgements are confirmed.
+// batch receives up to clientBatch messages, acknowledges or nacks each one, and waits until the acknowledgements
+// are confirmed.
 func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, number uint64) error {
 	var acked []uint64
 	rctx, cancel := context.WithCancel(ctx)
@@ -183,7 +184,7 @@ func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, n
 			break
 		}
 		if i == 0 {
-			// Wait for the first message, then take those that are available.
+			// After the first message, receive further messages only for 1 ms.
 			time.AfterFunc(time.Millisecond, cancel)
 		}
 		c.w.delivered(historycheck.Delivery{

@@ -33,7 +33,7 @@ func (n *Node) SetDisk(ctx context.Context, s faultdisk.State) error {
 	return err
 }
 
-// DiskHits returns, for each rule, how often it was applied since SetDisk.
+// DiskHits returns, for each rule, how often it was applied since the last SetDisk.
 func (n *Node) DiskHits(ctx context.Context) (hits []uint64, err error) {
 	body, err := n.diskCall(ctx, http.MethodGet, nil)
 	if err == nil {
@@ -42,15 +42,15 @@ func (n *Node) DiskHits(ctx context.Context) (hits []uint64, err error) {
 	return hits, err
 }
 
-// StartWithDisk sets the disk faults that later starts apply from their first operation.
+// StartWithDisk sets the disk faults for later starts of the node. They apply from the first disk operation.
 func (n *Node) StartWithDisk(s faultdisk.State) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.diskAtStart = s
 }
 
-// LosePower kills the node, and reboots its machine: with State.Hold, unsynced data is lost, and the next start has
-// another boot ID.
+// LosePower simulates a power failure of the node's machine. It kills the node: with State.Hold, unsynced data is
+// lost. The next start has another boot ID.
 func (n *Node) LosePower() error {
 	if err := n.Kill(); err != nil {
 		return err

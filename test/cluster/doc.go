@@ -8,7 +8,7 @@
 // The parts can be used separately:
 //
 //   - Build compiles the binary once for a test process.
-//   - Pair extends the Pair of test/harness, which `lockstep demo` and `bench` also use. That one starts, kills
+//   - Pair extends the Pair of test/harness, which `lockstep demo` and `bench` also use. The harness starts, kills
 //     (SIGKILL), pauses (SIGSTOP), wakes (SIGCONT) and restarts nodes, cuts links, and stops and restarts etcd. This
 //     package adds disk, clock and network faults. Disk and clock faults require a special build.
 //   - Proxy is a TCP relay with a link that can be cut (which holds data) or reset.

@@ -7,15 +7,16 @@ import (
 	"os"
 )
 
-// FromEnv parses an environment variable. It returns the value otherwise if the variable is unset or empty.
-func FromEnv[T any](name string, otherwise T, parse func(string) (T, error)) (T, error) {
+// FromEnv returns the value of the named environment variable, converted by parse. If the variable is unset or
+// empty, it returns fallback.
+func FromEnv[T any](name string, fallback T, parse func(string) (T, error)) (T, error) {
 	text := os.Getenv(name)
 	if text == "" {
-		return otherwise, nil
+		return fallback, nil
 	}
 	v, err := parse(text)
 	if err != nil {
-		return otherwise, fmt.Errorf("%s: %w", name, err)
+		return fallback, fmt.Errorf("%s: %w", name, err)
 	}
 	return v, nil
 }

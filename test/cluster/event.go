@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Names of a node's events. Events of failover have the fields code (failover.Code), lsn (the end of the log) and, if
+// Names of a node's events. Failover events have the fields code (failover.Code), lsn (the end of the log) and, if
 // the node has read the cluster record, config, term and in_sync.
 const (
 	// EventRole is a change of the node's role. Its fields are from, to and reason.
@@ -42,7 +42,7 @@ type Event struct {
 	End int
 }
 
-// Is reports whether a field exists and, formatted by fmt.Sprint, equals value.
+// Is reports whether the field exists and its content, formatted by fmt.Sprint, equals value.
 func (e Event) Is(field, value string) bool {
 	v, ok := e.Fields[field]
 	return ok && fmt.Sprint(v) == value
@@ -92,8 +92,8 @@ func (n *Node) Events(from int) ([]Event, error) {
 	return all, nil
 }
 
-// nextEvent parses the complete line at a position, and returns the position of the next line, or 0 if the line is
-// incomplete.
+// nextEvent parses the log line at the byte position from, and returns the position of the next line. If the line is
+// incomplete, next is 0.
 func nextEvent(log []byte, from int) (e Event, next int) {
 	if from >= len(log) {
 		return Event{}, 0

@@ -22,12 +22,12 @@ const (
 	firstFeature = 300
 	// featurePublish is the timeout of a publish.
 	featurePublish = 3 * time.Second
-	// featureEvery is the interval between two actions of a feature.
+	// featureEvery is the average interval between two publishes of a feature.
 	featureEvery = 200 * time.Millisecond
 )
 
 // features exercise queue features other than ordered storage. Each feature has separate queues, a publisher and
-// consumers. At the end, it compares the state of its messages with the responses.
+// consumers. At the end, each feature compares the state of its messages with the responses.
 type features struct {
 	w         *Workload
 	client    *client.Client
@@ -68,12 +68,13 @@ type featureKind struct {
 	message func(f *feature) client.Message
 	// into is the queue to which the feature publishes.
 	into string
-	// act runs after each publish; settle completes its work. Both are optional.
+	// act runs after each publish; settle completes the work of act at the end. Both are optional.
 	act    func(f *feature)
 	settle func(ctx context.Context, f *feature) error
-	// sinks are the consumed pairs of queue and subscription. They must be empty at the end.
+	// sinks are the consumed subscriptions, as pairs of queue and subscription. They must be empty at the end.
 	sinks [][2]string
-	// canWait is true if remaining messages may be delayed, because the clock of the active that accepted them was ahead.
+	// canWait is true if delayed messages may remain at the end, because the clock of the active that accepted them
+	// was ahead.
 	canWait bool
 	// check compares stored and delivered messages with the published ones.
 	check func(ctx context.Context, f *feature) error
@@ -116,7 +117,7 @@ func (w *Workload) startFeatures(ctx context.Context) (_ *features, err error) {
 func (f *feature) queue(name string) string { return f.w.opts.Prefix + f.name + "-" + name }
 
 func (f *feature) create(ctx context.Context) error {
-	for _, dead := range []bool{true, false} { // a dead-letter queue before the one that references it
+	for _, dead := range []bool{true, false} { // create a dead-letter queue before the queue that references it
 		for name, o := range f.queues {
 			if (o.Config.DeadLetter == "") != dead {
 				continue
@@ -228,7 +229,7 @@ func (f *feature) stored(ctx context.Context, queue string) (map[historycheck.ID
 	return all, nil
 }
 
-// drained waits until a subscription is empty.
+// drained waits until a subscription is empty or, if canWait is set, until all messages of its queue are delayed.
 func (f *feature) drained(ctx context.Context, queue, sub string) error {
 	for {
 		q, err := admin.New(f.client).GetQueue(ctx, f.queue(queue))
@@ -247,8 +248,8 @@ func (f *feature) drained(ctx context.Context, queue, sub string) error {
 	}
 }
 
-// waits reports whether all messages of a queue are delayed. The status of a subscription does not include delayed
-// messages.
+// waits reports whether all messages of a queue are delayed for at least another second. The status of a
+// subscription does not include delayed messages.
 func (f *feature) waits(ctx context.Context, queue string) bool {
 	for m, err := range f.client.Browse(ctx, f.queue(queue), client.BrowseOptions{}) {
 		if err != nil || time.Until(m.DeliverAt) < time.Second {

@@ -174,8 +174,8 @@ func checkPriorities(ctx context.Context, f *feature, n int) error {
 	return nil
 }
 
-// dedupKind publishes each message several times, with one message ID and without a producer identity. It is stored
-// once.
+// dedupKind publishes each message several times, with one message ID and without a producer identity. The message
+// must be stored once.
 func dedupKind() featureKind {
 	return featureKind{
 		name: "dedup", into: "in",
@@ -203,7 +203,7 @@ func dedupKind() featureKind {
 	}
 }
 
-// resend publishes a message again, as a new request.
+// resend publishes a message again, as a new request, and checks that an acknowledged message is not stored again.
 func (f *feature) resend(id historycheck.ID) {
 	f.mu.Lock()
 	m, ok := f.sent[id]
@@ -252,7 +252,7 @@ func retentionKind() featureKind {
 	}
 }
 
-// checkReplay resets the subscription to the start, and consumes all messages again.
+// checkReplay seeks the subscription to the start, and checks that all messages are redelivered in order.
 func checkReplay(ctx context.Context, f *feature, all map[historycheck.ID]int) error {
 	if _, err := admin.New(f.client).Seek(ctx, f.queue("in"), SubWork, admin.Earliest()); err != nil {
 		return fmt.Errorf("feature %s: %w", f.name, err)
@@ -280,8 +280,8 @@ func checkReplay(ctx context.Context, f *feature, all map[historycheck.ID]int) e
 	return nil
 }
 
-// delayKind delays messages, some of which expire and are dead-lettered. A message is either delivered or
-// dead-lettered once.
+// delayKind delays messages, some of which expire and are dead-lettered. Each acknowledged message must be delivered
+// or dead-lettered, and must be dead-lettered at most once.
 func delayKind() featureKind {
 	return featureKind{
 		name: "delay", into: "in",

@@ -60,15 +60,15 @@ type coordinator struct {
 type undecided struct {
 	xid    string
 	commit bool
-	// unknownOutcome is set while the prepare has an unknown outcome. Until it is resolved, a pending attempt could
-	// prepare the transaction after the decision.
+	// unknownOutcome is the transaction while the outcome of its prepare is unknown, otherwise nil. Until the outcome
+	// is known, a pending attempt could prepare the transaction after the decision.
 	unknownOutcome *client.Txn
 }
 
 // decisionTimeout is the timeout of an action of the coordinator.
 const decisionTimeout = 3 * time.Second
 
-// transfer moves one available message, or prepares the move and rolls it back.
+// transfer moves one available message. If rollBack is set, it prepares the move and then rolls it back.
 func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool) {
 	ctx, cancel := context.WithTimeout(parent, decisionTimeout)
 	defer cancel()
@@ -112,7 +112,8 @@ func (p *coordinator) decideOpen(ctx context.Context, f *feature) {
 	p.open = open
 }
 
-// decide reports whether a decision was confirmed or is unnecessary.
+// decide resolves an unknown outcome of the prepare, and then sends the decision. It reports whether the decision
+// was confirmed or is unnecessary.
 func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool {
 	if u.unknownOutcome != nil {
 		err := u.unknownOutcome.Prepare(ctx, u.xid)
@@ -121,7 +122,7 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 			p.last = err
 			return false
 		}
-		if lost { // retries receive no response; a prepared transaction is in the list
+		if lost { // retries cannot resolve the outcome, so check the list of prepared transactions
 			if prepared, err := listed(ctx, f, u.xid); err != nil || !prepared {
 				p.last = err
 				return err == nil
@@ -161,7 +162,7 @@ func listed(ctx context.Context, f *feature, xid string) (bool, error) {
 	return false, nil
 }
 
-// receive returns a message, or nil if none is received soon.
+// receive returns a message, or nil if none arrives within featureEvery.
 func (p *coordinator) receive(parent context.Context, f *feature) *client.Delivery {
 	ctx, cancel := context.WithTimeout(parent, featureEvery)
 	defer cancel()

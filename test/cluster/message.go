@@ -13,8 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// describedEvery is the interval, in messages of a producer, at which a message has standard fields and typed
-// properties.
+// One in describedEvery messages of a producer has standard fields and typed properties.
 const describedEvery = 4
 
 // Messages with the remainder groupedAt modulo describedEvery are grouped. groupsPerQueue is the number of groups.
@@ -23,14 +22,15 @@ const (
 	groupsPerQueue = 25
 )
 
-// message creates message ID with a body of sizeBytes. Its content depends only on id and size; see historycheck.Body.
+// message creates the message with the given ID and a body of sizeBytes. The body depends only on id and sizeBytes;
+// see historycheck.Body.
 func (w *Workload) message(id historycheck.ID, sizeBytes int) client.Message {
 	m := w.fields(id)
 	m.Body = historycheck.Body(id, sizeBytes)
 	return m
 }
 
-// fields returns the attributes of message ID other than its body.
+// fields returns the message with the given ID, without its body.
 func (w *Workload) fields(id historycheck.ID) client.Message {
 	switch {
 	case w.opts.Plain || id.Producer >= firstSideClient:
@@ -49,7 +49,7 @@ func (w *Workload) fields(id historycheck.ID) client.Message {
 	}
 }
 
-// parse returns the ID of m, or ErrBody if m differs from the result of message.
+// parse returns the ID of m, or ErrBody if m differs from the published message.
 func (w *Workload) parse(m client.Message) (historycheck.ID, error) {
 	id, err := historycheck.ParseBody(m.Body)
 	if err != nil {

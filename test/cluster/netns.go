@@ -6,6 +6,6 @@ package cluster
 
 import "errors"
 
-// ErrNoNet is returned by NewNet on an unsupported machine: it requires Linux, root, and the tools ip (iproute2) and
-// iptables.
+// ErrNoNet is returned by NewNet on an unsupported machine. NewNet requires Linux, root, and the tools ip (iproute2)
+// and iptables.
 var ErrNoNet = errors.New("cluster: network namespaces are not supported")

@@ -22,15 +22,15 @@ const netPrefix = "lockstep-"
 const netPort = "7420"
 
 // Net is a network of two namespaces, one for each node, in which packets can be dropped in one or both directions.
-// Unlike with a Proxy, both ends only detect missing TCP acknowledgements. Each namespace has a link to the other one,
-// and a link to the test's namespace, which contains the coordinator and the clients.
+// Unlike with a Proxy, the ends of a connection receive no TCP acknowledgements for dropped packets. Each namespace
+// has a link to the other one, and a link to the test's namespace, which contains the coordinator and the clients.
 type Net struct {
 	names []string // of the namespaces of nodes a and b
 	addrs []string // of the test's end, and of the nodes
 }
 
-// NewNet creates the network, and removes networks of killed test processes. Close removes the network. NewNet returns
-// ErrNoNet if the machine does not support it.
+// NewNet creates the network, and removes networks of killed test processes. Close removes the network. NewNet
+// returns ErrNoNet if the machine does not support network namespaces.
 func NewNet(ctx context.Context) (_ *Net, err error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: root is required", ErrNoNet)
@@ -52,7 +52,7 @@ func NewNet(ctx context.Context) (_ *Net, err error) {
 			err = errors.Join(err, n.Close())
 		}
 	}()
-	// This fails where namespaces or iptables are forbidden, such as in a container.
+	// These commands fail where namespaces or iptables are forbidden, such as in a container.
 	for _, ns := range n.names {
 		if err := run(ctx, "ip", "netns", "add", ns); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrNoNet, err)
@@ -93,7 +93,7 @@ func (n *Net) wire(ctx context.Context) error {
 	return nil
 }
 
-// Close removes the namespaces with their links. Their processes must have exited.
+// Close removes the namespaces with their links. The processes in the namespaces must have exited.
 func (n *Net) Close() error {
 	var errs []error
 	for _, ns := range n.names {

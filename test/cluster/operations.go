@@ -20,21 +20,21 @@ import (
 const (
 	// SubWork is the subscription that the applications consume or purge.
 	SubWork = "work"
-	// firstPinned is the lowest producer number of applications that reach only one node, and firstSideClient that of
-	// side clients. The other applications begin at historycheck.FirstApplication.
+	// firstPinned is the lowest producer number of the applications that reach only one node. firstSideClient is the
+	// lowest number of the side clients. The numbers of the other applications begin at historycheck.FirstApplication.
 	firstPinned     = 150
 	firstSideClient = 200
 	// appAckTimeout is the acknowledgement timeout of applications. It is shorter than the longest deadline of a call.
 	appAckTimeout = time.Second
 	// maxAttempts is the maximum number of attempts of a call.
 	maxAttempts = 6
-	// deadlines is the number of different deadlines. The first is 1 ms, which may be too short, and each one doubles the
-	// previous one, up to 2 s, which suffices for a failover.
+	// deadlines is the number of different deadlines, which double from 1 ms to 2 s. The shortest may expire before
+	// the response, and the longest suffices for a failover.
 	deadlines = 12
 )
 
-// applications use the client with short deadlines. They retry calls with an unknown outcome through the same object,
-// and repeat rejected calls, because those stored nothing. One application per node reaches only that node.
+// applications use the client with short deadlines. They retry calls with an unknown outcome through the same
+// object, and repeat rejected calls, which stored nothing. One application per node reaches only that node.
 type applications struct {
 	w       *Workload
 	client  *client.Client
@@ -119,7 +119,7 @@ func (a *applications) queues() []string {
 	return []string{a.names.in, a.names.one, a.names.two, a.names.purged}
 }
 
-// finish lets the applications complete their current operations.
+// finish stops the applications after their current operations.
 func (a *applications) finish() {
 	close(a.stop)
 	a.running.Wait()
@@ -183,8 +183,8 @@ func verdict(err error) historycheck.Outcome {
 	}
 }
 
-// attempt retries a call until it succeeds, up to maxAttempts times; at random, it stops earlier. If repeatable is
-// false, a call with an unknown outcome is not retried.
+// attempt makes a call until it succeeds, at most maxAttempts times, and records the last outcome in o. At random,
+// it stops earlier. If repeatable is false, a call with an unknown outcome is not retried.
 func (a *application) attempt(o *historycheck.Operation, repeatable bool, call func(context.Context) error) {
 	h := a.w.history
 	o.Sent = h.Now()
@@ -209,7 +209,7 @@ func (a *application) attempt(o *historycheck.Operation, repeatable bool, call f
 	}
 }
 
-// count counts calls by outcome, and results of retries after an unknown outcome.
+// count counts calls by kind and outcome, and retries by the outcomes before and after.
 func (a *application) count(kind historycheck.Kind, was, is historycheck.Outcome, err error) {
 	a.w.history.Edit(func(h *historycheck.History) {
 		h.Calls[string(kind)+" "+string(is)]++
@@ -228,10 +228,10 @@ func (a *application) count(kind historycheck.Kind, was, is historycheck.Outcome
 	})
 }
 
-// limitCalls is the counter of calls that were rejected because the disk is low or a queue is full.
+// limitCalls is the name of the counter of calls that were rejected because the disk is low or a queue is full.
 const limitCalls = "limit"
 
-// checkError records a violation if the documentation of the call does not list the error.
+// checkError records a violation if a call was rejected with an error that its documentation does not list.
 func (a *application) checkError(o *historycheck.Operation, err error) {
 	allowed := []error{client.ErrUnavailable, client.ErrClosed, client.ErrLimit}
 	switch o.Kind {
@@ -299,12 +299,12 @@ func (a *application) publish(queue string) {
 		p.Sequence, p.LSN, p.Address = r.Sequence, r.LSN, r.Address
 		return err
 	})
-	// An abandoned publish may be stored after later ones.
+	// A publish with an unknown outcome may be stored after later publishes.
 	p.Unordered = o.Outcome == historycheck.Unknown
 	a.record(&o, p)
 }
 
-// commit executes a transaction; d may be nil.
+// commit executes a transaction that publishes two messages and acknowledges d, unless d is nil.
 func (a *application) commit(d *client.Delivery) {
 	o := historycheck.Operation{Kind: historycheck.KindTxn}
 	parts := []historycheck.Publish{
@@ -339,11 +339,11 @@ func (a *application) ack(d *client.Delivery) {
 	a.record(&o)
 }
 
-// receive returns a message if one arrives soon.
+// receive returns a message, or nil if none arrives within 200 ms.
 func (a *application) receive() *client.Delivery {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	if a.consumer != nil && a.rng.IntN(20) == 0 { // messages in flight are redelivered
+	if a.consumer != nil && a.rng.IntN(20) == 0 { // so that messages in flight are redelivered
 		_ = a.consumer.Close()
 		a.consumer = nil
 	}

@@ -20,7 +20,7 @@ import (
 // atEnd is the final state of the applications' queues.
 type atEnd struct {
 	left   []historycheck.Left // messages that SubWork has not acknowledged
-	exists bool                // the queue that applications create and delete exists
+	exists bool                // whether the queue that applications create and delete exists
 }
 
 // state returns a text that changes with any change of the applications' queues.
@@ -40,8 +40,8 @@ func (a *applications) state(ctx context.Context) (string, error) {
 	return b.String(), nil
 }
 
-// readEnd reads the final state of the applications and, with read, the contents of their queues, at one point in time.
-// If an abandoned call is executed between the two reads, both are repeated.
+// readEnd reads the final state of the applications, and calls read to read the contents of their queues. If an
+// abandoned call is executed in the meantime, it repeats both.
 func (a *applications) readEnd(ctx context.Context, read func(context.Context) ([]historycheck.Stored, error)) error {
 	for {
 		before, err := a.state(ctx)
@@ -81,7 +81,7 @@ func (a *applications) readEnd(ctx context.Context, read func(context.Context) (
 	}
 }
 
-// readAgain is the counter of final reads that were repeated because of a pending operation.
+// readAgain is the name of the counter of final reads that were repeated because of a pending operation.
 const readAgain = "final state read again"
 
 // receiveLeft receives all messages of a queue that SubWork has not acknowledged. whole reports whether all of them
@@ -108,7 +108,7 @@ func (a *applications) receiveLeft(
 	for uint64(len(left)) < want {
 		d, err := consumer.Receive(limited)
 		if err != nil {
-			return left, false, ctx.Err() // nil: fewer messages than expected
+			return left, false, ctx.Err() // nil if fewer messages than expected arrived in time
 		}
 		left = append(left, historycheck.Left{Queue: queue, Sequence: d.Sequence})
 	}

@@ -51,8 +51,8 @@ type Options struct {
 	// EtcdBinary, if not empty, is a program built by BuildEtcdWithClock. It stores the cluster record instead of an etcd
 	// in this process; see Pair.Etcd. It cannot be stopped and restarted.
 	EtcdBinary string
-	// Net runs each node in a separate network namespace. It is closed with the pair. It cannot be combined with Links,
-	// Disk and Raft.
+	// Net runs each node in a separate network namespace. It is closed with the pair. It cannot be combined with
+	// Links, Disk or Raft.
 	Net *Net
 	// Raft uses the nodes and a witness process as the coordinator, instead of etcd.
 	Raft bool
@@ -78,8 +78,8 @@ type Pair struct {
 	peers []*Node // created by Peer
 }
 
-// Start starts etcd and both nodes. It does not wait until they are in sync; see WaitInSync. If it returns an error, no
-// process is running.
+// Start starts etcd or the witness, and both nodes. It does not wait until they are in sync; see WaitInSync. If it
+// returns an error, no process is running.
 func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	p := &Pair{Pair: &harness.Pair{}, net: o.Net, opts: o}
 	defer func() {
@@ -124,7 +124,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	return p, nil
 }
 
-// place returns the environment of a node: its network, disk and clock.
+// place creates the Node of a process, and returns its placement: network, disk and clock.
 func (p *Pair) place(name, dir string) (harness.Placement, error) {
 	n := &Node{}
 	switch {
@@ -171,8 +171,8 @@ func (p *Pair) Command(ctx context.Context, args ...string) ([]byte, error) {
 func (p *Pair) VoterOf(n *Node) string { return p.Pair.VoterOf(n.Node) }
 
 // Peer creates a third node with the name and the settings of another one, for a copy of that node's data directory.
-// The third node is not started, and is closed with the pair. Its directory is next to those of the pair; DataDir does
-// not exist yet. Peer does not support Options.Links and Raft.
+// The third node is not started, and is closed with the pair. Its directory is next to those of the pair; DataDir
+// does not exist yet. Peer does not support Options.Links or Raft.
 func (p *Pair) Peer(like *Node, dir string) (*Node, error) {
 	disk := p.opts.Disk
 	p.opts.Disk = false
@@ -226,7 +226,8 @@ func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client,
 	})
 }
 
-// ConnTo returns a connection to the node at an address, which is the node's or that of the link in front of it.
+// ConnTo returns a connection to the node with the given address. The address of the link in front of the node is
+// also accepted.
 func (p *Pair) ConnTo(address string) *grpc.ClientConn { return p.Find(address).Conn() }
 
 // CutFrom holds traffic from a node to the other one, on any connection. Traffic in the opposite direction is not

@@ -27,13 +27,13 @@ const (
 	SubRaw = "raw"
 	// SubClient is consumed through the client package.
 	SubClient = "client"
-	// SubShared is consumed by several plain streams concurrently, which distribute grouped messages by group.
+	// SubShared is consumed by several plain streams concurrently, among which the node distributes the groups.
 	SubShared = "shared"
 	// SubAudit is never consumed, so that the queue retains all messages until the end.
 	SubAudit = "audit"
 )
 
-// sharers is the number of streams of the shared subscription.
+// sharers is the number of streams of each shared subscription.
 const sharers = 3
 
 // WorkloadOptions configures a Workload. The zero value is usable; Seed should be set.
@@ -43,14 +43,14 @@ type WorkloadOptions struct {
 	// Queues and Producers are the numbers of queues and producers. Defaults 2 and 3. The first producer is synchronous;
 	// the others pipeline.
 	Queues, Producers int
-	// PerSecond is the maximum rate of each producer, in messages. Default 500.
+	// PerSecond is the maximum rate of each producer, in messages per second. Default 500.
 	PerSecond int
 	// InFlight is the maximum number of messages in flight per pipelining producer. Default 64.
 	InFlight int
 	// LargeBytes limits the size of the few large messages. Default 256 KiB.
 	LargeBytes int
-	// OperationsPerSecond is the maximum rate of operations of each application. Default 10; if negative, no applications
-	// run.
+	// OperationsPerSecond limits the average rate of operations of each application. Default 10; if negative, no
+	// applications run.
 	OperationsPerSecond int
 	// NoAdministration disables purging, creating and deleting queues, for nodes of release 0.1.0, which execute such
 	// requests again when they are retried.
@@ -122,7 +122,7 @@ type Workload struct {
 // StartWorkload creates the queues, and starts the workload. Finish or Abort stops it.
 func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workload, err error) {
 	w := &Workload{pair: p, opts: o.withDefaults(), history: historycheck.NewHistory()}
-	// A full pipeline may have sent these messages before a node rejects a retry.
+	// If a node rejects a retry, all messages in flight may have an unknown outcome.
 	w.history.MaxUnknown = w.opts.Producers * w.opts.InFlight
 	if w.client, err = p.NewClient(ctx, grpc.WithChainStreamInterceptor(w.history.WatchStreams)); err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
@@ -174,7 +174,7 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 	return w, nil
 }
 
-// startOthers starts applications and side clients.
+// startOthers starts applications, side clients and features.
 func (w *Workload) startOthers(ctx context.Context) (err error) {
 	if w.opts.OperationsPerSecond > 0 {
 		if w.apps, err = w.startApplications(ctx); err != nil {
@@ -208,7 +208,7 @@ func (w *Workload) stopOthers(ctx context.Context) error {
 	return nil
 }
 
-// kept returns the queues, in addition to the applications', that retain all messages published to them.
+// kept returns the queues of the producers and the side clients, which retain all published messages.
 func (w *Workload) kept() []string {
 	kept := slices.Clone(w.queues)
 	if w.sideClients != nil {
@@ -239,7 +239,7 @@ func (w *Workload) untilReplaced(ctx context.Context, address string) {
 	}
 }
 
-// delivered records a delivery, and verifies the whole message.
+// delivered verifies the whole message, and records the delivery or a violation.
 func (w *Workload) delivered(d historycheck.Delivery, m client.Message) {
 	id, err := w.parse(m)
 	if err != nil {
@@ -270,7 +270,7 @@ func (w *Workload) newProducer(ctx context.Context, id uint32) (*producer, error
 	return &producer{w: w, id: id, pipeline: pipeline, rng: rng, room: make(chan struct{}, w.opts.InFlight)}, nil
 }
 
-// run sends until ctx is done.
+// run publishes until ctx is done. If waitForEach is set, it waits for each outcome before the next publish.
 func (p *producer) run(ctx context.Context, waitForEach bool) {
 	pace := time.NewTicker(time.Second / time.Duration(p.w.opts.PerSecond))
 	defer pace.Stop()

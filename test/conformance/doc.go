@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package conformance tests a client in any language through an adapter, a process that exchanges JSON lines
-// (README.md). It compares the client's results with the messages stored by a real pair, whose active is killed in some
-// cases.
+// (README.md). It compares the client's results with the messages stored by a real pair. Some cases kill the active
+// node.
 package conformance

@@ -21,10 +21,10 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// bound limits all waits.
+// bound is the timeout of all waits.
 const bound = time.Minute
 
-// exactOutage limits the tests of an outage if the fixture is exact.
+// exactOutage is the maximum duration of an outage test with an exact fixture.
 const exactOutage = 15 * time.Second
 
 // outageTimeout limits each request during an outage of the coordinator.
@@ -142,8 +142,8 @@ func testMissing(t *testing.T, f Fixture) {
 	})
 }
 
-// Swap retries a swap until its outcome is known, as all users of a coordinator must. It fails the test if ctx ends
-// first.
+// Swap retries a swap until its outcome is known, as all users of a coordinator must. If ctx ends first, it returns
+// failover.ErrUnknownOutcome.
 func Swap(
 	ctx context.Context, c failover.Coordinator, expect failover.Revision, next failover.Record,
 ) (failover.Revision, error) {
@@ -247,7 +247,8 @@ func testSwapInvalid(t *testing.T, f Fixture) {
 	require.ErrorIs(t, err, failover.ErrNoRecord)
 }
 
-// Await waits for an observation for which ok returns true, and returns it. what describes it in a failure message.
+// Await waits for an observation for which ok returns true, and returns this observation. what describes the
+// observation in a failure message.
 func Await(t *testing.T, c failover.Coordinator, what string, ok func(failover.Observation) bool) failover.Observation {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
@@ -430,8 +431,8 @@ func casModel() porcupine.Model {
 	}
 }
 
-// done returns those swaps with an unknown outcome of which a client has read the result. They were applied at some
-// time before end. The other ones had no effect visible to a client.
+// done returns the swaps with an unknown outcome that a client has observed as applied, with end as their return
+// time. The remaining swaps had no effect visible to a client.
 func done(unknown, history []porcupine.Operation, end int64) []porcupine.Operation {
 	seen := make(map[string]bool)
 	for _, op := range history {

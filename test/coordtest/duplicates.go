@@ -87,7 +87,8 @@ func testDuplicates(t *testing.T, f Fixture) {
 	}
 }
 
-// testKilledDuplicate verifies that the key of a killed process is observed but not considered a running process.
+// testKilledDuplicate verifies that the key of a killed process is reported as a stale duplicate, not as a running
+// process.
 func testKilledDuplicate(t *testing.T, f Fixture) {
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
 	dead, live := failover.Live{Node: node, Process: "p2"}, failover.Live{Node: node, Process: "p1"}

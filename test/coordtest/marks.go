@@ -73,7 +73,7 @@ func testMark(t *testing.T, f Fixture) {
 	requireMark(ctx, t, a, high)
 	requireMark(ctx, t, b, high)
 	for _, old := range []failover.Mark{{}, {By: 3, Term: 2, LSN: 90}, {By: 2, Term: 2, LSN: 1000}, high} {
-		// The write is a delayed request, or one from a disconnected node.
+		// This write simulates a delayed request, or a request from a disconnected node.
 		require.Equal(t, high, writeMark(ctx, t, b, old))
 		requireMark(ctx, t, a, high)
 	}

@@ -3,14 +3,14 @@
 // Package format tests that the file formats are stable. A scenario writes every operation, every kind of value and
 // every kind of file. Readers that follow store/FORMAT.md then read these files.
 //
-// Below testdata are
+// The directories below testdata are
 //
 //	current/     readable dumps of the current program's output, byte for byte
 //	v0.1.0/      files written by release 0.1.0 (files.zip), and their dumps
 //	packed/      stores with small messages in extents of several pages (files.zip), and their contents;
 //	             see packed_test.go
 //
-// The first two contain identity.txt, log.txt (segments, blocks, records, operations, the tail and the intent of a
+// The directories current and v0.1.0 contain identity.txt, log.txt (segments, blocks, records, operations, the tail and the intent of a
 // truncation), pages.txt (header, meta slots, extents), tree.txt (the values of a checkpoint), snapshot.txt (the pieces
 // that another node receives), backup.txt (a backup), archive.txt, and content.txt (the state that the program reads
 // from all files). In a dump, a text line precedes the bytes in hex. For values of more than 640 bytes, a dump contains

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package golden compares the output of commands with files below testdata. Scripts depend on names and types in the
-// output of --output json, so that these must not change accidentally. UPDATE_GOLDEN=1 updates the files.
+// output of --output json, which must not change accidentally. UPDATE_GOLDEN=1 updates the files.
 package golden
 
 import (
@@ -153,8 +153,8 @@ func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// FillStruct is like Fill, for the struct that v points to. It skips functions, channels, interfaces and unexported
-// fields.
+// FillStruct is like Fill, for the struct that v points to. It skips functions, channels, interfaces with methods,
+// and unexported fields.
 func FillStruct(v any) { fillValue(reflect.ValueOf(v).Elem(), "") }
 
 func fillValue(v reflect.Value, name string) {

@@ -19,14 +19,14 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/faultproxy"
 )
 
-// Placement is the environment of a node.
+// Placement contains the address, the command prefix and the environment variables of a process.
 type Placement struct {
 	// Address is the listen address of the node, a host:port. If empty, the node listens on a free port of 127.0.0.1,
 	// which is reserved for it.
 	Address string
 	// Command is a prefix of the command line.
 	Command []string
-	// Environment returns additional environment variables, at each start.
+	// Environment is called at each start, and returns additional environment variables.
 	Environment func() ([]string, error)
 }
 

@@ -33,8 +33,8 @@ type Options struct {
 	// Dir is the directory of all data. It contains a directory per node, with data and log, and one for etcd. It is not
 	// removed.
 	Dir string
-	// Listen are the listen addresses of the nodes, as host:port. For an empty one, the node listens on a free port of
-	// 127.0.0.1.
+	// Listen are the listen addresses of the nodes, as host:port. If an address is empty, the node listens on a free
+	// port of 127.0.0.1.
 	Listen [2]string
 	// Standalone runs a single node without a coordinator.
 	Standalone bool
@@ -188,7 +188,8 @@ func (p *Pair) lockDir() error {
 	return nil
 }
 
-// votersFile contains the comma-separated addresses of the voters, so that they keep these addresses after a restart.
+// votersFile is the name of the file with the comma-separated addresses of the voters, which remain the same after a
+// restart.
 const votersFile = "voters"
 
 // startWitness reserves the ports of the nodes' voters, and starts the witness. It uses the same ports as an earlier
@@ -298,7 +299,7 @@ func (p *Pair) coordinator(n *Node) map[string]string {
 
 // Peer creates an additional node with the name and the settings of another one, for a copy of that node's data
 // directory. The additional node is not started, and is closed with the pair. Its directory is next to those of the
-// pair; its DataDir does not exist yet. Peer does not support Options.Links and Raft.
+// pair; its DataDir does not exist yet. Peer does not support Options.Links or Raft.
 func (p *Pair) Peer(like *Node, dir string) (*Node, error) {
 	n, err := p.newNode(like.Name, filepath.Join(p.o.Dir, dir), "")
 	if err == nil {

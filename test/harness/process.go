@@ -61,7 +61,7 @@ func (p *process) Start() error {
 	}
 	exited := make(chan struct{})
 	p.cmd, p.exited = cmd, exited
-	go func() { // ends when the process exits; Close stops it
+	go func() { // ends when the process exits; Pair.Close stops the process
 		err := cmd.Wait()
 		p.mu.Lock()
 		p.err = err
@@ -76,7 +76,7 @@ func Environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "LOCKSTEP_") })
 }
 
-// hasExited reports whether the last started process has exited. mu is held.
+// hasExited reports whether the last started process has exited. The caller holds mu.
 func (p *process) hasExited() bool {
 	select {
 	case <-p.exited:

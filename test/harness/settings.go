@@ -15,8 +15,8 @@ func SmallNodes() map[string]string {
 	return map[string]string{"disk.low-watermark": "16MiB", "wal.segment-bytes": "16MiB", "memory.budget": "128MiB"}
 }
 
-// arguments returns the command line arguments of a node with these settings. The settings in a configuration file can
-// be changed between two starts.
+// arguments returns the command line arguments of a node with these settings. If inFile is set, it writes the
+// settings to the configuration file, where they can be changed between two starts.
 func (n *Node) arguments(settings map[string]string, inFile bool) ([]string, error) {
 	if inFile {
 		err := os.WriteFile(n.ConfigFile(), []byte(yaml(settings)), 0o600)

@@ -130,8 +130,8 @@ func (p *Pair) WaitInSync(ctx context.Context) (active, standby *Node, err error
 	return active, standby, err
 }
 
-// WaitActive waits for a node that reports that it serves clients. If both nodes do, one of them has not detected its
-// replacement yet, and WaitActive returns the one with the higher term.
+// WaitActive waits for a node that reports that it serves clients. If both nodes report this, one of them has not
+// yet detected that it was replaced, and WaitActive returns the one with the higher term.
 func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
 	var found *Node
 	err := p.Wait(ctx, "an active node", func(s []*pb.GetStatusResponse) bool {

@@ -92,7 +92,7 @@ func (i *Issuer) serve(label func() any) http.HandlerFunc {
 // KeysURL returns the URL of the keys.
 func (i *Issuer) KeysURL() string { return i.URL + "/keys" }
 
-// SetDown makes the issuer respond to every request with an error, if down is true, or normally again.
+// SetDown makes the issuer respond to every request with an error if down is true, and normally if it is false.
 func (i *Issuer) SetDown(down bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

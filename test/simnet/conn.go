@@ -86,8 +86,8 @@ func (c *conn) register() bool {
 	return true
 }
 
-// end closes this end of the connection. Later calls on it return an error; the other end reads reason after all bytes
-// sent before.
+// end closes this end of the connection. Later calls on it return an error; the other end reads reason after all
+// bytes that were sent earlier.
 func (c *conn) end(reason error) {
 	c.p.mu.Lock()
 	delete(c.p.conns, c)

@@ -5,8 +5,8 @@
 //
 // Connections behave like TCP connections: bytes arrive in order, and bytes held back by a cut link arrive when the
 // link is restored. Links have a latency, and can be cut in one direction. A Process owns listeners and connections;
-// killing it resets them. Writes never block. Otherwise a goroutine could wait for the network with a lock held, which
-// would stop the clock of the bubble.
+// killing it closes the listeners and resets the connections. Writes never block. Otherwise a goroutine could wait
+// for the network with a lock held, which would stop the clock of the bubble.
 //
 // The name of a host is an IP address, or any other string without a colon. Create a Network inside the bubble that
 // uses it.
@@ -26,7 +26,7 @@ import (
 
 // Options configures a Network. The zero value is a network without latency.
 type Options struct {
-	// Delay and Jitter define the latency of a link that is not changed: Delay plus a random part of Jitter.
+	// Delay and Jitter define the default latency of a link: Delay plus a random part of Jitter.
 	Delay, Jitter time.Duration
 	// Rand is the source of the jitter. It may be nil if Jitter is 0 on all links.
 	Rand *rand.Rand
@@ -80,7 +80,8 @@ func (n *Network) linkLocked(w Way) *Link {
 	return l
 }
 
-// Change calls f to change the state of a direction. A cut affects bytes in flight; a new latency does not.
+// Change calls f to change the state of a direction. A cut affects bytes in flight; a new latency does not affect
+// them.
 func (n *Network) Change(w Way, f func(*Link)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -127,7 +128,7 @@ func (n *Network) latency(w Way) time.Duration {
 	return l.Delay + time.Duration(n.o.Rand.Int64N(int64(l.Jitter)+1))
 }
 
-// transmission returns how long a connection along w is busy with a message.
+// transmission returns how long a connection along w is busy with a message of the given size.
 func (n *Network) transmission(w Way, bytes int) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -234,7 +235,7 @@ func (p *Process) isDead() bool {
 	}
 }
 
-// errDead is returned by calls of a process after Kill.
+// errDead is returned by methods of a Process after Kill.
 var errDead = fmt.Errorf("simnet: process was killed: %w", syscall.ECONNABORTED)
 
 // Listen binds an address of the form "host:port". It assigns a port if port is 0.

@@ -52,8 +52,8 @@ type Node struct {
 }
 
 // Launch starts a node on the host of its listen address, and waits until it listens or has ended. Launch sets the
-// node's environment. If o contains no filesystem, it uses w.Disk for a data directory from World.Dir, and otherwise
-// the filesystem of the operating system.
+// node's environment. If o.FS is nil, the node uses w.Disk for a data directory from World.Dir, and the filesystem
+// of the operating system for any other directory.
 func (w *World) Launch(c config.Config, o node.Options) *Node {
 	w.T.Helper()
 	w.awaitKilled(c.Data.Dir)
@@ -113,7 +113,7 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 	return n
 }
 
-// Start is Launch for a node that must listen: otherwise the test fails.
+// Start is like Launch, but fails the test if the node does not listen.
 func (w *World) Start(c config.Config, o node.Options) *Node {
 	w.T.Helper()
 	n := w.Launch(c, o)
@@ -121,7 +121,8 @@ func (w *World) Start(c config.Config, o node.Options) *Node {
 	return n
 }
 
-// awaitKilled waits for the killed processes on a data directory, which hold its lock until they have ended.
+// awaitKilled waits until the killed nodes of a data directory have ended. Until then, they hold the directory's
+// lock.
 func (w *World) awaitKilled(dir string) {
 	w.mu.Lock()
 	nodes := slices.Clone(w.nodes)
@@ -206,7 +207,7 @@ func (n *Node) Shutdown() { n.cancel() }
 func (n *Node) Stop() error {
 	n.cancel()
 	<-n.done
-	n.ended.Do(n.process.Kill) // the kernel closes its connections and files
+	n.ended.Do(n.process.Kill) // as the kernel would close its connections
 	if n.killed.Load() {
 		return nil
 	}

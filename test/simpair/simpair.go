@@ -104,8 +104,8 @@ func Of(t *testing.T) *World {
 	return found
 }
 
-// Host returns the IP address of the named host, which it assigns on first use. It is a loopback address, because those
-// do not require TLS.
+// Host returns the IP address of the named host, which it assigns on first use. It is a loopback address, because
+// loopback addresses do not require TLS.
 func (w *World) Host(name string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,8 +147,8 @@ func (w *World) PairConfig(name string) config.Config {
 	return c
 }
 
-// CoordinatorOf returns the coordinator that the settings of a node refer to. Each combination of endpoints and prefix
-// has its own.
+// CoordinatorOf returns the coordinator that the settings of a node refer to. Each combination of endpoints and
+// prefix has a separate coordinator.
 func (w *World) CoordinatorOf(c *config.Config) *memory.Server {
 	key := strings.Join(c.Coordinator.Etcd.Endpoints, ",") + " " + c.Coordinator.Etcd.Prefix
 	w.mu.Lock()
@@ -196,7 +196,7 @@ func (w *World) Eventually(holds func() bool, message string, args ...any) {
 	}
 }
 
-// WaitInSync waits until active and standby report these roles in a pair in sync.
+// WaitInSync waits until active reports the role active, and standby reports the role standby.
 func (w *World) WaitInSync(active, standby *Node) {
 	w.T.Helper()
 	w.Eventually(func() bool {

@@ -35,7 +35,8 @@ type consumer struct {
 	count    uint64
 }
 
-// connect tries the addresses in turn until a node serves.
+// connect tries the addresses one after another until a connection is open, the credentials are rejected, or ctx is
+// done.
 func (c *client) connect(ctx context.Context) error {
 	o, scheme, err := c.options()
 	if err != nil {
@@ -54,7 +55,7 @@ func (c *client) connect(ctx context.Context) error {
 	}
 }
 
-// options returns the connection options of the request.
+// options returns the connection options and the URL scheme for the request.
 func (c *client) options() (o *amqp.ConnOptions, scheme string, err error) {
 	o, scheme = &amqp.ConnOptions{ContainerID: c.request.ClientID}, "amqp://"
 	if c.request.TLS != "" {
@@ -88,7 +89,8 @@ func denied(err error) bool {
 	return strings.Contains(err.Error(), "SASL")
 }
 
-// connectTo opens a connection and a session: a standby accepts a connection, and then closes it.
+// connectTo opens a connection and a session. The session detects a standby, which accepts a connection and then
+// closes it.
 func (c *client) connectTo(ctx context.Context, url string, o *amqp.ConnOptions) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -104,7 +106,8 @@ func (c *client) connectTo(ctx context.Context, url string, o *amqp.ConnOptions)
 	return nil
 }
 
-// reconnect reconnects with all links if the error requires it, and reports whether it did.
+// reconnect reconnects and recreates all receiving links, unless err is a rejection by the node. It reports whether
+// it reconnected.
 func (c *client) reconnect(ctx context.Context, err error) bool {
 	var refused *amqp.Error
 	if ctx.Err() != nil || errors.As(err, &refused) && !lost(err) {
@@ -119,7 +122,8 @@ func (c *client) reconnect(ctx context.Context, err error) bool {
 	return false
 }
 
-// lost reports whether the connection was lost, or was closed by the node.
+// lost reports whether err means that the connection, the session or the link was lost. It returns false if the node
+// rejected the link.
 func lost(err error) bool {
 	var conn *amqp.ConnError
 	var session *amqp.SessionError
@@ -153,7 +157,8 @@ func (c *client) sendAll(ctx context.Context, r *request) *reply {
 	return out
 }
 
-// send sends a message until it is accepted or rejected: at least once, with one message ID.
+// send sends a message, and retries after a lost connection, until the message is accepted or rejected. All attempts
+// have the same message ID.
 func (c *client) send(ctx context.Context, r *request, m *messageForm) error {
 	encoded := encode(m)
 	for {
@@ -276,7 +281,7 @@ func (c *client) browse(ctx context.Context, r *request) (*reply, error) {
 	}
 }
 
-// unsubscribe closes the link, which deletes the subscription.
+// unsubscribe closes the link of a durable subscription, which deletes the subscription.
 func (c *client) unsubscribe(ctx context.Context, durable string) error {
 	for _, k := range c.links {
 		if k.request.Durable == durable {

@@ -92,7 +92,7 @@ func run() error {
 	p := &program{clients: map[string]*client{}}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 64<<20)
-	last := map[string]chan struct{}{} // for each client: its requests are executed in sequence
+	last := map[string]chan struct{}{} // by client: closed when its latest request is done
 	for lines.Scan() {
 		var r request
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {

@@ -5,7 +5,7 @@ package wiretest
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// AppendSection appends a section with a value.
+// AppendSection appends a section with the given descriptor code and value to b.
 func AppendSection(b []byte, code uint64, v any) []byte {
 	return wire.AppendValue(b, wire.Described{Descriptor: code, Value: v})
 }
@@ -13,7 +13,7 @@ func AppendSection(b []byte, code uint64, v any) []byte {
 // AppendData appends a data section.
 func AppendData(b, data []byte) []byte { return AppendSection(b, wire.SectionData, data) }
 
-// AppendTo appends a properties section with an address.
+// AppendTo appends a properties section with the given "to" address.
 func AppendTo(b []byte, address string) []byte {
 	return AppendSection(b, wire.SectionProperties, wire.List{nil, nil, address})
 }

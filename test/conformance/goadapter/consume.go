@@ -80,7 +80,8 @@ func (a *adapter) answer(ctx context.Context, r *request) (later, error) {
 	return func() (any, error) { return done{}, nil }, nil
 }
 
-// endOf waits until all settlements of a consumer are confirmed, or closes the consumer.
+// endOf closes the consumer for the op consumer_close. Otherwise, it waits until all settlements of the consumer are
+// confirmed.
 func (a *adapter) endOf(ctx context.Context, r *request) (later, error) {
 	consumer, err := named(a, a.consumers, r.Consumer)
 	if err != nil {

@@ -94,7 +94,7 @@ func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// failureOf returns the outcome that an error of the client implies.
+// failureOf converts an error of the client to a failure with the implied outcome. It returns nil if err is nil.
 func failureOf(err error) *failure {
 	if err == nil {
 		return nil
@@ -167,7 +167,7 @@ func (a *adapter) begin(ctx context.Context, r *request) (later, error) {
 	}
 }
 
-// named returns an object of an earlier request.
+// named returns the object that an earlier request stored under name.
 func named[T any](a *adapter, all map[string]T, name string) (T, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -178,14 +178,14 @@ func named[T any](a *adapter, all map[string]T, name string) (T, error) {
 	return v, nil
 }
 
-// put stores an object of a request.
+// put stores an object under name, for later requests.
 func put[T any](a *adapter, all map[string]T, name string, v T) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all[name] = v
 }
 
-// within returns a context with the timeout of a request.
+// within returns a context with the timeout of the request, if any.
 func (r *request) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	if r.TimeoutMS == 0 {
 		return context.WithCancel(ctx)

@@ -96,7 +96,7 @@ type message struct {
 	DeadLetterOf  string `json:"dead_letter_of,omitempty"`
 }
 
-// bodyShown is the length of the returned part of a body.
+// bodyShown is the maximum length of the returned part of a body.
 const bodyShown = 1024
 
 func toMessages(in []message) []client.Message {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Relay forwards TCP connections to one target. While the link is cut, it holds data, and no side receives an error.
+// Relay forwards TCP connections to one target. While the link is cut, it holds data, and neither side receives an
+// error.
 type Relay struct {
 	listener net.Listener
 	wg       sync.WaitGroup

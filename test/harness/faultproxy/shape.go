@@ -16,7 +16,7 @@ import (
 
 // Shape is a slow link for connections of a Relay.
 type Shape struct {
-	// Delay is the time between the two ends, in each direction.
+	// Delay is the one-way latency, which applies in each direction.
 	Delay time.Duration
 	// BytesPerSecond is the bandwidth in each direction, shared by all shaped connections of the relay; 0 means no limit.
 	BytesPerSecond int64
@@ -29,7 +29,7 @@ const (
 	chunkBytes = 32 << 10
 	// chunksInTransit limits the data that is delayed on a connection in one direction.
 	chunksInTransit = 4096
-	// lateTimers is the time that a shaped direction may catch up after late timers.
+	// lateTimers is the maximum time that a shaped direction catches up after a late timer.
 	lateTimers = 5 * time.Millisecond
 	// maxHeadBytes limits the data in which the first request is searched.
 	maxHeadBytes = 64 << 10
@@ -84,7 +84,7 @@ func newShaped(p *Relay, only func(path string) bool) *shaped {
 	return c
 }
 
-// inspect searches for the first request in data to the target.
+// inspect searches for the first request in the data to the target. When the request is known, inspect sets slow.
 func (c *shaped) inspect(data []byte) {
 	if c.head == nil {
 		return
@@ -161,7 +161,7 @@ func (c *shaped) read(chunks chan<- chunk, from net.Conn, d Direction) {
 	}
 }
 
-// write writes the chunks until the channel is closed. After an error, it discards them.
+// write writes the chunks until the channel is closed. After an error, it discards the remaining chunks.
 func (c *shaped) write(to net.Conn, chunks <-chan chunk, d Direction) {
 	failed := false
 	for next := range chunks {
@@ -176,12 +176,12 @@ func (c *shaped) write(to net.Conn, chunks <-chan chunk, d Direction) {
 		c.relay.count(len(next.data))
 		if _, err := to.Write(next.data); err != nil {
 			failed = true
-			_ = to.Close() // the other direction ends
+			_ = to.Close() // so that the other direction ends
 		}
 	}
 }
 
-// transit returns the time at which the last of n bytes is sent, and the time at which it arrives.
+// transit reserves bandwidth for n bytes. It returns the times at which the last of them is sent and arrives.
 func (p *Relay) transit(d Direction, n int, now time.Time) (sent, arrives time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

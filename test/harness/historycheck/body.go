@@ -25,8 +25,8 @@ const bodyMagic = 0x6c6b7374
 // ErrBody is returned if a message's body differs from the result of Body.
 var ErrBody = errors.New("message body differs from the published one")
 
-// Body returns the body of message ID, with a length of sizeBytes (at least 20). Every byte is derived from id and
-// size, so that a reader can verify the body without the published one.
+// Body returns the body of the message with the given ID, with a length of sizeBytes (at least 20). Every byte is
+// derived from id and sizeBytes, so that a reader can verify the body without the published one.
 func Body(id ID, sizeBytes int) []byte {
 	sizeBytes = max(sizeBytes, bodyHeaderBytes)
 	b := make([]byte, 0, sizeBytes+8)

@@ -16,13 +16,13 @@ type Rule string
 const (
 	// RuleLost means that an acknowledged message is not in its queue at the end.
 	RuleLost Rule = "lost"
-	// RuleDuplicate means that a message is stored under two sequences.
+	// RuleDuplicate means that a message is stored more than once, or that two messages have the same sequence.
 	RuleDuplicate Rule = "doubled"
 	// RuleMoved means that a message is stored under another sequence, or in another queue, than acknowledged to its
 	// publisher.
 	RuleMoved Rule = "moved"
-	// RuleOrder means that messages of one producer are stored in a different order than they were sent, or a message
-	// was sent after another one's acknowledgement but stored before it.
+	// RuleOrder means that messages are stored or delivered in a wrong order. For example, a message was sent after
+	// the acknowledgement of another message, but is stored before it.
 	RuleOrder Rule = "order"
 	// RuleGroup means that a message of a group was delivered before all earlier messages of the group were
 	// acknowledged.
@@ -56,7 +56,8 @@ const (
 	RuleSemantics Rule = "meaning"
 	// RuleUnknown means that more outcomes are unknown than the injected faults can cause.
 	RuleUnknown Rule = "unknown"
-	// RuleUnread means that the history was checked before the queues were read to the end, so it proves nothing.
+	// RuleUnread means that the history was checked before the queues were read to the end, so that the check proves
+	// nothing.
 	RuleUnread Rule = "unread"
 )
 

@@ -36,7 +36,7 @@ func (c *checker) groups() {
 			acked[k] = a.Sent
 		}
 	}
-	// For each message: the time at which the last earlier message of its group was acknowledged.
+	// For each message: the time from which all earlier messages of its group were acknowledged.
 	free := map[cursor]time.Duration{}
 	for g, sequences := range members {
 		slices.SortFunc(sequences, cmp.Compare)

@@ -59,14 +59,15 @@ type Delivery struct {
 	Sequence uint64        `json:"sequence"`
 	ID       ID            `json:"id"`
 	At       time.Duration `json:"at_ns"`
-	// Stream is the number of the stream that received the message; 0 if irrelevant. A consumer of the client package has
-	// one stream after another.
+	// Stream is the number of the stream, or of the consumer of the client package, that received the message. If it
+	// is 0, the order of deliveries is not checked.
 	Stream uint64 `json:"stream,omitempty"`
 	// Repeated reports whether the node marked the message as redelivered.
 	Repeated bool `json:"repeated,omitempty"`
 }
 
-// Stream is a stream on which a node may deliver, from the request until its end was detected.
+// Stream is a stream on which a node may deliver, from the consume request until the client detected the stream's
+// end.
 type Stream struct {
 	Queue string        `json:"queue"`
 	Sub   string        `json:"sub"`
@@ -109,7 +110,7 @@ type History struct {
 	Deliveries []Delivery
 	// Streams are the streams of the consumers, including those without deliveries.
 	Streams []Stream
-	// AcksSent are the acknowledgements that consumers sent, Acks those that were confirmed.
+	// AcksSent are the acknowledgements that consumers sent. Acks are the confirmed acknowledgements.
 	AcksSent []Ack
 	Acks     []Ack
 	// Operations are the operations of the applications. Parts are the messages published by applications and side
@@ -124,8 +125,8 @@ type History struct {
 	MaxUnknown int
 	// Calls counts the calls of the applications, by kind and outcome.
 	Calls map[string]int
-	// Final contains the messages in the queues after the workload has stopped, by sequence within each queue. FinalRead
-	// is true when it was read.
+	// Final contains the messages in the queues after the workload has stopped, by sequence within each queue.
+	// FinalRead reports whether Final was read.
 	Final     []Stored
 	FinalRead bool
 	// Drained lists the subscriptions ("queue/sub") that were consumed to the end before Final was read.

@@ -25,8 +25,8 @@ const (
 	KindDelete Kind = "delete"
 )
 
-// Operation is one operation of an application, including all attempts. Attempts without a response were retried
-// through the same object; rejected ones may have been retried.
+// Operation is one operation of an application, including all attempts. A retry after an unknown outcome uses the
+// same object. Rejected attempts may also be retried.
 type Operation struct {
 	Kind    Kind          `json:"kind"`
 	Sent    time.Duration `json:"sent_ns"`

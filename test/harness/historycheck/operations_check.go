@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// operations compares the responses to applications about transactions, acknowledgements, purges and queues with the
-// final state. Responses about published messages are checked with all publishes.
+// operations compares the responses to the applications' transactions, acknowledgements, purges, queue creations and
+// queue deletions with the final state. The method publishes checks the responses to publishes.
 func (c *checker) operations() {
 	byQueue := map[string][]*Operation{}
 	for i := range c.h.Operations {
@@ -59,8 +59,7 @@ func (c *checker) parts(o *Operation) (stored int) {
 	return stored
 }
 
-// inputs checks that exactly those messages are acknowledged that an operation, alone or in a transaction,
-// acknowledged.
+// inputs checks that a message is acknowledged if and only if an acknowledgement or a transaction acknowledged it.
 func (c *checker) inputs(queue string, ops []*Operation, left map[uint64]bool) {
 	by := map[uint64][]*Operation{}
 	for _, o := range ops {
@@ -261,8 +260,8 @@ func (c *checker) deliveryOrder() {
 // detached is how long a node may take to detect the end of a stream, and to reassign its messages.
 const detached = 2 * time.Second
 
-// shared reports whether a node may have had two streams of one subscription concurrently, the later of which delivered
-// at the given time.
+// shared reports whether the newest stream at the given time may have overlapped with another stream of the
+// subscription on the node.
 func shared(streams []Stream, at time.Duration) bool {
 	var own *Stream
 	for i := range streams {

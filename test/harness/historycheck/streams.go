@@ -30,7 +30,7 @@ type watchedStream struct {
 
 	h     *History
 	mu    sync.Mutex // guards ended: one goroutine sends, another one receives
-	ended func()     // nil before it has started
+	ended func()     // nil while no stream is open
 }
 
 // SendMsg implements grpc.ClientStream. It records the start of the stream before the node receives the request.

@@ -57,8 +57,8 @@ type Rule struct {
 	Ops []string `json:"ops,omitempty"`
 	// Files is a pattern (path.Match) for the base name; empty for all.
 	Files string `json:"files,omitempty"`
-	// Skip is the number of matching operations before the first fault. After them, every Every-th operation is affected
-	// (0: each), at most Times operations in total (0: no limit).
+	// Skip is the number of initial matching operations that are not affected. After them, every Every-th matching
+	// operation is affected (0: each), at most Times operations in total (0: no limit).
 	Skip  uint64 `json:"skip,omitempty"`
 	Every uint64 `json:"every,omitempty"`
 	Times uint64 `json:"times,omitempty"`
@@ -84,7 +84,8 @@ func (r Rule) matches(op faultfs.Op) bool {
 	return r.Files == "" || (err == nil && ok)
 }
 
-// errno returns the error that Error names, or nil if it is empty, and an error if the name is invalid.
+// errno returns the error named by r.Error, or nil if r.Error is empty. The second result is ErrState if the name is
+// invalid.
 func (r Rule) errno() (error, error) { // the first result is a value
 	switch r.Error {
 	case "":

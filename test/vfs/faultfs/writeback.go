@@ -264,7 +264,7 @@ func (f *writeBackFile) partial(s, off, end int64) bool {
 	return s*writeBackBlock < off || (s+1)*writeBackBlock > end
 }
 
-// leak writes some of the buffered sectors of a range; they stay buffered.
+// leak writes some of the buffered sectors of a range to the inner file. These sectors stay buffered.
 func (f *writeBackFile) leak(off, end int64) error {
 	for s := off / writeBackBlock; s*writeBackBlock < end; s++ {
 		if f.fs.leaks() {
@@ -287,7 +287,8 @@ func (f *writeBackFile) put(s int64) error {
 	return err
 }
 
-// release writes the buffered data of a range to the inner file. The caller holds mu of the heldFile.
+// release writes the buffered data of a range to the inner file, and removes it from the buffer. The caller holds mu
+// of the heldFile.
 func (f *writeBackFile) release(off, end int64) error {
 	if len(f.node.sectors) == 0 {
 		return nil

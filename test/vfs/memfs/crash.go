@@ -75,7 +75,7 @@ func (c *crash) node(old *inode) *inode {
 // names applies a random part of the pending changes of names.
 func (c *crash) names(pending []*nameOp) {
 	chance := c.chance()
-	lost := map[*inode]bool{} // inodes with a lost operation, of which later operations cannot survive
+	lost := map[*inode]bool{} // inodes with a lost operation; their later operations cannot survive
 	for _, op := range pending {
 		survives := c.keep(chance)
 		for _, change := range op.changes {

@@ -209,7 +209,7 @@ func (m *FS) truncate(n *inode, sizeBytes int64) {
 	n.sizeBytes = sizeBytes
 }
 
-// reclaim frees the space of an inode that has no names and handles.
+// reclaim frees the space of a file that has no names and no handles.
 func (m *FS) reclaim(n *inode) {
 	if n.names > 0 || n.handles > 0 || n.isDir() {
 		return

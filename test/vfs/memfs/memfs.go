@@ -34,7 +34,8 @@ type FS struct {
 
 // inode is a file or a directory. Names and open files refer to it.
 type inode struct {
-	// entries contains the current names in a directory, synced those that survive a crash. Both are nil for a file.
+	// entries contains the current names in a directory. synced contains the names that survive a crash. Both are nil
+	// for a file.
 	entries, synced map[string]*inode
 
 	chunks                []chunk
@@ -115,7 +116,7 @@ func (m *FS) parent(op, name string) (*inode, string, error) {
 	return dir, parts[len(parts)-1], nil
 }
 
-// apply executes an operation on names, which a crash may undo while it is pending.
+// apply executes an atomic operation on names. Until SyncDir makes it durable, a crash may undo it.
 func (m *FS) apply(changes ...nameChange) {
 	for i := range changes {
 		c := &changes[i]
@@ -283,7 +284,7 @@ func (m *FS) SyncDir(dir string) error {
 	return nil
 }
 
-// makeDurable applies the changes to the synced names. in maps the inodes of the operation to those to change.
+// makeDurable applies the changes to the synced names. in maps each inode of the operation to the inode to use.
 func (op *nameOp) makeDurable(in func(*inode) *inode) {
 	for _, c := range op.changes {
 		dir := in(c.dir)
