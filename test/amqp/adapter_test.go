@@ -77,7 +77,7 @@ type adapter struct {
 	pending map[uint64]chan answer
 }
 
-// startAdapter starts a process of the client under test; it ends with the test.
+// startAdapter starts a process of the client under test, which ends with the test.
 func startAdapter(t *testing.T, command []string) *adapter {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
@@ -202,7 +202,6 @@ func (a *adapter) try(op string, r request) (out result, failed string) {
 	return out, ""
 }
 
-// decode decodes a successful response.
 func decode(t *testing.T, got answer) (out result) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal(got.OK, &out), "%s", got.OK)

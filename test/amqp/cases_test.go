@@ -164,7 +164,7 @@ func outcomes(r *run) {
 	r.empty(q)
 }
 
-// deadLetters: rejected messages are dead-lettered immediately, others after the delivery limit.
+// deadLetters: rejected messages are dead-lettered immediately, and failed messages after the delivery limit.
 func deadLetters(r *run) {
 	dead := r.queue(".dead", nil)
 	q := r.queue("", &pb.QueueConfig{DeadLetter: dead, MaxDeliveries: 2})
@@ -275,7 +275,7 @@ func topic(r *run) {
 	})
 }
 
-// durableSubscription: a subscription remains while its subscriber is detached, until it is deleted.
+// durableSubscription: a subscription remains while its subscriber is detached, until the subscription is deleted.
 func durableSubscription(r *run) {
 	name := r.topic("")
 	id := request{"client_id": r.queueName(".id")}

@@ -21,9 +21,9 @@ import (
 // and sendsInFlight the number of concurrent requests of a connection.
 const resenders, sendBatch, sendsInFlight = 2, 100, 4
 
-// killUnderResends: a queue with a dedup window stores each message ID once. Two connections publish all IDs, each in
-// its own order, and resend messages with an unknown outcome, while the active is killed repeatedly.
-// LOCKSTEP_PUBLISHES=1000000 sets the number of publishes, and LOCKSTEP_KILLS=20 that of the kills, which are
+// killUnderResends: a queue with a dedup window stores each message ID once. Two connections publish all IDs in
+// different orders, and resend messages with an unknown outcome, while the active is killed repeatedly.
+// LOCKSTEP_PUBLISHES=1000000 sets the number of publishes, and LOCKSTEP_KILLS=20 sets the number of kills, which are
 // distributed over the publishes.
 func killUnderResends(r *run) {
 	publishes, err := cluster.FromEnv("LOCKSTEP_PUBLISHES", 4_000, strconv.Atoi)
@@ -64,8 +64,8 @@ func killUnderResends(r *run) {
 		"duplicates discarded", ids*resenders, ids, kills, all[0].resent+all[1].resent, discarded)
 }
 
-// publishAll publishes until the clients have reported a number of accepted messages in total. Further messages are
-// then in flight.
+// publishAll publishes until the clients have reported the given number of accepted messages in total. Further
+// messages may then be in flight.
 func publishAll(all []*resender, accepted int) {
 	for {
 		sum := 0
@@ -97,7 +97,7 @@ type sending struct {
 	waiting <-chan answer
 }
 
-// fill sends further requests.
+// fill sends requests until sendsInFlight requests are in flight, or no ID is left.
 func (p *resender) fill() {
 	for len(p.inFlight) < sendsInFlight && len(p.left) > 0 {
 		ids := p.left[:min(sendBatch, len(p.left))]
@@ -111,7 +111,7 @@ func (p *resender) fill() {
 	}
 }
 
-// take receives the response of the oldest request.
+// take receives and records the response of the oldest request.
 func (p *resender) take() {
 	p.t.Helper()
 	if len(p.inFlight) == 0 {

@@ -40,7 +40,7 @@ func failovers() []testCase {
 type tally struct {
 	reported map[string]string // "accepted" or "failed"
 	found    map[string]int
-	ids      map[string]bool // message IDs, with their bodies
+	ids      map[string]bool // bodies with message IDs
 }
 
 // take records a found message.
@@ -52,8 +52,8 @@ func (a *tally) take(m *message) {
 	a.ids[m.Body+" "+m.MessageID] = true
 }
 
-// problems returns the violations: accepted messages that are missing, messages that were never sent, and, if once is
-// set, duplicates. doubled is the number of duplicated messages.
+// problems returns the violations: accepted messages that are missing, messages that were never sent, and, if once
+// is set, duplicates. duplicated is the number of duplicated messages.
 func (a *tally) problems(once bool) (all []string, duplicated int) {
 	for body, reported := range a.reported {
 		n := a.found[body]
@@ -308,7 +308,7 @@ func killWhileMoving(r *run) {
 	r.t.Logf("%d messages in %d commits, %d ended otherwise, with %d kills", messages, commits, failures, kills)
 }
 
-// move moves messages in one transaction, and reports whether the client considers it committed.
+// move moves messages in one transaction, and reports whether the commit succeeded.
 func (r *run) move(tx, k request, out string, each int) bool {
 	r.t.Helper()
 	if _, good := r.stage(tx, k, out, each); good {
@@ -319,7 +319,7 @@ func (r *run) move(tx, k request, out string, each int) bool {
 	return false
 }
 
-// stage moves available messages in a transaction that remains open.
+// stage moves up to each available messages in a transaction that remains open. good is false if a request failed.
 func (r *run) stage(tx, k request, out string, each int) (n int, good bool) {
 	r.t.Helper()
 	for ; n < each; n++ {

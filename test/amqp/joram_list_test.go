@@ -32,7 +32,8 @@ func joramTests(list string, parts []string) map[string]string {
 	return all
 }
 
-// joramErrors compares the errors of the executed tests, by name and "" for a passed test, with the list.
+// joramErrors returns the differences between the list and the results of the executed tests. got contains the error
+// of each test by name, or "" if the test passed.
 func joramErrors(want, got map[string]string) []string {
 	var out []string
 	for name, err := range got {

@@ -21,9 +21,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// Joram's JMS tests in testdata/joram.txt, and no others, pass with a pair and Qpid JMS 1.x. LOCKSTEP_JORAM is the
-// command of Joram.java, to which the pair's URL is appended, and LOCKSTEP_JORAM_JAR is the jar with the tests.
-// LOCKSTEP_JORAM_ONLY selects tests by parts of their names.
+// Of Joram's JMS tests, all pass with a pair and Qpid JMS 1.x, except those that testdata/joram.txt excludes.
+// LOCKSTEP_JORAM is the command of Joram.java, to which the pair's URL is appended, and LOCKSTEP_JORAM_JAR is the
+// jar with the tests. LOCKSTEP_JORAM_ONLY selects tests by parts of their names.
 func TestJoram(t *testing.T) {
 	command := program(t, "LOCKSTEP_JORAM")
 	w := newWorld(t, t.TempDir(), nil, nil)

@@ -135,7 +135,7 @@ func (s *secured) withCertificate(of string) request {
 	return request{"tls": s.ca, "certificate": s.files[of]}
 }
 
-// canUseOneQueue: an authenticated client has exactly its own rights.
+// canUseOneQueue: an authenticated client has exactly the rights of its principal.
 func (s *secured) canUseOneQueue(r *run) {
 	r.open("c", nil)
 	r.send(with(onC, request{"to": r.name}), bodies(0, 2)...)

@@ -58,7 +58,7 @@ func clients(t *testing.T, dir string) (all []client) {
 type world struct {
 	pair *harness.Pair
 	urls map[string]string // host:port of a node's AMQP port, by the node's name
-	host string            // host name of both nodes for clients; empty: their address
+	host string            // host name of both nodes for clients; if empty, clients use the address
 }
 
 func newWorld(t *testing.T, dir string, more map[string]string, change func(*harness.Options)) *world {
@@ -75,7 +75,7 @@ func newWorld(t *testing.T, dir string, more map[string]string, change func(*har
 		of[name] = map[string]string{"amqp.listen": port.Address()}
 	}
 	settings := harness.SmallNodes()
-	// A slow node is not treated as failed. A killed node is still detected immediately.
+	// With these timeouts, a slow node is not treated as failed. A killed node is still detected immediately.
 	settings["failover.timeout"], settings["failover.drop-timeout"] = "100s", "80s"
 	for k, v := range more {
 		settings[k] = v
@@ -103,7 +103,7 @@ func (w *world) dead() bool {
 	return slices.ContainsFunc(w.pair.Nodes, func(n *harness.Node) bool { return n.Failure() != nil })
 }
 
-// inSync waits until both nodes are in sync, and returns the active and the standby.
+// inSync starts stopped nodes, waits until both are in sync, and returns the active and the standby.
 func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -196,8 +196,8 @@ func (r *run) topic(suffix string) string {
 	return name
 }
 
-// open opens a named connection of the adapter to the addresses of both nodes. Their order does not depend on which
-// node is active.
+// open opens a named connection of the adapter to the addresses of both nodes. The order of the addresses does not
+// depend on which node is active.
 func (r *run) open(name string, more request) {
 	r.t.Helper()
 	r.a.do("open", r.opening(name, more))
@@ -248,7 +248,7 @@ func (r *run) take(q request) string {
 	return m.Body
 }
 
-// quiet requires that a consumer receives no further message.
+// quiet requires that a consumer receives no further message for a short time.
 func (r *run) quiet(q request) {
 	r.t.Helper()
 	line := request{"timeout_ms": 400}

@@ -33,7 +33,7 @@ const (
 )
 
 // Access changes survive kills of nodes in a pair with TLS, rules and tokens. After each failover, an acknowledged
-// token is accepted, and a token that was revoked, or whose rule was removed, is never accepted again. No message is
+// token is accepted, and a token that was revoked, or that lost its rule, is never accepted again. No message is
 // lost.
 func TestChaosAccess(t *testing.T) {
 	t.Parallel() // mostly idle
@@ -92,7 +92,8 @@ func TestChaosAccess(t *testing.T) {
 
 type grant struct {
 	name, token string
-	// granted: creation is acknowledged. revoking: revocation may have started. revoked: revocation is acknowledged.
+	// granted: the creation was acknowledged. revoking: the revocation may have started. revoked: the revocation was
+	// acknowledged.
 	granted, revoking, revoked bool
 	byToken                    bool // the token is revoked, not the rule
 }
@@ -123,7 +124,8 @@ func (d *accessChanger) gone() (n int) {
 	return n
 }
 
-// until retries a call on the active node until it succeeds. It returns false if ctx is done first.
+// until retries a call on the active node until it succeeds. It returns false if ctx is done first, or if a node
+// rejects the call.
 func (d *accessChanger) until(ctx context.Context, call func(context.Context, *cluster.Node) error) bool {
 	for ctx.Err() == nil {
 		n, err := d.p.WaitActive(ctx)

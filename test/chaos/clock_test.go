@@ -24,7 +24,7 @@ func TestClockJumps(t *testing.T) {
 	}
 	for _, raft := range []bool{false, true} {
 		t.Run(map[bool]string{false: "etcd", true: "raft"}[raft], func(t *testing.T) {
-			// Long enough that a slow node is not treated as failed, and much shorter than the jumps.
+			// The timeouts are so long that a slow node is not treated as failed, and much shorter than the jumps.
 			etcd := ""
 			if !raft {
 				var err error

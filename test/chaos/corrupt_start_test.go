@@ -28,7 +28,7 @@ type corruption struct {
 	do   func(t *testing.T, n *cluster.Node)
 }
 
-// inData changes a file of a node's data directory.
+// inData returns a function that changes a file in a node's data directory.
 func inData(name string, change func(raw []byte) []byte) func(t *testing.T, n *cluster.Node) {
 	return func(t *testing.T, n *cluster.Node) {
 		t.Helper()
@@ -89,7 +89,7 @@ func corruptions() []corruption {
 	}
 }
 
-// corruptionRounds returns a random selection for a short run.
+// corruptionRounds returns a random selection of the corruptions, or all of them if LOCKSTEP_MATRIX=all.
 func corruptionRounds(rng *rand.Rand) []corruption {
 	all := corruptions()
 	if os.Getenv("LOCKSTEP_MATRIX") == "all" {

@@ -89,9 +89,9 @@ func sleepUntil(ctx context.Context, at time.Time) {
 // resenders is the number of clients that publish each message ID.
 const resenders = 2
 
-// A queue with a deduplication window stores each message ID once, although several clients publish it, and the active
-// is killed repeatedly. LOCKSTEP_PUBLISHES=2000000 sets the number of publishes, and LOCKSTEP_KILLS=60 that of the
-// kills, which are distributed over the publishes.
+// A queue with a deduplication window stores each message ID once, although several clients publish it, and the
+// active is killed repeatedly. LOCKSTEP_PUBLISHES=2000000 sets the number of publishes, and LOCKSTEP_KILLS=60 sets
+// the number of kills, which are distributed over the publishes.
 func TestDeduplicationUnderKills(t *testing.T) {
 	publishes, err := cluster.FromEnv("LOCKSTEP_PUBLISHES", 60_000, strconv.Atoi)
 	require.NoError(t, err)
@@ -144,14 +144,14 @@ type resending struct {
 	done         atomic.Int64    // receipts
 }
 
-// await waits for the publishes before kill n.
+// await waits for the receipts of all publishes that precede kill n.
 func (r *resending) await(ctx context.Context, n int) {
 	for int(r.done.Load()) < n*r.perKill && ctx.Err() == nil {
 		sleepUntil(ctx, time.Now().Add(10*time.Millisecond))
 	}
 }
 
-// publish publishes each ID once on a client of its caller.
+// publish publishes each ID once, with a separate client.
 func (r *resending) publish(ctx context.Context, p *cluster.Pair) (err error) {
 	k, err := p.NewClient(ctx)
 	if err != nil {
@@ -184,7 +184,7 @@ func (r *resending) publish(ctx context.Context, p *cluster.Pair) (err error) {
 	return errors.Join(<-failed, producer.Close())
 }
 
-// receive compares a receipt with that of the other clients.
+// receive waits for the receipt of a message ID, and compares its sequence with those that other clients received.
 func (r *resending) receive(ctx context.Context, id int, pending *client.Pending) error {
 	receipt, err := pending.Wait(ctx)
 	if err != nil {

@@ -22,7 +22,7 @@ var (
 	healthyDisk = faultdisk.State{}
 )
 
-// startBreakable starts a pair whose disks can inject faults.
+// startBreakable starts a pair with injectable disk faults.
 func startBreakable(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	if !cluster.CanBreakDisks(binary) {
@@ -133,7 +133,7 @@ func TestStalledStandby(t *testing.T) {
 
 // Disk operations that are slow, but faster than the timeout, change no roles and remove no node from the in-sync set.
 func TestSlowDisk(t *testing.T) {
-	// Long enough that a slow node is not treated as failed.
+	// The timeouts are so long that a slow node is not treated as failed.
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{
 		"disk.stall-timeout": "20s", "failover.timeout": "10s", "failover.drop-timeout": "8s",
 	}})

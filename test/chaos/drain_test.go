@@ -133,7 +133,8 @@ func (c *drainClients) consume(ctx context.Context, k *client.Client, principal 
 	}
 }
 
-// waitUntilAll waits until each client has the given number of responses after a time.
+// waitUntilAll waits until each client has the given number of responses after a time, or a client has received an
+// error.
 func (c *drainClients) waitUntilAll(since time.Time, responses int) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {

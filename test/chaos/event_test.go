@@ -37,7 +37,8 @@ func gone() []failover.Code {
 // silent returns the possible codes after a node was frozen or isolated.
 func silent() []failover.Code { return []failover.Code{failover.CodeSilence, failover.CodeSlow} }
 
-// wait waits for the next event with a matching name, and checks its code if codes are given.
+// wait waits for the next event with the given name for which fits returns true, and checks its code if codes are
+// given.
 func (e *events) wait(name string, codes []failover.Code, fits func(cluster.Event) bool) cluster.Event {
 	e.t.Helper()
 	found, err := e.n.WaitEvent(limited(e.t), e.at, name, fits)
@@ -81,7 +82,7 @@ func (e *events) condition(kind conditions.Kind) cluster.Event {
 func (e *events) never(until int, roles ...failover.Role) {
 	e.t.Helper()
 	ctx, cancel := context.WithCancel(e.t.Context())
-	cancel() // events so far
+	cancel() // WaitEvent then checks only the events that are already logged
 	for _, role := range roles {
 		found, err := e.n.WaitEvent(ctx, e.at, cluster.EventRole,
 			func(x cluster.Event) bool { return x.Is("to", role.String()) })

@@ -36,8 +36,8 @@ func TestForcedFailover(t *testing.T) {
 		// A killed process loses all changes that it applied after the last checkpoint. When it returns, that part of its
 		// log is truncated.
 		{"killed", false, (*cluster.Node).Kill, (*cluster.Node).Start},
-		// A frozen process has applied its whole log, and continues as active until it detects the change. It requires
-		// a snapshot.
+		// A frozen process has applied its whole log, and continues as active until it detects the change. It then
+		// requires a snapshot.
 		{"frozen", false, (*cluster.Node).Pause, (*cluster.Node).Wake},
 		// The quorum is the witness and the remaining node.
 		{"killed, raft", true, (*cluster.Node).Kill, (*cluster.Node).Start},
@@ -114,7 +114,7 @@ func publish(t *testing.T, c *client.Client, phase string, n int) {
 	}
 }
 
-// stored returns the bodies in the queue.
+// stored returns the message bodies in the queue "forced".
 func stored(t *testing.T, c *client.Client) (list []string) {
 	t.Helper()
 	for m, err := range c.Browse(limited(t), "forced", client.BrowseOptions{}) {
@@ -137,7 +137,7 @@ func refused(t *testing.T, n *cluster.Node, flags ...string) string {
 	return out
 }
 
-// forceByCommand makes a node active, and returns the last LSN in its log before.
+// forceByCommand forces a failover to a node, and returns the last LSN in the node's log before the failover.
 func forceByCommand(t *testing.T, p *cluster.Pair, n *cluster.Node) uint64 {
 	t.Helper()
 	require.Contains(t, refused(t, n), "--accept-data-loss")

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// defaultRounds is the limit of rounds without an explicit length; defaultTime limits them as well.
+	// defaultRounds and defaultTime limit a test run without a configured length.
 	defaultRounds = 50
 	defaultTime   = 75 * time.Second
 	shortRounds   = 3

@@ -107,7 +107,7 @@ func start(t *testing.T, o cluster.Options) *cluster.Pair {
 	return startWith(t, o)
 }
 
-// clockBinary returns a binary whose clock can be set. If none is available, the test is skipped or fails.
+// clockBinary returns a binary with an adjustable clock. If none is available, the test is skipped or fails.
 func clockBinary(t *testing.T) string {
 	t.Helper()
 	b, err := withClocks()
@@ -228,7 +228,7 @@ func ackedSince(t *testing.T, w *cluster.Workload, since time.Duration, notBy *c
 func verify(t *testing.T, p *cluster.Pair, w *cluster.Workload) {
 	t.Helper()
 	inSync(t, p)
-	// The pending operations of all clients depend on the speed of the disk.
+	// The duration of the clients' pending operations depends on the speed of the disk.
 	ctx, cancel := context.WithTimeout(t.Context(), 5*bound)
 	defer cancel()
 	err := w.Finish(ctx)

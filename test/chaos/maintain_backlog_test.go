@@ -31,13 +31,14 @@ const (
 	backlogSubs = 8
 	// backlogProducer is the producer in the bodies; the workloads use 1, 2, 3, …
 	backlogProducer = 1 << 20
-	// loadFactor limits the size of page.db relative to its messages. The excess contains page ends, the index, free
-	// pages and new messages. A file with a copy per subscription would be backlogSubs times as large.
+	// loadFactor limits the size of page.db relative to its messages. The excess contains unused page ends, the index,
+	// free pages and new messages. A file with a copy per subscription would be backlogSubs times as large.
 	loadFactor = 2.5
 	slackBytes = 48 << 20
 )
 
-// backlog is a set of messages that remain in a queue, so that a rewrite of the page file takes long enough.
+// backlog is a set of messages that remain in a queue, so that a rewrite of the page file takes long enough to be
+// interrupted.
 type backlog struct {
 	c        *client.Client
 	messages uint64

@@ -38,7 +38,7 @@ const (
 // continues when space is available: the rewrite stops, or finishes in the space that it has allocated. Nothing is
 // lost. With enough space, the next plan succeeds.
 //
-// The test is skipped if the process may not mount a small disk. The tests of package store fill a simulated one.
+// The test is skipped if the process may not mount a small disk. The tests of package store fill a simulated disk.
 func TestResizeDiskFull(t *testing.T) {
 	t.Parallel() // mostly idle
 	settings := maintenanceSettings()
@@ -94,7 +94,7 @@ func TestResizeDiskFull(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// planNow returns the plan as reported by the responding node.
+// planNow waits until a plan is reported, and returns it.
 func planNow(t *testing.T, p *cluster.Pair) (plan *pb.Plan) {
 	t.Helper()
 	require.NoError(t, p.Wait(limited(t), "a plan", func(a, b *pb.GetStatusResponse) bool {
@@ -104,7 +104,7 @@ func planNow(t *testing.T, p *cluster.Pair) (plan *pb.Plan) {
 	return plan
 }
 
-// keepFull fills the disk until stop is called.
+// keepFull keeps the disk full until stop is called.
 func keepFull(fill func(left int64)) (stop func()) {
 	done := make(chan struct{})
 	var filling sync.WaitGroup

@@ -38,7 +38,7 @@ const (
 	fullSpeed      = "0"
 )
 
-// rolling is a pair with a backlog of messages. The subtests rewrite its page files in turn.
+// rolling is a pair with a backlog of messages. The subtests rewrite the page files one after another.
 type rolling struct {
 	p       *cluster.Pair
 	backlog *backlog
@@ -96,14 +96,14 @@ func (r *rolling) scenario(t *testing.T, name string, run func(t *testing.T, w *
 	}
 }
 
-// resize starts a plan with another page size and waits until the standby is in the middle of the copy, which is
-// limited to a rate.
+// resize restarts the standby with the given rewrite rate, starts a plan with another page size, and waits until the
+// standby is copying.
 func (r *rolling) resize(t *testing.T, rate string) (plan *pb.Plan, size uint32, active, standby *cluster.Node) {
 	t.Helper()
 	_, standby = inSync(t, r.p)
 	r.restart(t, standby, rate)
 	active, standby = inSync(t, r.p)
-	size = 24<<10 - r.sizes[0] // 8 KiB and 16 KiB in turn
+	size = 24<<10 - r.sizes[0] // alternately 8 KiB and 16 KiB
 	plan, err := admin.New(r.backlog.c).StartPlan(limited(t),
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
@@ -322,7 +322,7 @@ func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	require.Equal(t, r.sizes[0], pageSize(t, standby))
 }
 
-// rewrite requests a compaction of one node and returns its result.
+// rewrite requests a compaction of one node, waits for its end, and returns its error.
 func rewrite(t *testing.T, n *cluster.Node) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(limited(t))
@@ -337,8 +337,8 @@ func rewrite(t *testing.T, n *cluster.Node) error {
 	return err
 }
 
-// corruptPage: a page of the standby has a flipped bit. The rewrite detects it, repairs it from the active and
-// restarts, and the plan succeeds.
+// corruptPage: a page of the standby has a flipped bit. The rewrite detects the corruption, repairs the page from
+// the active and restarts, and the plan succeeds.
 func (r *rolling) corruptPage(t *testing.T, w *cluster.Workload) {
 	_, standby := inSync(t, r.p)
 	require.NoError(t, standby.Stop())
@@ -367,8 +367,8 @@ func flipBit(t *testing.T, name string, want []byte) {
 	require.NoError(t, os.WriteFile(name, bytes.ReplaceAll(b, want, flipped), 0o640))
 }
 
-// A node that has completed its part of a plan is down until it requires a snapshot of the other node, which has the
-// old page size. The node repeats its part.
+// A node that has completed its part of a plan is down for so long that it requires a snapshot of the other node,
+// which has the old page size. The node repeats its part.
 func TestSnapshotUndoesResize(t *testing.T) {
 	t.Parallel() // mostly idle
 	settings := maintenanceSettings()

@@ -26,8 +26,8 @@ const (
 	maintainPlans      = 4
 	maintainPlansShort = 1
 	maintainTime       = 20 * time.Second
-	// maintainFill is the size of the queues, and maintainRate the copy rate. They determine how long a rewrite takes,
-	// and thus can be interrupted.
+	// maintainFill is the size of the queues, and maintainRate the copy rate. They determine the duration of a
+	// rewrite, during which faults can interrupt it.
 	maintainFill = 32 << 20
 	maintainRate = "16MiB"
 	// planBound limits the duration of a plan after the last kill.
@@ -224,7 +224,7 @@ func planOf(a, b *pb.GetStatusResponse) *pb.Plan {
 	return b.GetPlan()
 }
 
-// roles returns the active and the standby. A is the active if no node reports the role.
+// roles returns the active and the standby. If no node reports the active role, it returns A as the active.
 func (m *maintainer) roles() (active, standby *cluster.Node) {
 	active = m.p.A
 	ctx, cancel := context.WithTimeout(m.t.Context(), triggerBound)

@@ -53,7 +53,7 @@ func diskFaults() []fault {
 	}
 }
 
-// breakDisk sets the disk faults of a node. A node that is down because of the phase is started with them.
+// breakDisk sets the disk faults of a node. A node that is down because of the phase is started with these faults.
 func (m *matrix) breakDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	t.Helper()
 	if n.Ended() { // exited due to a fault of the phase
@@ -97,9 +97,9 @@ func (m *matrix) failSync(t *testing.T, n *cluster.Node, s faultdisk.State) bool
 	return hasLogged(t, n, "input/output error", since)
 }
 
-// flipBits flips bits in page file writes of the standby; if a node was killed, of that node after its return. Data
-// that only one node has cannot be repaired. The scrub detects and repairs the corruption, because the next fault may
-// corrupt the other copy.
+// flipBits flips bits in page file writes of the standby or, if the phase killed the active, of the restarted
+// active. Data that only one node has cannot be repaired. The scrub detects and repairs the corruption, because the
+// next fault may corrupt the other copy.
 func (m *matrix) flipBits(t *testing.T) bool {
 	victim := m.standby
 	if !m.active.Running() {
@@ -167,7 +167,7 @@ func (m *matrix) powerCut(t *testing.T) bool {
 	for _, n := range m.p.Nodes() {
 		m.breakDisk(t, n, held)
 	}
-	require.Eventually(t, func() bool { // some unsynced data exists
+	require.Eventually(t, func() bool { // until some unsynced data exists
 		return m.diskFaulty(t, m.active) && m.diskFaulty(t, m.standby)
 	}, bound, time.Millisecond)
 	<-time.After(time.Duration(m.rng.Int64N(int64(500 * time.Millisecond)))) // an arbitrary moment

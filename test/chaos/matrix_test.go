@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// matrixFill is the amount that a rewrite copies at matrixRate. It takes some seconds, so that faults can interrupt
-	// it.
+	// matrixFill is the amount that a rewrite copies at matrixRate. The rewrite takes some seconds, so that faults can
+	// interrupt it.
 	matrixFill = 16 << 20
 	matrixRate = "4MiB"
 	// faultTime is the duration of a temporary fault: longer than every timeout of the pair.
@@ -32,7 +32,7 @@ const (
 	briefFault = 100 * time.Millisecond
 )
 
-// matrix is one pair that runs all cells in turn.
+// matrix is one pair that runs all cells one after another.
 type matrix struct {
 	p   *cluster.Pair
 	c   *client.Client
@@ -44,7 +44,7 @@ type matrix struct {
 	injected   tally
 }
 
-// phase brings the pair into a state, and returns while the pair is in it.
+// phase is a state of the pair. begin brings the pair into the state, and returns while the pair is in it.
 type phase struct {
 	name  string
 	begin func(m *matrix, t *testing.T)
@@ -109,7 +109,7 @@ func killed(principal ...func(m *matrix) *cluster.Node) func(m *matrix, t *testi
 	}
 }
 
-// frozen returns a fault that suspends a process for some time.
+// frozen returns a fault that suspends a process for the given time.
 func frozen(d time.Duration, principal func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
 	return func(m *matrix, t *testing.T) bool {
 		m.startIfDown(t, principal(m))
@@ -136,7 +136,7 @@ func cut(begin, end func(m *matrix)) func(m *matrix, t *testing.T) bool {
 	}
 }
 
-// etcdStopped returns a fault that stops the coordinator for some time.
+// etcdStopped is a fault that stops the coordinator for faultTime.
 func etcdStopped(m *matrix, t *testing.T) bool {
 	require.NoError(t, m.p.StopEtcd())
 	<-time.After(faultTime) // duration of the fault

@@ -76,7 +76,7 @@ type overload struct {
 	}
 }
 
-// watch requires that the role is unchanged, and counts the changes of the cluster record.
+// watch waits until the pair is in sync, and requires that the term is unchanged.
 func (o *overload) watch() {
 	o.t.Helper()
 	active, _ := inSync(o.t, o.p)
@@ -89,7 +89,7 @@ func (o *overload) watch() {
 	o.reported.lasts = time.Since(o.began)
 }
 
-// round runs the load with one delay.
+// round injects random delays into random nodes for the given duration.
 func (o *overload) round(w *cluster.Workload, lasts time.Duration) {
 	for start := time.Now(); time.Since(start) < lasts; {
 		since := w.History().Now()

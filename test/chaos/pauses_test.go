@@ -36,7 +36,7 @@ type plain struct {
 	at       int // index of the node assumed to be active
 	producer string
 	sequence uint64
-	// redirects is the number of NotActive responses with an address, which are not errors; broken is the number of
+	// redirects is the number of NotActive responses, which are not counted as errors; broken is the number of other
 	// errors.
 	redirects, broken int
 }
@@ -72,7 +72,7 @@ func (c *plain) publish(ctx context.Context) {
 	}
 }
 
-// selectNode selects the node for the next attempt.
+// selectNode selects the node for the next attempt, depending on the error of the last one.
 func (c *plain) selectNode(err error) {
 	st := status.Convert(err)
 	for _, d := range st.Details() {

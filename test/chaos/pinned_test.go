@@ -67,7 +67,7 @@ func (s *pins) end() {
 	s.once.Do(func() {
 		s.stop()
 		s.done.Wait()
-		// The checker's limit of unknown outcomes applies to clients that retry. These do not retry.
+		// The checker's limit of unknown outcomes applies to clients that retry. The pinned producers do not retry.
 		s.h.MaxUnknown += s.unknown
 	})
 }
@@ -139,8 +139,8 @@ func (s *pins) more(t *testing.T, than int) {
 		"a message must be missing in the copy")
 }
 
-// turns returns how often the acknowledging process changed. Each change requires a new term: more changes than terms
-// mean that two processes acknowledged concurrently.
+// turns returns how often the acknowledging process changed, and the process that acknowledged last. Each change
+// requires a new term: more changes than terms mean that two processes acknowledged concurrently.
 func (s *pins) turns() (turns int, last string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

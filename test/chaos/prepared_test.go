@@ -120,7 +120,7 @@ func (co *coordinator) work(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// life runs one client until it crashes.
+// life runs one client until it crashes, or for at most 500 ms.
 func (co *coordinator) life(ctx context.Context, rng *rand.Rand) {
 	c, err := co.p.NewClient(ctx)
 	if err != nil {

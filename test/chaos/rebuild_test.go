@@ -178,7 +178,8 @@ func TestRebuildRecordWithoutPeer(t *testing.T) {
 	active, standby := inSync(t, p)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "without-", Seed: 1})
 	acked(t, w)
-	// Kill the standby first: it would take over within milliseconds, and then only it would have all messages.
+	// Kill the standby first. Otherwise, it would take over within milliseconds, and only the standby would have all
+	// messages.
 	require.NoError(t, standby.Kill())
 	require.NoError(t, active.Kill())
 	require.NoError(t, p.StopEtcd())
@@ -199,7 +200,8 @@ func TestRebuildRecordWithoutPeer(t *testing.T) {
 }
 
 // A pair is adopted without the other node, which has more committed messages. When that node returns, it discards
-// them, because the cluster record contains the operator's decision (INV-13), and saves them to a file.
+// its additional messages, because the cluster record contains the operator's decision (INV-13), and saves these
+// messages to a file.
 func TestRebuildRecordWithoutNewerPeer(t *testing.T) {
 	p := start(t, cluster.Options{})
 	more, rebuilder := inSync(t, p)

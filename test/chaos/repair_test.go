@@ -171,7 +171,7 @@ func TestBothCopiesCorrupt(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
 	backlog := fillBacklog(t, p, repairFill, s)
-	// In a separate page, so that no other message is lost.
+	// A large message is in separate pages, so that no other message is lost.
 	large, err := publishLarge(t, backlog, 100<<10)
 	require.NoError(t, err)
 	checkpointBoth(t, p)
@@ -271,8 +271,8 @@ func publishLarge(t *testing.T, s *backlog, size int) (uint64, error) {
 	return r.Sequence, err
 }
 
-// If the index of a node is corrupt, a standby replaces its store by a snapshot of the active; an active first hands
-// over its role. No acknowledged message is lost.
+// If the index of a node is corrupt, a standby replaces its store with a snapshot of the active; an active first
+// hands over its role. No acknowledged message is lost.
 func TestCorruptIndexUnderLoad(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})

@@ -17,7 +17,7 @@ const (
 	needsMount      = "mount"      // root: a small disk
 	needsFreeze     = "freeze"     // root, mkfs.ext4 and loop devices: a filesystem that can be frozen
 	needsFaultdisk  = "faultdisk"  // a binary with the build tag with that name
-	needsFaultclock = "faultclock" // a binary with another time.Now (test/cluster/clock.go)
+	needsFaultclock = "faultclock" // a binary with a modified time.Now (test/cluster/clock.go)
 	needsHistory    = "history"    // the repository with the last release in it
 )
 

@@ -71,7 +71,8 @@ func (r *rollbackRun) note(t *testing.T, format string, args ...any) {
 	r.w.History().Note(format, args...)
 }
 
-// live runs the pair after the copy was taken. For the age "old", it waits until the coordinator has a later mark.
+// live waits while the pair runs after the copy was taken. For the age "old", it waits until the coordinator has a
+// later mark.
 func (r *rollbackRun) live(t *testing.T) {
 	t.Helper()
 	if r.c.age == "young" {
@@ -83,7 +84,7 @@ func (r *rollbackRun) live(t *testing.T) {
 	r.pins.more(t, before)
 }
 
-// victims returns the nodes whose directories are copied.
+// victims returns the nodes with the directories to copy.
 func (r *rollbackRun) victims() []*cluster.Node {
 	switch r.c.label {
 	case "active":
@@ -95,7 +96,7 @@ func (r *rollbackRun) victims() []*cluster.Node {
 	}
 }
 
-// take copies the directories.
+// take copies the victims' directories.
 func (r *rollbackRun) take(t *testing.T) {
 	t.Helper()
 	for _, n := range r.victims() {
@@ -131,7 +132,7 @@ func (r *rollbackRun) take(t *testing.T) {
 	}
 }
 
-// replace puts a copy in the place of a node's directory, which is kept.
+// replace renames a node's directory, and puts a copy of image in its place.
 func (r *rollbackRun) replace(t *testing.T, n *cluster.Node, image string) {
 	t.Helper()
 	r.own[n] = n.DataDir() + "-own"
@@ -290,7 +291,7 @@ func (r *rollbackRun) onPeer(t *testing.T) {
 	r.restartIfEnded(t, stays)
 }
 
-// onThirdNode starts a copy at its own address, next to the pair.
+// onThirdNode starts a copy at a third address, next to the pair.
 func (r *rollbackRun) onThirdNode(t *testing.T) {
 	original := r.victims()[0]
 	third, err := r.p.Peer(original, "copy")

@@ -45,7 +45,8 @@ func newHolder(t *testing.T, name string) *holder {
 	return &holder{t: t, name: name, Files: tlsfiles.Files{CA: at("ca.pem"), Cert: at("cert.pem"), Key: at("key.pem")}}
 }
 
-// assign replaces the holder's certificate and its trusted CAs. A client certificate is not valid for a server.
+// assign replaces the holder's certificate and its trusted CAs. The client's certificate does not contain the nodes'
+// address, so it is not valid for a node.
 func (h *holder) assign(by *certs.CA, trusted ...*certs.CA) {
 	h.t.Helper()
 	template := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
@@ -62,7 +63,7 @@ func (h *holder) assign(by *certs.CA, trusted ...*certs.CA) {
 	h.put(h.Key, key)
 }
 
-// put atomically replaces a file by the concatenation of others.
+// put atomically replaces a file with the concatenation of other files.
 func (h *holder) put(file string, others ...string) {
 	h.t.Helper()
 	var all []byte

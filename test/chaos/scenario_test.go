@@ -82,7 +82,7 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 		t.Logf("round %d: pause of the active to the next acknowledged publish: %v", round, took)
 		leads := is.takeovers(silent()...)
 		require.NoError(t, old.Wake())
-		// These requests arrive after it has resumed, before and while it detects the change.
+		// These requests arrive after the old active has resumed, before and while it detects the change.
 		for range cap(answers) / 2 {
 			waiting.Go(func() { answers <- sideLoad{old, "stray"}.publish(ctx) })
 		}

@@ -85,8 +85,8 @@ func (k *killer) killStandbyLong(active, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killBothSequentially also kills the node that took over, before or while the other one catches up. Only the node that
-// took over may become active again.
+// killBothSequentially kills the active, and then the node that took over, before or while the first one catches up.
+// Only the node that took over may become active again.
 func (k *killer) killBothSequentially(active, standby *cluster.Node) {
 	k.kill(active)
 	acked(k.t, k.w)

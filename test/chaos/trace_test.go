@@ -99,7 +99,7 @@ func (c *collector) of(id trace.TraceID) (out []recorded) {
 	return out
 }
 
-// tree returns each span as its process and name, prefixed by its ancestors, sorted by name.
+// tree returns each span as its process and name, prefixed by its ancestors, in sorted order.
 func tree(spans []recorded) []string {
 	byID := make(map[string]recorded)
 	for _, s := range spans {
@@ -207,8 +207,8 @@ func TestPublishTrace(t *testing.T) {
 	}
 }
 
-// checkTimes checks that no span ends before its start, that parts are within the batch, and that the LSN is the
-// publish's.
+// checkTimes checks that no span ends before its start or takes longer than bound, and that every LSN is that of the
+// publish.
 func checkTimes(t *testing.T, spans []recorded, lsn uint64) {
 	t.Helper()
 	for _, s := range spans {

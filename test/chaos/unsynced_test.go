@@ -42,7 +42,7 @@ func TestPowerCutUnsynced(t *testing.T) {
 	}
 }
 
-// unsynced is a pair whose acknowledgements do not wait for fsync.
+// unsynced is a pair that acknowledges messages before an fsync.
 type unsynced struct {
 	t    *testing.T
 	p    *cluster.Pair

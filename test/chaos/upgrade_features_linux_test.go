@@ -17,8 +17,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// describedQueue is the queue under test, and describedDead its dead-letter queue. At the end, describedSource forwards
-// to it.
+// describedQueue is the queue under test, and describedDead its dead-letter queue. At the end, describedSource
+// forwards to describedQueue.
 const describedQueue, describedDead, describedSource = "described", "described-dead", "described-source"
 
 // describedMessage has attributes that release 0.1.0 does not support, and no delivery attributes.

@@ -19,7 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// previousRelease returns the revision with which this one must interoperate, from deploy/release.
+// previousRelease returns the revision of the release that this one must interoperate with, from LOCKSTEP_PREVIOUS
+// or deploy/release.
 func previousRelease(t *testing.T) string {
 	t.Helper()
 	if own := os.Getenv("LOCKSTEP_PREVIOUS"); own != "" {
@@ -76,7 +77,8 @@ func buildPrevious(t *testing.T) string {
 func TestUpgrade(t *testing.T) {
 	t.Parallel() // mostly idle
 	previous := buildPrevious(t)
-	// Settings are supported by both releases. Each step determines the active node, because roles change only by kills.
+	// These settings are supported by both releases. Each step determines the active node, because roles change only
+	// by kills.
 	settings := steady()
 	settings["wal.segment-bytes"], settings["log.segment-bytes"] = "", "8MiB"
 	options := cluster.Options{Settings: settings}

@@ -50,7 +50,8 @@ func TestVoterBehind(t *testing.T) {
 	verify(t, p, w)
 }
 
-// freezable moves a directory to a filesystem in a file, whose writes can be frozen.
+// freezable moves a directory to a filesystem in a file. freeze and thaw suspend and resume all writes to this
+// filesystem.
 func freezable(t *testing.T, dir string) (freeze, thaw func()) {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "disk")

@@ -61,7 +61,7 @@ func TestVoterConditions(t *testing.T) {
 	verify(t, p, w)
 }
 
-// reported waits until both nodes report a condition, or neither does.
+// reported waits until both nodes report a condition or, if want is false, until neither does.
 func reported(t *testing.T, p *cluster.Pair, kind conditions.Kind, want bool) {
 	t.Helper()
 	reportedWithin(t, p, kind, want, bound) // VoterMissing and VoterWiped are reported after 10 seconds

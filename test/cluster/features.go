@@ -249,7 +249,7 @@ func (f *feature) drained(ctx context.Context, queue, sub string) error {
 }
 
 // waits reports whether all messages of a queue are delayed for at least another second. The status of a
-// subscription does not include delayed messages.
+// subscription does not contain the number of delayed messages.
 func (f *feature) waits(ctx context.Context, queue string) bool {
 	for m, err := range f.client.Browse(ctx, f.queue(queue), client.BrowseOptions{}) {
 		if err != nil || time.Until(m.DeliverAt) < time.Second {

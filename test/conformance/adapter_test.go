@@ -50,7 +50,7 @@ type adapter struct {
 	pending map[uint64]chan answer
 }
 
-// startAdapter starts a process of the client under test; it ends with the test.
+// startAdapter starts a process of the client under test, which ends with the test.
 func startAdapter(t *testing.T, command []string) *adapter {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)

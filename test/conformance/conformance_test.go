@@ -112,7 +112,7 @@ func newWorld(t *testing.T, in environment, binary, dir string) *world {
 	return w
 }
 
-// inSync waits until the nodes are in sync, and returns the active and the standby, if any.
+// inSync starts stopped nodes, waits until all are in sync, and returns the active and the standby, if any.
 func (w *world) inSync(t *testing.T) (active, standby *harness.Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -219,7 +219,7 @@ func (r *run) publish(queue string, more request, parts ...request) publication 
 	return p
 }
 
-// recorded waits for the client's result of a publish.
+// recorded waits for the client's result of a publish, and records it.
 func (r *run) recorded(p publication) answer {
 	r.t.Helper()
 	got := r.a.await(p.waiting)

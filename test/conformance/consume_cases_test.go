@@ -152,8 +152,9 @@ func deadline(_ *testing.T, r *run) {
 	r.verify()
 }
 
-// extends extends the deadline of a message for twice the deadline, and requires that the message is not redelivered.
-// It returns false if the machine is too slow for a result: the deadline may have passed before it was extended.
+// extends repeatedly extends the deadline of a message for twice the timeout, and requires that the message is not
+// redelivered. It returns false if the machine is too slow for a result: the deadline may have passed before it was
+// extended.
 func (r *run) extends(consumer string, delivery uint64, since time.Time, timeout time.Duration) bool {
 	r.t.Helper()
 	for start := time.Now(); time.Since(start) < 2*timeout; {
@@ -313,7 +314,8 @@ func resetSubscription(t *testing.T, r *run) {
 		Queue: q, Subscription: "default", To: &pb.SeekSubscriptionRequest_Time{Time: timestamppb.New(time.Unix(1, 0))},
 	})
 	require.NoError(t, err)
-	// The first new message proves that the client has reattached. Until then, it may deliver messages received before.
+	// The first new message proves that the client has reattached. Until then, the client may deliver messages that it
+	// received before.
 	r.stored(q, nil)
 	seen := map[uint64]int{}
 	for seen[1] == 0 || seen[2] == 0 || seen[3] == 0 || seen[4] == 0 {

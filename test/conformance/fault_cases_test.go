@@ -82,7 +82,7 @@ func revokedToken(t *testing.T, r *run) {
 	r.verify()
 }
 
-// throughRelays opens a client whose links to the nodes can be cut.
+// throughRelays opens a client that connects to the nodes through the relays, which can cut its links.
 func (r *run) throughRelays() {
 	r.t.Helper()
 	var addresses []string
@@ -200,7 +200,7 @@ func (r *run) underLoad(queue string, event func()) {
 		event()
 	}()
 	push()
-	// Some responses are received before the event; the second half is awaited after it.
+	// Some responses may be received before the event, and others after it.
 	for _, p := range all {
 		r.a.success("publish", r.recorded(p))
 	}

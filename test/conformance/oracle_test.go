@@ -29,10 +29,10 @@ const (
 	unknown                      // stored once or not at all
 )
 
-// sent is one message of the runner. Its body is its unique name.
+// sent is one message of the runner. Its body is unique.
 type sent struct {
 	queue    string
-	order    uint64 // environment among its producer's publishes
+	order    uint64 // position among all publishes
 	producer string
 	recorded publishResult
 	sequence uint64
@@ -44,8 +44,8 @@ type oracle struct {
 	mu       sync.Mutex // guards all fields below
 	messages map[string]*sent
 	order    uint64
-	// unknownStored counts the stored messages with an unknown outcome, duplicates the responses that reported a
-	// duplicate.
+	// unknownStored counts the stored messages with an unknown outcome. duplicates counts the responses that reported
+	// a duplicate.
 	unknownStored, duplicates int
 }
 

@@ -157,7 +157,7 @@ func large(t *testing.T, r *run) {
 	r.verify()
 }
 
-// transact acknowledges deliveries and publishes a message for each, in one transaction.
+// transact executes a transaction that publishes one message, and acknowledges the deliveries in more, if any.
 func (r *run) transact(queue string, more request) (publication, answer) {
 	r.t.Helper()
 	p := publication{bodies: []string{r.body()}}
@@ -185,7 +185,7 @@ func (r *run) transact(queue string, more request) (publication, answer) {
 	return p, got
 }
 
-// nextOf returns the sequence of the next message that a transaction publishes. No other publisher uses the queue.
+// nextOf returns the sequence of the next message that is published to a queue. No other publisher uses the queue.
 func (r *run) nextOf(queue string) (next uint64) {
 	for _, m := range r.o.messages {
 		if m.queue == queue && m.recorded == success {

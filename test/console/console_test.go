@@ -2,7 +2,7 @@
 
 //go:build unix && deep
 
-// Package console_test tests the console in a real browser, with a real pair whose nodes fail.
+// Package console_test tests the console in a real browser, with a real pair and failures of its nodes.
 package console_test
 
 import (
@@ -112,7 +112,7 @@ func (w *world) run(args ...string) string {
 }
 
 func (w *world) try(args ...string) (string, error) {
-	if args[0] != "status" { // with a timeout, it would wait for a killed node
+	if args[0] != "status" { // with a timeout, this command would wait for a killed node
 		args = append(args, "--timeout="+bound.String())
 	}
 	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
@@ -228,7 +228,7 @@ func rows(n int) string {
 	return fmt.Sprintf("document.querySelectorAll('#rows tbody tr').length === %d", n)
 }
 
-// tableWidths: a queue uses three lines on a narrow screen, and no table is clipped on a normal one.
+// tableWidths: each queue uses three lines on a narrow screen, and no table is clipped on a normal one.
 func (w *world) tableWidths(b *tab) {
 	b.run(emulation.SetDeviceMetricsOverride(390, 900, 1, false))
 	b.open("/queues")

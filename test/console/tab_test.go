@@ -172,8 +172,8 @@ func (b *tab) signIn(token string) {
 		chromedp.WaitVisible("#menu", chromedp.ByQuery))
 }
 
-// dialog opens a dialog by a click on the element, fills it in, and submits it. It returns the success message, or the
-// error in the dialog.
+// dialog opens a dialog by a click on the opener, fills in the fields, and submits the dialog. It returns the
+// success message, or the error in the dialog.
 func (b *tab) dialog(opener string, fields map[string]string) string {
 	b.t.Helper()
 	b.click(opener)
@@ -183,7 +183,7 @@ func (b *tab) dialog(opener string, fields map[string]string) string {
 			chromedp.SendKeys("#dialog "+selector, value, chromedp.ByQuery))
 	}
 	b.run(chromedp.Evaluate("document.querySelectorAll('.toast,.notice').forEach(function (e) { e.remove(); });"+
-		// A toast, which console.js removes after 8 s, remains.
+		// Keep the toast, which console.js would remove after 8 s.
 		"(function (later) { window.setTimeout = function (f, ms) { "+
 		"return ms === 8000 ? 0 : later.apply(window, arguments); }; })(window.setTimeout)", nil))
 	b.click("#dialog form.dialog button[type=submit]")

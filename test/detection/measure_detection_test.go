@@ -36,7 +36,7 @@ var (
 )
 
 const (
-	every      = 5 * time.Second        // interval between two faults, alternately on the active and the standby
+	every      = 5 * time.Second        // interval between two faults, alternately on the two nodes
 	fsyncStall = 300 * time.Millisecond // syncs that begin during this time wait for its end
 	stop       = 200 * time.Millisecond // time between SIGSTOP and SIGCONT
 	busy       = 16                     // number of busy processes
@@ -63,7 +63,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// allocate replaces a list of 256 MiB in a loop, so that the garbage collector runs continuously.
+// allocate replaces the elements of a list of 256 MiB in a loop, so that the garbage collector runs continuously.
 func allocate() {
 	live := make([]*[1 << 12]*int, 1<<13)
 	for i := 0; i&0xffff != 0 || os.Getppid() != 1; i++ {
@@ -83,7 +83,7 @@ type row struct {
 	span              time.Duration
 }
 
-// TestDetection measures all settings in all situations, and prints a table. It asserts nothing.
+// TestDetection measures all settings in all scenarios, and prints a table. It asserts nothing.
 func TestDetection(t *testing.T) {
 	dir := t.TempDir()
 	binary, err := cluster.Build(t.Context(), dir)
@@ -99,7 +99,7 @@ func TestDetection(t *testing.T) {
 	t.Logf("all:\n%s", table(rows))
 }
 
-// measure runs, in one situation, a pair per setting in parallel.
+// measure runs one scenario with a pair for each setting, in parallel.
 func measure(t *testing.T, binary, dir, scenario string) []row {
 	t.Helper()
 	if scenario == "gc" {
@@ -207,7 +207,7 @@ func (p *pair) publish(ctx context.Context) error {
 	return nil
 }
 
-// inject injects the situation's fault at intervals, into each node in turn.
+// inject injects the scenario's fault at intervals, alternately into the two nodes.
 func (p *pair) inject(ctx context.Context) error {
 	if p.scenario != "fsync" && p.scenario != "stop" {
 		return nil

@@ -54,7 +54,7 @@ func TestErrorsReference(t *testing.T) {
 // protoValue is a value of an enum with its comment.
 type protoValue struct{ name, comment string }
 
-// commented lists the values of an enum, except the first.
+// commented returns the values of an enum with their comments, except the value 0.
 func commented(source, prefix string) (list []protoValue) {
 	pattern := regexp.MustCompile(`((?:  // .*\n)+)  ` + prefix + `(\w+) = [1-9]`)
 	for _, m := range pattern.FindAllStringSubmatch(source, -1) {

@@ -16,7 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// settingsIn returns the settings and groups in a file, with their line numbers. It includes commented ones.
+// settingsIn returns the settings and groups in a file, with their line numbers. It includes those that are
+// commented out.
 func settingsIn(file string) map[string]int {
 	type group struct {
 		name   string
@@ -74,7 +75,7 @@ func TestNodeYAMLHasEverySetting(t *testing.T) {
 	require.Empty(t, missing, "run: go test ./test/docs -update")
 }
 
-// withSetting adds a commented setting after another setting, which must be in the same group.
+// withSetting adds a setting, commented out, after another setting, which must be in the same group.
 func withSetting(t *testing.T, file, before string, s *config.Setting) string {
 	t.Helper()
 	group, name := path.Split(strings.ReplaceAll(s.Key, ".", "/"))

@@ -95,7 +95,8 @@ func (p *pipe) setDeadline(t time.Time) {
 	p.signal()
 }
 
-// take copies data that has arrived to b, or returns how long to wait for data; 0 means until the next signal.
+// take copies received data into b, if the link is open. Otherwise, it returns how long to wait for data; 0 means
+// until the next signal.
 func (p *pipe) take(b []byte, open bool) (n int, wait time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
