@@ -44,7 +44,7 @@ func TestShellBlocks(t *testing.T) {
 	require.GreaterOrEqual(t, ran, 8)
 }
 
-// runPages runs the steps of pages, each page with a new pair, and returns their number.
+// runPages runs the steps of pages, each page with a new pair, and returns the number of steps.
 func runPages(t *testing.T, names ...string) int {
 	t.Helper()
 	binary, err := cluster.Build(t.Context(), t.TempDir())

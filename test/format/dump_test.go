@@ -29,8 +29,8 @@ const (
 	dumpContent  = "content.txt"
 )
 
-// shownBytes is the maximum length of a value that a dump contains completely. For a longer one, it contains the start
-// and the hash.
+// shownBytes is the maximum length of a value that a dump contains completely. Of a longer value, a dump contains
+// the start and the hash.
 const shownBytes = 640
 
 // dump returns the dumps of the scenario's files, by name.
@@ -94,7 +94,7 @@ func chunks(b []byte, n int) func(yield func([]byte) bool) {
 	}
 }
 
-// text returns bytes as text if they are printable.
+// text returns bytes as a quoted string, truncated after 40 bytes.
 func text(b []byte) string {
 	if len(b) > 40 {
 		return fmt.Sprintf("%q… (%d bytes)", b[:40], len(b))
@@ -162,7 +162,7 @@ func (d *dumper) archive() {
 	}
 }
 
-// position describes a term, an LSN and a checksum.
+// position decodes a term, an LSN and a chain checksum, and returns a description.
 func position(b []byte) string {
 	return fmt.Sprintf("term %d, LSN %d, chain %08x", le64(b), le64(b[8:]), le32(b[16:]))
 }

@@ -269,7 +269,7 @@ func (d *dumper) message(level int, label string, record []byte) {
 	d.line(level, "%s", s)
 }
 
-// options returns the names of the set options.
+// options returns the filter and, if any, the policy fields of a subscription.
 func options(o txn.SubscriptionOptions) string {
 	s := fmt.Sprintf("{Filter:%s}", o.Filter)
 	if o.Own != 0 {

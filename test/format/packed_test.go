@@ -126,7 +126,7 @@ func TestPackedCorruption(t *testing.T) {
 		for at := range ext.Pages {
 			mem := copyFiles(t, fsys)
 			raw := read(t, mem, packedPath(size)+"/page.db")
-			raw[page.OffsetOf(ext.First+page.No(at), size)+40] ^= 0x20 // the case of a letter
+			raw[page.OffsetOf(ext.First+page.No(at), size)+40] ^= 0x20 // changes the case of a letter
 			write(t, mem, packedPath(size)+"/page.db", raw)
 			_, err := checkPacked(t, mem, size)
 			require.Error(t, err, "page %d of %s, of %d bytes", at, ext, size)

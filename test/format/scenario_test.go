@@ -137,7 +137,7 @@ func (w *writer) beginTerm(term uint64) {
 	w.apply()
 }
 
-// publish adds messages to a queue.
+// publish returns a function that adds a publish of messages to a transaction.
 func publish(queue uint64, bodies ...string) func(b *txn.Builder) {
 	return func(b *txn.Builder) {
 		b.BeginPublish(queue)
@@ -245,7 +245,7 @@ func (w *writer) access() {
 	})
 }
 
-// forwards configures forwards on a queue with every configuration field.
+// forwards creates a queue with every configuration field, and configures forwards on it.
 func (w *writer) forwards() {
 	var all txn.Config
 	v := reflect.ValueOf(&all).Elem()

@@ -247,7 +247,7 @@ func describePrepared(key, value *reader) string {
 		value.uvarint(), value.take(4))
 }
 
-// reader reads fields from the front; missing fields read as 0, and remaining bytes fail the test.
+// reader reads fields from the front of a key or a value. Missing bytes are read as 0.
 type reader struct{ b []byte }
 
 func (r *reader) take(n int) []byte {

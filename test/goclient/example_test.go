@@ -51,7 +51,7 @@ func openExample() (c *client.Client, done func()) {
 	}
 }
 
-// Publish a message and consume it.
+// A client publishes a message and consumes it.
 func Example() {
 	c, done := openExample()
 	defer done()
@@ -117,7 +117,7 @@ func Example_publishAsync() {
 	// Output: stored up to sequence 10000 <nil>
 }
 
-// A message has a content type and a reply address. Its properties can have types.
+// A message can have a content type, a reply address and typed properties.
 func Example_message() {
 	c, done := openExample()
 	defer done()
@@ -271,7 +271,7 @@ func Example_transaction() {
 	// 0 left <nil>
 }
 
-// A queue with two subscriptions stores the message once, and both receive it.
+// A queue with two subscriptions stores each message once, and delivers it to both subscriptions.
 func Example_subscriptions() {
 	c, done := openExample()
 	defer done()

@@ -13,8 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// load is the traffic to the active on one stream: Requests, each with Messages of bodyBytes, and up to Window requests
-// in flight.
+// load is the traffic to the active on one stream: the number of requests, the number and the size of the messages
+// in each, and the maximum number of requests in flight.
 type load struct {
 	name                       string
 	requests, messages, window int
@@ -27,7 +27,7 @@ const (
 	warmUp = 100
 )
 
-// publish sends requests on one stream, as the client does. Their sequences start at *next, which is increased.
+// publish sends requests on one stream, as the client does. Their sequences follow *next, which is increased.
 func publish(t *testing.T, conn *grpc.ClientConn, l load, requests int, next *uint64) {
 	t.Helper()
 	stream, err := pb.NewQueueServiceClient(conn).PublishStream(t.Context())

@@ -26,7 +26,7 @@ import (
 
 const mib = 1 << 20
 
-// served is a node in a separate process, started as an operator would.
+// served is a node in a separate process, started as an operator would start it.
 type served struct {
 	t       *testing.T
 	cmd     *exec.Cmd

@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// written counts the writes of a store, by kind of file. The disk is in memory, so that the counts do not depend on its
-// speed.
+// written counts the bytes written and read and the log syncs of a store. The filesystem is in memory, so that the
+// counts do not depend on the speed of a disk.
 type written struct {
 	mu                   sync.Mutex
 	log, pages, logSyncs int64
@@ -174,8 +174,8 @@ func TestPageSizeCosts(t *testing.T) {
 	require.Equal(t, logged["2 KiB"], logged["32 KiB"]) //nolint:testifylint // whole numbers
 }
 
-// The number of subscriptions changes neither the logged bytes nor the syncs of a publish. Its allocations are limited.
-// test/ratios measures the rates.
+// The number of subscriptions changes neither the logged bytes nor the syncs of a publish. The allocations of a
+// publish are limited. test/ratios measures the rates.
 func TestPublishCostWithManySubscriptions(t *testing.T) {
 	type cost struct{ log, pages, syncs float64 }
 	costs := map[int]cost{}

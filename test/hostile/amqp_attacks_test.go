@@ -128,7 +128,7 @@ func silence(ctx context.Context, a *attacker, name string, worker int) {
 	a.record(name, p.reaction(ctx))
 }
 
-// garbageInside sends frames whose content is not a performative, is truncated, or is invalid in the current state.
+// garbageInside repeatedly sends a transfer frame in which random bytes were replaced.
 func garbageInside(ctx context.Context, a *attacker, name string, _ int) {
 	p := a.joined(ctx, name)
 	if p == nil {

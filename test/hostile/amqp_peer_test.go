@@ -24,7 +24,7 @@ type peer struct {
 	out []byte
 }
 
-// newPeer creates a peer on a connection. It can read frames of the maximum size that a node sends.
+// newPeer creates a peer on a connection. The peer can read frames of the maximum size that a node sends.
 func newPeer(c net.Conn) *peer { return &peer{Conn: c, Reader: wire.NewReader(c, 1<<20)} }
 
 func (p *peer) send(channel uint16, body wire.Performative, payload []byte) error {
@@ -33,7 +33,7 @@ func (p *peer) send(channel uint16, body wire.Performative, payload []byte) erro
 	return err
 }
 
-// header sends a protocol header, and reads the node's.
+// header sends a protocol header, and reads the node's header.
 func (p *peer) header(id byte) error {
 	if _, err := p.Write(wire.AppendProtocolHeader(nil, id)); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (p *peer) header(id byte) error {
 	return err
 }
 
-// handshake executes the handshake before the open.
+// handshake executes the SASL exchange and the protocol handshake that precede the open.
 func (p *peer) handshake() error {
 	if err := p.header(wire.ProtocolSASL); err != nil {
 		return err

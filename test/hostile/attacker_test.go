@@ -111,7 +111,7 @@ func runAttacker(text string) error {
 	defer cancel()
 	go func() {
 		pause(ctx, a.plan.For)
-		for i := 0; a.idle() && i < 1000; i++ { // slow: at the lowest priority, and after thousands of half-open connections
+		for i := 0; a.idle() && i < 1000; i++ { // the attacker may be slow, because of its priority and thousands of connections
 			pause(ctx, testTimeout/1000)
 		}
 		cancel()
@@ -340,7 +340,8 @@ func (h *h2) block(method string, more ...hpack.HeaderField) []byte {
 	return h.fields.Bytes()
 }
 
-// outcome reads until the node ends the connection or, if given, the stream.
+// outcome reads until the node ends the connection or, if stream is not 0, the stream. It returns a description of
+// the end.
 func (h *h2) outcome(ctx context.Context, stream uint32) string {
 	last := ""
 	for {

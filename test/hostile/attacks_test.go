@@ -22,7 +22,7 @@ import (
 // flooding is the duration of one connection of a flood, unless the node ends it earlier.
 const flooding = 300 * time.Millisecond
 
-// endlessHeaders starts a call and sends the rest of its headers byte by byte, without end.
+// endlessHeaders starts a call with an incomplete header block, and sends empty CONTINUATION frames without end.
 func endlessHeaders(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {
@@ -170,7 +170,7 @@ func oversizedMessage(ctx context.Context, a *attacker, name string, _ int) {
 	a.record(name, h.outcome(ctx, 1))
 }
 
-// wrongToken uses tokens that were not signed by an accepted issuer.
+// wrongToken sends calls with invalid tokens.
 func wrongToken(ctx context.Context, a *attacker, name string, worker int) {
 	h := a.connect(ctx, name)
 	if h == nil {

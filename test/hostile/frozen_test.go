@@ -55,7 +55,8 @@ func runFrozen(text string) error {
 }
 
 // When a consumer process is stopped (SIGSTOP), its messages are redelivered to another consumer within the
-// acknowledgement deadline and a second, and none is lost. Until then, Run extends their deadlines.
+// acknowledgement deadline and a second, and none is lost. Before the stop, Run extends the deadlines of the
+// messages.
 func TestFrozenConsumer(t *testing.T) {
 	p, active, _, _ := victim(t, nil)
 	k, err := p.NewClient(t.Context())

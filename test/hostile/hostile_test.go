@@ -2,9 +2,9 @@
 
 //go:build unix && deep
 
-// Package hostile attacks a real node with a process that sends arbitrary TCP, HTTP/2 and AMQP data, while legitimate
-// clients publish and consume. The attacks run in turn, with thousands of half-open connections throughout. By default,
-// TestHostile takes about half a minute. With
+// Package hostile attacks a real node with a process that sends arbitrary TCP, HTTP/2 and AMQP data, while
+// legitimate clients publish and consume. The attacks run one after another, with thousands of half-open connections
+// throughout. By default, TestHostile takes about half a minute. With
 //
 //	LOCKSTEP_HOSTILE=10m go test -tags deep ./test/hostile -run 'TestHostile$' -v -timeout 30m
 //

@@ -128,7 +128,7 @@ func TestSecretsAreRedacted(t *testing.T) {
 	require.Empty(t, findings(seen.String()), "errors of clients")
 }
 
-// get requests a URL of the metrics port, with its secret.
+// get requests a URL of the metrics port with the metrics token, and returns the response.
 func get(t *testing.T, url string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -149,7 +149,7 @@ func message(more string) client.Message {
 	}
 }
 
-// flows publishes and consumes messages, validly and invalidly.
+// flows publishes and consumes messages with valid and invalid requests.
 func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.Node, record func(error)) {
 	t.Helper()
 	_, _, err := clientadmin.New(k).CreateQueue(ctx, "dead", clientadmin.CreateQueueOptions{})
@@ -213,7 +213,7 @@ func flows(ctx context.Context, t *testing.T, k *client.Client, active *cluster.
 // secretName returns an invalid queue name. Names are not secret.
 func secretName() string { return "a name with spaces" }
 
-// administration sends the requests of operators, including one with an unsigned token.
+// administration sends the requests of operators, without a token and with an invalid token.
 func administration(ctx context.Context, active *cluster.Node, record func(error)) {
 	maintenance := pb.NewMaintenanceServiceClient(active.Conn())
 	shown := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+secretToken)

@@ -45,8 +45,8 @@ type outcome struct {
 // errSkipped marks runs that are skipped on purpose.
 var errSkipped = errors.New("skipped")
 
-// measure executes all runs in turn, for the given number of rounds, and returns the outcome of each ratio. A failed
-// run fails the ratios that depend on it.
+// measure executes the given number of rounds of all runs, and returns the outcome of each ratio. A failed run fails
+// the ratios that depend on it.
 func (m *measurer) measure(ctx context.Context, e *expectations, rounds int) []outcome {
 	all := make([]outcome, len(e.Ratios))
 	for i := range e.Ratios {

@@ -164,7 +164,7 @@ func contractReads(t *testing.T, store backup.Objects) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// Sweep removes the unfinished uploads of crashed processes that are older than its time limit.
+// Sweep removes unfinished uploads of crashed processes if the uploads are older than the given time.
 func TestAbortedUploadsAreRemoved(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})

@@ -128,7 +128,7 @@ func (w *bucketWorld) bucketFlags() (flags []string) {
 	return flags
 }
 
-// publisher publishes numbered messages until it is stopped, and records which are acknowledged.
+// publisher publishes numbered messages until it is stopped, and counts the acknowledged messages.
 type publisher struct {
 	stop  context.CancelFunc
 	acked chan int

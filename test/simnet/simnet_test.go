@@ -50,7 +50,8 @@ func TestLatency(t *testing.T) {
 	})
 }
 
-// With a rate limit, a message arrives when it has been transmitted completely. The next one is transmitted after it.
+// With a rate limit, a message arrives when it has been transmitted completely. The transmission of the next message
+// then begins.
 func TestRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := simnet.New(simnet.Options{Delay: time.Second})
@@ -101,7 +102,7 @@ func TestKillProcess(t *testing.T) {
 	})
 }
 
-// A dial to a host without power gets no response.
+// A dial to a host without power receives no response.
 func TestPowerLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := simnet.New(simnet.Options{})

@@ -85,7 +85,7 @@ func (a *store) report() {
 	a.changed = make(chan struct{})
 }
 
-// notify informs the host's connections whether the coordinator is reachable.
+// notify sets whether the host's connections report the coordinator as reachable.
 func (a *store) notify(host string, reachable bool) {
 	a.mu.Lock()
 	conns := make([]*coordinator, 0, 1)
@@ -238,7 +238,7 @@ func (c *coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
 	return m, err
 }
 
-// later executes a swap after a delay. By then its node may have resolved the outcome, or may have been killed or
+// later executes a swap after a delay. By then, the node may have resolved the outcome, or may have been killed or
 // replaced.
 func (c *coordinator) later(expect failover.Revision, next failover.Record) {
 	c.a.mu.Lock()

@@ -90,7 +90,7 @@ func (w *world) imageFor(ctx context.Context, m diskMove, h *host) (image, error
 }
 
 // crash ends the processes of hosts at the same instant, and waits until they have exited. It reports whether both
-// nodes are in sync according to the cluster record. Then each disk contains all acknowledged messages.
+// nodes are in sync according to the cluster record. If they are, each disk contains all acknowledged messages.
 func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, error) {
 	for _, h := range hosts {
 		if !h.kill(m.Power) {
@@ -143,7 +143,7 @@ func (w *world) startBoth(ctx context.Context, m diskMove, moved, other *host) e
 	return w.startMoved(ctx, moved, m.Move.String())
 }
 
-// replace replaces the disk of a node by an older image or an empty disk.
+// replace replaces the disk of a node with an older image or an empty disk.
 func (w *world) replace(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
 	by := newVolume()
 	if m.Move != emptyDisk {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// restoreNextTo replaces the disk of a node by a restored backup. A restored store belongs to no pair, but the
+// restoreNextTo replaces the disk of a node with a restored backup. A restored store belongs to no pair, but the
 // coordinator has a cluster record. The node reports a condition and waits until the operator restores its original
 // disk. The other node behaves as if the node were down.
 func (w *world) restoreNextTo(ctx context.Context, h *historycheck.History, m diskMove, victim, other *host) error {
