@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs third-party AMQP 1.0 clients through test/amqp, on a real pair whose active is killed: Qpid JMS 1.x and 2.x, Qpid
-# Proton for Python, rhea and Azure/go-amqp. It also runs Joram's JMS tests and a Spring application. Downloads from
-# Maven Central, PyPI and npm are cached in LOCKSTEP_AMQP_CACHE, by default ~/.cache/lockstep-amqp. A client whose
-# language or packages are missing is skipped and listed; if all others pass, the exit code is then 3. Usage:
+# Runs third-party AMQP 1.0 clients through test/amqp, on a real pair: Qpid JMS 1.x and 2.x, Qpid Proton for Python,
+# rhea and Azure/go-amqp. Some cases kill the active. The script also runs Joram's JMS tests and a Spring application.
+# Downloads from Maven Central, PyPI and npm are cached in LOCKSTEP_AMQP_CACHE, by default ~/.cache/lockstep-amqp. A
+# client whose language or packages are missing is skipped and listed; if all others pass, the exit code is then 3.
+# Usage:
 #   test/amqp/run.sh                    everything
 #   test/amqp/run.sh rhea joram         only these: go-amqp, qpid-jms-1, qpid-jms-2, proton-python, rhea, joram, spring
 #   LOCKSTEP_AMQP_CASE=commit ...       only cases with this name part; LOCKSTEP_JORAM_ONLY="Selector Browser" for Joram's

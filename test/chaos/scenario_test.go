@@ -57,9 +57,9 @@ func newQueue(t *testing.T, p *cluster.Pair, name string) (messages func() uint6
 	}
 }
 
-// The active is stopped (SIGSTOP) under load, and the standby takes over. When the old active resumes, with requests in
-// its sockets, it acknowledges neither these nor later ones, and becomes a standby. (INV-2: the standby's acks are
-// missing. INV-4: the standby no longer accepts the old active's records.)
+// The active is stopped (SIGSTOP) under load, and the standby takes over. When the old active resumes, with requests
+// in its sockets, it acknowledges neither these nor later requests, and becomes a standby. (INV-2: the standby's acks
+// are missing. INV-4: the standby no longer accepts the old active's records.)
 func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 	p := start(t, cluster.Options{})
 	messages := newQueue(t, p, "stray")

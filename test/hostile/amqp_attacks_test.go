@@ -249,7 +249,8 @@ func attachFlood(ctx context.Context, a *attacker, name string, worker int) {
 	}))
 }
 
-// flowFlood requests flow responses without reading them, or repeatedly grants and revokes credit.
+// flowFlood repeatedly grants and revokes credit, and requests flow responses. Half of the workers do not read the
+// responses.
 func flowFlood(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {

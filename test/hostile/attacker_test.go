@@ -111,7 +111,7 @@ func runAttacker(text string) error {
 	defer cancel()
 	go func() {
 		pause(ctx, a.plan.For)
-		for i := 0; a.idle() && i < 1000; i++ { // the attacker may be slow, because of its priority and thousands of connections
+		for i := 0; a.idle() && i < 1000; i++ { // an attempt may be slow at this priority
 			pause(ctx, testTimeout/1000)
 		}
 		cancel()

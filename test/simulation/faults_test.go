@@ -169,8 +169,8 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func(
 	}
 }
 
-// down returns a fault that ends a process with kill, which reports whether one was running, and starts it with
-// restart.
+// down returns the functions of a fault that ends a process with kill, and starts it with restart. kill reports
+// whether the process was running.
 func (w *world) down(kill func() bool, restart func()) (begin func() bool, end func()) {
 	killed := false
 	return func() bool {
@@ -341,7 +341,7 @@ func (w *world) startPlan(ctx context.Context, h *host, rng uint64) {
 	})
 }
 
-// limitQueues sets the message limit of the applications' queues, directly or by policies; 0 removes it.
+// limitQueues sets the message limit of the applications' queues, directly or by policies; 0 removes the limit.
 func (w *world) limitQueues(ctx context.Context, messages, choice uint64) {
 	w.running.Go(func() {
 		for _, queue := range w.refusable {

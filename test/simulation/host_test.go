@@ -50,7 +50,7 @@ type run struct {
 	err      error         // set before done is closed
 }
 
-// settings returns the settings of the node. Its sizes are so small that segments, checkpoints and snapshots occur
+// settings returns the settings of the node. The sizes are so small that segments, checkpoints and snapshots occur
 // within seconds.
 func (h *host) settings() config.Config {
 	c := config.Default()
@@ -112,7 +112,7 @@ func (h *host) supervise(r *run) {
 	<-r.done
 	h.mu.Lock()
 	automatic := !r.killed
-	if automatic { // the kernel closes its connections and files
+	if automatic { // as the kernel closes the connections and files of a process
 		h.endLocked(r)
 	}
 	automatic = automatic && !r.stopping

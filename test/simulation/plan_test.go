@@ -38,7 +38,7 @@ const (
 	stalledDisk                  // writes and syncs of a node's log block for the duration
 	failedSync                   // a node's next fsync fails
 	switchover                   // an operator hands over the active role
-	maintenance                  // both nodes are resized, compacted or restarted in turn
+	maintenance                  // both nodes are resized, compacted or restarted one by one
 	lowDisk                      // a node's disk is nearly full
 	fullQueue                    // the applications' queues are at their limit
 	pausedQueue                  // publishing, delivery or both are paused on the applications' queues

@@ -62,7 +62,7 @@ func (w *world) checkSchedule(ctx context.Context) error {
 	return errors.New("schedule: no occurrence after the recovery")
 }
 
-// checkTimes verifies that times has no gap and no duplicate.
+// checkTimes verifies that times has no gap and no duplicate. After a lowDisk fault, it accepts gaps.
 func (w *world) checkTimes(label string, times []time.Time) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,7 +78,7 @@ func (w *world) checkTimes(label string, times []time.Time) error {
 }
 
 // searchSchedule searches for the published occurrences until ctx ends. A search that succeeds, possibly on several
-// nodes, must have found all of them.
+// nodes, must have found all occurrences.
 func (w *world) searchSchedule(ctx context.Context) {
 	for ctx.Err() == nil {
 		if times, err := w.publishedTimes(ctx); err == nil {
@@ -93,7 +93,7 @@ func (w *world) searchSchedule(ctx context.Context) {
 }
 
 // publishedTimes returns the times of the published occurrences, in the order of the queue. It searches in several
-// calls, since the roles can change between them.
+// calls, between which the roles can change.
 func (w *world) publishedTimes(ctx context.Context) (times []time.Time, err error) {
 	req := &pb.BrowseRequest{Queue: scheduleQueue, Filter: `body.kind == "tick"`, MaxScanned: 7}
 	for {

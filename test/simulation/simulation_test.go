@@ -42,7 +42,7 @@ const (
 	faultsLimit = 3 * time.Minute
 	// recoveryLimit is the limit for the time until the pair is in sync after the last fault.
 	recoveryLimit = 20 * time.Second
-	// finishLimit is the limit for the delivery of the remaining messages after that.
+	// finishLimit is the limit for the delivery of the remaining messages after the recovery.
 	finishLimit = time.Minute
 	// maxFailures is the number of failed seeds after which no further seeds start; with -failfast it is 1.
 	maxFailures = 5

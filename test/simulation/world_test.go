@@ -39,8 +39,8 @@ const always = "always"
 
 // options contains everything that is derived from the seed of a simulation, except the faults.
 type options struct {
-	// Sync is the setting sync. Unless it is always, a host may lose power only while the other one has all data. Then the
-	// faults are executed one by one, each with the pair in sync.
+	// Sync is the setting sync. If it is not always, a host may lose power only while the other host has all data, so
+	// the faults are executed one by one, each with the pair in sync.
 	Sync               string
 	MinInSync          int
 	PageSize           map[string]int
@@ -101,7 +101,7 @@ type world struct {
 
 var _ cluster.Target = (*world)(nil)
 
-// result contains the results of one simulation, or their totals.
+// result contains the results of one simulation, or the totals of several simulations.
 type result struct {
 	failure                           string
 	faults                            [kinds]int

@@ -60,7 +60,7 @@ func (k kind) String() string { return kindNames[k] }
 type fault struct {
 	At   time.Duration // since the start
 	Kind kind
-	// Primary selects the site that is the primary when the fault begins, Active its active node.
+	// Primary selects the site that is the primary when the fault begins. Active selects the active node of the site.
 	Primary, Active bool
 	For             time.Duration
 	Rand            uint64 // source of further random choices

@@ -102,7 +102,8 @@ func (l *load) startProducing(ctx context.Context) error {
 	return nil
 }
 
-// produce publishes until ctx ends, and waits for all responses. The first of the producers waits for each of them.
+// produce publishes until ctx ends, and waits for all responses. The first of the producers waits for each response
+// before its next publish.
 func (l *load) produce(ctx context.Context, producer int, p *client.Producer) {
 	rng := rand.New(rand.NewPCG(l.w.seed, 100+uint64(producer)))
 	pause := time.Duration(2+rng.IntN(50)) * time.Millisecond

@@ -121,8 +121,7 @@ func checkSchedule(ctx context.Context, c *client.Client) error {
 	return admin.New(c).DeleteSchedule(ctx, scheduleName)
 }
 
-// changeRoles creates roles for access rules until the returned function is called, which returns the names of those
-// that were confirmed.
+// changeRoles creates roles for access rules until end is called. end returns the names of the confirmed roles.
 func (w *world) changeRoles(ctx context.Context, c *client.Client) (end func() []string) {
 	ctx, cancel := context.WithCancel(ctx)
 	var confirmed []string

@@ -53,7 +53,7 @@ const (
 	promotionLimit  = 10 * time.Second
 	// everyLabel is the number of seeds from which everything that a test counts must have occurred.
 	everyLabel = 100
-	// epochBits is where the epoch begins in the terms that conns report.
+	// epochBits is the bit position of the epoch in the terms that conns report.
 	epochBits = 32
 )
 
@@ -274,7 +274,7 @@ func (w *world) active(ctx context.Context, s *site) (active, other *member) {
 	return active, other
 }
 
-// siteOf returns the state of the sites as known to the active of a site; nil without one.
+// siteOf returns the state of the sites as reported by the active of a site; nil if no active responds.
 func (w *world) siteOf(ctx context.Context, s *site) *pb.GetSiteResponse {
 	m, _ := w.active(ctx, s)
 	if m == nil {
@@ -345,7 +345,7 @@ func (w *world) describe() string {
 	return strings.Join(lines, "\n")
 }
 
-// contents returns the digests of the active of a site.
+// contents returns the digests of a node as text, or the error message.
 func (w *world) contents(ctx context.Context, m *member) string {
 	resp, err := pb.NewAdminServiceClient(w.conns[m.address]).GetQueueDigests(ctx, &pb.GetQueueDigestsRequest{})
 	if err != nil {
@@ -375,7 +375,8 @@ func (w *world) equal(ctx context.Context) error {
 	}
 }
 
-// options returns the options of a client that reaches the given address, or all nodes if it is empty.
+// options returns the options of a client that reaches only the given address. If only is empty, the client reaches
+// all nodes.
 func (w *world) options(only string, more ...grpc.DialOption) client.Options {
 	addresses := w.Addresses()
 	if only != "" {

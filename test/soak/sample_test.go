@@ -130,7 +130,8 @@ func (s *sampler) tree(dir string, wanted func(path string) bool) (files, bytes 
 	return files, bytes
 }
 
-// between returns the median of a quantity over the samples from the fraction from to the fraction to.
+// between returns the median of a quantity over a range of the samples. The limits of the range are fractions of all
+// samples.
 func (s *sampler) between(name string, from, to float64) float64 {
 	n := float64(len(s.samples))
 	part := s.samples[int(n*from):max(int(n*to), int(n*from)+1)]
@@ -158,8 +159,8 @@ func (s *sampler) table() string {
 	return b.String()
 }
 
-// growth returns the ratio of the median in the last quarter to the median in the second one. In the first quarter
-// caches fill.
+// growth returns the ratio of the median in the last quarter to the median in the second one. The first quarter is
+// ignored, because caches fill in it.
 func (s *sampler) growth(name string) float64 {
 	return s.between(name, 0.75, 1) / max(s.between(name, 0.25, 0.5), 1)
 }

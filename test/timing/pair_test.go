@@ -141,7 +141,8 @@ func (c *unresponsiveCoordinator) LoadMark(ctx context.Context) (failover.Mark, 
 	return c.Coordinator.LoadMark(ctx)
 }
 
-// stopCoordinatorResponses makes the coordinator unresponsive, so that requests to it block, or responsive again.
+// stopCoordinatorResponses makes requests to the coordinator block if silent is true, and restores the coordinator
+// otherwise.
 func (p *pair) stopCoordinatorResponses(silent bool) {
 	p.away.on.Store(silent)
 	p.w.CoordinatorOf(&p.nodes[0].Config).SetDown(silent)

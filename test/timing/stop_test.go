@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/tier"
 )
 
-// stopCase is a state of a pair in which a node is asked to stop.
+// stopCase is a state of a pair in which a node is stopped.
 type stopCase struct {
 	name string
 	// prepare sets up the state and returns the node to stop.

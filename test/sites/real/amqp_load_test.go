@@ -44,8 +44,9 @@ type amqpDelivery struct {
 	confirmed bool // the node has confirmed that it is accepted
 }
 
-// amqpLoad is AMQP clients of two sites. Each has a connection, and follows the recipe for go-amqp in
-// docs/reference/amqp.md: it tries all addresses in turn, recreates its links, and resends unanswered messages.
+// amqpLoad is a set of AMQP clients of two sites. Each client has a connection, and follows the recipe for go-amqp
+// in docs/reference/amqp.md: it tries all addresses one after another, recreates its links, and resends messages
+// without an outcome.
 //
 // Message n is published by producer n % amqpProducers, with the message ID "amqp-n".
 type amqpLoad struct {
@@ -212,7 +213,7 @@ func (l *amqpLoad) publish(ctx context.Context, producer int) {
 	}
 }
 
-// send sends messages, and removes the accepted ones.
+// send sends the messages in open, and removes the accepted messages from open.
 func (l *amqpLoad) send(ctx context.Context, s *amqp.Sender, queue string, open *[]int) error {
 	receipts := make([]amqp.SendReceipt, 0, len(*open))
 	var failure error

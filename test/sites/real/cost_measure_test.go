@@ -19,8 +19,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// TestCost compares a pair with a replica site and a pair without one, in turn: the publish rate of 64 publishers, the
-// 99th percentile of the latency of paced publishes, and the CPU time of the nodes of the pair per paced message.
+// TestCost alternately measures a pair with a replica site and a pair without one: the publish rate of 64
+// publishers, the 99th percentile of the latency of paced publishes, and the CPU time of the nodes of the pair per
+// paced message.
 //
 //	taskset -c 0 env LOCKSTEP_REPLICA_CPUS=1 go test -tags deep,measure ./test/sites/real -run TestCost -v
 //	LOCKSTEP_REPLICA_CPUS=1  CPUs of the nodes of the replica

@@ -48,7 +48,7 @@ type ack struct {
 	at      time.Time
 }
 
-// load is the clients of two sites.
+// load is a set of Go clients of two sites, with the responses that they received.
 type load struct {
 	t      *testing.T
 	client *client.Client
@@ -93,7 +93,7 @@ func (l *load) failed(what string, err error) {
 	l.errs = append(l.errs, fmt.Errorf("%s: %w", what, err))
 }
 
-// publish publishes to queues in turn, until the load is stopped.
+// publish publishes to the queues in round-robin order, until the load is stopped.
 func (l *load) publish(ctx context.Context, queues ...string) {
 	l.t.Helper()
 	p, err := l.client.NewProducer(ctx, client.ProducerOptions{ID: "publisher", Epoch: 1})
@@ -221,7 +221,7 @@ func (l *load) snapshot() []ack {
 	return slices.Clone(l.acks)
 }
 
-// acked waits for an acknowledgement of a publish by a site, and returns its time.
+// acked waits for an acknowledgement of a publish by a site after the given time.
 func (l *load) acked(by *site, since time.Time) {
 	l.t.Helper()
 	eventually(l.t, "acknowledgement by "+by.name, func(context.Context) bool {
@@ -249,7 +249,7 @@ func (l *load) longestGap(from, to time.Time) (gap time.Duration) {
 	return gap
 }
 
-// finish stops the senders, and waits until the consumer has confirmed all messages.
+// finish stops the senders. If consumed is set, it waits until all messages in work were delivered.
 func (l *load) finish(consumed bool) {
 	l.t.Helper()
 	close(l.stop)
@@ -285,7 +285,8 @@ type stored struct {
 	n        int
 }
 
-// content returns the messages of a queue in their order; if unacknowledged, those that are not acknowledged.
+// content returns the messages of a queue in their order. If unacknowledged is set, it returns only unacknowledged
+// messages.
 func content(t *testing.T, c *client.Client, queue string, unacknowledged bool) (all []stored) {
 	t.Helper()
 	o := client.BrowseOptions{}

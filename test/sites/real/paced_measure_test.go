@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// duration returns a duration from the environment.
+// duration returns the duration in an environment variable, or standard if the variable is unset.
 func duration(t *testing.T, variable string, standard time.Duration) time.Duration {
 	t.Helper()
 	text := os.Getenv(variable)
@@ -123,7 +123,7 @@ func (p *paced) take() []time.Duration {
 	return all
 }
 
-// end stops the publishes, and returns take.
+// end stops the publishes, and returns the result of take.
 func (p *paced) end() []time.Duration {
 	p.t.Helper()
 	close(p.stop)

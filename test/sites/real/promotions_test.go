@@ -96,7 +96,7 @@ func TestPromotionsAfterKills(t *testing.T) {
 	t.Logf("%d promotions: %d acknowledged transactions lost, the old primary followed %d times", n, lost, followed)
 }
 
-// prepareLoss runs a phase until the primary is lost.
+// prepareLoss brings the load and the link into a phase, before the primary is lost.
 func (w *world) prepareLoss(from *site, l *load, f phase, r *rand.Rand) {
 	w.t.Helper()
 	if f == linkSlow {
@@ -282,8 +282,8 @@ func (l *load) checkStored(c *client.Client) {
 	requireSame(l.t, kept, want, content(l.t, c, kept, false))
 }
 
-// restart starts the old primary. It reports whether the site follows the new primary. Otherwise it stays stopped, and
-// restart returns the file with its lost transactions.
+// restart starts the old primary. It reports whether the site follows the new primary. Otherwise the site stays
+// stopped, and restart returns the file with the lost transactions of the site.
 func (w *world) restart(s *site, missing int) (follows bool, file string) {
 	w.t.Helper()
 	for _, n := range s.pair.Nodes {
@@ -317,7 +317,7 @@ func (w *world) replace(s *site) {
 	w.startIn(s, dir)
 }
 
-// lockstep runs a command.
+// lockstep runs a lockstep command, which must succeed.
 func lockstep(t *testing.T, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(limited(t), binary, args...)

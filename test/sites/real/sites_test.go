@@ -60,7 +60,7 @@ func (s *site) owns(address string) bool {
 	return false
 }
 
-// world is two sites.
+// world contains the two sites of a test.
 type world struct {
 	t          *testing.T
 	dir        string

@@ -91,7 +91,7 @@ func TestSwitches(t *testing.T) {
 	}
 }
 
-// chooseFault returns no fault in the first rounds, and in half of the others.
+// chooseFault returns no fault in the first two rounds, and in half of the other rounds.
 func chooseFault(r *rand.Rand, round int) fault {
 	if f := r.IntN(4); round >= 2 && f < 2 {
 		return []fault{killReplica, killPrimary}[f]

@@ -79,7 +79,8 @@ func TestCrashClonesAreIndependent(t *testing.T) {
 	require.NoError(t, lock.Close())
 }
 
-// Unsynced sectors survive independently of each other, also all or none. The same seed results in the same clone.
+// Unsynced sectors survive independently of each other. All or none of them may survive. The same seed results in
+// the same clone.
 func TestCrashTearsUnsyncedWrites(t *testing.T) {
 	mem := memfs.New()
 	f := vfstest.Open(t, mem, "a", vfstest.Create)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish to two queues in turn, and consume one of them, until the input ends.
+"""Publish to two queues alternately, and consume one of them, until the input ends.
 
 Usage: load.py ADDRESSES KEPT WORK
 
